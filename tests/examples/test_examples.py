@@ -1,0 +1,158 @@
+"""Each example runs as its user runs it: a program of its own, with the exit code and words it promises."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+SURVEY = ROOT / "examples" / "01_stdlib_survey.py"
+
+# A row for each program: its arguments, and what its standard output has to contain (regular expressions).
+RUNS: dict[str, tuple[list[str], list[str]]] = {
+    "01_stdlib_survey.py": (
+        ["--limit", "60", "--workers", "2"],
+        [
+            r"\d+ functions; 0 files not parsed",
+            r"longest\n +\d+ lines",
+            r"most complex\n +\d+ paths",
+            r"60 files, \d+ files/s, \d+\.\d\d times one core, same answer",
+        ],
+    ),
+}
+
+GOOD = """\
+def short(a):
+    return a
+
+
+def tangled(a):
+    if a:
+        for b in a:
+            print(b)
+"""
+COPY = """\
+def other_name(a):
+    # a comment makes no difference
+    return a
+"""
+TREE = {
+    "good.py": GOOD.encode(),
+    "copy.py": COPY.encode(),
+    "deep/unreadable.py": b"x = '\xff'\n",
+    "wrong.py": b"def broken(:\n",
+    "site-packages/installed.py": b"def not_of_the_library():\n    pass\n",
+}
+SITECUSTOMIZE = """\
+import sysconfig
+
+original = sysconfig.get_path
+
+
+def get_path(name, *arguments, **options):
+    return {library!r} if name == "stdlib" else original(name, *arguments, **options)
+
+
+sysconfig.get_path = get_path
+"""
+LIAR = """\
+class Mesh:
+    def __init__(self, **options): pass
+    def __enter__(self): return self
+    def __exit__(self, *error): pass
+    def map(self, fn, files): return ([] if file == "good.py" else fn(file) for file in files)
+
+def task(fn): return fn
+"""
+
+
+def run(program: Path, *arguments: str, ahead: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program from the repository's folder; what lies in `ahead` is imported first."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TASKMESH_")}
+    environment["PYTHONPATH"] = os.pathsep.join(str(folder) for folder in (ahead, ROOT) if folder)
+    return subprocess.run(
+        [sys.executable, "-W", "error", str(program), *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def plant(folder: Path) -> Path:
+    """Make a small 'standard library' and what makes a program run with `ahead=folder` use it."""
+    library = folder / "library"
+    for name, content in TREE.items():
+        file = library / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    (folder / "sitecustomize.py").write_text(SITECUSTOMIZE.format(library=str(library)))
+    return folder
+
+
+def test_every_example_has_a_row_and_at_most_60_lines() -> None:
+    names = [example.name for example in EXAMPLES]
+    lengths = {example.name: len(example.read_text().splitlines()) for example in EXAMPLES}
+
+    assert names == sorted(RUNS)
+    assert {name: lines for name, lines in lengths.items() if lines > 60} == {}
+
+
+@pytest.mark.parametrize("name", sorted(RUNS))
+def test_example_when_run_ends_well_and_says_what_it_did(name: str) -> None:
+    arguments, expected = RUNS[name]
+
+    done = run(ROOT / "examples" / name, *arguments)
+
+    assert done.returncode == 0, done.stderr
+    assert [pattern for pattern in expected if not re.search(pattern, done.stdout)] == []
+
+
+def test_survey_names_the_longest_function_that_another_count_finds() -> None:
+    library = Path(sysconfig.get_path("stdlib"))
+    parts = (path.relative_to(library) for path in library.rglob("*.py") if "site-packages" not in path.parts)
+    counted = []
+    for file in sorted(map(str, parts))[:20]:
+        text = (library / file).read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = len(text.splitlines()[node.lineno - 1 : node.end_lineno])
+                counted.append((length, f"{file}:{node.lineno} {node.name}"))
+    lines, place = max(counted)
+
+    done = run(SURVEY, "--limit", "20", "--workers", "1")
+
+    assert f"longest\n{lines:5} lines  {place}\n" in done.stdout
+
+
+def test_survey_counts_and_names_what_does_not_parse_and_finds_copies(tmp_path: Path) -> None:
+    done = run(SURVEY, "--workers", "2", ahead=plant(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    assert "3 functions; 2 files not parsed" in done.stdout
+    assert re.search(r"^  deep/unreadable\.py: SyntaxError: .*utf-8", done.stdout, re.MULTILINE)
+    assert re.search(r"^  wrong\.py: SyntaxError: ", done.stdout, re.MULTILINE)
+    assert "most complex\n    3 paths  good.py:5 tangled\n" in done.stdout
+    assert "1 copied\n    2 lines  good.py:1 short, copy.py:1 other_name\n" in done.stdout
+    assert "4 files, " in done.stdout
+
+
+def test_survey_when_the_mesh_answers_otherwise_ends_with_1_and_the_difference(tmp_path: Path) -> None:
+    plant(tmp_path)
+    (tmp_path / "taskmesh.py").write_text(LIAR)
+
+    done = run(SURVEY, ahead=tmp_path)
+
+    assert done.returncode == 1
+    assert "1 files differ between mesh and one core" in done.stderr
+    assert "tangled" in done.stderr
