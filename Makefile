@@ -1,0 +1,82 @@
+# taskmesh. `make demo` shows it, `make test` proves it; neither needs more than make and Python 3.11+.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+SEEDS ?= 20000
+PEERS ?= .venv-peers
+
+BIN    := .venv/bin
+RUN    := .venv/ready-run
+DEV    := .venv/ready-dev
+PEER_RUN := $(PEERS)/ready
+PIP    := -m pip install --quiet --disable-pip-version-check --no-input
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-core lint types check simulate soak bench bench-peers pin clean
+
+help:            ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+demo: $(RUN)     ## Read the standard library with the mesh and report on it (examples/01)
+	$(BIN)/python examples/01_*.py
+
+test: test-core  ## All tests; each part stays below nine minutes on two cores
+
+test-core: $(DEV)  ## Everything that needs this machine alone
+	$(PYTEST) -m "not soak and not bench"
+
+lint: $(DEV)     ## Style, format, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(DEV)    ## mypy on the package, mypy and basedpyright on what a user's code sees
+	$(BIN)/mypy
+	$(PYTEST) -q tests/typing
+
+check: lint types test  ## What .ci/run runs
+
+simulate: $(DEV)  ## Simulated faults, SEEDS=20000 of them
+	$(BIN)/python -m taskmesh.testing --seeds $(SEEDS)
+
+soak: $(DEV)     ## The fault tests on real processes, thirty times each
+	$(PYTEST) -m "fault or soak" --repeat 30
+
+bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON and a plot
+	$(BIN)/python -m benchmarks
+
+bench-peers: $(PEER_RUN)  ## The same against Dask, Ray, Celery and Parsl, installed into an environment of their own
+	$(PEERS)/bin/python -m benchmarks --peers
+
+pin:             ## Write the constraints files anew from pyproject.toml; PIN_ARGS=--upgrade for newer versions
+	$(PYTHON) -m venv .venv-pin
+	.venv-pin/bin/python $(PIP) pip-tools
+	.venv-pin/bin/python .ci/pin $(PIN_ARGS)
+
+clean:           ## Remove all that was made here, the environment too
+	rm -rf .venv .venv-pin $(PEERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- environments: made once, and again when what they are made from changes ---
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "taskmesh needs Python 3.11 or newer: apt install python3 (or make PYTHON=/path/to/python3)"; exit 1; }
+	@$(PYTHON) -m venv .venv >.venv-error 2>&1 && rm -f .venv-error || { cat .venv-error; rm -rf .venv .venv-error; \
+	  echo "No virtual environment could be made. On Debian and Ubuntu this is the cure: apt install python3-venv"; exit 1; }
+
+$(RUN): constraints.txt pyproject.toml | .venv/bin/python
+	$(BIN)/python $(PIP) --require-hashes -r constraints.txt
+	$(BIN)/python $(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(DEV): constraints-dev.txt $(RUN)
+	$(BIN)/python $(PIP) --require-hashes -r constraints-dev.txt
+	@touch $@
+
+$(PEER_RUN): constraints-dev.txt benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python $(PIP) --require-hashes -r constraints-dev.txt
+	$(PEERS)/bin/python $(PIP) -r benchmarks/peers.txt
+	$(PEERS)/bin/python $(PIP) --no-deps --no-build-isolation -e .
+	@touch $@
