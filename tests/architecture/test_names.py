@@ -1,0 +1,79 @@
+"""Names and habits: files are nouns of the domain, tests do not sleep, imports stand at the top."""
+
+import ast
+from pathlib import Path
+
+from tests.architecture.source import EVERYTHING, PACKAGES, ROOT, calls, imports, python_files
+
+SHAPELESS = frozenset(
+    {
+        "util",
+        "utils",
+        "helper",
+        "helpers",
+        "manager",
+        "managers",
+        "misc",
+        "common",
+        "base",
+        "handler",
+        "handlers",
+    }
+)
+
+# Where an import inside a function is right, with the reason.
+LATE_IMPORTS = {
+    "taskmesh/__init__.py": "the public names are lazy: `import taskmesh` must not load zmq in a slot",
+    "taskmesh/cli.py": "`taskmesh --help` must not load the mesh",
+    "taskmesh/cli/": "`taskmesh --help` must not load the mesh",
+    "workers/taskmesh_workers/__main__.py": "the fork server starts before the first thread and zmq context",
+}
+
+
+def test_no_file_has_a_shapeless_name():
+    shapeless = [
+        str(path)
+        for path in python_files(*EVERYTHING)
+        if SHAPELESS & set(path.stem.removeprefix("test_").split("_"))
+    ]
+
+    assert shapeless == []
+
+
+def test_no_test_sleeps():
+    sleeps = [
+        f"{path}:{call.lineno}"
+        for path in python_files("tests")
+        for call in calls(path, "sleep")
+        if not _is_mere_yield(call)
+    ]
+
+    assert sleeps == [], "wait on a condition: tests.waiting.wait_until, an Event, a poll with a timeout"
+
+
+def _is_mere_yield(call: ast.Call) -> bool:
+    """Recognise asyncio.sleep(0): it gives way, it does not wait."""
+    return len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
+
+
+def test_imports_stand_at_the_top():
+    late = [
+        f"{path}:{found.line} {found.module}"
+        for path in python_files(*PACKAGES)
+        if not str(path).startswith(tuple(LATE_IMPORTS))
+        for found in imports(path)
+        if found.late
+    ]
+
+    assert late == []
+
+
+def test_every_package_has_its_folder_of_tests():
+    packages = {path.parent.name for path in (ROOT / "taskmesh").glob("*/__init__.py")}
+
+    untested = sorted(
+        package for package in packages if not list(Path(ROOT, "tests", package).glob("test_*.py"))
+    )
+
+    assert packages
+    assert untested == []

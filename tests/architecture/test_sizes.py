@@ -1,0 +1,60 @@
+"""Sizes: a module, a function or a class that outgrows these has more than one job."""
+
+import ast
+
+import pytest
+
+from tests.architecture.source import EVERYTHING, PACKAGES, functions, line_count, python_files, tree
+
+MODULE_LINES = 400
+FUNCTION_LINES = 60
+EXAMPLE_LINES = 60
+PUBLIC_METHODS = 20
+
+
+def test_modules_are_short_enough():
+    files = python_files(*EVERYTHING)
+
+    long = [f"{path}: {line_count(path)} lines" for path in files if line_count(path) > MODULE_LINES]
+
+    assert files
+    assert long == []
+
+
+def test_functions_are_short_enough():
+    long = [
+        f"{path}:{function.lineno} {function.name}: {lines} lines"
+        for path in python_files(*EVERYTHING)
+        for function in functions(path)
+        if (lines := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES
+    ]
+
+    assert long == []
+
+
+def test_classes_have_few_public_methods():
+    crowded = [
+        f"{path}:{node.lineno} {node.name}: {count} public methods"
+        for path in python_files(*PACKAGES)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and (count := _public_methods(node)) > PUBLIC_METHODS
+    ]
+
+    assert crowded == []
+
+
+def _public_methods(node: ast.ClassDef) -> int:
+    return len(
+        {
+            member.name
+            for member in node.body
+            if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and not member.name.startswith("_")
+        }
+    )
+
+
+@pytest.mark.parametrize("path", python_files("examples"), ids=str)
+def test_example_is_short_and_numbered(path):
+    assert line_count(path) <= EXAMPLE_LINES
+    assert path.name[:2].isdigit()
+    assert path.name[2] == "_"
