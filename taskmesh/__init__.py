@@ -1,0 +1,69 @@
+"""taskmesh: one decorated Python function, run on local processes or remote worker pools over ZeroMQ.
+
+The public names are loaded when they are first used: `import taskmesh` alone costs next to nothing, and a
+slot that imports a module full of tasks never loads ZeroMQ.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from taskmesh import errors
+    from taskmesh.client.gathering import as_completed, gather, wait
+    from taskmesh.context import current_task
+    from taskmesh.executor import MeshExecutor
+    from taskmesh.function import Task, task
+    from taskmesh.future import TaskFuture
+    from taskmesh.mesh import Mesh
+    from taskmesh.retry import NoRetry, Retry, RetryAfter
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Mesh",
+    "MeshExecutor",
+    "NoRetry",
+    "Retry",
+    "RetryAfter",
+    "Task",
+    "TaskFuture",
+    "as_completed",
+    "current_task",
+    "errors",
+    "gather",
+    "task",
+    "wait",
+]
+
+_HOMES = {
+    "Mesh": "taskmesh.mesh",
+    "MeshExecutor": "taskmesh.executor",
+    "NoRetry": "taskmesh.retry",
+    "Retry": "taskmesh.retry",
+    "RetryAfter": "taskmesh.retry",
+    "Task": "taskmesh.function",
+    "TaskFuture": "taskmesh.future",
+    "as_completed": "taskmesh.client.gathering",
+    "current_task": "taskmesh.context",
+    "gather": "taskmesh.client.gathering",
+    "task": "taskmesh.function",
+    "wait": "taskmesh.client.gathering",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a public name at its first use (PEP 562)."""
+    if name == "errors":
+        return import_module("taskmesh.errors")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

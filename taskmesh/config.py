@@ -1,0 +1,313 @@
+"""Settings: defaults < taskmesh.toml or [tool.taskmesh] of pyproject.toml < TASKMESH_* < arguments.
+
+Read once, when a mesh or a program starts, checked as a whole, and handed down as frozen sections. Every
+problem is named with where it stands and what would be right, all of them in one error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from taskmesh.errors import ConfigError
+
+Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | Config | None"
+
+_PREFIX = "TASKMESH_"
+_SIZES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1}
+
+
+def _setting(default: Any, expects: str, *, least: float | None = None, among: tuple[str, ...] = ()) -> Any:
+    """Declares a key: its default, and what values it takes, in words and as limits."""
+    return field(default=default, metadata={"expects": expects, "least": least, "among": among})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshConfig:
+    """Which mesh, and how it is reached.
+
+    Attributes:
+        address: gateway endpoints of the hub, tried in order; empty for an embedded mesh.
+        hub: where an embedded hub lives: a thread of this process, or a process of its own.
+        open_timeout: seconds that opening may take.
+    """
+
+    address: tuple[str, ...] = _setting((), "an endpoint like 'tcp://127.0.0.1:5550', or a list of them")
+    hub: str = _setting("thread", "'thread' or 'process'", among=("thread", "process"))
+    open_timeout: float = _setting(10.0, "seconds, more than 0", least=1e-3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What one client may have under way: tasks, and bytes of their arguments. Beyond it submit() waits."""
+
+    max_pending: int = _setting(2_000_000, "a whole number of tasks, at least 1", least=1)
+    max_bytes: int = _setting(1 << 30, "bytes, as a number or like '256MiB'", least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubConfig:
+    """The ledger's limits and clocks.
+
+    Attributes:
+        lease: seconds after which a silent pool's tasks are given to others.
+        beat: seconds between a pool's signs of life.
+        max_tasks, max_bytes: what the ledger takes in, of all clients together.
+        crash_limit: crashes after which a task is given up.
+        result_ttl: seconds that outcomes are kept for a client that is away.
+    """
+
+    lease: float = _setting(10.0, "seconds, more than 0", least=1e-3)
+    beat: float = _setting(1.0, "seconds, more than 0", least=1e-3)
+    max_tasks: int = _setting(4_000_000, "a whole number of tasks, at least 1", least=1)
+    max_bytes: int = _setting(4 << 30, "bytes, as a number or like '4GiB'", least=1)
+    crash_limit: int = _setting(3, "a whole number, at least 1", least=1)
+    result_ttl: float = _setting(3600.0, "seconds", least=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolConfig:
+    """What a pool offers.
+
+    Attributes:
+        concurrency: slots; 0 for one per usable CPU.
+        queues, tags: what it serves, and what it can do.
+        grace: seconds that running tasks have when it drains.
+        max_payload: bytes of one call's arguments or result on the wire; an embedded pool has no limit.
+    """
+
+    concurrency: int = _setting(0, "a whole number of slots, 0 for one per CPU", least=0)
+    queues: tuple[str, ...] = _setting(("default",), "a list of queue names")
+    tags: tuple[str, ...] = _setting((), "a list of tags")
+    grace: float = _setting(30.0, "seconds", least=0)
+    max_payload: int = _setting(256 << 20, "bytes, as a number or like '256MiB'", least=1)
+
+    @property
+    def slots(self) -> int:
+        """How many slots that makes on this machine."""
+        return self.concurrency or len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All settings, one frozen section for each part that reads them."""
+
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    client: ClientConfig = field(default_factory=ClientConfig)
+    hub: HubConfig = field(default_factory=HubConfig)
+    pool: PoolConfig = field(default_factory=PoolConfig)
+
+
+_SECTIONS: dict[str, type] = {
+    "mesh": MeshConfig,
+    "client": ClientConfig,
+    "hub": HubConfig,
+    "pool": PoolConfig,
+}
+_KEYS = {name: {f.name: f for f in fields(section)} for name, section in _SECTIONS.items()}
+_OWNERS: dict[str, list[str]] = {}
+for _section, _known in _KEYS.items():
+    for _key in _known:
+        _OWNERS.setdefault(_key, []).append(_section)
+
+
+def load(
+    source: Source = None,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> Config:
+    """Puts the settings together.
+
+    Args:
+        source: a TOML file, a mapping of sections, or a finished Config (then neither a file nor the
+            environment is read); None looks for taskmesh.toml or [tool.taskmesh] from `directory` upwards.
+        overrides: arguments, as `section__key` or as a key that only one section has.
+        environ: os.environ, unless given.
+        directory: the working directory, unless given.
+
+    Raises:
+        ConfigError: names every unknown key with the nearest one, and every value that cannot be used.
+    """
+    start = source if isinstance(source, Config) else Config()
+    found = _Findings()
+    if not isinstance(source, Config):
+        _read_source(source, directory or Path.cwd(), found)
+        _read_environment(os.environ if environ is None else environ, found)
+    for name, value in (overrides or {}).items():
+        found.flat(name, value, f"argument {name}")
+    if found.problems:
+        raise ConfigError("\n".join(found.problems))
+    return replace(
+        start,
+        **{name: replace(getattr(start, name), **values) for name, values in found.values.items() if values},
+    )
+
+
+def check_local(address: str) -> str:
+    """Returns the endpoint when it stays on this machine.
+
+    Raises:
+        ConfigError: it is no tcp or ipc endpoint, or leads beyond loopback (that needs keys, which taskmesh
+            does not have yet).
+    """
+    scheme, mark, place = address.partition("://")
+    if not mark or scheme not in {"tcp", "ipc"} or not place:
+        raise ConfigError(f"{address!r} is no endpoint: write tcp://127.0.0.1:5550 or ipc:///some/path")
+    host, _, port = place.rpartition(":")
+    if scheme == "ipc":
+        return address
+    if not host or not (port.isdigit() or port == "*"):
+        raise ConfigError(f"{address!r} names no port: write tcp://127.0.0.1:5550")
+    if host == "localhost" or host in {"::1", "[::1]"} or host.startswith("127."):
+        return address
+    raise ConfigError(
+        f"{address!r} leads beyond this machine, which is refused because the link would have no keys: "
+        "use a loopback address such as tcp://127.0.0.1:5550, or ipc://"
+    )
+
+
+class _Findings:
+    """Values found so far by section, later ones over earlier ones, and what was wrong with the rest."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, object]] = {name: {} for name in _SECTIONS}
+        self.problems: list[str] = []
+
+    def sections(self, content: Mapping[str, object], where: str) -> None:
+        for section, body in content.items():
+            if section not in _SECTIONS:
+                self.problems.append(f"{where}: unknown section [{section}]{_near(section, _SECTIONS)}")
+            elif not isinstance(body, Mapping):
+                self.problems.append(f"{where}: {section} has to be a section: [{section}]")
+            else:
+                for key, value in body.items():
+                    self.keyed(section, str(key), value, where)
+
+    def flat(self, name: str, value: object, where: str) -> None:
+        section, nested, key = name.partition("__")
+        if nested:
+            if section in _SECTIONS:
+                self.keyed(section, key, value, where)
+            else:
+                self.problems.append(f"{where}: unknown section {section!r}{_near(section, _SECTIONS)}")
+        elif name not in _OWNERS:
+            self.problems.append(f"{where}: unknown key{_near(name, _OWNERS)}")
+        elif len(_OWNERS[name]) > 1:
+            choices = " or ".join(f"{owner}__{name}" for owner in _OWNERS[name])
+            self.problems.append(f"{where}: several sections have it, write {choices}")
+        else:
+            self.keyed(_OWNERS[name][0], name, value, where)
+
+    def keyed(self, section: str, key: str, value: object, where: str) -> None:
+        known = _KEYS[section].get(key)
+        if known is None:
+            self.problems.append(f"{where}: unknown key {key!r} in [{section}]{_near(key, _KEYS[section])}")
+            return
+        try:
+            self.values[section][key] = _converted(known.metadata, known.default, value)
+        except (TypeError, ValueError):
+            expects = known.metadata["expects"]
+            self.problems.append(f"{where}: {section}.{key} has to be {expects}, not {value!r}")
+
+
+def _near(word: str, known: Mapping[str, object]) -> str:
+    """The nearest known words, as the end of a sentence."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+
+
+def _converted(rule: Mapping[str, Any], default: object, value: object) -> object:
+    """The value in the type of the key's default; text is read as the environment and TOML write it."""
+    converted: object
+    if isinstance(value, bool):
+        raise TypeError
+    if isinstance(default, tuple):
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, (list, tuple, set, frozenset)) or not all(isinstance(p, str) for p in parts):
+            raise TypeError
+        converted = tuple(text for part in parts if (text := part.strip()))
+    elif isinstance(default, float):
+        converted = float(value)  # type: ignore[arg-type]  # whatever float() refuses is the finding
+        if not converted < float("inf"):
+            raise ValueError
+    elif isinstance(default, int):
+        converted = _whole(value)
+    elif isinstance(value, str):
+        converted = value
+    else:
+        raise TypeError
+    if rule["least"] is not None and converted < rule["least"]:  # type: ignore[operator]  # numbers only
+        raise ValueError
+    if rule["among"] and converted not in rule["among"]:
+        raise ValueError
+    return converted
+
+
+def _whole(value: object) -> int:
+    """A whole number, or a size such as '256MiB'."""
+    if isinstance(value, str):
+        text = value.strip().lower().replace("_", "")
+        for unit, factor in _SIZES.items():
+            if text.endswith(unit):
+                return int(float(text.removesuffix(unit)) * factor)
+        return int(text)
+    if not isinstance(value, int):
+        raise TypeError
+    return value
+
+
+def _read_source(source: Source, directory: Path, found: _Findings) -> None:
+    if isinstance(source, Mapping):
+        found.sections(source, "config")
+    elif source is None:
+        for file, content in _nearest(directory):
+            found.sections(content, str(file))
+    else:
+        file = Path(os.fspath(source))
+        found.sections(_section_of(file, _parsed(file)), str(file))
+
+
+def _nearest(directory: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:
+    """The file of the innermost folder that has one; taskmesh.toml goes before pyproject.toml."""
+    for folder in (directory, *directory.parents):
+        for file in (folder / "taskmesh.toml", folder / "pyproject.toml"):
+            if file.is_file():
+                parsed = _parsed(file)
+                if file.name == "taskmesh.toml" or "taskmesh" in parsed.get("tool", {}):
+                    yield file, _section_of(file, parsed)
+                    return
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read as TOML: {error}") from error
+
+
+def _section_of(file: Path, parsed: dict[str, Any]) -> Mapping[str, object]:
+    if file.name != "pyproject.toml":
+        return parsed
+    section: Mapping[str, object] = parsed.get("tool", {}).get("taskmesh", {})
+    return section
+
+
+def _read_environment(environ: Mapping[str, str], found: _Findings) -> None:
+    """Takes TASKMESH_SECTION__KEY, and TASKMESH_KEY for a key that only one section has.
+
+    Kubernetes sets TASKMESH_SERVICE_HOST and the like for a service of our name, so a flat name that is no
+    key is an error only when it looks like one that is.
+    """
+    for variable, value in environ.items():
+        if not variable.startswith(_PREFIX):
+            continue
+        name = variable.removeprefix(_PREFIX).lower()
+        if "__" in name or difflib.get_close_matches(name, _OWNERS, n=1, cutoff=0.8):
+            found.flat(name, value, variable)
