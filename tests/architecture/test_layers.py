@@ -36,7 +36,16 @@ def _project(folder: Path, modules: dict[str, str]) -> Path:
     """Write a project with our contracts and the given modules of taskmesh."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     (folder / "pyproject.toml").write_text("[tool.importlinter]" + text.partition("[tool.importlinter]")[2])
-    always = ("__init__", "cli", "testing", "core/__init__", "wire/__init__", "wire/payload")
+    always = (
+        "__init__",
+        "cli",
+        "testing",
+        "core/__init__",
+        "wire/__init__",
+        "wire/payload",
+        "wire/code",
+        "wire/exceptions",
+    )
     for name, source in {**dict.fromkeys(always, ""), **modules}.items():
         file = folder / "taskmesh" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)

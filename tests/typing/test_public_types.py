@@ -1,8 +1,8 @@
 """What a type checker sees of the public names: the case files hold under mypy and basedpyright, both strict.
 
 A case file asserts with `assert_type`, and marks a line that must be an error twice, once for each checker:
-`# type: ignore[arg-type]  # pyright: ignore[reportArgumentType]`. A mark on a line without an error is an error
-to both, so that a type that grows too wide fails here.
+`# type: ignore[arg-type]  # pyright: ignore[reportArgumentType]`. A mark without an error is one to both, so
+that a type that grows too wide fails here.
 """
 
 import subprocess
