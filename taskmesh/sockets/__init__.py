@@ -1,0 +1,94 @@
+"""The ZeroMQ socket roles as typed objects; usable without the rest of taskmesh.
+
+    with Context() as context, Push(context) as push:
+        push.bind("tcp://127.0.0.1:*")
+        push.send(b"work", timeout=1.0)
+
+Source: 30/PIPELINE, 49/SCATTERGATHER, 29/PUBSUB and the table of socket types; docs/conformance.md tells
+    clause by
+clause what holds. Roles: Push Pull, Scatter Gather, Pub Sub XPub XSub, Req Rep Dealer Router, Pair.
+"""
+
+from __future__ import annotations
+
+from zmq import Frame
+
+from taskmesh.sockets.context import Context
+from taskmesh.sockets.errors import (
+    ContextClosed,
+    ContextNotClosed,
+    DraftUnavailable,
+    EndpointError,
+    ForkedContext,
+    HandshakeFailed,
+    InvalidCombination,
+    InvalidOption,
+    MultipartRefused,
+    NoMessageWithinTimeout,
+    NoPeerWithinTimeout,
+    PeerUnreachable,
+    SocketClosed,
+    SocketError,
+    UnsupportedLibrary,
+    WrongDirection,
+    WrongTurn,
+)
+from taskmesh.sockets.library import check_library
+from taskmesh.sockets.monitor import EventKind, Monitor, MonitorEvent
+from taskmesh.sockets.options import CurveClient, CurveServer, SocketOptions
+from taskmesh.sockets.pipeline import Pull, Push
+from taskmesh.sockets.pubsub import Cancelled, Pub, Sub, Subscribed, UserMessage, XPub, XPubEvent, XSub
+from taskmesh.sockets.reqrep import Dealer, Pair, Rep, Req, Router
+from taskmesh.sockets.roles import Role
+from taskmesh.sockets.socket import Socket
+from taskmesh.sockets.traffic import ZERO_COPY_BYTES, Part, Sendable
+
+__all__ = [
+    "ZERO_COPY_BYTES",
+    "Cancelled",
+    "Context",
+    "ContextClosed",
+    "ContextNotClosed",
+    "CurveClient",
+    "CurveServer",
+    "Dealer",
+    "DraftUnavailable",
+    "EndpointError",
+    "EventKind",
+    "ForkedContext",
+    "Frame",
+    "HandshakeFailed",
+    "InvalidCombination",
+    "InvalidOption",
+    "Monitor",
+    "MonitorEvent",
+    "MultipartRefused",
+    "NoMessageWithinTimeout",
+    "NoPeerWithinTimeout",
+    "Pair",
+    "Part",
+    "PeerUnreachable",
+    "Pub",
+    "Pull",
+    "Push",
+    "Rep",
+    "Req",
+    "Role",
+    "Router",
+    "Sendable",
+    "Socket",
+    "SocketClosed",
+    "SocketError",
+    "SocketOptions",
+    "Sub",
+    "Subscribed",
+    "UnsupportedLibrary",
+    "UserMessage",
+    "WrongDirection",
+    "WrongTurn",
+    "XPub",
+    "XPubEvent",
+    "XSub",
+]
+
+check_library()

@@ -1,0 +1,240 @@
+"""The context: owner of I/O threads and of every socket made in it.
+
+It is owned explicitly (no global instance), ends within a deadline, refuses to be used in a forked child, and
+checks the combination of roles over inproc, where libzmq checks nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+import zmq
+
+from taskmesh.sockets.errors import (
+    ContextClosed,
+    ContextNotClosed,
+    ForkedContext,
+    InvalidCombination,
+    InvalidOption,
+    SocketError,
+)
+from taskmesh.sockets.roles import Role
+
+MAX_SOCKETS = 65_535
+"""The most sockets that libzmq allows in one context."""
+
+
+class InprocBoard:
+    """Which roles are bound and connected at each inproc endpoint of one context."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bound: dict[str, Role] = {}
+        self._connected: dict[str, list[Role]] = {}
+
+    def bind(self, endpoint: str, role: Role) -> None:
+        """Notes a binder.
+
+        Raises:
+            InvalidCombination: a socket that waits there cannot be connected to this role.
+        """
+        with self._lock:
+            for other in self._connected.get(endpoint, ()):
+                _check_pair(role, other, endpoint)
+            self._bound.setdefault(endpoint, role)
+
+    def connect(self, endpoint: str, role: Role) -> None:
+        """Notes a connection.
+
+        Raises:
+            InvalidCombination: the binder cannot be connected to this role.
+        """
+        with self._lock:
+            binder = self._bound.get(endpoint)
+            if binder is not None:
+                _check_pair(role, binder, endpoint)
+            self._connected.setdefault(endpoint, []).append(role)
+
+    def unbind(self, endpoint: str) -> None:
+        """Forgets the binder."""
+        with self._lock:
+            self._bound.pop(endpoint, None)
+
+    def disconnect(self, endpoint: str, role: Role) -> None:
+        """Forgets one connection."""
+        with self._lock:
+            roles = self._connected.get(endpoint, [])
+            if role in roles:
+                roles.remove(role)
+            if not roles:
+                self._connected.pop(endpoint, None)
+
+
+def _check_pair(role: Role, other: Role, endpoint: str) -> None:
+    if not role.accepts(other):
+        fitting = ", ".join(sorted(peer.value for peer in role.peers))
+        raise InvalidCombination(
+            f"{role.value} cannot be connected to {other.value} at {endpoint}; it can to {fitting}"
+        )
+
+
+class Context:
+    """Owns libzmq's I/O threads and the sockets made in it.
+
+    Used as a context manager it closes what is still open in it; sockets of other threads must be closed by
+    these threads before that. Sockets may be handed from one thread to another, but never used by two at a
+    time (Scatter and Gather excepted).
+
+    Args:
+        io_threads: libzmq's I/O threads; one carries about 1 GB/s.
+        max_sockets: how many sockets may be open at a time; a monitor counts as two more.
+    """
+
+    def __init__(self, *, io_threads: int = 1, max_sockets: int = 8192) -> None:
+        if io_threads < 0 or not 1 <= max_sockets <= MAX_SOCKETS:
+            raise InvalidOption(f"io_threads must be >= 0 and max_sockets between 1 and {MAX_SOCKETS}")
+        self._raw: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=io_threads)
+        self._raw.set(zmq.MAX_SOCKETS, max_sockets)
+        self._pid = os.getpid()
+        self._closing = False
+        self._ender: threading.Thread | None = None
+        self._sockets: weakref.WeakSet[ClosableSocket] = weakref.WeakSet()
+        self.inproc = InprocBoard()
+        CONTEXTS.add(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self._sockets)} sockets"
+        return f"<Context {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(force=True)
+
+    @property
+    def raw(self) -> zmq.Context[zmq.Socket[bytes]]:
+        """The pyzmq context."""
+        return self._raw
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called; nothing can be made in it any more."""
+        return self._closing
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that made the context."""
+        return os.getpid() != self._pid
+
+    def check_usable(self) -> None:
+        """Refuses use after close() and in a forked child.
+
+        Raises:
+            ContextClosed: close() was called.
+            ForkedContext: this process is a fork of the one that made the context.
+        """
+        if self.forked:
+            raise forked_context()
+        if self._closing:
+            raise ContextClosed("the context is closed; make a new Context")
+
+    def new_raw_socket(self, zmq_type: int) -> zmq.Socket[bytes]:
+        """A pyzmq socket in this context, for the typed sockets and their monitors.
+
+        Raises:
+            ContextClosed: close() was called.
+            ForkedContext: this process is a fork of the one that made the context.
+            SocketError: the limit of sockets or of file descriptors is reached.
+        """
+        self.check_usable()
+        try:
+            return self._raw.socket(zmq_type)
+        except zmq.ZMQError as error:
+            raise SocketError(
+                f"no socket could be made ({error}); raise Context(max_sockets=...) or `ulimit -n`",
+                error.errno or 0,
+            ) from None
+
+    def adopt(self, socket: ClosableSocket) -> None:
+        """Counts a socket as belonging here, until it is closed."""
+        self._sockets.add(socket)
+
+    def release(self, socket: ClosableSocket) -> None:
+        """Forgets a socket that was closed."""
+        self._sockets.discard(socket)
+
+    def close(self, timeout: float = 5.0, *, force: bool = False) -> None:
+        """Ends the context: calls blocked in its sockets raise ContextClosed, then these must be closed.
+
+        Args:
+            timeout: seconds to wait for the sockets to be closed and for their lingering messages.
+            force: close the sockets that are still open, with at most half of `timeout` for their linger.
+                Only when no other thread uses them.
+
+        Raises:
+            ContextNotClosed: time is up. The context goes on ending as soon as its sockets are closed.
+        """
+        if self.forked:
+            self._closing = True  # the parent's context: nothing here may touch it
+            return
+        self._closing = True
+        if force:
+            for socket in list(self._sockets):
+                socket.close(longest_linger_ms=int(timeout * 500))
+        if self._raw.closed:
+            return
+        if self._ender is None:
+            # term() blocks for as long as a socket is open, and cannot be interrupted: so not in this thread.
+            self._ender = threading.Thread(target=self._raw.term, name="taskmesh-context-end", daemon=True)
+            self._ender.start()
+        self._ender.join(timeout)
+        if self._ender.is_alive():
+            left = ", ".join(sorted(repr(socket) for socket in self._sockets)) or "none, messages linger"
+            raise ContextNotClosed(f"the context did not end within {timeout} s; open sockets: {left}")
+
+    def forget_after_fork(self) -> None:
+        """Makes every socket of this context raise ForkedContext; runs in a forked child."""
+        for socket in list(self._sockets):
+            socket.poison(refuse_forked)
+
+
+class ClosableSocket(Protocol):
+    """What a context needs to know of its sockets."""
+
+    def close(self, linger_ms: int | None = None, *, longest_linger_ms: int | None = None) -> None:
+        """Closes the socket."""
+
+    def poison(self, refusal: Callable[..., bytes]) -> None:
+        """Replaces the calls into libzmq by one that raises."""
+
+
+def forked_context() -> ForkedContext:
+    """The error for use in a forked child."""
+    return ForkedContext(
+        "a context cannot be used in a forked child; make a new Context there, or start the child by spawn"
+    )
+
+
+def refuse_forked(*_: object, **__: object) -> bytes:
+    """Stands in for the calls into libzmq in a forked child: no check is then needed on each message."""
+    raise forked_context()
+
+
+CONTEXTS: weakref.WeakSet[Context] = weakref.WeakSet()
+"""Every context of this process; only the fork handler reads it."""
+
+
+def _forget_all() -> None:
+    for context in list(CONTEXTS):
+        context.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_all)

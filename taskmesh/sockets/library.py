@@ -1,0 +1,36 @@
+"""Which libzmq is loaded, and what it can do."""
+
+from __future__ import annotations
+
+import zmq
+
+from taskmesh.sockets.errors import UnsupportedLibrary
+
+OLDEST_LIBZMQ = (4, 3, 5)
+
+
+def check_library(version: tuple[int, int, int] | None = None) -> None:
+    """Refuses a libzmq that is too old.
+
+    Args:
+        version: the version to judge; the loaded one when None.
+
+    Raises:
+        UnsupportedLibrary: it is older than OLDEST_LIBZMQ.
+    """
+    loaded = zmq.zmq_version_info() if version is None else version
+    if loaded < OLDEST_LIBZMQ:
+        raise UnsupportedLibrary(
+            f"taskmesh needs libzmq >= {text(OLDEST_LIBZMQ)}, but pyzmq {zmq.__version__} has {text(loaded)};"
+            " install pyzmq 27 from its wheel"
+        )
+
+
+def has_drafts() -> bool:
+    """Whether libzmq was built with its draft types; only then may SCATTER and GATHER be made at all."""
+    return bool(zmq.has("draft"))
+
+
+def text(version: tuple[int, int, int]) -> str:
+    """4.3.5 for (4, 3, 5)."""
+    return ".".join(str(number) for number in version)

@@ -1,0 +1,195 @@
+"""Connection events of one socket, as typed values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from taskmesh.sockets.context import Context
+from taskmesh.sockets.errors import (
+    ContextClosed,
+    HandshakeFailed,
+    InvalidCombination,
+    NoMessageWithinTimeout,
+    NoPeerWithinTimeout,
+    SocketClosed,
+)
+from taskmesh.sockets.roles import Role
+
+
+class EventKind(IntEnum):
+    """What happened; libzmq's events."""
+
+    CONNECTED = zmq.EVENT_CONNECTED
+    CONNECT_DELAYED = zmq.EVENT_CONNECT_DELAYED
+    CONNECT_RETRIED = zmq.EVENT_CONNECT_RETRIED
+    LISTENING = zmq.EVENT_LISTENING
+    BIND_FAILED = zmq.EVENT_BIND_FAILED
+    ACCEPTED = zmq.EVENT_ACCEPTED
+    ACCEPT_FAILED = zmq.EVENT_ACCEPT_FAILED
+    CLOSED = zmq.EVENT_CLOSED
+    CLOSE_FAILED = zmq.EVENT_CLOSE_FAILED
+    DISCONNECTED = zmq.EVENT_DISCONNECTED
+    MONITOR_STOPPED = zmq.EVENT_MONITOR_STOPPED
+    HANDSHAKE_FAILED_NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    HANDSHAKE_SUCCEEDED = zmq.EVENT_HANDSHAKE_SUCCEEDED
+    HANDSHAKE_FAILED_PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    HANDSHAKE_FAILED_AUTH = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+
+
+ALL_EVENTS = sum(EventKind)
+HANDSHAKE_FAILURES = frozenset(
+    {
+        EventKind.HANDSHAKE_FAILED_NO_DETAIL,
+        EventKind.HANDSHAKE_FAILED_PROTOCOL,
+        EventKind.HANDSHAKE_FAILED_AUTH,
+    }
+)
+MONITOR_NUMBERS = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorEvent:
+    """One event.
+
+    Attributes:
+        kind: what happened.
+        endpoint: where; the endpoint that was bound or connected.
+        value: by kind a file descriptor, an errno, a wait in milliseconds, or libzmq's code of the failure.
+    """
+
+    kind: EventKind
+    endpoint: str
+    value: int
+
+
+class Monitor:
+    """The stream of connection events of one socket; made by `Socket.monitor()`.
+
+    Nothing is reported over inproc, where there are no connections. It may be read in another thread than its
+    socket.
+    """
+
+    def __init__(self, context: Context, watched: zmq.Socket[bytes], role: Role) -> None:
+        self._watched = watched
+        self._role = role
+        self._stopped = False
+        address = f"inproc://taskmesh-monitor-{next(MONITOR_NUMBERS)}"
+        self._raw = context.new_raw_socket(zmq.PAIR)
+        self._raw.set(zmq.LINGER, 0)
+        watched.monitor(address, ALL_EVENTS)
+        self._raw.connect(address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[MonitorEvent]:
+        """Waits for events; ends when the monitor or the watched socket is closed."""
+        while not self._stopped:
+            try:
+                yield self.recv()
+            except (ContextClosed, SocketClosed):
+                return
+
+    @property
+    def raw(self) -> zmq.Socket[bytes]:
+        """The pyzmq socket that events arrive on, for a poller."""
+        return self._raw
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._raw.closed
+
+    def recv(self, timeout: float | None = None) -> MonitorEvent:
+        """The next event.
+
+        Args:
+            timeout: seconds to wait; None waits for ever, 0 not at all.
+
+        Raises:
+            NoMessageWithinTimeout: nothing happened.
+            SocketClosed: the monitor is closed.
+        """
+        if self._raw.closed:
+            raise SocketClosed("the monitor is closed", zmq.ENOTSOCK)
+        try:
+            if not self._raw.poll(None if timeout is None else math.ceil(timeout * 1000)):
+                raise NoMessageWithinTimeout(f"no event within {timeout} s", zmq.EAGAIN)
+            head, endpoint = self._raw.recv_multipart()
+        except zmq.ContextTerminated:
+            raise ContextClosed("the context was closed", zmq.ETERM) from None
+        number, value = struct.unpack("=Hi", head)
+        kind = EventKind(number)
+        self._stopped = kind is EventKind.MONITOR_STOPPED
+        return MonitorEvent(kind, endpoint.decode(), value)
+
+    def recv_many(self) -> list[MonitorEvent]:
+        """The events that are there, without waiting."""
+        events: list[MonitorEvent] = []
+        while not self._raw.closed and self._raw.poll(0):
+            events.append(self.recv(0))
+        return events
+
+    def wait_for(self, kind: EventKind, timeout: float) -> MonitorEvent:
+        """The next event of a kind; those before it are passed over.
+
+        Raises:
+            NoMessageWithinTimeout: it did not happen within `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            event = self.recv(max(0.0, deadline - time.monotonic()))
+            if event.kind is kind:
+                return event
+
+    def wait_ready(self, timeout: float) -> MonitorEvent:
+        """Waits for a connection whose handshake is done: from then on the peer is there.
+
+        Raises:
+            NoPeerWithinTimeout: nobody was there within `timeout` seconds.
+            InvalidCombination: a peer ended the connection in the handshake, as libzmq does when the two
+                roles do not fit.
+            HandshakeFailed: keys or protocol do not fit.
+        """
+        deadline = time.monotonic() + timeout
+        open_handshakes: set[int] = set()
+        while True:
+            try:
+                event = self.recv(max(0.0, deadline - time.monotonic()))
+            except NoMessageWithinTimeout:
+                raise NoPeerWithinTimeout(f"no handshake within {timeout} s", zmq.EAGAIN) from None
+            if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
+                return event
+            if event.kind in HANDSHAKE_FAILURES:
+                raise HandshakeFailed(f"{event.kind.name} ({event.value:#x}) at {event.endpoint}")
+            if event.kind in (EventKind.CONNECTED, EventKind.ACCEPTED):
+                open_handshakes.add(event.value)
+            elif event.kind is EventKind.DISCONNECTED and event.value in open_handshakes:
+                fitting = ", ".join(sorted(peer.value for peer in self._role.peers))
+                raise InvalidCombination(
+                    f"the connection at {event.endpoint} ended in the handshake;"
+                    f" {self._role.value} can be connected to {fitting}"
+                )
+
+    def close(self) -> None:
+        """Ends the reports; closing again does nothing."""
+        if self._raw.closed:
+            return
+        if not self._watched.closed:
+            self._watched.disable_monitor()
+        self._raw.close(linger=0)

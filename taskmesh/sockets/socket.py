@@ -1,0 +1,313 @@
+"""What every role shares: life cycle, endpoints, options, waiting, and the translation of libzmq's errors.
+
+Messages go through `_send` and `_recv`, bound once when the socket is made to pyzmq's compiled methods.
+close() and fork() replace them by calls that raise, so nothing is checked on each message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+from collections.abc import Callable
+from types import TracebackType
+from typing import ClassVar, Self, cast
+
+import zmq
+import zmq.backend
+
+from taskmesh.sockets.context import Context
+from taskmesh.sockets.errors import (
+    ContextClosed,
+    EndpointError,
+    InvalidOption,
+    PeerUnreachable,
+    SocketClosed,
+    SocketError,
+    WrongTurn,
+)
+from taskmesh.sockets.monitor import Monitor
+from taskmesh.sockets.options import SocketOptions
+from taskmesh.sockets.roles import Role
+
+INPROC = "inproc://"
+HIGHEST_PORT = 65_535
+DEFAULTS = SocketOptions()
+
+
+class Socket:
+    """A ZeroMQ socket of one role; the base of all typed sockets.
+
+    A socket belongs to one thread at a time (Scatter and Gather excepted).
+
+    Args:
+        context: the context to open it in.
+        options: how it behaves.
+    """
+
+    __slots__ = ("__weakref__", "_context", "_inproc", "_monitor", "_options", "_raw", "_recv", "_send")
+
+    role: ClassVar[Role]
+
+    def __init__(self, context: Context, options: SocketOptions = DEFAULTS) -> None:
+        self._context = context
+        self._options = options
+        self._inproc: list[tuple[str, bool]] = []
+        self._monitor: Monitor | None = None
+        self._raw = open_raw(context, self.wire_role, options)
+        self._send: Callable[..., object] = zmq.backend.Socket.send.__get__(self._raw)
+        self._recv: Callable[..., bytes] = zmq.backend.Socket.recv.__get__(self._raw)
+        context.adopt(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{' closed' if self.closed else ''} at {id(self):#x}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def wire_role(self) -> Role:
+        """The role as peers see it."""
+        return self.role
+
+    @property
+    def raw(self) -> zmq.Socket[bytes]:
+        """The pyzmq socket, for a poller; messages sent and received there pass by all checks."""
+        return self._raw
+
+    @property
+    def options(self) -> SocketOptions:
+        """The options that the socket was made with."""
+        return self._options
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return bool(self._raw._closed)
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint bound or connected last, with the port or name that a wildcard became.
+
+        Raises:
+            EndpointError: nothing has been bound or connected.
+        """
+        self._context.check_usable()
+        try:
+            text = cast("bytes", self._raw.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+        except zmq.ZMQError as error:
+            raise translated(error, self) from None
+        if not text:
+            raise EndpointError("the socket has no endpoint yet; bind() or connect() it first")
+        return text
+
+    def fileno(self) -> int:
+        """The descriptor for pollers. It is edge-triggered: after each wake-up drain until nothing is left.
+
+        Raises:
+            SocketClosed: the socket is closed.
+        """
+        try:
+            return int(self._raw.get(zmq.FD))
+        except zmq.ZMQError as error:
+            raise translated(error, self) from None
+
+    def bind(self, endpoint: str) -> str:
+        """Listens at an endpoint: tcp://127.0.0.1:*, ipc://path or inproc://name.
+
+        Returns:
+            The endpoint as it became, with the port in place of a wildcard.
+
+        Raises:
+            EndpointError: the endpoint is malformed, taken or cannot be reached.
+            InvalidCombination: over inproc, a socket of a role that does not fit waits there.
+        """
+        self._context.check_usable()
+        check_port(endpoint)
+        if endpoint.startswith(INPROC):
+            self._context.inproc.bind(endpoint, self.wire_role)
+        try:
+            self._raw.bind(endpoint)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE and endpoint.startswith(INPROC):
+                self._context.inproc.unbind(endpoint)
+            raise endpoint_error("bind", endpoint, error, self) from None
+        if endpoint.startswith(INPROC):
+            self._inproc.append((endpoint, True))
+        return self.endpoint
+
+    def connect(self, endpoint: str) -> None:
+        """Connects to an endpoint. The peer need not be there yet; libzmq connects again after a loss.
+
+        Raises:
+            EndpointError: the endpoint is malformed.
+            InvalidCombination: over inproc, the socket bound there has a role that does not fit. Over tcp and
+                ipc the handshake shows it: `Monitor.wait_ready` raises it.
+        """
+        self._context.check_usable()
+        check_port(endpoint)
+        inproc = endpoint.startswith(INPROC)
+        if inproc:
+            self._context.inproc.connect(endpoint, self.wire_role)
+        try:
+            self._raw.connect(endpoint)
+        except zmq.ZMQError as error:
+            if inproc:
+                self._context.inproc.disconnect(endpoint, self.wire_role)
+            raise endpoint_error("connect", endpoint, error, self) from None
+        if inproc:
+            self._inproc.append((endpoint, False))
+
+    def unbind(self, endpoint: str) -> None:
+        """Stops listening. libzmq also drops the peers that came in through this endpoint, and their queues.
+
+        Raises:
+            EndpointError: the socket is not bound there.
+        """
+        self._leave(endpoint, bound=True)
+
+    def disconnect(self, endpoint: str) -> None:
+        """Ends a connection. Messages queued for it are thrown away.
+
+        Raises:
+            EndpointError: the socket is not connected there.
+        """
+        self._leave(endpoint, bound=False)
+
+    def _leave(self, endpoint: str, *, bound: bool) -> None:
+        self._context.check_usable()
+        try:
+            if bound:
+                self._raw.unbind(endpoint)
+            else:
+                self._raw.disconnect(endpoint)
+        except zmq.ZMQError as error:
+            raise endpoint_error("unbind" if bound else "disconnect", endpoint, error, self) from None
+        if (endpoint, bound) in self._inproc:
+            self._inproc.remove((endpoint, bound))
+            self._forget_inproc(endpoint, bound=bound)
+
+    def _forget_inproc(self, endpoint: str, *, bound: bool) -> None:
+        if bound:
+            self._context.inproc.unbind(endpoint)
+        else:
+            self._context.inproc.disconnect(endpoint, self.wire_role)
+
+    def monitor(self) -> Monitor:
+        """Opens the stream of connection events of this socket; open it before bind() and connect().
+
+        Raises:
+            SocketError: a monitor of this socket is open already.
+        """
+        if self._monitor is not None and not self._monitor.closed:
+            raise SocketError("the socket has a monitor; close that one first")
+        self._context.check_usable()
+        self._monitor = Monitor(self._context, self._raw, self.wire_role)
+        return self._monitor
+
+    def close(self, linger_ms: int | None = None, *, longest_linger_ms: int | None = None) -> None:
+        """Closes the socket; closing it again does nothing.
+
+        Args:
+            linger_ms: in place of the linger of its options.
+            longest_linger_ms: an upper limit on the linger of its options.
+        """
+        if self._raw._closed:
+            return
+        linger = self._options.linger_ms if linger_ms is None else linger_ms
+        if longest_linger_ms is not None and (linger < 0 or linger > longest_linger_ms):
+            linger = longest_linger_ms
+        self.poison(refuse_closed)
+        if self._context.forked:
+            return  # the parent's socket: nothing here may touch it
+        if self._monitor is not None:
+            self._monitor.close()
+        for endpoint, bound in self._inproc:
+            if bound:
+                # close() frees the name later, in libzmq's reaper: binding it again would fail till then.
+                with contextlib.suppress(zmq.ContextTerminated):
+                    self._raw.unbind(endpoint)
+            self._forget_inproc(endpoint, bound=bound)
+        self._inproc.clear()
+        self._raw.close(linger=linger)
+        self._context.release(self)
+
+    def poison(self, refusal: Callable[..., bytes]) -> None:
+        """Replaces the calls into libzmq by one that raises; the context does it after a fork."""
+        self._send = self._recv = refusal
+
+    def _wait(self, flag: int, seconds: float) -> None:
+        """Waits until the socket is ready for `flag` or the time is up."""
+        try:
+            zmq.zmq_poll([(self._raw, flag)], math.ceil(seconds * 1000))
+        except zmq.ZMQError as error:
+            raise translated(error, self) from None
+
+
+def open_raw(context: Context, role: Role, options: SocketOptions) -> zmq.Socket[bytes]:
+    """A pyzmq socket with the options set.
+
+    Raises:
+        InvalidOption: libzmq refuses a value.
+    """
+    settings = list(options.settings(role))
+    raw = context.new_raw_socket(role.zmq_type)
+    try:
+        for option, value in settings:
+            raw.set(option, value)
+    except zmq.ZMQError as error:
+        raw.close(linger=0)
+        raise InvalidOption(f"libzmq refuses {zmq.SocketOption(option).name} = {value!r}: {error}") from None
+    return raw
+
+
+def translated(error: zmq.ZMQError, socket: Socket) -> SocketError:
+    """Our error for libzmq's."""
+    number = error.errno or 0
+    name = socket.role.value
+    if number == zmq.ETERM:
+        return ContextClosed(f"the context of this {name} was closed", number)
+    if number in (zmq.ENOTSOCK, zmq.ENOTSUP) and socket.closed:
+        return SocketClosed(f"this {name} is closed", number)
+    if number == zmq.EHOSTUNREACH:
+        return PeerUnreachable(f"no peer of this {name} has that identity (any more)", number)
+    if number == zmq.EFSM:
+        return WrongTurn(f"{name} alternates between send and recv; it is the other one's turn", number)
+    return SocketError(f"{name}: {error}", number)
+
+
+def endpoint_error(verb: str, endpoint: str, error: zmq.ZMQError, socket: Socket) -> SocketError:
+    """Our error for a failed bind, connect, unbind or disconnect, with the cure."""
+    number = error.errno or 0
+    if number in (zmq.ETERM, zmq.ENOTSOCK, zmq.ENOTSUP):
+        return translated(error, socket)
+    cure = {
+        zmq.EADDRINUSE: "somebody listens there; choose another, or port * for any",
+        zmq.EADDRNOTAVAIL: "this machine has no such address",
+        zmq.EINVAL: "write tcp://host:port, ipc://path or inproc://name",
+        zmq.EPROTONOSUPPORT: "write tcp://host:port, ipc://path or inproc://name",
+        errno.ENOENT: "it is not in use here; `endpoint` tells the full name",
+        errno.ENODEV: "this machine has no such interface",
+    }.get(number, "")
+    return EndpointError(f"cannot {verb} {endpoint!r}: {error}{'; ' + cure if cure else ''}", number)
+
+
+def check_port(endpoint: str) -> None:
+    """Refuses a tcp port that does not exist; libzmq takes 65536 and more for another port without a word.
+
+    Raises:
+        EndpointError: the port is above 65535.
+    """
+    port = endpoint.rpartition(":")[2]
+    if endpoint.startswith("tcp://") and port.isdecimal() and int(port) > HIGHEST_PORT:
+        raise EndpointError(f"there is no tcp port {port}; the highest is {HIGHEST_PORT}", zmq.EINVAL)
+
+
+def refuse_closed(*_: object, **__: object) -> bytes:
+    """Stands in for the calls into libzmq once a socket is closed."""
+    raise SocketClosed("the socket is closed", zmq.ENOTSOCK)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from taskmesh.sockets import (
+    Context,
+    EventKind,
+    InvalidCombination,
+    NoMessageWithinTimeout,
+    NoPeerWithinTimeout,
+    Pull,
+    Push,
+    Router,
+    SocketClosed,
+    SocketError,
+)
+
+Address = Callable[[str], str]
+
+
+def test_monitor_tells_the_life_of_a_connection(context: Context, tmp_path: Path) -> None:
+    with Push(context) as push, push.monitor() as events:
+        endpoint = push.bind(f"ipc://{tmp_path}/m")
+        assert events.recv(5).kind is EventKind.LISTENING
+        with pytest.raises(NoMessageWithinTimeout):
+            events.recv(0.01)
+        with Pull(context) as pull:
+            pull.connect(endpoint)
+            assert events.wait_ready(5).kind is EventKind.HANDSHAKE_SUCCEEDED
+        gone = events.wait_for(EventKind.DISCONNECTED, 5)
+        assert gone.endpoint == endpoint
+        assert events.recv_many() == []
+
+
+def test_monitor_iteration_ends_with_the_socket(context: Context) -> None:
+    push = Push(context)
+    events = push.monitor()
+    push.bind("tcp://127.0.0.1:*")
+    first = next(iter(events))
+    push.close()
+
+    assert first.kind is EventKind.LISTENING
+    assert list(events) == []
+    with pytest.raises(SocketClosed):
+        events.recv(1)
+
+
+def test_a_second_monitor_of_a_socket_is_refused_while_the_first_is_open(context: Context) -> None:
+    with Push(context) as push:
+        first = push.monitor()
+        with pytest.raises(SocketError, match="close that one first"):
+            push.monitor()
+        first.close()
+        first.close()
+        push.monitor().close()
+
+
+def test_wrong_pair_over_a_network_transport_shows_in_the_monitor(context: Context) -> None:
+    with Push(context) as push, Router(context) as router, push.monitor() as events:
+        push.bind("tcp://127.0.0.1:*")
+        router.connect(push.endpoint)
+        with pytest.raises(InvalidCombination, match="PUSH can be connected to PULL"):
+            events.wait_ready(5)
+
+
+def test_wait_ready_raises_when_nobody_comes(context: Context) -> None:
+    with Push(context) as push, push.monitor() as events:
+        push.bind("tcp://127.0.0.1:*")
+        with pytest.raises(NoPeerWithinTimeout, match="no handshake"):
+            events.wait_ready(0.05)
