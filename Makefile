@@ -9,7 +9,7 @@ BIN    := .venv/bin
 RUN    := .venv/ready-run
 DEV    := .venv/ready-dev
 PEER_RUN := $(PEERS)/ready
-PIP    := -m pip install --quiet --disable-pip-version-check --no-input
+PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -66,12 +66,14 @@ clean:           ## Remove all that was made here, the environment too
 	  echo "No virtual environment could be made. On Debian and Ubuntu this is the cure: apt install python3-venv"; exit 1; }
 
 $(RUN): constraints.txt pyproject.toml | .venv/bin/python
-	$(BIN)/python $(PIP) --require-hashes -r constraints.txt
-	$(BIN)/python $(PIP) --no-deps --no-build-isolation -e .
+	@echo "Installing taskmesh and what it needs into .venv"
+	@$(BIN)/python $(PIP) --require-hashes -r constraints.txt
+	@$(BIN)/python $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(DEV): constraints-dev.txt $(RUN)
-	$(BIN)/python $(PIP) --require-hashes -r constraints-dev.txt
+	@echo "Installing what tests, lint, types and benchmarks need into .venv (a minute or so)"
+	@$(BIN)/python $(PIP) --require-hashes -r constraints-dev.txt
 	@touch $@
 
 $(PEER_RUN): constraints-dev.txt benchmarks/peers.txt

@@ -17,7 +17,7 @@ DATA_MODULES = frozenset({
 })  # fmt: skip
 
 LEAVES = ("taskmesh.errors", "taskmesh.ids", "taskmesh.ports", "taskmesh.retry")
-# The modules of wire that do more than rearrange bytes, each with what it is for; the core imports none of these.
+# The modules of wire that do more than rearrange bytes, with what each is for; the core imports none.
 PICKLING = {
     "taskmesh/wire/payload.py": {"pickle", "cloudpickle"},  # arguments and results
     "taskmesh/wire/exceptions.py": {"pickle", "cloudpickle"},  # errors and their frames
