@@ -7,6 +7,7 @@ problem is named with where it stands and what would be right, all of them in on
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -225,29 +226,35 @@ def _near(word: str, known: Mapping[str, object]) -> str:
 
 def _converted(rule: Mapping[str, Any], default: object, value: object) -> object:
     """The value in the type of the key's default; text is read as the environment and TOML write it."""
-    converted: object
-    if isinstance(value, bool):
-        raise TypeError
     if isinstance(default, tuple):
-        parts = value.split(",") if isinstance(value, str) else value
-        if not isinstance(parts, (list, tuple, set, frozenset)) or not all(isinstance(p, str) for p in parts):
-            raise TypeError
-        converted = tuple(text for part in parts if (text := part.strip()))
-    elif isinstance(default, float):
-        converted = float(value)  # type: ignore[arg-type]  # whatever float() refuses is the finding
-        if not converted < float("inf"):
+        return _listed(value)
+    if isinstance(default, str):
+        if value not in (rule["among"] or (value,)) or not isinstance(value, str):
             raise ValueError
-    elif isinstance(default, int):
-        converted = _whole(value)
-    elif isinstance(value, str):
-        converted = value
-    else:
+        return value
+    number = _seconds(value) if isinstance(default, float) else _whole(value)
+    if number < rule["least"]:
+        raise ValueError
+    return number
+
+
+def _listed(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple | set | frozenset):
         raise TypeError
-    if rule["least"] is not None and converted < rule["least"]:  # type: ignore[operator]  # numbers only
+    texts = [part.strip() for part in parts if isinstance(part, str)]
+    if len(texts) != len(parts):
+        raise TypeError
+    return tuple(filter(None, texts))
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError
+    seconds = float(value)
+    if not math.isfinite(seconds):
         raise ValueError
-    if rule["among"] and converted not in rule["among"]:
-        raise ValueError
-    return converted
+    return seconds
 
 
 def _whole(value: object) -> int:
@@ -258,7 +265,7 @@ def _whole(value: object) -> int:
             if text.endswith(unit):
                 return int(float(text.removesuffix(unit)) * factor)
         return int(text)
-    if not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError
     return value
 
@@ -269,8 +276,8 @@ def _read_source(source: Source, directory: Path, found: _Findings) -> None:
     elif source is None:
         for file, content in _nearest(directory):
             found.sections(content, str(file))
-    else:
-        file = Path(os.fspath(source))
+    elif not isinstance(source, Config):
+        file = Path(source)
         found.sections(_section_of(file, _parsed(file)), str(file))
 
 
