@@ -1,0 +1,122 @@
+"""The command line: take the turns, print the tables, write JSON, Markdown and the picture."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from benchmarks.campaign import Turn, plan, sentence, take
+from benchmarks.contender import CONTENDERS, REFERENCE, USUAL, load
+from benchmarks.metrics import ROWS
+from benchmarks.report import document, summarise
+from benchmarks.rows import ROOT, Scale
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def names(known: tuple[str, ...]) -> Any:
+    """Make a converter for a list with commas that refuses what is not known."""
+
+    def convert(text: str) -> list[str]:
+        wanted = text.split(",")
+        if unknown := [name for name in wanted if name not in known]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {','.join(known)}")
+        return wanted
+
+    return convert
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure taskmesh, raw pyzmq and peers turn by turn. Nothing is asserted about time.",
+        epilog="Exit code: 0; 1 when a turn of raw or taskmesh failed or answered wrongly; 2: wrong usage.",
+    )
+    parser.add_argument("--rows", type=names(ROWS), default=list(ROWS), help=f"some of {','.join(ROWS)}")
+    parser.add_argument(
+        "--contenders",
+        type=names(tuple(CONTENDERS)),
+        help=f"some of {','.join(CONTENDERS)}; usual: {','.join(USUAL)}",
+    )
+    parser.add_argument(
+        "--peers", action="store_true", help="the usual contenders and every peer that is installed"
+    )
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="a fifth of the work: to see that all runs")
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help="folder for NAME.json, NAME.md and NAME.png"
+    )
+    parser.add_argument("--name", help="default: latest for a full run, else partial")
+    return parser.parse_args()
+
+
+def choose(options: argparse.Namespace) -> list[str]:
+    """Give the contenders to measure; a peer that is asked for by name has to be there.
+
+    Raises:
+        SystemExit: It is not; the message says how to get it.
+    """
+    wanted = options.contenders or list(CONTENDERS if options.peers else USUAL)
+    chosen = []
+    for name in wanted:
+        if not (reason := load(name).missing()):
+            chosen.append(name)
+        elif options.contenders:
+            sys.exit(f"{name} cannot be measured: {reason} (pip install -r benchmarks/peers.txt)")
+        else:
+            print(f"{name} is left out: {reason}")
+    return chosen
+
+
+def write(options: argparse.Namespace, facts: dict[str, Any], turns: list[Turn]) -> None:
+    """Print and write what was found."""
+    full = not options.quick and set(options.rows) == set(ROWS) and not options.contenders
+    name = options.name or ("latest" if full else "partial")
+    text = document(facts, turns)
+    print(f"\n{text}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    found = {**facts, "turns": [turn._asdict() for turn in turns]}
+    (options.out / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (options.out / f"{name}.md").write_text(text)
+    if summaries := summarise(turns):
+        from benchmarks.plot import draw
+
+        draw(summaries, text.partition(";")[0], options.out / f"{name}.png")
+    print(f"written: {options.out / name}.json, .md, .png")
+
+
+def main() -> int:
+    options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    machine.adopt_orphans()
+    contenders, scale = choose(options), Scale(options.workers, options.quick)
+    facts = {
+        "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine.describe(),
+        "workers": options.workers,
+        "repeats": options.repeats,
+        "quick": options.quick,
+    }
+    turns: list[Turn] = []
+    planned = list(plan(options.rows, contenders, options.repeats))
+    try:
+        for number, next_turn in enumerate(planned, 1):
+            turns.append(take(next_turn, scale))
+            print(f"{number:4}/{len(planned)} {sentence(turns[-1])}", flush=True)
+    except KeyboardInterrupt:
+        print("\nstopped: what was measured so far follows", file=sys.stderr)
+        options.name = options.name or "partial"
+    write(options, facts, turns)
+    ours = [turn for turn in turns if turn.contender == REFERENCE or turn.contender.startswith("taskmesh")]
+    return int(any(turn.error for turn in ours) or len(turns) < len(planned))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""What is measured, and what is to be reached: the issue's minimums, the goals of DESIGN.md section 5."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Verdict = Literal["met", "not met"]
+
+
+class Metric(NamedTuple):
+    """One figure of a row. `relative`: the ratio to raw pyzmq's turn just before counts, not the figure."""
+
+    row: str
+    title: str
+    unit: str
+    more_is_better: bool
+    relative: bool
+    digits: int = 0
+
+
+METRICS = {
+    "noop": Metric("noop", "no-op tasks, each submitted on its own", "/s", True, True),
+    "map": Metric("map", "bulk call, 100 tasks a chunk", "/s", True, True),
+    "p50": Metric("roundtrip", "round trip, median", "us", False, True),
+    "p99": Metric("roundtrip", "round trip, 99th percentile", "us", False, True),
+    "skew": Metric("skew", "skewed naps, time over ideal", "x", False, False, 3),
+    "lost": Metric("fault", "one executing process killed: tasks lost of 2,000", "", False, False),
+    "repeated": Metric("fault", "the same: tasks run again", "", False, False),
+    "fault": Metric("fault", "the same: time over ideal", "x", False, False, 3),
+    "busy": Metric("busy", "caller computes meanwhile: time over floor", "x", False, False, 3),
+    "start": Metric("start", "fresh interpreter to first result", "s", False, False, 3),
+    "idle": Metric("start", "idle memory of all processes (PSS)", "MB", False, False),
+    "bytes1": Metric("bytes", "echo of bytes, 1 MB", "MB/s", True, True),
+    "bytes64": Metric("bytes", "echo of bytes, 64 MB", "MB/s", True, True),
+    "numpy1": Metric("numpy", "echo of numpy arrays, 1 MB", "MB/s", True, True),
+    "numpy64": Metric("numpy", "echo of numpy arrays, 64 MB", "MB/s", True, True),
+}
+ROWS = tuple(dict.fromkeys(metric.row for metric in METRICS.values()))
+
+
+class Target(NamedTuple):
+    """What has to be reached (the issue) and what is wanted (the design); None where nothing is said."""
+
+    minimum: float | None
+    goal: float | None
+
+
+TARGETS: dict[str, dict[str, Target]] = {
+    "taskmesh": {
+        "noop": Target(1.0, 2.0),
+        "map": Target(0.3, 0.5),
+        "p50": Target(1.0, 0.75),
+        "skew": Target(1.03, 1.02),
+        "lost": Target(0, 0),
+        "repeated": Target(1, 1),
+        "fault": Target(1.10, 1.05),
+        "busy": Target(1.5, 1.25),
+        "start": Target(0.3, 0.2),
+        "idle": Target(70, 50),
+        "bytes1": Target(0.8, 1.0),
+        "bytes64": Target(0.8, 1.0),
+        "numpy1": Target(0.8, 1.0),
+        "numpy64": Target(1.5, 2.5),
+    },
+    "taskmesh-remote": {
+        "noop": Target(0.7, 1.5),
+        "map": Target(None, 0.4),
+        "p50": Target(2.5, 2.0),
+        "skew": Target(1.05, 1.03),
+        "lost": Target(None, 0),
+        "repeated": Target(None, 1),
+        "fault": Target(None, 1.05),
+        "busy": Target(None, 1.25),
+        "bytes1": Target(None, 0.8),
+        "bytes64": Target(None, 0.8),
+        "numpy1": Target(None, 0.6),
+        "numpy64": Target(None, 0.6),
+    },
+}
+
+
+def verdict(metric: Metric, measured: float, bound: float | None) -> Verdict | None:
+    """Say whether a bound is reached; no bound, no verdict."""
+    if bound is None:
+        return None
+    reached = measured >= bound if metric.more_is_better else measured <= bound
+    return "met" if reached else "not met"

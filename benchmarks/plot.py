@@ -1,0 +1,79 @@
+"""The picture of a run: a panel a metric, a bar a contender, whiskers from the least to the most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+
+from benchmarks.contender import CONTENDERS
+from benchmarks.metrics import METRICS
+from benchmarks.report import LABELS, Summaries, Summary, figure
+
+LEFT_OUT = ("p99", "repeated")  # the tables have them
+COLUMNS = 3
+COLOURS = {
+    "raw": "#6b7280",
+    "taskmesh": "#0f766e",
+    "taskmesh-remote": "#5eaaa3",
+    "processpool": "#b45309",
+    "dask": "#c2843f",
+    "ray": "#3b6fb6",
+    "celery": "#7fa650",
+    "parsl": "#8b5fb0",
+}
+
+
+def draw(summaries: Summaries, title: str, path: Path) -> None:
+    """Write the picture as PNG."""
+    keys = [key for key in summaries if key not in LEFT_OUT]
+    bars = max(len(summaries[key]) for key in keys)
+    lines = -(-len(keys) // COLUMNS)
+    chart, axes = pyplot.subplots(
+        lines, COLUMNS, figsize=(15, lines * (0.9 + 0.32 * bars)), squeeze=False, layout="constrained"
+    )
+    for key, axis in zip(keys, axes.flat, strict=False):
+        panel(axis, key, summaries[key])
+    for axis in axes.flat[len(keys) :]:
+        axis.set_axis_off()
+    chart.suptitle(title, fontsize=10)
+    chart.savefig(path, dpi=110)
+    pyplot.close(chart)
+
+
+def panel(axis: Axes, key: str, row: dict[str, Summary]) -> None:
+    """Draw one metric; a scale of powers of ten where the contenders are that far apart."""
+    metric = METRICS[key]
+    names = [name for name in CONTENDERS if name in row][::-1]
+    medians = [row[name].value.median for name in names]
+    below = [row[name].value.median - row[name].value.low for name in names]
+    above = [row[name].value.high - row[name].value.median for name in names]
+    axis.barh(
+        [LABELS[name] for name in names],
+        medians,
+        xerr=[below, above],
+        color=[COLOURS[name] for name in names],
+        error_kw={"elinewidth": 0.8, "capsize": 2},
+    )
+    far_apart = min(medians) > 0 and max(medians) > 20 * min(medians)
+    longest = max(row[name].value.high for name in names) or 1.0
+    if far_apart:
+        axis.set_xscale("log")
+        axis.set_xlim(min(medians) / 3, longest * 12)
+    else:
+        axis.set_xlim(0, longest * 1.3)
+    for place, name in enumerate(names):
+        axis.annotate(
+            f" {figure(row[name].value.median, metric)}",
+            (row[name].value.high, place),
+            va="center",
+            fontsize=7.5,
+        )
+    better = "more" if metric.more_is_better else "less"
+    axis.set_title(f"{metric.title} ({better} is better)", fontsize=9, loc="left")
+    axis.tick_params(labelsize=8)
+    axis.spines[["top", "right"]].set_visible(False)

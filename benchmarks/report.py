@@ -1,0 +1,155 @@
+"""What a run says: medians with their spread, ratios turn by turn, targets met or not, as Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.campaign import Turn
+from benchmarks.contender import CONTENDERS, REFERENCE
+from benchmarks.metrics import METRICS, TARGETS, Metric, verdict
+
+LABELS = {
+    "raw": "raw pyzmq",
+    "taskmesh": "taskmesh",
+    "taskmesh-remote": "taskmesh, hub and pool over tcp",
+    "processpool": "ProcessPoolExecutor",
+    "dask": "Dask",
+    "ray": "Ray",
+    "celery": "Celery (Redis)",
+    "parsl": "Parsl HTEX",
+}
+
+
+class Series(NamedTuple):
+    """Several measurements of one thing."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Summary(NamedTuple):
+    """A contender's figure, and where it is compared with raw pyzmq its ratio to the neighbouring turn."""
+
+    value: Series
+    ratio: Series | None
+
+    def judged(self, metric: Metric) -> Series | None:
+        """Give what a target is compared with."""
+        return self.ratio if metric.relative else self.value
+
+
+Summaries = dict[str, dict[str, Summary]]  # metric -> contender -> summary
+
+
+def series(values: Sequence[float]) -> Series:
+    """Put numbers in order."""
+    return Series(statistics.median(values), min(values), max(values))
+
+
+def summarise(turns: Iterable[Turn]) -> Summaries:
+    """Sum up all turns that gave figures."""
+    taken = [turn for turn in turns if not turn.error]
+    reference = {turn.pair: turn for turn in taken if turn.contender == REFERENCE}
+    found: Summaries = {}
+    for key, metric in METRICS.items():
+        for contender in CONTENDERS:
+            own = [turn for turn in taken if turn.contender == contender and key in turn.figures]
+            ratios = [
+                turn.figures[key] / reference[turn.pair].figures[key]
+                for turn in own
+                if metric.relative and contender != REFERENCE and turn.pair in reference
+            ]
+            if own:
+                value = series([turn.figures[key] for turn in own])
+                found.setdefault(key, {})[contender] = Summary(value, series(ratios) if ratios else None)
+    return found
+
+
+def figure(value: float, metric: Metric) -> str:
+    """Write a figure with its unit."""
+    return f"{value:,.{metric.digits}f} {metric.unit}".rstrip().replace(" /s", "/s")
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """Write one row of a table."""
+    return "| " + " | ".join(cells) + " |"
+
+
+def comparison(summaries: Summaries) -> str:
+    """Write the table of medians: a row a metric, a column a contender, ratios to raw pyzmq in brackets."""
+    columns = [name for name in CONTENDERS if any(name in row for row in summaries.values())]
+    lines = [
+        markdown_row(["what", *(LABELS[name] for name in columns)]),
+        markdown_row(["---"] * (len(columns) + 1)),
+    ]
+    for key, row in summaries.items():
+        cells = []
+        for name in columns:
+            summary = row.get(name)
+            ratio = f" ({summary.ratio.median:.2g} x)" if summary and summary.ratio else ""
+            cells.append(figure(summary.value.median, METRICS[key]) + ratio if summary else "-")
+        lines.append(markdown_row([METRICS[key].title, *cells]))
+    return "\n".join(lines)
+
+
+def targets(summaries: Summaries) -> str:
+    """Write what was to be reached and whether it was, with the spread of the measurements."""
+    lines = [
+        markdown_row(["what", "who", "median (least - most)", "minimum", "", "goal", ""]),
+        markdown_row(["---"] * 7),
+    ]
+    for name, wanted in TARGETS.items():
+        for key, target in wanted.items():
+            metric = METRICS[key]
+            summary = summaries.get(key, {}).get(name)
+            judged = summary.judged(metric) if summary else None
+            if judged is None:
+                continue
+            digits = max(2, metric.digits) if metric.relative else metric.digits
+            unit = " x raw" if metric.relative else f" {metric.unit}".rstrip()
+            sign = ">=" if metric.more_is_better else "<="
+            spread = f"{judged.median:.{digits}f} ({judged.low:.{digits}f} - {judged.high:.{digits}f}){unit}"
+            bounds = []
+            for bound in target:
+                bounds += [f"{sign} {bound:g}" if bound is not None else "-"]
+                bounds += [verdict(metric, judged.median, bound) or ""]
+            lines.append(markdown_row([metric.title, LABELS[name], spread, *bounds]))
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def remarks(turns: Sequence[Turn]) -> str:
+    """Write what a reader of the figures has to know: failures, left processes, other load."""
+    lines = []
+    for turn in turns:
+        if turn.error:
+            reason = turn.error.splitlines()[0]
+            lines.append(f"- {LABELS[turn.contender]}, {turn.row}, turn {turn.repeat + 1}: {reason}")
+        if turn.left_behind:
+            lines.append(f"- {LABELS[turn.contender]}, {turn.row}: left {turn.left_behind} processes behind")
+    foreign = sorted(turn.foreign_cpus for turn in turns if turn.foreign_cpus is not None)
+    if foreign:
+        lines.append(
+            f"- CPUs used by other programs during a turn: median {statistics.median(foreign):.1f}, "
+            f"90 % of the turns at most {foreign[int(0.9 * (len(foreign) - 1))]:.1f}, most {foreign[-1]:.1f}."
+        )
+    return "\n".join(lines)
+
+
+def document(facts: dict[str, Any], turns: Sequence[Turn]) -> str:
+    """Write the whole report."""
+    summaries = summarise(turns)
+    setting = facts["machine"]
+    packages = ", ".join(f"{name} {number}" for name, number in setting["packages"].items())
+    scale = ", shortened (--quick)" if facts["quick"] else ""
+    taken = facts["taken"][:16].replace("T", " ")
+    head = (
+        f"Measured {taken} UTC: {setting.get('processor', 'unknown processor')}, "
+        f"{setting['cores']} cores, {setting['system']}, {setting['python']}; {packages}; "
+        f"{facts['workers']} workers, {facts['repeats']} repeats{scale}. Medians; in brackets the median "
+        f"ratio to raw pyzmq's turn just before."
+    )
+    parts = [head, comparison(summaries), targets(summaries), remarks(turns)]
+    return "\n\n".join(part for part in parts if part) + "\n"

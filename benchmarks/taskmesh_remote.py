@@ -1,0 +1,110 @@
+"""taskmesh with the hub and the pool as processes of their own, over tcp on loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.contender import ALL_ROWS
+from benchmarks.taskmesh_embedded import TaskmeshEmbedded
+
+ROOT = Path(__file__).resolve().parents[1]
+READY_S = 20.0
+COMMAND = [sys.executable, "-c", "import sys; from taskmesh.cli import main; sys.exit(main())"]
+
+
+class TaskmeshRemote(TaskmeshEmbedded):
+    """`taskmesh hub`, one `taskmesh worker` with all slots, and a client in this process."""
+
+    rows = ALL_ROWS - {"start"}
+
+    def __init__(self) -> None:
+        self._programs: list[subprocess.Popen[bytes]] = []
+
+    def open(self, workers: int) -> None:
+        """Start both programs and wait until a task has come back.
+
+        Raises:
+            RuntimeError: A program ended, or no task came back in time.
+        """
+        from taskmesh import Mesh
+
+        address = f"tcp://127.0.0.1:{free_ports(3)}"
+        try:
+            self._start("hub", "--bind", address)
+            self._start("worker", "benchmarks.workloads", "--address", address, "--concurrency", str(workers))
+            self._mesh = Mesh(address)
+            self._mesh.__enter__()
+            self._wait_for_first_result()
+        except BaseException:
+            self._stop()
+            raise
+        self.submit = self._mesh.submit
+
+    def close(self) -> None:
+        """Leave the mesh, then end worker and hub, in this order."""
+        try:
+            super().close()
+        finally:
+            self._stop()
+
+    def _start(self, *arguments: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TASKMESH_")}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environment.get("PYTHONPATH"))))
+        self._programs.append(
+            subprocess.Popen([*COMMAND, *arguments], env=environment, cwd=ROOT, stdout=subprocess.DEVNULL)
+        )
+
+    def _wait_for_first_result(self) -> None:
+        future = self._mesh.submit(abs, -1)
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            for program in self._programs:
+                if program.poll() is not None:
+                    raise RuntimeError(
+                        f"{program.args!r} ended with {program.returncode}: see its messages above"
+                    )
+            try:
+                future.result(timeout=0.05)
+            except TimeoutError:
+                continue
+            return
+        raise RuntimeError(f"no result from hub and worker within {READY_S:.0f} s")
+
+    def _stop(self) -> None:
+        for program in reversed(self._programs):
+            program.terminate()
+            try:
+                program.wait(10)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()
+        self._programs.clear()
+
+
+def free_ports(count: int) -> int:
+    """Find the first of `count` ports in a row that nothing on loopback uses now.
+
+    Raises:
+        RuntimeError: None found in 100 tries.
+    """
+    for _ in range(100):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first: int = probe.getsockname()[1]
+        probes: list[socket.socket] = []
+        try:
+            for port in range(first, first + count):
+                probes.append(socket.socket())
+                probes[-1].bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            continue
+        finally:
+            for taken in probes:
+                taken.close()
+        return first
+    raise RuntimeError(f"no {count} free ports in a row on 127.0.0.1")
