@@ -1,0 +1,146 @@
+"""What waits in the hub for a lane: by route, then priority, then round-robin over groups, then FIFO.
+
+A route is a queue name with the tags a pool must have. Entries are hints: a task that was cancelled or adopted
+stays in its deque and is passed over when its turn comes, so leaving a queue costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from taskmesh.core.states import State, TaskRecord
+
+Route = tuple[str, frozenset[str]]
+
+QUANTUM = 64
+"""Most tasks that one group gives before the next group's turn; keeps runs long enough to be cheap."""
+
+
+class Lineup:
+    """The groups of one priority of one route, served in turn."""
+
+    __slots__ = ("groups", "turns")
+
+    def __init__(self) -> None:
+        self.groups: dict[tuple[int, int], deque[TaskRecord]] = {}
+        self.turns: deque[tuple[int, int]] = deque()
+
+    def line(self, key: tuple[int, int]) -> deque[TaskRecord]:
+        """The deque of a group, with a turn."""
+        line = self.groups.get(key)
+        if line is None:
+            line = self.groups[key] = deque()
+            self.turns.append(key)
+        return line
+
+    def take(self, count: int) -> list[TaskRecord]:
+        """Up to `count` queued tasks, groups in turn; stale entries are dropped on the way."""
+        taken: list[TaskRecord] = []
+        queued = State.QUEUED
+        while self.turns and len(taken) < count:
+            key = self.turns[0]
+            line = self.groups[key]
+            want = count - len(taken)
+            if len(self.turns) > 1:
+                want = min(want, max(1, min(QUANTUM, count // len(self.turns))))
+            while line and want:
+                record = line.popleft()
+                if record.state is queued:
+                    taken.append(record)
+                    want -= 1
+            if line:
+                self.turns.rotate(-1)
+            else:
+                self.turns.popleft()
+                del self.groups[key]
+        return taken
+
+    def head(self) -> TaskRecord | None:
+        """The task whose turn it is, or None; drops stale entries before it."""
+        while self.turns:
+            key = self.turns[0]
+            line = self.groups[key]
+            while line and line[0].state is not State.QUEUED:
+                line.popleft()
+            if line:
+                return line[0]
+            self.turns.popleft()
+            del self.groups[key]
+        return None
+
+
+class Backlog:
+    """Every queued task of the hub, by route."""
+
+    def __init__(self) -> None:
+        self._routes: dict[Route, dict[int, Lineup]] = {}
+
+    def routes(self) -> list[Route]:
+        """Routes on which something may wait."""
+        return list(self._routes)
+
+    def append(
+        self, route: Route, priority: int, group: tuple[int, int], records: Iterable[TaskRecord]
+    ) -> None:
+        """Queues tasks behind the others of their group."""
+        self._lineup(route, priority).line(group).extend(records)
+
+    def push_front(self, route: Route, priority: int, group: tuple[int, int], record: TaskRecord) -> None:
+        """Queues a task that had been on its way already before the others of its group."""
+        self._lineup(route, priority).line(group).appendleft(record)
+
+    def head(self, route: Route) -> TaskRecord | None:
+        """The next task of a route, or None; forgets what is empty."""
+        priorities = self._routes.get(route)
+        if priorities is None:
+            return None
+        for priority in sorted(priorities, reverse=True):
+            head = priorities[priority].head()
+            if head is not None:
+                return head
+            del priorities[priority]
+        del self._routes[route]
+        return None
+
+    def take(self, route: Route, count: int) -> list[TaskRecord]:
+        """Up to `count` tasks of the highest priority that waits on the route."""
+        priorities = self._routes.get(route)
+        while priorities:
+            priority = max(priorities) if len(priorities) > 1 else next(iter(priorities))
+            taken = priorities[priority].take(count)
+            if taken:
+                return taken
+            del priorities[priority]
+        self._routes.pop(route, None)
+        return []
+
+    def count(self) -> int:
+        """How many queued tasks wait; looks at every entry (for views and checks)."""
+        return len(
+            {
+                id(record)
+                for priorities in self._routes.values()
+                for lineup in priorities.values()
+                for line in lineup.groups.values()
+                for record in line
+                if record.state is State.QUEUED
+            }
+        )
+
+    def waiting(self, route: Route, enough: int) -> int:
+        """How many entries the route has, counted no further than `enough`."""
+        total = 0
+        for lineup in self._routes.get(route, {}).values():
+            for line in lineup.groups.values():
+                total += len(line)
+                if total >= enough:
+                    return total
+        return total
+
+    def _lineup(self, route: Route, priority: int) -> Lineup:
+        priorities = self._routes.setdefault(route, {})
+        lineup = priorities.get(priority)
+        if lineup is None:
+            lineup = priorities[priority] = Lineup()
+        return lineup

@@ -1,0 +1,269 @@
+"""The client machine: how a remote client's submissions reach the ledger and its outcomes come back, once each.
+
+The pending table (futures, or their stand-ins in a simulation) keeps every task until it is resolved, so that the
+machine can submit all of them again to a hub that has lost its memory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from taskmesh.core import events as ev
+from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
+from taskmesh.wire import messages as m
+
+MAX_SUBMIT = 2000
+"""Tasks in one Submit: a hub that is full refuses little at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Times in seconds. `patience`: silence of the hub after which the client dials again."""
+
+    client: int
+    name: str = ""
+    python: str = ""
+    credit: int = 64 << 20
+    hello: float = 1.0
+    patience: float = 3.0
+    resend: float = 2.0
+
+
+class PendingTable(Protocol):
+    """What the machine needs of the table of unresolved tasks."""
+
+    def pending_runs(self) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+        """Every unresolved task that was drained before, to submit again; runs say `again`."""
+
+    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, m.Spec]]:
+        """Specs by number."""
+
+    def lose_early(self) -> list[m.Failed]:
+        """Takes unresolved at-most-once tasks that were drained before out of the table: each is lost."""
+
+
+@dataclass(slots=True)
+class Queued:
+    """New tasks from the application."""
+
+    specs: list[tuple[int, m.Spec]]
+    runs: list[m.Run]
+
+
+@dataclass(slots=True)
+class Ask:
+    """A Query, Command, CancelTasks or ClientBye to pass on."""
+
+    message: m.Query | m.Command | m.CancelTasks | m.ClientBye
+
+
+class ClientMachine:
+    """One client session, over as many links and hubs as it takes."""
+
+    def __init__(self, config: ClientConfig, pending: PendingTable, now: float) -> None:
+        self.config = config
+        self.epoch = 0
+        self.open = False
+        self.refused = ""
+        self._pending = pending
+        self._next = 1
+        self._unacked: OrderedDict[int, m.Submit] = OrderedDict()
+        self._hello_at = now
+        self._heard = now
+        self._beat = 1.0
+        self._beat_at = now
+        self._moved = now
+        self._busy_until = 0.0
+        self._delivered = 0
+        self._early: set[int] = set()
+
+    def handle(self, event: object, now: float) -> list[object]:
+        """Takes in one event; returns what is to be done, in order."""
+        out: list[object] = []
+        match event:
+            case ev.FromHubToClient(message=message):
+                self._from_hub(message, now, out)
+            case Queued(specs=specs, runs=runs):
+                self._queue(specs, runs, now, out)
+            case Ask(message=message):
+                if self.open:
+                    out.append(Send(message))
+            case ev.LinkLost():
+                self._lost(now, out)
+            case ev.Tick():
+                pass
+            case _:
+                raise TypeError(f"not an event of a client: {event!r}")
+        self._on_time(now, out)
+        return out
+
+    @property
+    def deadline(self) -> float:
+        """When a Tick is due at the latest."""
+        if not self.open:
+            return self._hello_at
+        times = [self._beat_at, self._heard + self.config.patience]
+        if self._unacked:
+            times.append(max(self._moved + self.config.resend, self._busy_until))
+        return min(times)
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many tasks have been sent and not accepted."""
+        return sum(len(run.seqs) for submit in self._unacked.values() for run in submit.runs)
+
+    # --- hub ----------------------------------------------------------------------------------------------
+
+    def _from_hub(self, message: m.ToClient, now: float, out: list[object]) -> None:
+        self._heard = now
+        match message:
+            case m.Deliver():
+                self._deliver(message, out)
+            case m.Accepted(number=number):
+                self._accepted(number, now, out)
+            case m.ClientWelcome():
+                self._welcome(message, now, out)
+            case m.Busy(retry_after=retry_after):
+                self._busy_until = now + retry_after
+            case m.NeedSpec(number=number, specs=specs):
+                submit = self._unacked.get(number)
+                if submit is not None:
+                    submit.specs = self._pending.specs_of(specs)
+                    self._send_from(number, out)
+            case m.ClientRefused(reason=reason):
+                if reason:
+                    self.refused = reason
+                    out.append(Tell(message))
+                elif self.open:
+                    self._lost(now, out)
+            case m.Notice() | m.Answer():
+                out.append(Tell(message))
+
+    def _welcome(self, welcome: m.ClientWelcome, now: float, out: list[object]) -> None:
+        if self.open and welcome.epoch == self.epoch:
+            return
+        same = welcome.known and welcome.epoch == self.epoch
+        former, self.epoch = self.epoch, welcome.epoch
+        self.open = True
+        self._beat = welcome.beat
+        self._beat_at = now + self._beat
+        self._moved = now
+        if same:
+            self._send_from(0, out)
+            return
+        self._delivered = 0
+        self._early.clear()
+        first_time = not former
+        unsent = [run for submit in self._unacked.values() for run in submit.runs] if first_time else []
+        self._unacked.clear()
+        if first_time:
+            specs = self._pending.specs_of(sorted({run.spec for run in unsent}))
+            runs = unsent
+        else:
+            lost = self._pending.lose_early()
+            if lost:
+                out.append(Resolve([], lost))
+            specs, runs = self._pending.pending_runs()
+        out.append(Send(self._hello()))
+        self._queue(specs, runs, now, out)
+
+    def _accepted(self, number: int, now: float, out: list[object]) -> None:
+        seqs: list[int] = []
+        while self._unacked and next(iter(self._unacked)) <= number:
+            _, submit = self._unacked.popitem(last=False)
+            for run in submit.runs:
+                seqs += run.seqs
+            self._moved = now
+        if seqs:
+            out.append(Accept(seqs))
+
+    def _deliver(self, deliver: m.Deliver, out: list[object]) -> None:
+        if deliver.epoch != self.epoch:
+            return
+        number = deliver.number
+        if number > self._delivered and number not in self._early:
+            out.append(Resolve(deliver.done, deliver.failed))
+            self._early.add(number)
+            while self._delivered + 1 in self._early:
+                self._delivered += 1
+                self._early.remove(self._delivered)
+        if self._delivered:
+            out.append(Send(m.ResultAck(self.epoch, self._delivered)))
+
+    # --- submitting ---------------------------------------------------------------------------------------
+
+    def _queue(
+        self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], now: float, out: list[object]
+    ) -> None:
+        if not self._unacked:
+            self._moved = now
+        first = self._next
+        batch: list[m.Run] = []
+        count = 0
+        for run in runs:
+            for part in split_run(run, MAX_SUBMIT):
+                if batch and count + len(part.seqs) > MAX_SUBMIT:
+                    self._close(specs, batch)
+                    specs, batch, count = [], [], 0
+                batch.append(part)
+                count += len(part.seqs)
+        if batch:
+            self._close(specs, batch)
+        if self.open and self._next > first:
+            self._send_from(first, out)
+
+    def _close(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run]) -> None:
+        self._unacked[self._next] = m.Submit(self._next, specs, runs)
+        self._next += 1
+
+    def _send_from(self, number: int, out: list[object]) -> None:
+        out += [Send(submit) for key, submit in self._unacked.items() if key >= number]
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def _on_time(self, now: float, out: list[object]) -> None:
+        if self.refused:
+            return
+        if not self.open:
+            if now >= self._hello_at:
+                self._hello_at = now + self.config.hello
+                out.append(Send(self._hello()))
+            return
+        if now - self._heard >= self.config.patience:
+            self._lost(now, out)
+            return
+        waits = self._busy_until if self._busy_until > self._moved else self._moved + self.config.resend
+        if self._unacked and now >= waits:
+            self._moved = now
+            self._busy_until = 0.0
+            self._send_from(0, out)
+        if now >= self._beat_at:
+            self._beat_at = now + self._beat
+            out.append(Send(m.ClientBeat()))
+
+    def _hello(self) -> m.ClientHello:
+        first = next(iter(self._unacked), self._next)
+        config = self.config
+        return m.ClientHello(
+            config.client, self.epoch, first, python=config.python, name=config.name, credit=config.credit
+        )
+
+    def _lost(self, now: float, out: list[object]) -> None:
+        self.open = False
+        self._hello_at = now
+        out.append(Reconnect())
+
+
+def split_run(run: m.Run, limit: int) -> list[m.Run]:
+    """A run in parts of at most `limit` tasks."""
+    if len(run.seqs) <= limit:
+        return [run]
+    return [
+        m.Run(
+            run.spec, run.group, run.seqs[at : at + limit], run.payloads[at : at + limit], run.key, run.again
+        )
+        for at in range(0, len(run.seqs), limit)
+    ]

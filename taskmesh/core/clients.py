@@ -1,0 +1,107 @@
+"""Client sessions as the hub sees them: what they have been sent, and what they have in hand."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from taskmesh.core.actions import SendClient
+from taskmesh.wire.messages import Deliver, DoneRun, Failed
+
+MAX_DELIVERY = 4 << 20
+"""Bytes after which a delivery is closed and the next begins."""
+RESEND_AFTER = 2.0
+"""Seconds without progress after which unacknowledged deliveries are sent again."""
+
+
+class ClientSession:
+    """One client: its numbers, its credit, and the outcomes it has not acknowledged.
+
+    Attributes:
+        submitted: last Submit number in the ledger. credit: bytes it will hold unacknowledged; 0 = embedded.
+        size: bytes of outcomes kept for it. present: it has said hello and not vanished.
+    """
+
+    def __init__(self, client: int, epoch: int, now: float) -> None:
+        self.client = client
+        self.name = ""
+        self.python = ""
+        self.credit = 0
+        self.submitted = 0
+        self.heard = now
+        self.present = True
+        self.size = 0
+        self._epoch = epoch
+        self._number = 0
+        self._acked = 0
+        self._sent: deque[tuple[int, int, Deliver]] = deque()
+        self._sent_size = 0
+        self._moved = now
+        self._done: list[DoneRun] = []
+        self._failed: list[Failed] = []
+
+    @property
+    def has_news(self) -> bool:
+        """Whether outcomes wait that were never sent."""
+        return bool(self._done or self._failed)
+
+    def done(self, run: DoneRun) -> None:
+        """Keeps successes for the next delivery."""
+        self._done.append(run)
+
+    def failed(self, failure: Failed) -> None:
+        """Keeps a bad end for the next delivery."""
+        self._failed.append(failure)
+
+    def deliveries(self, now: float) -> list[SendClient]:
+        """What may be sent now: everything to an embedded client, else as far as the credit goes."""
+        if not self.has_news or not self.present:
+            return []
+        if self.credit == 0:
+            self._number += 1
+            message = Deliver(self._epoch, self._number, self._done, self._failed)
+            self._done, self._failed = [], []
+            return [SendClient(self.client, message)]
+        sends = []
+        while self.has_news and self._sent_size < self.credit:
+            message, size = self._next()
+            if not self._sent:
+                self._moved = now
+            self._sent.append((message.number, size, message))
+            self._sent_size += size
+            self.size += size
+            sends.append(SendClient(self.client, message))
+        return sends
+
+    def acknowledged(self, number: int, now: float) -> None:
+        """Every delivery up to `number` is in the client's hands."""
+        while self._sent and self._sent[0][0] <= number:
+            _, size, _ = self._sent.popleft()
+            self._sent_size -= size
+            self.size -= size
+            self._moved = now
+
+    def again(self, now: float) -> list[SendClient]:
+        """Every delivery sent and not acknowledged, to send once more."""
+        self._moved = now
+        return [SendClient(self.client, message) for _, _, message in self._sent]
+
+    @property
+    def resend_deadline(self) -> float | None:
+        """When unacknowledged deliveries should be sent again."""
+        return self._moved + RESEND_AFTER if self._sent and self.present else None
+
+    def _next(self) -> tuple[Deliver, int]:
+        """The next delivery, about MAX_DELIVERY bytes of what waits, and its size."""
+        size = taken = 0
+        for run in self._done:
+            taken += 1
+            size += sum(map(len, run.payloads)) + 32 * len(run.seqs)
+            if size > MAX_DELIVERY:
+                break
+        done, self._done = self._done[:taken], self._done[taken:]
+        failed: list[Failed] = []
+        if not self._done:
+            failed, self._failed = self._failed, []
+            size += sum(len(item.pickled) + len(item.traceback) + 200 for item in failed)
+        self._number += 1
+        return Deliver(self._epoch, self._number, done, failed), size

@@ -1,0 +1,284 @@
+"""The collector: what pools report becomes outcomes, once.
+
+The first valid success of any attempt wins; a failure counts only from the current attempt; everything else
+is counted and dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taskmesh.core.clients import ClientSession
+from taskmesh.core.lanes import Lane
+from taskmesh.core.ledger import Ledger, SpecEntry
+from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire.messages import DoneRun, Failed, Held
+
+CRASHES = frozenset({"crash", "oom"})
+RETRIED = frozenset({"exception", "timeout", "hard_timeout"})
+MAX_HISTORY = 20
+
+
+class Collector:
+    """Applies results to the ledger and hands outcomes to client sessions.
+
+    Attributes:
+        duplicates: successes that came after the task was terminal. stale: failures of older attempts.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        lanes: dict[int, Lane],
+        clients: dict[int, ClientSession],
+        unclaimed: Callable[[DoneRun | Failed | Held], None],
+        *,
+        crash_limit: int,
+        oom_limit: int,
+    ) -> None:
+        self._ledger = ledger
+        self._lanes = lanes
+        self._clients = clients
+        self._unclaimed = unclaimed
+        self._crash_limit = crash_limit
+        self._oom_limit = oom_limit
+        self.duplicates = 0
+        self.stale = 0
+        self.news: set[int] = set()
+
+    # --- successes ----------------------------------------------------------------------------------------
+
+    def done(self, run: DoneRun) -> None:
+        """Successes of one slot; the common case touches each record once and passes the lists on as they are."""
+        ledger = self._ledger
+        tasks, base = ledger.tasks, run.client << SEQ_BITS
+        counts = [0, 0, 0, 0]
+        released: dict[int, int] = {}
+        size = 0
+        odd: list[int] = []
+        entry: SpecEntry | None = None
+        for index, seq in enumerate(run.seqs):
+            record = tasks.get(base | seq)
+            if record is None or record.extra is not None or not self.is_owner(record, base | seq):
+                odd.append(index)
+                continue
+            del tasks[base | seq]
+            counts[record.state] += 1
+            record.state = State.SUCCEEDED
+            session = record.session
+            released[session] = released.get(session, 0) + 1
+            size += len(record.payload)
+            record.payload = b""
+            entry = record.spec
+        if entry is not None:
+            self._settle(run, entry, odd, size, counts, released)
+        if not odd:
+            self._give(run)
+            return
+        left = set(odd)
+        plain = [index for index in range(len(run.seqs)) if index not in left]
+        if plain:
+            self._give(self._part(run, plain))
+        for index in odd:
+            self._odd(run, index)
+
+    @staticmethod
+    def is_owner(record: TaskRecord, task: int) -> bool:
+        """Whether a record is found under its own id, not under a waiter's."""
+        return record.id == task
+
+    def _settle(
+        self,
+        run: DoneRun,
+        entry: SpecEntry,
+        odd: list[int],
+        size: int,
+        counts: list[int],
+        released: dict[int, int],
+    ) -> None:
+        ledger = self._ledger
+        done = len(run.seqs) - len(odd)
+        for state, count in enumerate(counts):
+            if count:
+                ledger.count(State(state), Cause.SUCCEED, count)
+        for session, count in released.items():
+            lane = self._lanes.get(session)
+            if lane is not None:
+                lane.release(entry.number, count)
+        account = ledger.accounts[run.client]
+        account.tasks -= done
+        account.size -= size
+        ledger.size -= size
+        ledger.finished += done
+        entry.live -= done
+        entry.measured(len(run.seqs), run.elapsed)
+        if odd:
+            left = set(odd)
+            account.finished.add_all([seq for index, seq in enumerate(run.seqs) if index not in left])
+        else:
+            account.finished.add_all(run.seqs)
+
+    def _odd(self, run: DoneRun, index: int) -> None:
+        """One success that is not the common case: unknown, already terminal, or with several waiters."""
+        task = run.client << SEQ_BITS | run.seqs[index]
+        record = self._ledger.tasks.get(task)
+        part = self._part(run, [index])
+        if record is None:
+            self.duplicates += 1
+            self._unclaimed(part)
+            return
+        self.release(record)
+        self._ledger.move(record, Cause.SUCCEED)
+        for waiter in self._ledger.drop(record):
+            part = self._part(run, [index])
+            part.client, part.seqs = waiter >> SEQ_BITS, [waiter & SEQ_MASK]
+            self._give(part)
+
+    @staticmethod
+    def _part(run: DoneRun, indexes: list[int]) -> DoneRun:
+        return DoneRun(
+            run.spec,
+            run.client,
+            run.attempt,
+            run.worker,
+            [run.seqs[index] for index in indexes],
+            [run.payloads[index] for index in indexes],
+            run.elapsed * len(indexes) / len(run.seqs),
+            run.returns,
+        )
+
+    def _give(self, run: DoneRun) -> None:
+        client = self._clients.get(run.client)
+        if client is not None:
+            client.done(run)
+            self.news.add(run.client)
+
+    # --- failures -----------------------------------------------------------------------------------------
+
+    def failed(self, failure: Failed, session: int, now: float) -> None:
+        """One attempt that did not succeed: ends the task, or sends it round again."""
+        record = self._ledger.tasks.get(failure.client << SEQ_BITS | failure.seq)
+        if record is None:
+            self.stale += 1
+            self._unclaimed(failure)
+            return
+        if not self.is_current(record, session, failure.attempt):
+            self.stale += 1
+            return
+        if failure.kind == "lost":
+            self.lost(record, failure)
+        elif failure.kind in CRASHES:
+            self._crashed(record, failure, now)
+        else:
+            self._erred(record, failure, now)
+
+    @staticmethod
+    def is_current(record: TaskRecord, session: int, attempt: int) -> bool:
+        """The fence: whether a report comes from the attempt that the ledger waits for."""
+        return record.session == session and record.attempt == attempt
+
+    def _erred(self, record: TaskRecord, failure: Failed, now: float) -> None:
+        spec = record.spec.spec
+        again = failure.kind in RETRIED and record.errors < spec.max_retries and not record.spec.is_chunk
+        if not again or not (failure.retryable or failure.kind == "hard_timeout"):
+            self.end(record, Cause.FAIL, failure)
+            return
+        record.errors += 1
+        delay = failure.retry_after
+        if delay < 0:
+            delay = min(spec.max_backoff, spec.backoff * spec.factor ** (record.errors - 1))
+            if spec.jitter:
+                delay *= 0.5 + 0.5 * jitter_of(record.id, record.errors)
+        self._later(record, failure, now + delay)
+
+    def _crashed(self, record: TaskRecord, failure: Failed, now: float) -> None:
+        extra = record.more()
+        if record.spec.spec.acks == "early":
+            failure.kind = "lost"
+            self.end(record, Cause.LOSE, failure)
+            return
+        if failure.kind == "oom":
+            extra.ooms += 1
+            over, delay = extra.ooms >= self._oom_limit, min(60.0, 2.0 ** (extra.ooms - 1))
+        else:
+            record.crashes += 1
+            over, delay = record.crashes >= self._crash_limit, 0.0
+        if over or record.spec.is_chunk:
+            self.end(record, Cause.BURY, failure)
+        elif delay:
+            self._later(record, failure, now + delay)
+        else:
+            self._note(record, failure)
+            self.requeue(record, Cause.REQUEUE)
+
+    def _later(self, record: TaskRecord, failure: Failed, when: float) -> None:
+        self._note(record, failure)
+        self.release(record)
+        self._ledger.move(record, Cause.RETRY)
+        self._ledger.wait(record, when)
+
+    def lost(self, record: TaskRecord, failure: Failed | None = None) -> None:
+        """Its session is over, or its result is gone: again and uncharged; an at-most-once task is LOST."""
+        if record.spec.spec.acks == "early":
+            if failure is None:
+                failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "lost")
+            self.end(record, Cause.LOSE, failure)
+        else:
+            self.requeue(record, Cause.REQUEUE)
+
+    def requeue(self, record: TaskRecord, cause: Cause) -> None:
+        """Takes a task from its lane and puts it at the front of its queue."""
+        self.release(record)
+        self._ledger.move(record, cause)
+        self._ledger.requeue(record)
+
+    def returned(self, held: Held, session: int) -> None:
+        """Tasks handed back unstarted, uncharged."""
+        base = held.client << SEQ_BITS
+        for seq in reversed(held.seqs):
+            record = self._ledger.tasks.get(base | seq)
+            if record is None:
+                self._unclaimed(Held(held.client, held.attempt, [seq]))
+            elif self.is_current(record, session, held.attempt):
+                record.returns += 1
+                self.requeue(record, Cause.RETURN)
+
+    def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
+        """A bad end: told to everyone who waits."""
+        self._note(record, failure)
+        history = list(record.more().history)
+        self.release(record)
+        self._ledger.move(record, cause)
+        for waiter in self._ledger.drop(record):
+            client = self._clients.get(waiter >> SEQ_BITS)
+            if client is not None:
+                told = Failed(**{name: getattr(failure, name) for name in Failed.__struct_fields__})
+                told.client, told.seq = waiter >> SEQ_BITS, waiter & SEQ_MASK
+                told.attempt, told.history = record.attempt - record.returns, history
+                client.failed(told)
+                self.news.add(client.client)
+
+    def release(self, record: TaskRecord) -> None:
+        """Takes a task off the books of the lane that holds it, if one does."""
+        lane = self._lanes.get(record.session)
+        if lane is not None and State.SENT <= record.state <= State.RUNNING:
+            lane.release(record.spec.number, 1)
+
+    def _note(self, record: TaskRecord, failure: Failed) -> None:
+        history = record.more().history
+        if len(history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
+            what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
+            history.append(
+                f"attempt {record.attempt - record.returns} on {failure.worker or '?'}: {failure.kind} {what}"[
+                    :300
+                ]
+            )
+
+
+def jitter_of(task: int, times: int) -> float:
+    """A number in [0, 1) that depends on the task and the retry only (splitmix64)."""
+    z = (task ^ (task >> 64) ^ (times * 0x9E3779B97F4A7C15)) & SEQ_MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & SEQ_MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & SEQ_MASK
+    return ((z ^ (z >> 31)) >> 11) / (1 << 53)

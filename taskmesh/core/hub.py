@@ -1,0 +1,307 @@
+"""The hub machine: ledger, ventilator, collector and sessions behind one `handle`."""
+
+from __future__ import annotations
+
+from taskmesh.core import events as ev
+from taskmesh.core.actions import Publish, Record, SendClient
+from taskmesh.core.clients import ClientSession
+from taskmesh.core.collector import Collector
+from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.intake import Intake
+from taskmesh.core.lanes import Lane
+from taskmesh.core.ledger import Ledger, SpecEntry
+from taskmesh.core.liveness import PoolSessions
+from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.core.ventilator import Ventilator
+from taskmesh.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire import messages as m
+
+UNCLAIMED_LIMIT = 100_000
+"""Results kept for clients that have not come back to a restarted hub."""
+
+
+class HubMachine:
+    """Decides everything that a hub does; performs nothing.
+
+    The same events at the same times give the same actions. Call `handle` with a Tick no later than `deadline`.
+    """
+
+    def __init__(self, config: HubConfig, now: float) -> None:
+        self.config = config
+        self.ledger = Ledger()
+        self.specs: dict[int, SpecEntry] = {}
+        self.clients: dict[int, ClientSession] = {}
+        self.lanes: dict[int, Lane] = {}
+        self.collector = Collector(
+            self.ledger,
+            self.lanes,
+            self.clients,
+            self._keep_unclaimed,
+            crash_limit=config.crash_limit,
+            oom_limit=config.oom_limit,
+        )
+        self.pools = PoolSessions(config, self.ledger, self.collector, self.lanes)
+        self.ventilator = Ventilator(self.ledger, self.specs, config.epoch)
+        self.ventilator.lanes = self.lanes
+        self.intake = Intake(
+            config, self.ledger, self.specs, self.clients, self.collector, self.pools, self._claim, now
+        )
+        self._unclaimed: dict[int, m.DoneRun] = {}
+        self._started = now
+        self._now = now
+        self._sweep_at = now
+
+    # --- the machine contract -----------------------------------------------------------------------------
+
+    def handle(self, event: object, now: float) -> list[object]:
+        """Takes in one event; returns what is to be done, in order."""
+        gap = now - self._now
+        if gap > self.config.stall:
+            self._extend(gap)
+        self._now = max(now, self._now)
+        match event:
+            case ev.FromPool(message=message):
+                self._from_pool(message, now)
+            case ev.FromClient(client=client, message=message):
+                self._from_client(client, message, now)
+            case ev.Tick():
+                pass
+            case ev.LaneOpened(session=session, endpoint=endpoint):
+                self.pools.lane_opened(session, endpoint)
+            case ev.LaneLost(session=session):
+                self.pools.lane_lost(session, now)
+            case ev.LinksLost(pool=pool):
+                self.pools.links_lost(pool, now)
+            case ev.ClientGone(client=client):
+                gone = self.clients.get(client)
+                if gone is not None:
+                    gone.present = False
+            case _:
+                raise TypeError(f"not an event of a hub: {event!r}")
+        return self._finish(now)
+
+    @property
+    def deadline(self) -> float:
+        """When a Tick is due at the latest."""
+        times = [self._now + self.config.stall / 2, self._sweep_at]
+        for when in (self.ledger.deadline, self.pools.deadline, self.ventilator.recall_deadline(self._now)):
+            if when is not None:
+                times.append(when)
+        return min(times)
+
+    def _finish(self, now: float) -> list[object]:
+        if now >= self._sweep_at:
+            self._sweep(now)
+        self.ledger.due(now, self._expire)
+        actions: list[object] = []
+        for out in (self.pools.out, self.intake.out):
+            actions += out
+            out.clear()
+        actions += self.ventilator.dispatch(now)
+        if len(self.lanes) > 1:
+            for lane, count in self.ventilator.recalls(now):
+                actions.append(Publish(lane.pool, m.Recall(self.config.epoch, lane.session, count)))
+        if self.collector.news:
+            for client in self.collector.news:
+                session = self.clients.get(client)
+                if session is not None:
+                    actions += session.deliveries(now)
+            self.collector.news.clear()
+        return actions
+
+    # --- pools --------------------------------------------------------------------------------------------
+
+    def _from_pool(self, message: m.PoolMessage, now: float) -> None:
+        match message:
+            case m.Results():
+                self._results(message, now)
+            case m.Beat():
+                notice = self.pools.beat(message, now)
+                if notice is not None:
+                    self._tell(notice)
+            case m.Hello():
+                self.pools.hello(message, now)
+            case m.Bye(epoch=epoch, session=session):
+                if self.pools.current(epoch, session) is not None:
+                    self.pools.bye(session)
+            case m.PoolNeedSpec(epoch=epoch, session=session, specs=specs):
+                lane = self.pools.current(epoch, session)
+                if lane is not None:
+                    lane.known_specs.difference_update(specs)
+            case m.Misrouted():
+                self.pools.out.append(
+                    Record("pool.misrouted", {"pool": message.pool, "session": message.session})
+                )
+
+    def _results(self, results: m.Results, now: float) -> None:
+        lane = self.pools.current(results.epoch, results.session)
+        if lane is None:
+            for run in results.done:
+                self.collector.done(run)
+            return
+        lane.heard = lane.progress = now
+        if not lane.is_new(results.number):
+            return
+        if results.echo:
+            lane.latency(now - results.echo - results.held)
+        lane.lag = results.lag
+        for run in results.done:
+            self.collector.done(run)
+        for failure in results.failed:
+            self.collector.failed(failure, lane.session, now)
+        for held in results.returned:
+            self.collector.returned(held, lane.session)
+
+    def _tell(self, notice: m.Notice) -> None:
+        by_client: dict[int, list[m.Progress]] = {}
+        for progress in notice.progress:
+            by_client.setdefault(progress.client, []).append(progress)
+        for client, progress_list in by_client.items():
+            session = self.clients.get(client)
+            if session is not None and session.present:
+                self.pools.out.append(SendClient(client, m.Notice(progress_list)))
+
+    # --- clients ------------------------------------------------------------------------------------------
+
+    def _from_client(self, client: int, message: m.ClientMessage, now: float) -> None:
+        if isinstance(message, m.ClientHello):
+            self.intake.hello(message, now)
+            return
+        session = self.clients.get(client)
+        if session is None:
+            self.intake.out.append(SendClient(client, m.ClientRefused()))
+            return
+        session.heard, session.present = now, True
+        match message:
+            case m.Submit():
+                self.intake.submit(session, message, now)
+            case m.ResultAck(epoch=epoch, number=number):
+                if epoch == self.config.epoch:
+                    session.acknowledged(number, now)
+                    self.collector.news.add(client)
+            case m.CancelTasks(seqs=seqs):
+                for seq in seqs:
+                    self.intake.cancel(client << SEQ_BITS | seq, quiet=True)
+            case m.ClientBye(cancel=cancel):
+                self.intake.bye(session, cancel=cancel)
+            case m.ClientBeat():
+                self.intake.out.append(SendClient(client, m.Accepted(session.submitted)))
+                self.collector.news.add(client)
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    def _extend(self, gap: float) -> None:
+        self.pools.extend(gap)
+        for session in self.clients.values():
+            session.heard += gap
+
+    def _sweep(self, now: float) -> None:
+        """What need not be done for every event: leases, silent clients, deliveries to repeat, specs to forget."""
+        config = self.config
+        self._sweep_at = now + min(0.25, config.lease / 8)
+        self.pools.check_leases(now)
+        for session in list(self.clients.values()):
+            if session.credit and session.present and now - session.heard >= config.client_grace:
+                self.intake.lost(session)
+            resend = session.resend_deadline
+            if resend is not None and now >= resend:
+                self.intake.out += session.again(now)
+            if not session.present and now - session.heard >= config.result_ttl:
+                self.intake.bye(session, cancel=True)
+        if now - self._started > 3 * config.lease:
+            self._unclaimed.clear()
+            self.pools.adoptable.clear()
+        self._forget_specs()
+
+    def _forget_specs(self) -> None:
+        """Drops the oldest specs that no live task needs, while they take more than their share of memory."""
+        if (
+            len(self.specs) < 1000
+            and sum(entry.size for entry in self.specs.values()) <= self.config.spec_bytes
+        ):
+            return
+        size = sum(entry.size for entry in self.specs.values())
+        gone: list[int] = []
+        for number, entry in self.specs.items():
+            if size <= self.config.spec_bytes and len(self.specs) - len(gone) < 1000:
+                break
+            if not entry.live:
+                gone.append(number)
+                size -= entry.size
+        for number in gone:
+            del self.specs[number]
+        for lane in self.lanes.values():
+            known = [number for number in gone if number in lane.known_specs]
+            if known:
+                lane.known_specs.difference_update(known)
+                self.pools.out.append(
+                    Publish(lane.pool, m.ForgetSpecs(self.config.epoch, lane.session, known))
+                )
+
+    def _expire(self, record: TaskRecord) -> None:
+        failure = m.Failed(
+            record.id >> SEQ_BITS,
+            record.id & SEQ_MASK,
+            record.attempt,
+            "expired",
+            text=f"it had not started {record.spec.spec.expires:g} s after it was accepted",
+        )
+        self.collector.end(record, Cause.EXPIRE, failure)
+
+    # --- results for clients that have not come back ------------------------------------------------------
+
+    def _keep_unclaimed(self, report: m.DoneRun | m.Failed | m.Held) -> None:
+        """A report on a task unknown here: after a restart its client may still come for it.
+
+        Successes are kept. After anything else the pool does not hold the task any more: it will be sent again.
+        """
+        seqs = [report.seq] if isinstance(report, m.Failed) else report.seqs
+        task = report.client << SEQ_BITS | seqs[0]
+        self.pools.adoptable.pop(task, None)
+        if not isinstance(report, m.DoneRun) or len(self._unclaimed) >= UNCLAIMED_LIMIT:
+            return
+        account = self.ledger.accounts.get(report.client)
+        young = self._now - self._started <= 3 * self.config.lease
+        if young and (account is None or seqs[0] not in account.finished):
+            self._unclaimed.setdefault(task, report)
+
+    def _claim(self, task: int) -> m.DoneRun | None:
+        return self._unclaimed.pop(task, None)
+
+    # --- views --------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, object]:
+        """A view in plain data: counts by state, pools, clients."""
+        by_state = dict.fromkeys((state.name for state in State), 0)
+        for record in self.ledger.tasks.values():
+            by_state[record.state.name] += 1
+        return {
+            "epoch": self.config.epoch,
+            "accepted": self.ledger.accepted,
+            "finished": self.ledger.finished,
+            "tasks": by_state,
+            "bytes": self.ledger.size,
+            "pools": [self.pool_view(lane) for lane in self.lanes.values()],
+            "refused": dict(self.pools.refused),
+            "clients": [
+                {"client": f"{session.client:016x}", "name": session.name, "present": session.present}
+                for session in self.clients.values()
+            ],
+        }
+
+    def pool_view(self, lane: Lane) -> dict[str, object]:
+        """One pool in plain data."""
+        return {
+            "pool": lane.pool,
+            "session": lane.session,
+            "state": lane.state.value,
+            "slots": lane.slots,
+            "busy": lane.busy_slots,
+            "outstanding": lane.outstanding,
+            "queues": sorted(lane.queues),
+            "tags": sorted(lane.tags),
+            "host": lane.hello.host,
+            "pid": lane.hello.pid,
+            "python": lane.hello.python,
+            "heard": round(self._now - lane.heard, 3),
+        }

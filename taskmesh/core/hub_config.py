@@ -1,0 +1,35 @@
+"""The hub machine's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class HubConfig:
+    """Times in seconds, sizes in bytes.
+
+    Attributes:
+        epoch: rises with every start of a hub. beat: between a pool's beats. lease: silence that ends a session.
+        links_grace: how long a pool whose links closed has to say Hello. silent_beats: then it gets no new work.
+        client_grace: silence after which a client's on_client_loss="cancel" tasks are cancelled.
+        result_ttl: how long an absent client's outcomes are kept; result_bytes: how much of them.
+        stall: a gap in the hub's own time above this extends every lease by the gap.
+    """
+
+    epoch: int
+    beat: float = 1.0
+    lease: float = 10.0
+    links_grace: float = 1.0
+    silent_beats: float = 2.5
+    client_grace: float = 5.0
+    result_ttl: float = 3600.0
+    result_bytes: int = 1 << 30
+    stall: float = 1.0
+    crash_limit: int = 3
+    oom_limit: int = 3
+    max_tasks: int = 4_000_000
+    max_bytes: int = 8 << 30
+    client_max_tasks: int = 2_000_000
+    client_max_bytes: int = 4 << 30
+    spec_bytes: int = 256 << 20

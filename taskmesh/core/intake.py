@@ -1,0 +1,188 @@
+"""What clients ask of the hub: tasks in, within caps; cancellations; their hello and goodbye."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taskmesh.core.actions import SendClient
+from taskmesh.core.clients import ClientSession
+from taskmesh.core.collector import Collector
+from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.ledger import Ledger, SpecEntry
+from taskmesh.core.liveness import PoolSessions
+from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire import messages as m
+
+RETRY_BUSY = 0.05
+"""Seconds after which a refused Submit may come again."""
+
+
+class Intake:
+    """Client sessions and what they submit."""
+
+    def __init__(
+        self,
+        config: HubConfig,
+        ledger: Ledger,
+        specs: dict[int, SpecEntry],
+        clients: dict[int, ClientSession],
+        collector: Collector,
+        pools: PoolSessions,
+        claim: Callable[[int], m.DoneRun | None],
+        started: float,
+    ) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._specs = specs
+        self._clients = clients
+        self._collector = collector
+        self._pools = pools
+        self._claim = claim
+        self._started = started
+        self.out: list[object] = []
+
+    # --- coming and going ---------------------------------------------------------------------------------
+
+    def hello(self, hello: m.ClientHello, now: float) -> None:
+        """A client opens its session or comes back: it gets a welcome and what it has not acknowledged."""
+        config = self._config
+        if hello.protocol != m.PROTOCOL:
+            reason = f"the hub speaks protocol {m.PROTOCOL}, this client {hello.protocol}: install the same taskmesh"
+            self.out.append(SendClient(hello.client, m.ClientRefused(reason)))
+            return
+        session = self._clients.get(hello.client)
+        known = session is not None
+        if session is None:
+            session = self._clients[hello.client] = ClientSession(hello.client, config.epoch, now)
+            self._ledger.account(hello.client)
+        session.name, session.python, session.credit = hello.name, hello.python, hello.credit
+        session.submitted = max(session.submitted, hello.first - 1)
+        session.present, session.heard = True, now
+        self.out.append(
+            SendClient(
+                hello.client,
+                m.ClientWelcome(
+                    config.epoch, known, config.client_max_tasks, config.client_max_bytes, config.beat
+                ),
+            )
+        )
+        self.out += session.again(now)
+        self._collector.news.add(hello.client)
+
+    def bye(self, session: ClientSession, *, cancel: bool) -> None:
+        """The client session ends; its tasks with it, if asked, or those that say on_client_loss="cancel"."""
+        self.cancel_all(session.client, only_bound=not cancel)
+        session.present = False
+        if cancel:
+            self._clients.pop(session.client, None)
+            self._ledger.forget_client(session.client)
+
+    def lost(self, session: ClientSession) -> None:
+        """Nothing was heard from the client for long: tasks that are bound to it end."""
+        session.present = False
+        self.cancel_all(session.client, only_bound=True)
+
+    def cancel_all(self, client: int, *, only_bound: bool) -> None:
+        """Cancels a client's tasks, or only those with on_client_loss="cancel"."""
+        for task, record in self._ledger.of_client(client):
+            if not only_bound or record.spec.spec.on_client_loss == "cancel":
+                self.cancel(task, quiet=True)
+
+    # --- tasks --------------------------------------------------------------------------------------------
+
+    def submit(self, session: ClientSession, submit: m.Submit, now: float) -> None:
+        """Enters a batch whole or not at all, and acknowledges it."""
+        number = submit.number
+        if number != session.submitted + 1:
+            if number <= session.submitted:
+                self.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+            return
+        for spec_number, spec in submit.specs:
+            if spec_number not in self._specs:
+                self._specs[spec_number] = SpecEntry(spec_number, spec)
+        missing = [run.spec for run in submit.runs if run.spec not in self._specs]
+        if missing:
+            self.out.append(SendClient(session.client, m.NeedSpec(number, missing)))
+            return
+        if not self._fits(session.client, submit):
+            self.out.append(SendClient(session.client, m.Busy(number, RETRY_BUSY)))
+            return
+        session.submitted = number
+        for run in submit.runs:
+            self._enter(session.client, run, now)
+        self.out.append(SendClient(session.client, m.Accepted(number)))
+
+    def _fits(self, client: int, submit: m.Submit) -> bool:
+        config, ledger = self._config, self._ledger
+        account = ledger.account(client)
+        count = sum(len(run.seqs) for run in submit.runs)
+        size = sum(sum(map(len, run.payloads)) for run in submit.runs)
+        tasks_fit = (
+            len(ledger.tasks) + count <= config.max_tasks and account.tasks + count <= config.client_max_tasks
+        )
+        bytes_fit = (ledger.size + size <= config.max_bytes or not ledger.size) and (
+            account.size + size <= config.client_max_bytes or not account.size
+        )
+        return tasks_fit and bytes_fit
+
+    def _enter(self, client: int, run: m.Run, now: float) -> None:
+        entry, ledger = self._specs[run.spec], self._ledger
+        if run.key and self._attach(client, run, entry):
+            return
+        records = ledger.accept(client, entry, run, now, fresh=not run.again)
+        if run.key and records:
+            ledger.set_key(entry.spec.name, run.key, records[0])
+        if run.again:
+            records = [record for record in records if not self._known_elsewhere(record, now)]
+        ledger.enqueue(records)
+
+    def _attach(self, client: int, run: m.Run, entry: SpecEntry) -> bool:
+        """A second submission under the key of a task on its way becomes its second waiter."""
+        task = client << SEQ_BITS | run.seqs[0]
+        if task in self._ledger.tasks or run.seqs[0] in self._ledger.account(client).finished:
+            return True
+        first = self._ledger.by_key(entry.spec.name, run.key)
+        if first is None:
+            return False
+        self._ledger.attach(client, run.seqs[0], first)
+        return True
+
+    def _known_elsewhere(self, record: TaskRecord, now: float) -> bool:
+        """A task submitted before, to a hub that is gone: done already, held by a pool, or waited for a lease.
+
+        After a restart the pools have a lease's time to come back with what they hold; only then is it sent again.
+        """
+        result = self._claim(record.id)
+        if result is not None:
+            self._collector.done(result)
+            return True
+        session, attempt = self._pools.adoptable.pop(record.id, (0, 0))
+        lane = self._pools.lanes.get(session)
+        if lane is not None:
+            self._pools.adopt(record, lane, attempt)
+            lane.hold([record])
+            return True
+        if now < self._started + self._config.lease:
+            record.state = State.WAITING
+            self._ledger.wait(record, self._started + self._config.lease)
+            return True
+        return False
+
+    def cancel(self, task: int, *, quiet: bool = False) -> bool:
+        """One waiter gives a task up; the last one's cancellation ends it. False when it is not on its way."""
+        record = self._ledger.tasks.get(task)
+        if record is None:
+            return False
+        if not self._ledger.detach(task, record):
+            return True
+        if State.SENT <= record.state <= State.RUNNING:
+            self._pools.cancel_at_pool(record)
+            self._collector.release(record)
+        self._ledger.move(record, Cause.CANCEL)
+        for waiter in self._ledger.drop(record):
+            client = self._clients.get(waiter >> SEQ_BITS)
+            if client is not None and not quiet:
+                client.failed(m.Failed(waiter >> SEQ_BITS, waiter & SEQ_MASK, record.attempt, "cancelled"))
+                self._collector.news.add(client.client)
+        return True

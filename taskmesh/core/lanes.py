@@ -1,0 +1,159 @@
+"""Lanes: what the hub knows of each pool session, and the credit that bounds what it may hold."""
+
+from __future__ import annotations
+
+import enum
+
+from taskmesh.core.ledger import SpecEntry
+from taskmesh.core.states import State, TaskRecord
+from taskmesh.wire.messages import Hello
+
+HORIZON = 0.020
+"""Seconds of work that a slot may have waiting, at least: the embedded hub gets the GIL every 5 ms only."""
+MAX_HORIZON = 0.500
+MAX_WINDOW = 4096
+"""Most tasks outstanding per slot, however short they are."""
+
+
+class LaneState(enum.Enum):
+    """Whether a lane may get work."""
+
+    OPENING = "opening"
+    READY = "ready"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    SILENT = "silent"
+    CUT = "cut"
+    """Its lane or all of its links are closed; it has a second to say Hello."""
+
+
+class Lane:
+    """One session of one pool.
+
+    Attributes:
+        outstanding: tasks pushed and not reported back. sequence: last lane_seq pushed.
+        results: last Results number of the unbroken run; early: numbers that came out of turn.
+        heard: when the pool was last heard of. expires: when the session ends, if nothing else happens.
+    """
+
+    def __init__(self, session: int, hello: Hello, now: float) -> None:
+        self.session = session
+        self.pool = hello.pool
+        self.instance = hello.instance
+        self.hello = hello
+        self.slots = hello.slots
+        self.queues = frozenset(hello.queues)
+        self.tags = frozenset(hello.tags)
+        self.state = LaneState.OPENING
+        self.endpoint = ""
+        self.sequence = 0
+        self.received = 0
+        self.received_moved = now
+        self.results = 0
+        self.early: set[int] = set()
+        self.acked = 0
+        self.outstanding = 0
+        self.counts: dict[int, int] = {}
+        self.known_specs: set[int] = set()
+        self.heard = now
+        self.progress = now
+        self.lost_at: float | None = None
+        self.recall_after = 0.0
+        self.round_trip = 0.0
+        self.lag = 0.0
+        self.busy_slots = 0
+        self.refused = ""
+        self._pushed: list[TaskRecord] = []
+
+    # --- credit -------------------------------------------------------------------------------------------
+
+    @property
+    def horizon(self) -> float:
+        """Seconds of work that each slot may have outstanding: 20 ms, or twice the measured refill latency."""
+        return min(MAX_HORIZON, max(HORIZON, 2.0 * (self.round_trip + self.lag)))
+
+    def load(self, specs: dict[int, SpecEntry]) -> float:
+        """Seconds of slot time outstanding, no task counted for more than the horizon."""
+        horizon = self.horizon
+        total = 0.0
+        for number, count in self.counts.items():
+            service = specs[number].service
+            total += count * (horizon if service is None or service > horizon else service)
+        return total
+
+    def cost(self, entry: SpecEntry) -> float:
+        """Seconds of slot time that a task of this spec counts for: unknown and long ones fill the horizon."""
+        service, horizon = entry.service, self.horizon
+        return horizon if service is None or service > horizon else max(service, 1e-7)
+
+    def has_room(self, entry: SpecEntry, load: float) -> bool:
+        """Whether the lane is available to a task of this spec (RFC 30: its queue, the credit window, is not full)."""
+        if self.outstanding < self.slots:
+            return True
+        horizon = self.horizon
+        return (
+            self.cost(entry) < horizon
+            and load < self.slots * horizon
+            and self.outstanding < self.slots * MAX_WINDOW
+        )
+
+    def serves(self, route: tuple[str, frozenset[str]]) -> bool:
+        """Whether the pool serves the queue and has the tags."""
+        return route[0] in self.queues and route[1] <= self.tags
+
+    # --- what it holds ------------------------------------------------------------------------------------
+
+    def hold(self, records: list[TaskRecord]) -> None:
+        """Takes note of tasks that are this session's now."""
+        self.outstanding += len(records)
+        self._pushed += records
+        for record in records:
+            number = record.spec.number
+            self.counts[number] = self.counts.get(number, 0) + 1
+        if len(self._pushed) > 2 * self.outstanding + 256:
+            self._pushed = self.held()
+
+    def release(self, number: int, count: int) -> None:
+        """Takes note that `count` tasks of a spec are not this session's any more."""
+        self.outstanding -= count
+        left = self.counts.get(number, 0) - count
+        if left > 0:
+            self.counts[number] = left
+        else:
+            self.counts.pop(number, None)
+
+    def held(self) -> list[TaskRecord]:
+        """The tasks that this session holds."""
+        session = self.session
+        seen: set[int] = set()
+        found = []
+        for record in self._pushed:
+            if (
+                record.session == session
+                and State.SENT <= record.state <= State.RUNNING
+                and record.id not in seen
+            ):
+                seen.add(record.id)
+                found.append(record)
+        return found
+
+    # --- acknowledgements ---------------------------------------------------------------------------------
+
+    def is_new(self, number: int) -> bool:
+        """Takes in a Results number; False when it has been handled before."""
+        if number <= self.results or number in self.early:
+            return False
+        if number != self.results + 1:
+            self.early.add(number)
+            return True
+        self.results = number
+        while self.results + 1 in self.early:
+            self.results += 1
+            self.early.remove(self.results)
+        return True
+
+    def latency(self, sample: float) -> None:
+        """Takes in a measured round trip: quick to rise, slow to fall."""
+        sample = max(0.0, sample)
+        weight = 0.5 if sample > self.round_trip else 0.05
+        self.round_trip += weight * (sample - self.round_trip)

@@ -1,0 +1,250 @@
+"""The ledger: every accepted task has exactly one record here and reaches exactly one terminal state.
+
+It owns task state and nothing else does. A terminal task's record is dropped at once; its id stays known as
+finished, so a repeated submission or a late result of it changes nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from taskmesh.core.backlog import Backlog, Route
+from taskmesh.core.intervals import IntervalSet
+from taskmesh.core.states import TRANSITIONS, Cause, State, TaskRecord
+from taskmesh.errors import InvalidTransition
+from taskmesh.ids import SEQ_BITS, SEQ_MASK, text_of
+from taskmesh.wire.messages import CHUNK, Run, Spec
+
+
+class SpecEntry:
+    """A spec as the hub keeps it: with its route, measured service time and count of live tasks.
+
+    Attributes:
+        service: seconds a task takes in a slot, measured; None before the first result.
+    """
+
+    __slots__ = ("live", "number", "priority", "route", "service", "size", "spec")
+
+    def __init__(self, number: int, spec: Spec) -> None:
+        self.number = number
+        self.spec = spec
+        self.route: Route = (spec.queue, frozenset(spec.tags))
+        self.priority = spec.priority
+        self.service: float | None = None
+        self.live = 0
+        self.size = len(spec.function) + len(spec.retry_filter) + 200
+
+    def measured(self, count: int, elapsed: float) -> None:
+        """Takes in `count` runs that took `elapsed` seconds together."""
+        mean = elapsed / count
+        self.service = mean if self.service is None else self.service + 0.3 * (mean - self.service)
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether its payloads are chunks of a map."""
+        return self.spec.kind == CHUNK
+
+
+class Account:
+    """What the ledger keeps of one client: its unfinished tasks' count and bytes, its finished counters."""
+
+    __slots__ = ("finished", "size", "tasks")
+
+    def __init__(self) -> None:
+        self.finished = IntervalSet()
+        self.tasks = 0
+        self.size = 0
+
+
+class Ledger:
+    """All tasks on their way.
+
+    Attributes:
+        tasks: id -> record; a second submission under a `key=` has its own id and the first one's record.
+        counts: how often each transition happened, for tests and metrics.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, TaskRecord] = {}
+        self.backlog = Backlog()
+        self.accounts: dict[int, Account] = {}
+        self.counts: dict[tuple[State, Cause], int] = {}
+        self.accepted = 0
+        self.finished = 0
+        self.size = 0
+        self._keys: dict[tuple[str, str], TaskRecord] = {}
+        self._timers: list[tuple[float, int, TaskRecord, Cause]] = []
+        self._timer_count = 0
+
+    # --- in -----------------------------------------------------------------------------------------------
+
+    def account(self, client: int) -> Account:
+        """The client's account, opened when needed."""
+        found = self.accounts.get(client)
+        if found is None:
+            found = self.accounts[client] = Account()
+        return found
+
+    def accept(self, client: int, entry: SpecEntry, run: Run, now: float, *, fresh: bool) -> list[TaskRecord]:
+        """Enters a run of tasks; those already known or finished are passed over.
+
+        The new records are QUEUED but in no queue yet. `fresh`: ids cannot be known (nothing was submitted again).
+        """
+        account = self.account(client)
+        base = client << SEQ_BITS
+        tasks, group = self.tasks, run.group
+        records: list[TaskRecord] = []
+        size = 0
+        for seq, payload in zip(run.seqs, run.payloads, strict=True):
+            task = base | seq
+            if not fresh and (task in tasks or seq in account.finished):
+                continue
+            record = TaskRecord(task, entry, group, payload)
+            tasks[task] = record
+            records.append(record)
+            size += len(payload)
+        count = len(records)
+        self.accepted += count
+        self.size += size
+        account.tasks += count
+        account.size += size
+        entry.live += count
+        expires = entry.spec.expires
+        if expires > 0:
+            for record in records:
+                self.at(now + expires, record, Cause.EXPIRE)
+        return records
+
+    def attach(self, client: int, seq: int, record: TaskRecord) -> None:
+        """A second waiter for a record found by its key; it is a task of its own to its client."""
+        task = client << SEQ_BITS | seq
+        self.tasks[task] = record
+        record.more().waiters.append(task)
+        self.account(client).tasks += 1
+        self.accepted += 1
+
+    def by_key(self, name: str, key: str) -> TaskRecord | None:
+        """The task on its way that was submitted under this key of this task name."""
+        return self._keys.get((name, key))
+
+    def set_key(self, name: str, key: str, record: TaskRecord) -> None:
+        """Makes a record findable by its key until it is terminal."""
+        record.more().key = (name, key)
+        self._keys[name, key] = record
+
+    # --- on the way ---------------------------------------------------------------------------------------
+
+    def move(self, record: TaskRecord, cause: Cause) -> None:
+        """One transition.
+
+        Raises:
+            InvalidTransition: the table does not have it: a bug.
+        """
+        before = record.state
+        after = TRANSITIONS.get((before, cause))
+        if after is None:
+            raise InvalidTransition(
+                f"task {text_of(record.id)} is {before.name}: {cause.name} is not possible"
+            )
+        record.state = after
+        self.count(before, cause, 1)
+
+    def count(self, before: State, cause: Cause, times: int) -> None:
+        """Counts transitions that a batch made."""
+        key = (before, cause)
+        self.counts[key] = self.counts.get(key, 0) + times
+
+    def enqueue(self, records: list[TaskRecord]) -> None:
+        """Puts new records of one run behind their group."""
+        if records:
+            first = records[0]
+            group = (first.id >> SEQ_BITS, first.group)
+            self.backlog.append(first.spec.route, first.spec.priority, group, records)
+
+    def requeue(self, record: TaskRecord) -> None:
+        """Puts a QUEUED record before the others of its group: it has waited already."""
+        record.session = 0
+        group = (record.id >> SEQ_BITS, record.group)
+        self.backlog.push_front(record.spec.route, record.spec.priority, group, record)
+
+    def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
+        """Sets a timer: DUE ends waiting, EXPIRE ends a task that has not started."""
+        self._timer_count += 1
+        heapq.heappush(self._timers, (when, self._timer_count, record, cause))
+
+    def wait(self, record: TaskRecord, until: float) -> None:
+        """A record that has just become WAITING is due at `until`."""
+        record.session = 0
+        record.more().due = until
+        self.at(until, record, Cause.DUE)
+
+    @property
+    def deadline(self) -> float | None:
+        """When the next timer fires."""
+        return self._timers[0][0] if self._timers else None
+
+    def due(self, now: float, expire: Callable[[TaskRecord], None]) -> None:
+        """Fires timers: tasks that waited are queued, those that expired are given to `expire`."""
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            when, _, record, cause = heapq.heappop(timers)
+            if cause is Cause.EXPIRE:
+                if record.state in (State.QUEUED, State.WAITING):
+                    expire(record)
+            elif record.state is State.WAITING and record.more().due == when:
+                self.move(record, Cause.DUE)
+                self.requeue(record)
+
+    # --- out ----------------------------------------------------------------------------------------------
+
+    def drop(self, record: TaskRecord) -> list[int]:
+        """Forgets a terminal record; returns every id that waits for its outcome, its own first if it does."""
+        record.spec.live -= 1
+        self.size -= len(record.payload)
+        owner = record.id >> SEQ_BITS
+        self.accounts[owner].size -= len(record.payload)
+        record.payload = b""
+        extra = record.extra
+        waiting = [record.id]
+        if extra is not None:
+            waiting += extra.waiters
+            if extra.key is not None and self._keys.get(extra.key) is record:
+                del self._keys[extra.key]
+            if extra.abandoned:
+                del self.tasks[waiting.pop(0)]
+        for task in waiting:
+            del self.tasks[task]
+            self._settle(task)
+        return waiting
+
+    def detach(self, task: int, record: TaskRecord) -> bool:
+        """One waiter gives up; returns True when nobody is left and the record itself should be cancelled."""
+        extra = record.extra
+        if extra is None:
+            return True
+        owner_stays = task != record.id and not extra.abandoned
+        others = [waiter for waiter in extra.waiters if waiter != task]
+        if not others and not owner_stays:
+            return True
+        extra.waiters = others
+        if task == record.id:
+            extra.abandoned = True
+        else:
+            del self.tasks[task]
+        self._settle(task)
+        return False
+
+    def _settle(self, task: int) -> None:
+        account = self.accounts[task >> SEQ_BITS]
+        account.tasks -= 1
+        account.finished.add(task & SEQ_MASK)
+        self.finished += 1
+
+    def of_client(self, client: int) -> Iterator[tuple[int, TaskRecord]]:
+        """Ids and records of one client; looks at every task."""
+        return ((task, record) for task, record in list(self.tasks.items()) if task >> SEQ_BITS == client)
+
+    def forget_client(self, client: int) -> None:
+        """The client is gone for good and has no tasks left."""
+        self.accounts.pop(client, None)

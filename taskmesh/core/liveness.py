@@ -1,0 +1,256 @@
+"""Pool sessions: who is there, whose lease runs out, and what becomes of what they held.
+
+A lost lane is not a dead pool, and a silent pool may come back: each step costs a pool only what it must.
+"""
+
+from __future__ import annotations
+
+from taskmesh.core.actions import CloseLane, OpenLane, Publish, Record
+from taskmesh.core.collector import Collector
+from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.lanes import Lane, LaneState
+from taskmesh.core.ledger import Ledger
+from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire import messages as m
+
+WORKING = {"ready": LaneState.READY, "paused": LaneState.PAUSED, "draining": LaneState.DRAINING}
+
+
+class PoolSessions:
+    """Sessions of pools, and their leases.
+
+    Attributes:
+        adoptable: tasks that pools hold for a client that has not come back yet: id -> (session, attempt).
+        out: the actions that handlers here have asked for; the hub machine empties it.
+    """
+
+    def __init__(
+        self, config: HubConfig, ledger: Ledger, collector: Collector, lanes: dict[int, Lane]
+    ) -> None:
+        self.lanes = lanes
+        self.adoptable: dict[int, tuple[int, int]] = {}
+        self.out: list[object] = []
+        self.refused: dict[str, str] = {}
+        self._config = config
+        self._ledger = ledger
+        self._collector = collector
+        self._by_pool: dict[str, int] = {}
+        self._hellos: dict[str, tuple[int, int]] = {}
+        self._sessions = 0
+
+    # --- joining ------------------------------------------------------------------------------------------
+
+    def hello(self, hello: m.Hello, now: float) -> None:
+        """A pool asks for a session: old ones of its name end, what it still holds moves over."""
+        if hello.protocol != m.PROTOCOL:
+            reason = (
+                f"the hub speaks protocol {m.PROTOCOL}, the pool {hello.protocol}: install the same taskmesh"
+            )
+            self.refused[hello.pool] = reason
+            self.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
+            return
+        current = self.lane_of(hello.pool)
+        instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
+        if instance == hello.instance and hello.number <= number:
+            if current is not None and hello.number == number:
+                self._welcome(current)
+            return
+        self._hellos[hello.pool] = (hello.instance, hello.number)
+        self._sessions += 1
+        lane = Lane(self._sessions, hello, now)
+        self.lanes[lane.session] = lane
+        self._by_pool[hello.pool] = lane.session
+        self._adopt(lane, hello, current)
+        if current is not None:
+            self._end(current)
+        self.out.append(OpenLane(lane.session, lane.pool))
+        self.out.append(
+            Record("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
+        )
+
+    def lane_opened(self, session: int, endpoint: str) -> None:
+        """The shell has bound the lane: the pool may dial it."""
+        lane = self.lanes.get(session)
+        if lane is None:
+            self.out.append(CloseLane(session))
+            return
+        lane.endpoint = endpoint
+        lane.state = LaneState.READY
+        self._welcome(lane)
+
+    def _welcome(self, lane: Lane) -> None:
+        if lane.endpoint:
+            config, hello = self._config, lane.hello
+            welcome = m.Welcome(
+                config.epoch,
+                lane.session,
+                lane.pool,
+                lane.instance,
+                hello.number,
+                lane.endpoint,
+                config.beat,
+                config.lease,
+            )
+            self.out.append(Publish(lane.pool, welcome))
+
+    def _adopt(self, lane: Lane, hello: m.Hello, former: Lane | None) -> None:
+        """Moves what the pool still holds into the new session; what another has by now is cancelled there."""
+        stale: list[m.Held] = []
+        taken: list[TaskRecord] = []
+        for held in hello.inventory:
+            gone = []
+            for seq in held.seqs:
+                task = held.client << SEQ_BITS | seq
+                record = self._ledger.tasks.get(task)
+                if record is None and not self._is_finished(held.client, seq):
+                    self.adoptable[task] = (lane.session, held.attempt)
+                elif record is not None and self._may_adopt(record, held.attempt, former):
+                    self.adopt(record, lane, held.attempt)
+                    taken.append(record)
+                else:
+                    gone.append(seq)
+            if gone:
+                stale.append(m.Held(held.client, held.attempt, gone))
+        lane.hold(taken)
+        if stale:
+            self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, stale)))
+
+    def _is_finished(self, client: int, seq: int) -> bool:
+        account = self._ledger.accounts.get(client)
+        return account is not None and seq in account.finished
+
+    @staticmethod
+    def _may_adopt(record: TaskRecord, attempt: int, former: Lane | None) -> bool:
+        if record.state in (State.QUEUED, State.WAITING):
+            return record.attempt in (0, attempt) and not (record.extra is not None and record.extra.history)
+        return former is not None and record.session == former.session and record.attempt == attempt
+
+    def adopt(self, record: TaskRecord, lane: Lane, attempt: int) -> None:
+        """A pool holds this attempt of the task already: it is this session's now, and not sent again.
+
+        The caller puts it on the lane's books with `hold`.
+        """
+        if State.SENT <= record.state <= State.RUNNING:
+            self._collector.release(record)
+        else:
+            self._ledger.move(record, Cause.ADOPT)
+        record.attempt = attempt
+        record.session = lane.session
+
+    # --- living -------------------------------------------------------------------------------------------
+
+    def lane_of(self, pool: str) -> Lane | None:
+        """The current session's lane of a pool."""
+        return self.lanes.get(self._by_pool.get(pool, 0))
+
+    def current(self, epoch: int, session: int) -> Lane | None:
+        """The lane of a session of this hub, if it is one that still lives."""
+        return self.lanes.get(session) if epoch == self._config.epoch else None
+
+    def beat(self, beat: m.Beat, now: float) -> m.Notice | None:
+        """A pool lives. Returns news of what it runs, for clients."""
+        lane = self.current(beat.epoch, beat.session)
+        if lane is None:
+            self.out.append(Publish(beat.pool, m.BeatReply(self._config.epoch, 0, 0)))
+            return None
+        lane.heard = now
+        lane.busy_slots = beat.busy_slots
+        if lane.endpoint and lane.state is not LaneState.CUT:
+            lane.state = WORKING.get(beat.state, LaneState.READY)
+        if beat.received > lane.received or beat.received >= lane.sequence:
+            lane.received = max(lane.received, beat.received)
+            lane.received_moved = now
+        patience = self._config.silent_beats * self._config.beat
+        say_hello = lane.state is LaneState.CUT or now - lane.received_moved > patience
+        reply = m.BeatReply(self._config.epoch, 0 if say_hello else lane.session, lane.results)
+        self.out.append(Publish(lane.pool, reply))
+        return self._running(lane, beat.running)
+
+    def _running(self, lane: Lane, running: list[m.Progress]) -> m.Notice | None:
+        told = []
+        for progress in running:
+            record = self._ledger.tasks.get(progress.client << SEQ_BITS | progress.seq)
+            if record is None or record.session != lane.session or record.attempt != progress.attempt:
+                continue
+            if record.state is State.SENT:
+                self._ledger.move(record, Cause.START)
+            progress.attempt -= record.returns
+            told.append(progress)
+        return m.Notice(told) if told else None
+
+    def lane_lost(self, session: int, now: float) -> None:
+        """The lane's link closed: no more work on it; its pool will say Hello, or its lease runs out."""
+        lane = self.lanes.get(session)
+        if lane is not None and lane.state is not LaneState.CUT:
+            lane.state = LaneState.CUT
+            self.out.append(Publish(lane.pool, m.BeatReply(self._config.epoch, 0, 0)))
+
+    def links_lost(self, pool: str, now: float) -> None:
+        """Every link closed: the pool has `links_grace` to come back with its inventory."""
+        lane = self.lane_of(pool)
+        if lane is not None and lane.lost_at is None:
+            lane.state = LaneState.CUT
+            lane.lost_at = now
+
+    def bye(self, session: int) -> None:
+        """A pool left in good order."""
+        lane = self.lanes.get(session)
+        if lane is not None:
+            self._leave(lane, "left")
+
+    # --- ending -------------------------------------------------------------------------------------------
+
+    def extend(self, gap: float) -> None:
+        """The hub itself stood still for `gap` seconds: nobody could be heard, so nobody is late."""
+        for lane in self.lanes.values():
+            lane.heard += gap
+            lane.received_moved += gap
+            if lane.lost_at is not None:
+                lane.lost_at += gap
+
+    def check_leases(self, now: float) -> None:
+        """Ends sessions that have been silent too long."""
+        config = self._config
+        for lane in list(self.lanes.values()):
+            if lane.lost_at is not None and now - lane.lost_at >= config.links_grace:
+                self._leave(lane, "links lost")
+            elif now - lane.heard >= config.lease:
+                self._leave(lane, "lease expired")
+            elif lane.state is LaneState.READY and now - lane.heard > config.silent_beats * config.beat:
+                lane.state = LaneState.SILENT
+
+    @property
+    def deadline(self) -> float | None:
+        """When `check_leases` should be called next."""
+        config = self._config
+        times = []
+        for lane in self.lanes.values():
+            times.append(lane.heard + config.lease)
+            if lane.lost_at is not None:
+                times.append(lane.lost_at + config.links_grace)
+            if lane.state is LaneState.READY:
+                times.append(lane.heard + config.silent_beats * config.beat + 0.001)
+        return min(times, default=None)
+
+    def _leave(self, lane: Lane, reason: str) -> None:
+        if self._by_pool.get(lane.pool) == lane.session:
+            del self._by_pool[lane.pool]
+        held = self._end(lane)
+        self.out.append(Record("pool.left", {"pool": lane.pool, "reason": reason, "held": held}))
+
+    def _end(self, lane: Lane) -> int:
+        held = lane.held()
+        for record in reversed(held):
+            self._collector.lost(record)
+        del self.lanes[lane.session]
+        self.adoptable = {task: at for task, at in self.adoptable.items() if at[0] != lane.session}
+        self.out.append(CloseLane(lane.session))
+        return len(held)
+
+    def cancel_at_pool(self, record: TaskRecord) -> None:
+        """Tells the pool that holds a task to drop it."""
+        lane = self.lanes.get(record.session)
+        if lane is not None:
+            held = m.Held(record.id >> SEQ_BITS, record.attempt, [record.id & SEQ_MASK])
+            self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, [held])))

@@ -1,0 +1,30 @@
+"""The pool machine's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PoolConfig:
+    """Times in seconds.
+
+    Attributes:
+        pool: the pool's id, unique in the mesh. instance: new for every start of its process.
+        hello: between repeated Hellos. patience_beats: unanswered beats after which the hub counts as gone.
+    """
+
+    pool: str
+    instance: int
+    slots: int
+    queues: tuple[str, ...] = ("default",)
+    tags: tuple[str, ...] = ()
+    python: str = ""
+    host: str = ""
+    pid: int = 0
+    hello: float = 1.0
+    beat: float = 1.0
+    lease: float = 10.0
+    patience_beats: float = 3.0
+    restart: float = 0.1
+    max_restart: float = 5.0

@@ -1,0 +1,202 @@
+"""Slots as the pool machine sees them: what each was handed, what of it has come back.
+
+A slot works first in, first out, so its results need no ids: the next serials are the next tasks. Tasks are kept
+as pieces of lane runs; taking a hundred results off a piece is two list slices.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterator
+
+from taskmesh.wire.messages import DoneRun, Failed, Held, LaneRun, SlotFailure, SlotResults, SlotSegment
+
+
+class SlotState(enum.Enum):
+    """What a slot's process is doing."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    UP = "up"
+    STOPPING = "stopping"
+
+
+class Piece:
+    """Consecutive tasks of one lane run, from `low` to `high`; `first` is the serial of the one at `low`."""
+
+    __slots__ = ("first", "high", "low", "run")
+
+    def __init__(self, run: LaneRun, low: int, high: int, first: int = 0) -> None:
+        self.run = run
+        self.low = low
+        self.high = high
+        self.first = first
+
+    def __len__(self) -> int:
+        return self.high - self.low
+
+    def split(self, count: int) -> Piece:
+        """Takes the first `count` tasks off as a piece of their own."""
+        head = Piece(self.run, self.low, self.low + count, self.first)
+        self.low += count
+        self.first += count
+        return head
+
+    def split_tail(self, count: int) -> Piece:
+        """Takes the last `count` tasks off as a piece of their own."""
+        tail = Piece(self.run, self.high - count, self.high, self.first + len(self) - count)
+        self.high -= count
+        return tail
+
+    def part(self) -> LaneRun:
+        """The tasks as a lane run, for the slot."""
+        run = self.run
+        if self.low == 0 and self.high == len(run.seqs):
+            return run
+        low, high = self.low, self.high
+        return LaneRun(
+            run.spec, run.client, run.attempt, run.returns, run.seqs[low:high], run.payloads[low:high]
+        )
+
+    def held(self) -> Held:
+        """The tasks as an inventory's line."""
+        return Held(self.run.client, self.run.attempt, self.run.seqs[self.low : self.high])
+
+
+class Slot:
+    """One slot.
+
+    Attributes:
+        pieces: handed over and not reported, oldest first. count: how many tasks that are.
+        generation: of the tickets that tasks are handed over with. heard: when it last reported.
+        kill_at: when its running task's hard limit is over. reason: why we killed it, empty if we did not.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = SlotState.DOWN
+        self.pid = 0
+        self.pieces: deque[Piece] = deque()
+        self.count = 0
+        self.serial = 0
+        self.generation = 0
+        self.specs: set[int] = set()
+        self.heard = 0.0
+        self.recalling = False
+        self.quiet = False
+        self.kill_at: float | None = None
+        self.reason = ""
+        self.failures = 0
+        self.start_at = 0.0
+        self.progress = (0.0, -1.0)
+
+    @property
+    def idle(self) -> bool:
+        """Up, with nothing to do."""
+        return self.state is SlotState.UP and not self.count and not self.recalling
+
+    def started(self) -> None:
+        """A new process: serials, generations and specs begin anew."""
+        self.state = SlotState.UP
+        self.serial = self.generation = 0
+        self.specs.clear()
+        self.reason = ""
+        self.kill_at = None
+        self.recalling = self.quiet = False
+
+    def hand(self, pieces: list[Piece]) -> int:
+        """Notes tasks as handed over; returns the serial of the first."""
+        first = self.serial
+        for piece in pieces:
+            piece.first = self.serial
+            self.serial += len(piece)
+            self.count += len(piece)
+            self.pieces.append(piece)
+        return first
+
+    def take_back(self, count: int) -> list[Piece]:
+        """The `count` tasks handed over last are not this slot's any more; oldest first."""
+        taken: deque[Piece] = deque()
+        self.count -= count
+        while count:
+            piece = self.pieces[-1]
+            if len(piece) <= count:
+                count -= len(piece)
+                taken.appendleft(self.pieces.pop())
+            else:
+                taken.appendleft(piece.split_tail(count))
+                count = 0
+        return list(taken)
+
+    def finished(self, results: SlotResults, worker: str) -> tuple[list[DoneRun], list[Failed]]:
+        """What a slot's report says of which tasks; serials reported before are passed over."""
+        done: list[DoneRun] = []
+        failed: list[Failed] = []
+        reports: list[SlotSegment | SlotFailure] = [*results.done, *results.failed]
+        if results.failed:
+            reports.sort(
+                key=lambda report: report.first if isinstance(report, SlotSegment) else report.serial
+            )
+        for report in reports:
+            if isinstance(report, SlotSegment):
+                done += self._succeeded(report, worker)
+            else:
+                failed += self._failed(report, worker)
+        return done, failed
+
+    def _succeeded(self, segment: SlotSegment, worker: str) -> Iterator[DoneRun]:
+        payloads, at = segment.payloads, 0
+        total = len(payloads)
+        while at < total and self.pieces:
+            piece = self.pieces[0]
+            if segment.first + at < piece.first:
+                at += 1
+                continue
+            count = min(total - at, len(piece))
+            run, low = piece.run, piece.low
+            if count == len(piece):
+                self.pieces.popleft()
+            else:
+                piece.split(count)
+            self.count -= count
+            whole = at == 0 and count == total
+            yield DoneRun(
+                run.spec,
+                run.client,
+                run.attempt,
+                worker,
+                run.seqs[low : low + count],
+                payloads if whole else payloads[at : at + count],
+                segment.elapsed * count / total,
+                run.returns,
+            )
+            at += count
+
+    def _failed(self, failure: SlotFailure, worker: str) -> Iterator[Failed]:
+        if not self.pieces or failure.serial < self.pieces[0].first:
+            return
+        piece = self.pieces[0].split(1)
+        if not len(self.pieces[0]):
+            self.pieces.popleft()
+        self.count -= 1
+        yield Failed(
+            piece.run.client,
+            piece.run.seqs[piece.low],
+            piece.run.attempt,
+            failure.kind,
+            failure.type_name,
+            failure.text,
+            failure.traceback,
+            failure.pickled,
+            failure.retryable,
+            failure.retry_after,
+            worker,
+        )
+
+    def running(self) -> tuple[LaneRun, int] | None:
+        """The task that it runs, as far as is known: the oldest that has not been reported."""
+        if not self.pieces:
+            return None
+        piece = self.pieces[0]
+        return piece.run, piece.run.seqs[piece.low]

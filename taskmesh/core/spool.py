@@ -1,0 +1,71 @@
+"""What a pool has to report, kept until the hub has acknowledged it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from taskmesh.wire.messages import DoneRun, Failed, Held, Results
+
+RESEND_BEATS = 2.5
+"""Beats without an acknowledgement after which reports are sent again."""
+
+
+class Spool:
+    """Reports gathered, and reports sent but not acknowledged."""
+
+    def __init__(self) -> None:
+        self.done: list[DoneRun] = []
+        self.failed: list[Failed] = []
+        self.returned: list[Held] = []
+        self.number = 0
+        self.acked = 0
+        self._sent: deque[Results] = deque()
+        self._moved = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything is reported and acknowledged."""
+        return not (self._sent or self.has_news)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something was gathered and not sent."""
+        return bool(self.done or self.failed or self.returned)
+
+    def close(self, epoch: int, session: int, now: float) -> Results:
+        """Everything gathered, as the next numbered report."""
+        self.number += 1
+        results = Results(epoch, session, self.number, self.done, self.failed, self.returned)
+        self.done, self.failed, self.returned = [], [], []
+        if not self._sent:
+            self._moved = now
+        self._sent.append(results)
+        return results
+
+    def acknowledged(self, number: int, now: float) -> None:
+        """The hub has every report up to `number`."""
+        while self._sent and self._sent[0].number <= number:
+            self._sent.popleft()
+            self._moved = now
+        self.acked = max(self.acked, number)
+
+    def overdue(self, now: float, beat: float) -> list[Results]:
+        """Reports to send again because no acknowledgement came."""
+        if not self._sent or now - self._moved < RESEND_BEATS * beat:
+            return []
+        self._moved = now
+        return list(self._sent)
+
+    def renew(self) -> None:
+        """A new session: everything unacknowledged is news again; hand-backs are void (the hub knows by now)."""
+        done = [run for results in self._sent for run in results.done]
+        failed = [failure for results in self._sent for failure in results.failed]
+        self.done, self.failed = done + self.done, failed + self.failed
+        self.returned = []
+        self._sent.clear()
+        self.number = self.acked = 0
+
+    def inventory(self) -> list[Held]:
+        """What is finished and not acknowledged; call after `renew`."""
+        held = [Held(run.client, run.attempt, run.seqs) for run in self.done]
+        return held + [Held(failure.client, failure.attempt, [failure.seq]) for failure in self.failed]

@@ -1,0 +1,139 @@
+"""A task's states and transitions, as a table: what may happen, and what happens then."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+
+class State(enum.IntEnum):
+    """Where a task is. The first four are on the way, the others are terminal and absorbing."""
+
+    QUEUED = 0
+    WAITING = 1
+    SENT = 2
+    RUNNING = 3
+    SUCCEEDED = 4
+    FAILED = 5
+    CANCELLED = 6
+    EXPIRED = 7
+    DEAD = 8
+    LOST = 9
+
+
+class Cause(enum.IntEnum):
+    """What happened to a task."""
+
+    PUSH = 0
+    """The ventilator pushed it on a lane."""
+    START = 1
+    """Its pool reports that it runs."""
+    RETURN = 2
+    """Its pool handed it back unstarted."""
+    REQUEUE = 3
+    """Its session is over, or its result is lost: again, uncharged."""
+    RETRY = 4
+    """It failed and has retries left, or crashed below the limit: again, later."""
+    DUE = 5
+    """Its waiting time is over."""
+    ADOPT = 6
+    """A pool lists the attempt that it still holds: no need to send it again."""
+    SUCCEED = 7
+    FAIL = 8
+    CANCEL = 9
+    EXPIRE = 10
+    BURY = 11
+    """It killed its slot as often as the limit allows."""
+    LOSE = 12
+    """At-most-once, and nobody knows whether it ran."""
+
+
+S, C = State, Cause
+ON_ITS_WAY = (S.QUEUED, S.WAITING, S.SENT, S.RUNNING)
+
+TRANSITIONS: dict[tuple[State, Cause], State] = {
+    (S.QUEUED, C.PUSH): S.SENT,
+    (S.SENT, C.START): S.RUNNING,
+    (S.SENT, C.RETURN): S.QUEUED,
+    (S.RUNNING, C.RETURN): S.QUEUED,
+    (S.SENT, C.REQUEUE): S.QUEUED,
+    (S.RUNNING, C.REQUEUE): S.QUEUED,
+    (S.SENT, C.RETRY): S.WAITING,
+    (S.RUNNING, C.RETRY): S.WAITING,
+    (S.WAITING, C.DUE): S.QUEUED,
+    (S.QUEUED, C.ADOPT): S.SENT,
+    (S.WAITING, C.ADOPT): S.SENT,
+    (S.SENT, C.FAIL): S.FAILED,
+    (S.RUNNING, C.FAIL): S.FAILED,
+    (S.SENT, C.BURY): S.DEAD,
+    (S.RUNNING, C.BURY): S.DEAD,
+    (S.SENT, C.LOSE): S.LOST,
+    (S.RUNNING, C.LOSE): S.LOST,
+    (S.QUEUED, C.EXPIRE): S.EXPIRED,
+    (S.WAITING, C.EXPIRE): S.EXPIRED,
+    **{(state, C.SUCCEED): S.SUCCEEDED for state in ON_ITS_WAY},
+    **{(state, C.CANCEL): S.CANCELLED for state in ON_ITS_WAY},
+}
+"""A late success of an older attempt counts in every state on the way: the first valid success wins."""
+
+
+class TaskRecord:
+    """One accepted task: the ledger's row.
+
+    Attributes:
+        id: the task id. spec: its SpecEntry. group: fairness and cancel unit.
+        payload: bytes or Blob, never looked into. size: its length in bytes.
+        state, attempt, session: where it is; (session, attempt) fences failures.
+        returns: attempts handed back unstarted. errors, crashes, ooms: what was charged to it.
+        extra: rarely needed facts, or None.
+    """
+
+    __slots__ = (
+        "attempt",
+        "crashes",
+        "errors",
+        "extra",
+        "group",
+        "id",
+        "payload",
+        "returns",
+        "session",
+        "spec",
+        "state",
+    )
+
+    def __init__(self, id: int, spec: Any, group: int, payload: Any) -> None:
+        self.id = id
+        self.spec = spec
+        self.group = group
+        self.payload = payload
+        self.state = State.QUEUED
+        self.attempt = 0
+        self.returns = 0
+        self.session = 0
+        self.errors = 0
+        self.crashes = 0
+        self.extra: TaskExtra | None = None
+
+    def more(self) -> TaskExtra:
+        """The rarely needed facts, made when first asked for."""
+        if self.extra is None:
+            self.extra = TaskExtra()
+        return self.extra
+
+
+class TaskExtra:
+    """What only few tasks have: waiters by `key=`, failed attempts, memory kills, a due time.
+
+    `abandoned`: its own submitter has given it up, others still wait for it.
+    """
+
+    __slots__ = ("abandoned", "due", "history", "key", "ooms", "waiters")
+
+    def __init__(self) -> None:
+        self.waiters: list[int] = []
+        self.history: list[str] = []
+        self.key: tuple[str, str] | None = None
+        self.ooms = 0
+        self.due = 0.0
+        self.abandoned = False

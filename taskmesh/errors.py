@@ -1,0 +1,125 @@
+"""Every error that taskmesh raises, in one tree.
+
+    TaskMeshError
+    |-- ConfigError (ValueError)              a setting is unknown or wrong
+    |   `-- InsecureBind                      a bind beyond loopback without keys
+    |-- ProtocolError                         two parts did not understand each other
+    |   |-- LocalProtocolError                our own fault: a bug
+    |   |   `-- InvalidTransition             a task was asked to do what its state forbids
+    |   `-- RemoteProtocolError               the peer's fault: refused, counted
+    |-- MeshClosed (RuntimeError)             used after close()
+    |-- NoMesh (RuntimeError)                 fn.submit() without an open mesh
+    |-- ForkedMeshError (RuntimeError)        used in a forked child of the process that opened it
+    |-- HubUnreachable (ConnectionError)      no hub answered within the time-out
+    |-- QueueFull                             a cap is reached and the caller may not wait
+    |-- SerializationError (TypeError)        a value or function cannot travel
+    |   `-- TooLarge                          a value is above max_payload
+    `-- TaskError                             how a task can end other than by its own exception
+        |-- RemoteError                       the task's exception, which could not be rebuilt here
+        |-- FunctionUnavailable               the worker cannot import or rebuild the function
+        |-- TaskTimeout (TimeoutError)        a soft or hard time limit was exceeded
+        |-- TaskExpired                       not started within `expires`
+        |-- TaskLost                          at-most-once task whose worker vanished: outcome unknown
+        `-- WorkerCrashed                     the process died while running the task, too often
+
+A task's own exception is raised as itself. Cancellation is concurrent.futures.CancelledError.
+"""
+
+from __future__ import annotations
+
+
+class TaskMeshError(Exception):
+    """The root of every error that taskmesh raises."""
+
+
+class ConfigError(TaskMeshError, ValueError):
+    """A setting is unknown or has a value that cannot be used."""
+
+
+class InsecureBind(ConfigError):
+    """An address beyond loopback was asked for without keys."""
+
+
+class ProtocolError(TaskMeshError):
+    """Two parts of the mesh did not understand each other."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side broke the protocol: a bug in taskmesh."""
+
+
+class InvalidTransition(LocalProtocolError):
+    """A task was asked for a transition that its state does not have."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the protocol; its message was refused."""
+
+
+class MeshClosed(TaskMeshError, RuntimeError):
+    """The mesh was closed; open a new one."""
+
+
+class NoMesh(TaskMeshError, RuntimeError):
+    """A task was submitted while no mesh is open in this context."""
+
+
+class ForkedMeshError(TaskMeshError, RuntimeError):
+    """A mesh was used in a forked child of the process that opened it."""
+
+
+class HubUnreachable(TaskMeshError, ConnectionError):
+    """No hub answered at the address within the time-out."""
+
+
+class QueueFull(TaskMeshError):
+    """A cap on tasks or bytes is reached, and the caller may not wait for room."""
+
+
+class SerializationError(TaskMeshError, TypeError):
+    """A function, argument, result or exception cannot be pickled or rebuilt."""
+
+
+class TooLarge(SerializationError):
+    """A payload is larger than `max_payload`."""
+
+
+class TaskError(TaskMeshError):
+    """A task ended otherwise than by returning or by its own exception."""
+
+
+class RemoteError(TaskError):
+    """The task's exception could not be rebuilt here; this one tells its type, text and frames.
+
+    Attributes:
+        type_name: qualified name of the exception's class on the worker.
+        traceback_text: the traceback as printed on the worker.
+    """
+
+    def __init__(self, message: str, type_name: str = "", traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.type_name = type_name
+        self.traceback_text = traceback_text
+
+    def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str, str]]:
+        return type(self), (str(self), self.type_name, self.traceback_text)
+
+
+class FunctionUnavailable(TaskError):
+    """The worker could not import or rebuild the task's function."""
+
+
+class TaskTimeout(TaskError, TimeoutError):
+    """The task ran longer than its `timeout` (raised inside it) or its `hard_timeout`."""
+
+
+class TaskExpired(TaskError):
+    """The task had not started within `expires` seconds of its acceptance."""
+
+
+class TaskLost(TaskError):
+    """An at-most-once task (`acks="early"`) whose worker vanished: it may or may not have run."""
+
+
+class WorkerCrashed(TaskError):
+    """The worker process died while it ran this task, as often as the crash limit allows."""

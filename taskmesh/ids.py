@@ -1,0 +1,48 @@
+"""Identities: task, client, session, epoch.
+
+A task id is 128 bits: the client's id (64 random bits, new for every client session) and a counter that the
+client counts up. In memory it is one int; on the wire a batch carries the client once and counters.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+TaskId = NewType("TaskId", int)
+ClientId = NewType("ClientId", int)
+Session = NewType("Session", int)
+Epoch = NewType("Epoch", int)
+
+SEQ_BITS = 64
+SEQ_MASK = (1 << SEQ_BITS) - 1
+
+
+def task_id(client: int, seq: int) -> TaskId:
+    """The task id of a client's `seq`-th submission."""
+    return TaskId(client << SEQ_BITS | seq)
+
+
+def client_of(task: int) -> ClientId:
+    """The client's half of a task id."""
+    return ClientId(task >> SEQ_BITS)
+
+
+def seq_of(task: int) -> int:
+    """The counter's half of a task id."""
+    return task & SEQ_MASK
+
+
+def text_of(task: int) -> str:
+    """A task id as people see it: 32 hexadecimal digits."""
+    return f"{task:032x}"
+
+
+def parse(text: str) -> TaskId:
+    """Reads `text_of`'s form back.
+
+    Raises:
+        ValueError: the text is not 32 hexadecimal digits.
+    """
+    if len(text) != 32:
+        raise ValueError(f"a task id has 32 hexadecimal digits, not {len(text)}: {text!r}")
+    return TaskId(int(text, 16))
