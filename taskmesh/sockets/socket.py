@@ -230,7 +230,8 @@ class Socket:
         for endpoint, bound in self._inproc:
             if bound:
                 # close() frees the name later, in libzmq's reaper: binding it again would fail till then.
-                with contextlib.suppress(zmq.ContextTerminated):
+                # (The error is that of a context that is closing.)
+                with contextlib.suppress(zmq.ZMQError):
                     self._raw.unbind(endpoint)
             self._forget_inproc(endpoint, bound=bound)
         self._inproc.clear()
