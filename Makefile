@@ -76,9 +76,9 @@ $(DEV): constraints-dev.txt $(RUN)
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-dev.txt
 	@touch $@
 
-$(PEER_RUN): constraints-dev.txt benchmarks/peers.txt
-	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python $(PIP) --require-hashes -r constraints-dev.txt
-	$(PEERS)/bin/python $(PIP) -r benchmarks/peers.txt
-	$(PEERS)/bin/python $(PIP) --no-deps --no-build-isolation -e .
+$(PEER_RUN): constraints-peers.txt pyproject.toml
+	@echo "Installing Dask, Ray, Celery and Parsl into $(PEERS)"
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/python $(PIP) --require-hashes -r constraints-peers.txt
+	@$(PEERS)/bin/python $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
