@@ -26,6 +26,7 @@ LATE_IMPORTS = {
     "taskmesh/__init__.py": "the public names are lazy: `import taskmesh` must not load zmq in a slot",
     "taskmesh/cli.py": "`taskmesh --help` must not load the mesh",
     "taskmesh/cli/": "`taskmesh --help` must not load the mesh",
+    "taskmesh/wire/values.py": "cloudpickle is slow to load and most processes never need it",
     "workers/taskmesh_workers/__main__.py": "the fork server starts before the first thread and zmq context",
 }
 
