@@ -40,6 +40,7 @@ from taskmesh.sockets.pipeline import Pull, Push
 from taskmesh.sockets.pubsub import Cancelled, Pub, Sub, Subscribed, UserMessage, XPub, XPubEvent, XSub
 from taskmesh.sockets.reqrep import Dealer, Pair, Rep, Req, Router
 from taskmesh.sockets.roles import Role
+from taskmesh.sockets.scattergather import Gather, Scatter
 from taskmesh.sockets.socket import Socket
 from taskmesh.sockets.traffic import ZERO_COPY_BYTES, Part, Sendable
 
@@ -57,6 +58,7 @@ __all__ = [
     "EventKind",
     "ForkedContext",
     "Frame",
+    "Gather",
     "HandshakeFailed",
     "InvalidCombination",
     "InvalidOption",
@@ -75,6 +77,7 @@ __all__ = [
     "Req",
     "Role",
     "Router",
+    "Scatter",
     "Sendable",
     "Socket",
     "SocketClosed",

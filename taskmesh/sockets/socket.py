@@ -97,6 +97,9 @@ class Socket:
         Raises:
             EndpointError: nothing has been bound or connected.
         """
+        return self._last_endpoint()
+
+    def _last_endpoint(self) -> str:
         self._context.check_usable()
         try:
             text = cast("bytes", self._raw.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
@@ -139,7 +142,7 @@ class Socket:
             raise endpoint_error("bind", endpoint, error, self) from None
         if endpoint.startswith(INPROC):
             self._inproc.append((endpoint, True))
-        return self.endpoint
+        return self._last_endpoint()
 
     def connect(self, endpoint: str) -> None:
         """Connects to an endpoint. The peer need not be there yet; libzmq connects again after a loss.

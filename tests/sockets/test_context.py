@@ -109,6 +109,7 @@ def test_closing_the_context_wakes_a_blocked_receiver() -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from 3.12 on: there are threads
 def test_a_forked_child_is_refused_everywhere_and_may_close() -> None:
     with Context() as context, Push(context) as push, Pull(context) as pull:
         pull.connect(push.bind("inproc://fork"))

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import zmq
+
+from taskmesh.sockets import (
+    Context,
+    ContextClosed,
+    DraftUnavailable,
+    ForkedContext,
+    Gather,
+    InvalidCombination,
+    MultipartRefused,
+    NoMessageWithinTimeout,
+    NoPeerWithinTimeout,
+    Pub,
+    Pull,
+    Push,
+    Scatter,
+    SocketClosed,
+    SocketOptions,
+    WrongDirection,
+)
+from taskmesh.sockets.library import has_drafts
+from tests.waiting import wait_until
+
+Address = Callable[[str], str]
+SMALL = SocketOptions(send_hwm_messages=1, recv_hwm_messages=1)
+THREADS = 4
+
+
+def fill(scatter: Scatter) -> int:
+    sent = 0
+    while scatter.try_send(b"%d" % sent):
+        sent += 1
+    return sent
+
+
+def waiting_in(socket: Scatter | Gather, number: int) -> None:
+    wait_until(lambda: len(socket._line) == number)
+
+
+def test_four_threads_send_and_four_receive_without_loss_or_repetition(
+    context: Context, transport: str, address: Address
+) -> None:
+    each = 2000
+    with Scatter(context) as scatter, Gather(context) as gather:
+        gather.connect(scatter.bind(address(transport)))
+
+        def send(thread: int) -> None:
+            for number in range(each):
+                scatter.send(b"%d %d" % (thread, number), timeout=20)
+
+        def receive(_: int) -> list[bytes]:
+            return [gather.recv(20) for _ in range(each)]
+
+        with ThreadPoolExecutor(2 * THREADS) as threads:
+            sending = [threads.submit(send, thread) for thread in range(THREADS)]
+            received = list(threads.map(receive, range(THREADS)))
+            for future in sending:
+                future.result(20)
+
+        counts = Counter(message for messages in received for message in messages)
+        assert counts == Counter(b"%d %d" % (t, n) for t in range(THREADS) for n in range(each))
+        assert gather.recv_many() == []
+
+
+def test_threads_that_find_no_room_all_get_through_in_the_order_they_came(context: Context) -> None:
+    with Scatter(context, SMALL) as scatter, Gather(context, SMALL) as gather:
+        gather.connect(scatter.bind("inproc://line"))
+        sent = fill(scatter)
+        senders = []
+        for name in range(THREADS):
+            sender = threading.Thread(target=scatter.send, args=(b"t%d" % name, 10))
+            sender.start()
+            waiting_in(scatter, name + 1)
+            senders.append(sender)
+
+        assert scatter.try_send(b"overtakes") is False
+        received = [gather.recv(5) for _ in range(sent + THREADS)]
+        for sender in senders:
+            sender.join(5)
+
+        assert received == [b"%d" % number for number in range(sent)] + [
+            b"t%d" % name for name in range(THREADS)
+        ]
+
+
+def test_a_sender_that_waits_for_a_peer_is_woken_by_connect(context: Context) -> None:
+    with Scatter(context) as scatter, Gather(context) as gather, ThreadPoolExecutor(1) as threads:
+        gather.bind("inproc://late")
+        sending = threads.submit(scatter.send, b"x", 10)
+        waiting_in(scatter, 1)
+        scatter.connect("inproc://late")
+
+        sending.result(5)
+        assert gather.recv(5) == b"x"
+
+
+def test_a_time_out_in_the_line_lets_the_others_go_on(context: Context) -> None:
+    with Scatter(context, SMALL) as scatter, Gather(context, SMALL) as gather:
+        gather.connect(scatter.bind("inproc://impatient"))
+        sent = fill(scatter)
+        with ThreadPoolExecutor(3) as threads:
+            first = threads.submit(scatter.send, b"first", 0.2)
+            waiting_in(scatter, 1)
+            second = threads.submit(scatter.send, b"second", 0.1)
+            waiting_in(scatter, 2)
+            third = threads.submit(scatter.send, b"third", 10)
+            for impatient in (first, second):
+                with pytest.raises(NoPeerWithinTimeout):
+                    impatient.result(5)
+            received = [gather.recv(5) for _ in range(sent + 1)]
+            third.result(5)
+
+        assert received[-1] == b"third"
+        assert gather.recv_many() == []
+
+
+def test_send_and_recv_keep_to_their_time_outs(context: Context) -> None:
+    with Scatter(context) as scatter, Gather(context) as gather:
+        scatter.bind("tcp://127.0.0.1:*")
+        gather.bind("tcp://127.0.0.1:*")
+        for timeout in (0, 0.05):
+            with pytest.raises(NoPeerWithinTimeout):
+                scatter.send(b"x", timeout)
+            with pytest.raises(NoMessageWithinTimeout):
+                gather.recv(timeout)
+        assert scatter.try_send(b"x") is False
+        assert gather.recv_many() == []
+
+
+def test_close_wakes_the_threads_that_wait(context: Context) -> None:
+    scatter, gather = Scatter(context), Gather(context)
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(scatter.send, b"x"), threads.submit(scatter.send, b"y")]
+        waiting += [threads.submit(gather.recv), threads.submit(gather.recv, 30)]
+        waiting_in(scatter, 2)
+        waiting_in(gather, 2)
+        scatter.close()
+        gather.close()
+
+        for future in waiting:
+            with pytest.raises(SocketClosed):
+                future.result(5)
+
+
+def test_closing_the_context_wakes_the_threads_that_wait() -> None:
+    context = Context()
+    scatter, gather = Scatter(context), Gather(context)
+    with ThreadPoolExecutor(3) as threads:
+        blocked = [threads.submit(scatter.send, b"x"), threads.submit(gather.recv)]
+        iterating = threads.submit(list, gather)
+        waiting_in(scatter, 1)
+        waiting_in(gather, 2)
+        ending = threading.Thread(target=context.close)
+        ending.start()
+        for future in blocked:
+            with pytest.raises(ContextClosed):
+                future.result(5)
+        assert iterating.result(5) == []
+        scatter.close()
+        gather.close()
+        ending.join(5)
+    assert context.raw.closed
+
+
+def test_messages_of_several_parts_are_refused_and_the_socket_still_works(context: Context) -> None:
+    with Scatter(context) as scatter, Gather(context) as gather:
+        gather.connect(scatter.bind("inproc://single"))
+        for call in (
+            lambda: scatter.send_parts([b"a", b"b"]),
+            lambda: scatter.try_send_parts([b"a"]),
+            lambda: scatter.send([b"a", b"b"]),  # type: ignore[arg-type]
+            lambda: scatter.try_send((b"a", b"b")),  # type: ignore[arg-type]
+            gather.recv_parts,
+            gather.recv_parts_many,
+        ):
+            with pytest.raises(MultipartRefused):
+                call()
+        with pytest.raises(TypeError):
+            scatter.send("text")  # type: ignore[arg-type]
+
+        scatter.send(b"still works", 5)
+        assert gather.recv(5) == b"still works"
+
+
+def test_gather_drops_messages_of_several_parts_from_a_foreign_push(context: Context) -> None:
+    with Push(context) as push, Gather(context) as gather:
+        gather.connect(push.bind("inproc://foreign"))
+        for message in ([b"1"], [b"a", b"b"], [b"2"], [b"", b"", b""], [b"c", b"d"], [b"3"], [b"e", b"f"]):
+            push.send_parts(message)
+
+        assert gather.recv(5) == b"1"
+        assert gather.recv_many(limit=1) == [b"2"]
+        assert gather.recv_many() == [b"3"]
+        with pytest.raises(NoMessageWithinTimeout):
+            gather.recv(0.05)
+
+
+@pytest.mark.parametrize("call", ["send", "try_send", "send_parts"])
+def test_gather_refuses_to_send(context: Context, call: str) -> None:
+    with Gather(context) as gather, pytest.raises(WrongDirection):
+        getattr(gather, call)(b"x")
+
+
+@pytest.mark.parametrize("call", ["recv", "recv_many", "recv_parts", "__iter__"])
+def test_scatter_refuses_to_receive(context: Context, call: str) -> None:
+    with Scatter(context) as scatter, pytest.raises(WrongDirection):
+        getattr(scatter, call)()
+
+
+def test_emulated_scatter_talks_to_pull_but_not_to_others(context: Context) -> None:
+    with Scatter(context) as scatter, Pull(context) as pull, Pub(context) as pub:
+        pull.connect(scatter.bind("inproc://emulated"))
+        scatter.send(b"x", 5)
+        assert pull.recv(5) == b"x"
+        with pytest.raises(InvalidCombination):
+            pub.connect("inproc://emulated")
+
+
+@pytest.mark.skipif(has_drafts(), reason="this libzmq has drafts")
+@pytest.mark.parametrize("kind", [Scatter, Gather])
+def test_native_is_refused_without_drafts_before_libzmq_is_asked(
+    context: Context, kind: type[Scatter | Gather]
+) -> None:
+    with pytest.raises(DraftUnavailable, match="native=False"):
+        kind(context, native=True)
+    with kind(context) as emulated:
+        assert not emulated.native
+        assert emulated.raw.get(zmq.TYPE) in {zmq.PUSH, zmq.PULL}
+
+
+def test_a_closed_socket_says_so(context: Context) -> None:
+    scatter, gather = Scatter(context), Gather(context)
+    scatter.close()
+    gather.close()
+    scatter.close()
+    for call in (
+        lambda: scatter.send(b"x"),
+        lambda: scatter.try_send(b"x"),
+        gather.recv,
+        gather.recv_many,
+        gather.fileno,
+        lambda: scatter.bind("inproc://closed"),
+    ):
+        with pytest.raises(SocketClosed):
+            call()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from 3.12 on: there are threads
+def test_a_forked_child_is_refused_even_while_a_thread_of_the_parent_waits() -> None:
+    with Context() as context, Scatter(context) as scatter, ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(scatter.send, b"x")
+        waiting_in(scatter, 1)
+        child = os.fork()
+        if child == 0:
+            os._exit(_refusals(scatter))  # noqa: TID251  a child that never returns
+        _, status = os.waitpid(child, 0)
+        scatter.close()
+
+        assert os.waitstatus_to_exitcode(status) == 3
+        with pytest.raises(SocketClosed):
+            waiting.result(5)
+
+
+def _refusals(scatter: Scatter) -> int:
+    refused = 0
+    for call in (
+        lambda: scatter.send(b"x", 1),
+        lambda: scatter.try_send(b"x"),
+        lambda: scatter.bind("inproc://c"),
+    ):
+        try:
+            call()
+        except ForkedContext:
+            refused += 1
+        except BaseException:  # noqa: BLE001  the child must not return into pytest
+            return 100
+    scatter.close()
+    return refused
+
+
+def test_monitor_and_endpoints_work_as_on_other_sockets(context: Context) -> None:
+    with Scatter(context) as scatter, Gather(context) as gather:
+        with gather.monitor() as events:
+            endpoint = scatter.bind("tcp://127.0.0.1:*")
+            assert scatter.endpoint == endpoint
+            gather.connect(endpoint)
+            events.wait_ready(5)
+            gather.disconnect(endpoint)
+        scatter.unbind(endpoint)
+        assert scatter.fileno() >= 0
