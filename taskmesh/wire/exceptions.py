@@ -1,14 +1,32 @@
-"""Exceptions as records, and records as exceptions."""
+"""A task's exception as a record, and the record as an exception to raise where the result is asked for."""
 
 from __future__ import annotations
 
-import pickle
+import os
 import traceback
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from taskmesh.errors import RemoteError
+from taskmesh.wire.values import PASS, class_name, decode, encode, error_text
+
+MAX_TRACEBACK: Final = 64 << 10
+"""Characters of traceback text that travel; the middle is cut out of longer ones."""
+
+MAX_TEXT: Final = 16 << 10
+"""Characters of an exception's own text that travel."""
+
+MAX_PICKLED: Final = 1 << 20
+"""Bytes of a pickled exception that travel; one with more in its attributes comes back as RemoteError."""
+
+_MAX_FRAMES: Final = 200
+_MAX_DEPTH: Final = 50
+_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__))
+_OURS: Final = (_PACKAGE + os.sep, _PACKAGE + "_workers" + os.sep)
+_ASYNCIO: Final = os.path.join(os.path.dirname(traceback.__file__), "asyncio") + os.sep
 
 
-class RemoteTraceback(Exception):
+class RemoteTraceback(Exception):  # noqa: N818 -- it is a traceback
     """The `__cause__` of a task's exception: its text is the traceback as it was on the worker."""
 
     def __init__(self, text: str) -> None:
@@ -20,14 +38,20 @@ class RemoteTraceback(Exception):
 
 
 def dumps_exception(exc: BaseException) -> tuple[str, str, str, bytes]:
-    """(type name, text, traceback text, pickled exception or b"" when it does not survive a round trip)."""
-    text = "".join(traceback.format_exception(exc))
+    """An exception as (type name, text, traceback text, pickle).
+
+    The traceback leaves out taskmesh's own frames. The pickle is empty when the exception does not survive a
+    round trip in this process, is larger than MAX_PICKLED, or is no `Exception` (SystemExit, KeyboardInterrupt:
+    the caller's process must not end because a task's did).
+    """
+    name = class_name(type(exc))
     try:
-        pickled = pickle.dumps(exc, 5)
-        pickle.loads(pickled)
-    except Exception:
-        pickled = b""
-    return f"{type(exc).__module__}.{type(exc).__qualname__}", str(exc), text, pickled
+        text = str(exc)
+    except PASS:
+        raise
+    except BaseException:  # noqa: BLE001 -- the user's own __str__
+        text = "<its text cannot be made>"
+    return name, _cut(text, MAX_TEXT), _traceback_text(exc), _pickled(exc)
 
 
 def load_exception(
@@ -35,12 +59,188 @@ def load_exception(
 ) -> BaseException:
     """The exception to raise for a failed attempt: the user's own, else RemoteError.
 
-    `task` is the task's name and id as people should see them.
+    Its `__cause__` tells the remote traceback, its last note the task, attempt and worker.
+
+    Args:
+        type_name, text, traceback_text, pickled: as `dumps_exception` made them.
+        task: the task's name and id, as people should see them. worker: where it ran.
+        attempt: which attempt it was.
     """
-    try:
-        exc = pickle.loads(pickled)
-    except Exception:
-        exc = RemoteError(f"{type_name}: {text}", type_name, traceback_text)
-    exc.__cause__ = RemoteTraceback(traceback_text)
-    exc.add_note(f"task {task}, attempt {attempt}, worker {worker}")
+    exc: BaseException | None = None
+    problem = ""
+    if pickled:
+        try:
+            exc = _built(decode(pickled))
+        except PASS:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- the user's own code
+            problem = f"the exception could not be rebuilt here: {error_text(error)}"
+    if exc is None:
+        exc = RemoteError(f"{type_name}: {text}" if text else type_name, type_name, traceback_text)
+    if traceback_text:
+        exc.__cause__ = RemoteTraceback(traceback_text)
+    if problem:
+        _add_note(exc, problem)
+    _add_note(exc, f"task {task}, attempt {attempt}, worker {worker}")
     return exc
+
+
+# --- pickles ----------------------------------------------------------------------------------------------
+
+
+def _pickled(exc: BaseException) -> bytes:
+    """The first form of the exception that survives a round trip: as it is, without __init__, in part."""
+    if not isinstance(exc, Exception):
+        return b""
+    for form in (_as_it_is, _without_init, _without_attributes):
+        try:
+            data = encode(form(exc, 0), None)
+            if len(data) <= MAX_PICKLED and type(_built(decode(data))) is type(exc):
+                return data
+        except PASS:
+            raise
+        except BaseException:  # noqa: BLE001, S112 -- the next form may do
+            continue
+    return b""
+
+
+class _Plan:
+    """How to remake an exception whose own way of pickling does not work; pickled in its place."""
+
+    __slots__ = ("args", "cls", "members", "state")
+
+    def __init__(self, cls: type, args: tuple[Any, ...], state: dict[str, Any], members: list[Any]) -> None:
+        self.cls = cls
+        self.args = args
+        self.state = state
+        self.members = members
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Plan, (self.cls, self.args, self.state, self.members)
+
+    def build(self) -> BaseException:
+        """The exception: its class's __new__ and its built-in ancestor's __init__, never its own __init__."""
+        if self.members:
+            group = BaseExceptionGroup.__new__(self.cls, self.args[0], [_built(part) for part in self.members])
+            group.__dict__.update(self.state)
+            return group
+        exc: BaseException = _native(self.cls).__new__(self.cls, *self.args)
+        _native(self.cls).__init__(exc, *self.args)
+        exc.__dict__.update(self.state)
+        return exc
+
+
+def _built(form: Any) -> BaseException:
+    exc = form.build() if type(form) is _Plan else form
+    if not isinstance(exc, BaseException):
+        raise TypeError(f"it became a {type(exc).__name__} on the way")
+    return exc
+
+
+def _native(cls: type) -> Any:
+    """The built-in exception class that `cls` descends from."""
+    return next(base for base in cls.__mro__ if base.__module__ == "builtins")
+
+
+def _as_it_is(exc: BaseException, depth: int) -> Any:
+    return exc
+
+
+def _without_init(exc: BaseException, depth: int) -> Any:
+    return _plan(exc, depth, dict)
+
+
+def _without_attributes(exc: BaseException, depth: int) -> Any:
+    return _plan(exc, depth, _picklable)
+
+
+def _plan(exc: BaseException, depth: int, keep: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    state = keep(vars(exc))
+    if not isinstance(exc, BaseExceptionGroup):
+        return _Plan(type(exc), _native(type(exc)).__reduce__(exc)[1], state, [])
+    if depth >= _MAX_DEPTH:
+        raise RecursionError("an exception group nested too deeply")
+    members = [_member(member, depth + 1, keep) for member in exc.exceptions]
+    return _Plan(type(exc), (exc.message,), state, members)
+
+
+def _member(exc: BaseException, depth: int, keep: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """A group's member: itself, its plan, or at least what it was."""
+    for form in (exc, _plan(exc, depth, keep)):
+        try:
+            _built(decode(encode(form, None)))
+        except PASS:
+            raise
+        except BaseException:  # noqa: BLE001, S112 -- the next form may do
+            continue
+        return form
+    return RemoteError(error_text(exc, MAX_TEXT), class_name(type(exc)))
+
+
+def _picklable(state: dict[str, Any]) -> dict[str, Any]:
+    """The attributes that can travel; a note names those that cannot."""
+    kept = {}
+    lost = []
+    for name, value in state.items():
+        try:
+            decode(encode(value, None))
+            kept[name] = value
+        except PASS:
+            raise
+        except BaseException:  # noqa: BLE001
+            lost.append(name)
+    if lost:
+        notes = kept.get("__notes__", [])
+        kept["__notes__"] = [*notes, f"its attributes that cannot be pickled stayed behind: {', '.join(lost)}"]
+    return kept
+
+
+def _add_note(exc: BaseException, note: str) -> None:
+    try:
+        exc.add_note(note)
+    except PASS:
+        raise
+    except BaseException:  # noqa: BLE001, S110 -- a class that forbids attributes; the error itself matters more
+        pass
+
+
+# --- text -------------------------------------------------------------------------------------------------
+
+
+def _traceback_text(exc: BaseException) -> str:
+    try:
+        report = traceback.TracebackException.from_exception(exc, limit=-_MAX_FRAMES, compact=True)
+        _strip(report)
+        return _cut("".join(report.format()), MAX_TRACEBACK)
+    except PASS:
+        raise
+    except BaseException as error:  # noqa: BLE001 -- source files that cannot be read, broken __str__
+        return f"{class_name(type(exc))} (its traceback cannot be shown: {error_text(error)})"
+
+
+def _strip(report: traceback.TracebackException) -> None:
+    """Takes taskmesh's frames out of a report and all that it is chained to."""
+    todo: list[traceback.TracebackException | None] = [report]
+    while todo:
+        one = todo.pop()
+        if one is not None:
+            one.stack = traceback.StackSummary.from_list(list(_users_frames(one.stack)))
+            todo += [one.__cause__, one.__context__, *(one.exceptions or ())]
+
+
+def _users_frames(frames: Iterable[traceback.FrameSummary]) -> Iterable[traceback.FrameSummary]:
+    """All frames but taskmesh's own, and those of asyncio that run a task's coroutine."""
+    entered = False
+    for frame in frames:
+        if frame.filename.startswith(_OURS) or (not entered and frame.filename.startswith(_ASYNCIO)):
+            continue
+        entered = True
+        yield frame
+
+
+def _cut(text: str, limit: int) -> str:
+    """A text of at most `limit` characters and a line: the middle gives way."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n  ... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -1,91 +1,217 @@
-"""Values to payloads and back: arguments, results, map chunks, exceptions. Only clients and slots import this."""
+"""Values to payloads and back: arguments, results, map chunks. Clients and slots import this, hubs never."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
+from pickle import PickleBuffer
+from pickle import dumps as pickle
+from pickle import loads as unpickle
 from typing import Any
 
-import cloudpickle
+import msgspec
 
 from taskmesh.errors import SerializationError, TooLarge
-from taskmesh.wire.blob import MEMFD_FROM, PRIVATE, SMALL, Blob
-from taskmesh.wire.exceptions import dumps_exception, load_exception
+from taskmesh.wire.blob import BYTES, PRIVATE, READONLY, SMALL, Blob
+from taskmesh.wire.chunks import BadItem, Items, pack_items, unpack_items
+from taskmesh.wire.cures import cannot_pickle, cannot_rebuild
+from taskmesh.wire.exceptions import RemoteTraceback, dumps_exception, load_exception
 from taskmesh.wire.messages import SlotFailure
+from taskmesh.wire.values import (
+    MAIN,
+    PASS,
+    REGISTERED,
+    STOP,
+    decode,
+    encode,
+    in_band,
+    names_by_value,
+    type_name,
+)
 
 __all__ = [
-    "Blob", "Payload", "check_size", "dumps", "dumps_call", "dumps_chunk", "dumps_chunk_result", "dumps_exception",
-    "dumps_filter", "load_exception", "loads", "loads_chunk", "loads_chunk_result", "loads_filter",
+    "Blob",
+    "Payload",
+    "RemoteTraceback",
+    "check_size",
+    "dumps",
+    "dumps_call",
+    "dumps_chunk",
+    "dumps_chunk_result",
+    "dumps_exception",
+    "dumps_filter",
+    "load_exception",
+    "loads",
+    "loads_chunk",
+    "loads_chunk_result",
+    "loads_filter",
 ]
 
 Payload = bytes | Blob
+Classes = tuple[type[BaseException], ...]
 
 
-def dumps(value: object, *, what: str = "value", memfd: bool = True) -> Payload:
-    try:
-        data = pickle.dumps(value, 5)
-        if b"__main__" in data:
-            data = cloudpickle.dumps(value, 5)
-    except Exception:
+def dumps(value: object, *, what: str = "the value", memfd: bool = True) -> Payload:
+    """The payload of one value, a result for instance.
+
+    Args:
+        value: any picklable value. A large `bytes` comes back as `bytes`, arrays come back writable.
+        what: how errors call it.
+        memfd: put a large payload into a memfd at once; False where it will leave the machine anyway.
+
+    Raises:
+        SerializationError: the value cannot be pickled.
+    """
+    if not (type(value) is bytes and len(value) >= SMALL):
         try:
-            data = cloudpickle.dumps(value, 5)
-        except Exception as error:
-            raise SerializationError(f"{what} cannot be pickled: {error}") from error
-    if len(data) <= SMALL:
-        return data
-    blob = Blob.from_parts([data])
-    if memfd and len(data) >= MEMFD_FROM:
-        blob.to_fd()
-    return blob
+            data = pickle(value, 5, buffer_callback=in_band)
+            if len(data) <= SMALL and data.find(MAIN) < 0 and (not REGISTERED or not names_by_value(data)):
+                return data
+        except BaseException:  # noqa: BLE001, S110 -- the slow way raises what is to be raised
+            pass
+    buffers: list[memoryview] = []
+    try:
+        data = encode(_out_of_band(value), buffers)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error)) from error
+    return _seal(data, buffers, memfd)
 
 
-def dumps_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, where: str, memfd: bool = True) -> Payload:
-    """(args, kwargs) of one call of the task named `where`; `loads` gives the pair back."""
-    return dumps((args, kwargs), what=f"an argument of {where}", memfd=memfd)
+def dumps_call(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], *, where: str, memfd: bool = True
+) -> Payload:
+    """The payload of one call; `loads` gives (args, kwargs) back.
+
+    Args:
+        args, kwargs: the arguments, copied before this returns.
+        where: the task's name, for error texts.
+        memfd: as for `dumps`.
+
+    Raises:
+        SerializationError: an argument cannot be pickled; names it, its type and the cure.
+    """
+    for arg in args:
+        if type(arg) is bytes and len(arg) >= SMALL:
+            break
+    else:
+        try:
+            data = pickle((args, kwargs), 5, buffer_callback=in_band)
+            if len(data) <= SMALL and data.find(MAIN) < 0 and (not REGISTERED or not names_by_value(data)):
+                return data
+        except BaseException:  # noqa: BLE001, S110 -- the slow way raises what is to be raised
+            pass
+    buffers: list[memoryview] = []
+    args = tuple([_out_of_band(arg) for arg in args])
+    kwargs = {name: _out_of_band(arg) for name, arg in kwargs.items()}
+    try:
+        data = encode((args, kwargs), buffers)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(_blame(args, kwargs, where, error)) from error
+    return _seal(data, buffers, memfd)
+
+
+def loads(payload: Payload, *, what: str = "the value") -> Any:
+    """The value of a payload that a peer with the right to do so has made: unpickling runs its code.
+
+    Raises:
+        SerializationError: it cannot be rebuilt in this process; says why and the cure.
+    """
+    try:
+        if type(payload) is bytes:
+            return unpickle(payload) if payload[-1] == STOP else decode(payload)
+        if isinstance(payload, Blob):
+            parts = payload.reader_parts()
+            return decode(parts[0], parts[1:])
+        return decode(payload)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(cannot_rebuild(what, error)) from error
 
 
 def dumps_chunk(items: Sequence[tuple[Any, ...]], *, where: str = "", memfd: bool = True) -> Payload:
-    """Argument tuples of a map chunk; `loads_chunk` gives them back."""
-    return dumps(list(items), what=f"an item of {where}", memfd=memfd)
+    """The payload of a map chunk's argument tuples, for `loads_chunk`.
+
+    An item that cannot be pickled does not hold up the others: its place carries the error.
+    """
+    buffers: list[memoryview] = []
+    data = pack_items(Items(items, None, f"an argument of {where}", nested=True), buffers)
+    return _seal(data, buffers, memfd)
 
 
-def loads(payload: Payload, *, what: str = "value") -> Any:
-    try:
-        if isinstance(payload, Blob):
-            parts = payload.fresh_parts()
-            return pickle.loads(parts[0], buffers=parts[1:])
-        return pickle.loads(payload)
-    except Exception as error:
-        raise SerializationError(f"{what} cannot be rebuilt here: {error}") from error
+def loads_chunk(payload: Payload, *, what: str = "an argument") -> list[tuple[Any, ...] | SerializationError]:
+    """The items of `dumps_chunk`; one that was not picklable, or cannot be rebuilt, is a SerializationError.
 
-
-def loads_chunk(payload: Payload, *, what: str = "an item") -> list[tuple[Any, ...] | SerializationError]:
-    """The items of `dumps_chunk`; one that cannot be rebuilt is a SerializationError in its place."""
-    return loads(payload, what=what)
+    Raises:
+        SerializationError: nothing of it can be rebuilt.
+    """
+    items = _loads_items(payload, what)[0]
+    for index, item in enumerate(items):
+        if type(item) is BadItem:
+            items[index] = SerializationError(item.text)
+    return items
 
 
 def dumps_chunk_result(
     values: Sequence[Any], failures: Mapping[int, SlotFailure], *, where: str = "", memfd: bool = True
 ) -> Payload:
-    """Values of a chunk (None where `failures` has the index). A value that cannot be pickled becomes a failure."""
-    return dumps((list(values), dict(failures)), what=f"a result of {where}", memfd=memfd)
+    """The payload of a chunk's outcome, for `loads_chunk_result`.
+
+    Args:
+        values: one for each item, None for those that failed. One that cannot be pickled becomes a failure of
+            kind "result".
+        failures: what went wrong, by the item's index.
+        where: the task's name, for error texts.
+        memfd: as for `dumps`.
+    """
+    buffers: list[memoryview] = []
+    extra = {index: msgspec.structs.astuple(failure) for index, failure in failures.items()}
+    data = pack_items(Items(values, extra, f"a result of {where}", nested=False), buffers)
+    return _seal(data, buffers, memfd)
 
 
 def loads_chunk_result(payload: Payload, *, what: str = "a result") -> list[tuple[bool, Any]]:
-    """(True, value) or (False, SlotFailure) for each item, in order."""
-    values, failures = loads(payload, what=what)
-    return [(False, failures[i]) if i in failures else (True, value) for i, value in enumerate(values)]
+    """(True, value) or (False, SlotFailure) for each item, in order.
+
+    Raises:
+        SerializationError: nothing of it can be rebuilt.
+    """
+    values, failures = _loads_items(payload, what)
+    outcome: list[tuple[bool, Any]] = [(True, value) for value in values]
+    for index, value in enumerate(values):
+        if type(value) is BadItem:
+            kind, name = "result", "taskmesh.errors.SerializationError"
+            outcome[index] = (False, SlotFailure(index, kind, type_name=name, text=value.text))
+    for index, fields in failures.items():
+        outcome[index] = (False, SlotFailure(*fields))
+    return outcome
 
 
-def dumps_filter(on: tuple[type[BaseException], ...], never: tuple[type[BaseException], ...]) -> bytes:
-    """`Spec.retry_filter`: empty for the default (Exception,), ()."""
-    if on == (Exception,) and never == ():
+def dumps_filter(on: Classes, never: Classes) -> bytes:
+    """`Spec.retry_filter` for a Retry's exception classes: empty for the default (Exception,), ().
+
+    Raises:
+        SerializationError: a class cannot be pickled.
+    """
+    if on == (Exception,) and not never:
         return b""
-    data = dumps((on, never), what="a class in Retry(on=, never=)", memfd=False)
-    return data if isinstance(data, bytes) else bytes(data.parts[0])
+    try:
+        return encode((on, never), None)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(cannot_pickle("a class in Retry(on=, never=)", error)) from error
 
 
-def loads_filter(data: bytes) -> tuple[tuple[type[BaseException], ...], tuple[type[BaseException], ...]]:
+def loads_filter(data: bytes) -> tuple[Classes, Classes]:
+    """(on, never) of `dumps_filter`'s bytes.
+
+    Raises:
+        SerializationError: a class cannot be imported or rebuilt here.
+    """
     if not data:
         return (Exception,), ()
     on, never = loads(data, what="a class in Retry(on=, never=)")
@@ -93,8 +219,76 @@ def loads_filter(data: bytes) -> tuple[tuple[type[BaseException], ...], tuple[ty
 
 
 def check_size(
-    payload: Payload, limit: int, what: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    payload: Payload,
+    limit: int,
+    what: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
 ) -> None:
-    """Raises TooLarge when the payload is above `limit` bytes; names the largest of the arguments."""
-    if len(payload) > limit:
-        raise TooLarge(f"{what} takes {len(payload)} bytes, above max_payload = {limit}")
+    """Holds a payload against a limit in bytes, 0 for none.
+
+    Args:
+        payload: what is about to travel. limit: `max_payload`.
+        what: how the error calls it: "the call of parse", "the result of parse".
+        args, kwargs: of a call: the error names the largest of them.
+
+    Raises:
+        TooLarge: the payload is larger.
+    """
+    size = len(payload)
+    if not limit or size <= limit:
+        return
+    sizes = {f"argument {i}": _size(arg) for i, arg in enumerate(args, 1)}
+    sizes |= {f"argument {name!r}": _size(arg) for name, arg in (kwargs or {}).items()}
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    part = f" ({largest} alone takes {sizes[largest]:,})" if largest else ""
+    raise TooLarge(
+        f"{what} takes {size:,} bytes{part}, above max_payload = {limit:,}. Cure: pass a path or a key "
+        "instead of the data, split it over several tasks, or raise max_payload on hub, clients and workers"
+    )
+
+
+def _loads_items(payload: Payload, what: str) -> tuple[list[Any], Any]:
+    try:
+        parts = payload.reader_parts() if isinstance(payload, Blob) else [payload]
+        return unpack_items(decode(parts[0], parts[1:]), parts[1:], what)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(cannot_rebuild(what, error)) from error
+
+
+def _out_of_band(arg: Any) -> Any:
+    return PickleBuffer(arg) if type(arg) is bytes and len(arg) >= SMALL else arg
+
+
+def _seal(data: bytes, buffers: list[memoryview], memfd: bool) -> Payload:
+    """The payload of a pickle and its buffers, which are copied: the caller may change them from now on."""
+    if not buffers and len(data) <= SMALL:
+        return data
+    flags = []
+    for view in buffers:
+        if type(view.obj) is bytes and len(view.obj) == view.nbytes:
+            flags.append(BYTES)
+        else:
+            flags.append(READONLY if view.readonly else PRIVATE)
+    return Blob.pack([data, *buffers], flags, memfd=memfd)
+
+
+def _size(value: object) -> int:
+    buffers: list[memoryview] = []
+    return len(encode(_out_of_band(value), buffers)) + sum(view.nbytes for view in buffers)
+
+
+def _blame(args: Sequence[Any], kwargs: Mapping[str, Any], where: str, error: BaseException) -> str:
+    """The text for a call that cannot be pickled: names the argument that cannot, its type and the cure."""
+    named = [(str(i), arg) for i, arg in enumerate(args, 1)]
+    named += [(repr(name), arg) for name, arg in kwargs.items()]
+    for name, arg in named:
+        try:
+            encode(arg, [])
+        except PASS:
+            raise
+        except BaseException as cause:  # noqa: BLE001
+            return cannot_pickle(f"argument {name} of {where} (type {type_name(arg)})", cause)
+    return cannot_pickle(f"an argument of {where}", error)
