@@ -1,0 +1,246 @@
+"""One value to a pickle with out-of-band buffers, and back: the rules under payload, code and exceptions.
+
+The plain pickler goes first. Where it fails, or where the bytes name `__main__` or a module registered for
+by-value, cloudpickle does it again: a worker's `__main__` is another one. Bytes that hold code objects end in
+two more bytes, the Python minor version that made them and a mark; unpicklers stop before them.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+from taskmesh.errors import TaskTimeout
+from taskmesh.wire.blob import SMALL, Buffer
+
+PASS: Final = (KeyboardInterrupt, TaskTimeout)
+"""What a signal may raise while a value is (un)pickled: not the value's fault, never turned into an error."""
+
+_MINOR: Final = sys.version_info[1]
+_MARK: Final = bytes((_MINOR, 0xCB))
+_PROTO_BYTE: Final = 0x80
+
+# How a pickle of protocol 4 and above spells the module's name before a class or function of __main__. The
+# plain word would also be found in every text with `if __name__ == "__main__"`.
+MAIN: Final = b"\x8c\x08__main__"
+
+REGISTERED: Final[list[bytes]] = []
+"""Names of the modules registered for by-value; hot paths look whether there are any."""
+
+STOP: Final = ord(".")
+"""The last byte of a pickle."""
+
+GLOBAL: Final = b"\x93\x94"
+"""In every pickle that imports something (STACK_GLOBAL, MEMOIZE): one without it can always be rebuilt."""
+
+
+class WrongPython(Exception):
+    """The bytes hold code of another Python minor version."""
+
+
+def cloudpickle() -> ModuleType:
+    """The cloudpickle module, imported when first needed: a slot that runs importable code never pays."""
+    import cloudpickle.cloudpickle  # type: ignore[import-untyped]
+
+    module: ModuleType = cloudpickle.cloudpickle
+    return module
+
+
+def by_value_module(module: ModuleType) -> None:
+    """From now on, what `module` (and its submodules) define travels by value."""
+    cloudpickle().register_pickle_by_value(module)
+    name = module.__name__.encode()
+    if name not in REGISTERED:
+        REGISTERED.append(name)
+
+
+def is_by_value_module(name: str) -> bool:
+    """Whether functions of the module `name` travel by value: `__main__`, and what was registered."""
+    if name == "__main__":
+        return True
+    if not REGISTERED:
+        return False
+    entries = cloudpickle().list_registry_pickle_by_value()
+    return any(name == entry or name.startswith(f"{entry}.") for entry in entries)
+
+
+def names_by_value(data: bytes) -> bool:
+    """Whether a pickle seems to import from a module whose classes and functions travel by value."""
+    return MAIN in data or any(name in data for name in REGISTERED)
+
+
+def encode(value: object, buffers: list[memoryview] | None) -> bytes:
+    """The pickle of `value`; buffers of SMALL bytes and more are appended to `buffers`, unless that is None.
+
+    Raises:
+        Exception: whatever the value's own code or the picklers raise; `buffers` is then as it was.
+    """
+    data = encode_plain(value, buffers)
+    return _encode_by_value(value, buffers) if data is None else data
+
+
+def encode_plain(value: object, buffers: list[memoryview] | None) -> bytes | None:
+    """As `encode`, by the plain pickler alone: None where cloudpickle has to try.
+
+    Raises:
+        RecursionError: the value is nested too deeply for either.
+    """
+    start = 0 if buffers is None else len(buffers)
+    try:
+        data = pickle.dumps(value, 5, buffer_callback=None if buffers is None else keeper(buffers))
+    except (RecursionError, *PASS):
+        if buffers is not None:
+            del buffers[start:]
+        raise
+    except BaseException:  # noqa: BLE001 -- cloudpickle raises it again where it is the value's own
+        data = None
+    if data is not None and not names_by_value(data):
+        return data
+    if buffers is not None:
+        del buffers[start:]
+    return None
+
+
+class LargeBuffer(Exception):
+    """A buffer came up that has to travel out of band."""
+
+
+def in_band(buffer: pickle.PickleBuffer) -> bool:
+    """A buffer_callback for the common case of none: keeps small buffers in the pickle and refuses others.
+
+    Raises:
+        LargeBuffer: the value has to be pickled in full style.
+    """
+    if memoryview(buffer).nbytes < SMALL:
+        return True
+    raise LargeBuffer
+
+
+def keeper(buffers: list[memoryview]) -> Callable[[pickle.PickleBuffer], bool]:
+    """A buffer_callback that takes buffers of SMALL bytes and more out of band, into `buffers`."""
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            view = buffer.raw()
+        except BufferError:  # not contiguous: the pickler says so in its own words
+            return True
+        if view.nbytes < SMALL:
+            return True
+        buffers.append(view)
+        return False
+
+    return keep
+
+
+def _encode_by_value(value: object, buffers: list[memoryview] | None) -> bytes:
+    start = 0 if buffers is None else len(buffers)
+    try:
+        data: bytes = cloudpickle().dumps(value, 5, None if buffers is None else keeper(buffers))
+    except BaseException:
+        if buffers is not None:
+            del buffers[start:]
+        raise
+    return marked(data) if b"cloudpickle.cloudpickle" in data else data
+
+
+def marked(data: bytes) -> bytes:
+    """Marks what cloudpickle made with this Python's version."""
+    return data + _MARK
+
+
+def is_by_value(definition: Any) -> bool:
+    """Whether a class or function travels by value: not to be had by importing its module and its name."""
+    return not cloudpickle()._should_pickle_by_reference(definition)
+
+
+def decode(data: Buffer, buffers: Iterable[Buffer] = (), shared: Sequence[object] | None = None) -> Any:
+    """The value of `encode`'s bytes; `shared` are definitions that they refer to by number.
+
+    Raises:
+        WrongPython: they hold code of another Python version.
+        Exception: whatever the value's own code or the unpickler raise.
+    """
+    if data[-1:] == _MARK[1:] and data[0] == _PROTO_BYTE:
+        return ByValueUnpickler(data, buffers=buffers, shared=shared).load()
+    return pickle.loads(data, buffers=buffers)
+
+
+class ByValueUnpickler(pickle.Unpickler):
+    """Unpickles what cloudpickle made, and leaves classes that were defined in this process as they are.
+
+    cloudpickle maps a class that comes back to the one that went out, but then overwrites its attributes with
+    copies made elsewhere: methods would lose the globals of the user's own `__main__`.
+    """
+
+    def __init__(
+        self, data: Buffer, *, buffers: Iterable[Buffer] = (), shared: Sequence[object] | None = None
+    ) -> None:
+        minor = data[-2]
+        if minor != _MINOR:
+            raise WrongPython(f"it holds code made by Python 3.{minor}, and this is Python 3.{_MINOR}")
+        super().__init__(io.BytesIO(data), buffers=buffers)
+        self._shared = shared
+
+    def find_class(self, module: str, name: str) -> Any:
+        """As usual, but with our own ways of remaking classes."""
+        if module == "cloudpickle.cloudpickle":
+            if name == "_class_setstate":
+                return _set_class_state
+            if name in {"_make_skeleton_class", "_make_skeleton_enum"}:
+                return _note_received(getattr(cloudpickle(), name))
+        return super().find_class(module, name)
+
+    def persistent_load(self, pid: Any) -> Any:
+        """An entry of the definitions that several pickles share."""
+        if self._shared is None:
+            raise pickle.UnpicklingError("refers to definitions that did not come with it")
+        return self._shared[pid]
+
+
+_received: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _note_received(make: Callable[..., type]) -> Callable[..., type]:
+    """Wraps a maker of class skeletons; its last but one argument is the class's tracker id."""
+
+    def remake(*args: Any) -> type:
+        known = args[-2] in cloudpickle()._DYNAMIC_CLASS_TRACKER_BY_ID
+        cls = make(*args)
+        if not known:
+            _received.add(cls)
+        return cls
+
+    return remake
+
+
+def _set_class_state(cls: type, state: Any) -> type:
+    if cls in _received:
+        cloudpickle()._class_setstate(cls, state)
+    return cls
+
+
+def type_name(value: object) -> str:
+    """A value's type as people write it."""
+    return class_name(type(value))
+
+
+def class_name(cls: type) -> str:
+    """A class as people write it: builtins without their module."""
+    module = getattr(cls, "__module__", "")
+    return cls.__qualname__ if module in {"builtins", ""} else f"{module}.{cls.__qualname__}"
+
+
+def error_text(error: BaseException, limit: int = 500) -> str:
+    """`Type: text` of an error whose own __str__ may be broken or endless."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001
+        text = "<its text cannot be made>"
+    if len(text) > limit:
+        text = text[:limit] + "..."
+    return f"{class_name(type(error))}: {text}" if text else class_name(type(error))
