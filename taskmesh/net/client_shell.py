@@ -1,0 +1,185 @@
+"""The shell of a client machine: between a mesh's pending table and the link to a hub."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+
+from taskmesh.core import actions as act
+from taskmesh.core.client import Ask, ClientConfig, ClientMachine, Queued
+from taskmesh.core.events import Tick
+from taskmesh.errors import HubUnreachable, TaskMeshError
+from taskmesh.ports import OutcomeSink
+from taskmesh.wire import messages as m
+
+SPECS_KEPT = 10_000
+"""Specs remembered for a hub that has forgotten them; older ones come from the pending table."""
+
+
+class SinkTable:
+    """The client machine's view of a mesh's pending table."""
+
+    def __init__(self, sink: OutcomeSink) -> None:
+        self._sink = sink
+        self._specs: OrderedDict[int, m.Spec] = OrderedDict()
+        self._lost: set[int] = set()
+
+    def keep(self, specs: list[tuple[int, m.Spec]]) -> None:
+        """Remembers specs that were submitted."""
+        self._specs.update(specs)
+        while len(self._specs) > SPECS_KEPT:
+            self._specs.popitem(last=False)
+
+    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, m.Spec]]:
+        """Specs by number."""
+        missing = [number for number in numbers if number not in self._specs]
+        if missing:
+            self.keep(self._sink.pending_runs()[0])
+        return [(number, self._specs[number]) for number in numbers if number in self._specs]
+
+    def pending_runs(self) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+        """Every unresolved task that was drained before, less those that `lose_early` gave up."""
+        specs, runs = self._sink.pending_runs()
+        lost, self._lost = self._lost, set()
+        if lost:
+            runs = [run for run in runs if run.seqs[0] not in lost]
+        return specs, runs
+
+    def lose_early(self) -> list[m.Failed]:
+        """Unresolved at-most-once tasks: the hub that had them is gone, so nobody can say whether they ran."""
+        specs, runs = self._sink.pending_runs()
+        early = {number for number, spec in specs if spec.acks == "early"}
+        seqs = [seq for run in runs if run.spec in early for seq in run.seqs]
+        self._lost = set(seqs)
+        text = "the hub was lost while it had this at-most-once task"
+        return [m.Failed(0, seq, 0, "lost", text=text) for seq in seqs]
+
+
+class Questions:
+    """Queries and commands on their way, each with a thread that waits for its answer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number = 0
+        self._waiting: dict[int, list[object]] = {}
+
+    def ask(
+        self, make: Callable[[int], m.Query | m.Command], put: Callable[[Ask], None], timeout: float
+    ) -> object:
+        """Sends a question and waits for its answer.
+
+        Raises:
+            HubUnreachable: no answer came in time.
+            TaskMeshError: the hub says why not.
+        """
+        event = threading.Event()
+        with self._lock:
+            self._number += 1
+            number = self._number
+            slot: list[object] = [event, None]
+            self._waiting[number] = slot
+        put(Ask(make(number)))
+        answered = event.wait(timeout)
+        with self._lock:
+            self._waiting.pop(number, None)
+        if not answered:
+            raise HubUnreachable(
+                f"the hub did not answer within {timeout:g} s: is it running at this address?"
+            )
+        answer = slot[1]
+        assert isinstance(answer, m.Answer)
+        if answer.error:
+            raise TaskMeshError(answer.error)
+        return answer.value
+
+    def answered(self, answer: m.Answer) -> None:
+        """An answer has come."""
+        with self._lock:
+            slot = self._waiting.get(answer.number)
+        if slot is not None:
+            slot[1] = answer
+            event = slot[0]
+            assert isinstance(event, threading.Event)
+            event.set()
+
+
+class ClientShell:
+    """One client in a loop.
+
+    Attributes:
+        events: what the machine is to be told. asked: requests of other threads.
+        send: gives a message to the hub. reconnect: drops the link and dials again.
+    """
+
+    def __init__(
+        self,
+        sink: OutcomeSink,
+        config: ClientConfig,
+        now: float,
+        send: Callable[[m.ClientMessage], None],
+        reconnect: Callable[[], None],
+    ) -> None:
+        self.table = SinkTable(sink)
+        self.machine = ClientMachine(config, self.table, now)
+        self.events: deque[object] = deque()
+        self.asked: deque[object] = deque()
+        self.questions = Questions()
+        self.opened = threading.Event()
+        self._sink = sink
+        self._send = send
+        self._reconnect = reconnect
+
+    @property
+    def deadline(self) -> float:
+        """The machine's."""
+        return self.machine.deadline
+
+    @property
+    def pending(self) -> bool:
+        """Whether events, requests or new tasks wait."""
+        return bool(self.events or self.asked or self._sink.queued)
+
+    def turn(self, now: float) -> None:
+        """Takes new tasks in, then requests, then what the hub said."""
+        handle, perform = self.machine.handle, self.perform
+        if self._sink.queued:
+            specs, runs = self._sink.drain()
+            if specs:
+                self.table.keep(specs)
+            if runs:
+                perform(handle(Queued(specs, runs), now))
+        for queue in (self.asked, self.events):
+            for _ in range(len(queue)):
+                perform(handle(queue.popleft(), now))
+        if self.machine.deadline <= now:
+            perform(handle(Tick(), now))
+
+    def perform(self, actions: list[object]) -> None:
+        """Performs actions in order."""
+        sink = self._sink
+        for action in actions:
+            match action:
+                case act.Send(message=message):
+                    self._send(message)
+                case act.Resolve(done=done, failed=failed):
+                    sink.resolve(done, failed)
+                case act.Accept(seqs=seqs):
+                    sink.accepted(seqs)
+                case act.Tell(message=message):
+                    self._told(message)
+                case act.Reconnect():
+                    self._reconnect()
+                case _:
+                    raise TypeError(f"not an action of a client: {action!r}")
+        if self.machine.open and not self.opened.is_set():
+            self.opened.set()
+
+    def _told(self, message: m.Notice | m.Answer | m.ClientRefused) -> None:
+        if isinstance(message, m.Notice):
+            self._sink.notice(message.progress)
+        elif isinstance(message, m.Answer):
+            self.questions.answered(message)
+        else:
+            self._sink.broken(HubUnreachable(f"the hub refuses this client: {message.reason}"))
+            self.opened.set()

@@ -1,0 +1,146 @@
+"""The embedded mesh: one thread whose loop drives client, hub and one pool; slots are child processes.
+
+Lane, collector and control are in-process queues here: the three machines run in one loop and hand each other
+messages by reference. Every ZeroMQ call would release the GIL, which a computing caller then keeps for 5 ms
+(docs/adr/0003). Nothing listens anywhere, and ZeroMQ is not even imported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import replace
+
+from taskmesh.config import Config
+from taskmesh.core.events import FromClient, FromHub, FromHubToClient, FromPool
+from taskmesh.core.hub import HubMachine
+from taskmesh.core.pool import PoolMachine
+from taskmesh.errors import HubUnreachable
+from taskmesh.net.client_shell import ClientShell
+from taskmesh.net.hub_shell import HubShell
+from taskmesh.net.identity import hub_config, new_epoch, pool_config
+from taskmesh.net.loop import Loop
+from taskmesh.net.pool_shell import PoolShell
+from taskmesh.net.port import ThreadPort, WakeUp
+from taskmesh.pool.host import SlotHost
+from taskmesh.ports import OutcomeSink
+from taskmesh.wire import messages as m
+
+
+class InProcessLinks:
+    """Every link of the embedded mesh: what one machine sends is another's event."""
+
+    def __init__(self) -> None:
+        self.hub: deque[object] = deque()
+        self.pool: deque[object] = deque()
+        self.client: deque[object] = deque()
+        self.client_id = 0
+
+    # hub's ways
+    def push(self, session: int, message: m.Tasks) -> None:
+        """The lane."""
+        self.pool.append(FromHub(message))
+
+    def publish(self, pool: str, message: m.ToPool) -> None:
+        """The control channel."""
+        self.pool.append(FromHub(message))
+
+    def send_client(self, client: int, message: m.ToClient) -> None:
+        """The gateway, to its only client."""
+        if client == self.client_id:
+            self.client.append(FromHubToClient(message))
+
+    def open_lane(self, session: int, pool: str) -> str:
+        """Nothing to bind."""
+        return "embedded"
+
+    def close_lane(self, session: int) -> None:
+        """Nothing to close."""
+
+    def record(self, kind: str, fields: dict[str, object]) -> None:
+        """The hub machine keeps its own ring of events."""
+
+    # pool's ways
+    def send(self, message: m.PoolMessage) -> None:
+        """The collector."""
+        self.hub.append(FromPool(message))
+
+    def beat(self, message: m.Beat) -> None:
+        """The collector."""
+        self.hub.append(FromPool(message))
+
+    def dial(self, endpoint: str) -> None:
+        """Nothing to dial."""
+
+    def hang_up(self) -> None:
+        """Nothing to hang up."""
+
+    # client's way
+    def to_hub(self, message: m.ClientMessage) -> None:
+        """The gateway."""
+        self.hub.append(FromClient(self.client_id, message))
+
+
+class EmbeddedPort(ThreadPort):
+    """A SubmitPort whose hub and pool live in a thread of this process."""
+
+    def __init__(self, sink: OutcomeSink, config: Config) -> None:
+        super().__init__(sink)
+        self._client_config = replace(self._client_config, credit=0)
+        self._config = config
+        self._loop: Loop | None = None
+        self._host: SlotHost | None = None
+
+    def start(self, timeout: float) -> None:
+        """Starts fork server and thread; returns when the client's session is open.
+
+        Raises:
+            HubUnreachable: the thread did not come up within `timeout` seconds.
+        """
+        now = time.monotonic()
+        self._wake_up = WakeUp()
+        links = InProcessLinks()
+        links.client_id = self.client
+        loop = self._loop = Loop(idle=self._about_to_block, awake=self._blocked)
+        hub = HubShell(HubMachine(hub_config(self._config, epoch=new_epoch()), now), links)
+        settings = pool_config(self._config, slots=self._config.pool.slots, name="local")
+        pool = PoolShell(PoolMachine(settings, now), links)
+        shell = ClientShell(self._sink, self._client_config, now, links.to_hub, lambda: None)
+        hub.events, pool.events, shell.events = links.hub, links.pool, links.client
+        self._host = host_slots(loop, pool, "local")
+        loop.parts = [shell, hub, pool]
+        self._listen(loop)
+        self._shell = shell
+        self._start_thread("taskmesh-hub")
+        if not shell.opened.wait(timeout):
+            self.close(cancel=True, timeout=timeout)
+            raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
+
+    def forked(self) -> None:
+        """In a forked child: closes this port's descriptors, its slots' among them."""
+        super().forked()
+        if self._host is not None:
+            self._host.forked()
+
+    def _work(self) -> None:
+        assert self._loop is not None
+        assert self._host is not None
+        try:
+            while not self._closing.is_set():
+                self._loop.turn()
+        finally:
+            self._host.close(timeout=1.0)
+
+
+def host_slots(loop: Loop, pool: PoolShell, name: str, preload: tuple[str, ...] = ()) -> SlotHost:
+    """Gives a pool in a loop its slots."""
+    host = SlotHost(
+        on_event=pool.events.append,
+        watch=loop.watch,
+        unwatch=loop.unwatch,
+        watch_write=loop.watch_write,
+        unwatch_write=loop.unwatch_write,
+        name=name,
+    )
+    pool.attach(host)
+    return host

@@ -1,0 +1,87 @@
+"""Where a hub listens: the gateway's address, and the others that follow from it."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from taskmesh.errors import ConfigError, InsecureBind
+
+LANE_SUFFIX = ".lane-"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Gateway, collector and control of one hub.
+
+    Over tcp the collector and control are on the next two ports; over ipc they are the gateway's path with a suffix.
+    """
+
+    gateway: str
+    collector: str
+    control: str
+
+    @classmethod
+    def of(cls, gateway: str) -> Endpoints:
+        """The endpoints that belong to a gateway's address.
+
+        Raises:
+            ConfigError: it is no tcp or ipc endpoint; the message says what one looks like.
+        """
+        if gateway.startswith("ipc://") and len(gateway) > len("ipc://"):
+            return cls(gateway, gateway + ".collector", gateway + ".control")
+        host, port = tcp_parts(gateway)
+        if port > 65533:
+            raise ConfigError(
+                f"{gateway}: collector and control need the next two ports; take one up to 65533"
+            )
+        return cls(gateway, f"tcp://{host}:{port + 1}", f"tcp://{host}:{port + 2}")
+
+    def lane(self, port_or_path: str) -> str:
+        """The endpoint of a lane that WELCOME names: a port on the hub's host, or an ipc endpoint."""
+        if port_or_path.startswith("ipc://"):
+            return port_or_path
+        host, _ = tcp_parts(self.gateway)
+        return f"tcp://{host}:{port_or_path}"
+
+
+def tcp_parts(endpoint: str) -> tuple[str, int]:
+    """Host and port of a tcp endpoint, brackets of IPv6 kept.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    cure = "write tcp://HOST:PORT or ipc://PATH, for example tcp://127.0.0.1:5550"
+    try:
+        parts = urlsplit(endpoint)
+        port = parts.port
+    except ValueError:
+        raise ConfigError(f"{endpoint!r} is not an address: {cure}") from None
+    if parts.scheme != "tcp" or not parts.hostname or port is None:
+        raise ConfigError(f"{endpoint!r} is not an address: {cure}")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return host, port
+
+
+def check_local(endpoint: str, what: str) -> None:
+    """Refuses everything but loopback and ipc: without keys whoever reaches a hub runs code on its pools.
+
+    Raises:
+        InsecureBind: the host is not this machine's loopback.
+    """
+    if endpoint.startswith("ipc://"):
+        return
+    host = tcp_parts(endpoint)[0].strip("[]")
+    if host == "localhost":
+        return
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise InsecureBind(
+            f"{what} {endpoint}: only loopback (127.0.0.1, ::1, localhost) and ipc:// are allowed, because this "
+            "version has no keys: whoever reaches a hub can run code on its pools. Use tcp://127.0.0.1:5550, and an "
+            "SSH tunnel to reach it from another machine"
+        )

@@ -1,0 +1,264 @@
+"""The hub's sockets: gateway ROUTER, collector PULL, control XPUB, and a PUSH lane for each pool session."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import zmq
+
+from taskmesh.core.events import ClientGone, FromClient, FromHub, FromPool, LaneLost, LinksLost
+from taskmesh.errors import RemoteProtocolError
+from taskmesh.net import wires
+from taskmesh.net.endpoints import LANE_SUFFIX, Endpoints, tcp_parts
+from taskmesh.net.loop import Loop
+from taskmesh.sockets import (
+    Cancelled,
+    Context,
+    PeerUnreachable,
+    Pull,
+    Push,
+    Router,
+    Sendable,
+    Subscribed,
+    XPub,
+)
+from taskmesh.wire import messages as m
+from taskmesh.wire.frames import from_client, from_pool, encode
+
+SWEEP = 0.1
+"""Seconds between looks at the lanes' links."""
+BATCH = 256
+"""Messages taken off a socket before the others get their turn."""
+ALL = b"all."
+
+
+def topic(pool: str) -> bytes:
+    """The control topic of one pool."""
+    return b"pool.%s." % pool.encode()
+
+
+class LaneLink:
+    """One lane: a bound PUSH whose only peer is the pool's PULL; holds messages until that has dialled."""
+
+    def __init__(self, socket: Push, pool: str) -> None:
+        self.socket = socket
+        self.pool = pool
+        self.waiting: deque[list[Sendable]] = deque()
+        self.linked = False
+        self.lost = False
+
+    def push(self, frames: list[Sendable]) -> bool:
+        """Sends, or keeps when nobody is there; False when it was kept."""
+        if not self.waiting and self.socket.try_send_parts(frames):
+            return True
+        self.waiting.append(frames)
+        return False
+
+    def flush(self) -> bool:
+        """Sends what was kept; True when nothing is left."""
+        self.linked = True
+        while self.waiting:
+            if not self.socket.try_send_parts(self.waiting[0]):
+                return False
+            self.waiting.popleft()
+        return True
+
+
+class HubSockets:
+    """HubLinks over ZeroMQ, with an optional pool in the same loop (`taskmesh up`, hub="process").
+
+    Args:
+        events: the hub shell's. local_pool, local: the in-process pool's id and its events, if there is one.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        loop: Loop,
+        events: deque[object],
+        record: Callable[[str, dict[str, object]], None],
+        local_pool: str = "",
+        local: deque[object] | None = None,
+    ) -> None:
+        self._context = context
+        self._loop = loop
+        self._events = events
+        self._record = record
+        self._local_pool = local_pool
+        self._local = local
+        self._local_sessions: set[int] = set()
+        self._lanes: dict[int, LaneLink] = {}
+        self._identities: dict[int, bytes] = {}
+        self._clients: dict[bytes, int] = {}
+        self._silenced: set[str] = set()
+        self.refused = 0
+        self._sweep_at = 0.0
+        self.gateway = Router(context, wires.GATEWAY)
+        self.collector = Pull(context, wires.COLLECTOR)
+        self.control = XPub(context, wires.CONTROL)
+        self.endpoints = Endpoints("", "", "")
+
+    def bind(self, endpoints: Endpoints) -> None:
+        """Listens on all three and starts to take messages in.
+
+        Raises:
+            EndpointError: an address is taken; nothing listens then.
+        """
+        self.gateway.bind(endpoints.gateway)
+        self.collector.bind(endpoints.collector)
+        self.control.bind(endpoints.control)
+        self.endpoints = endpoints
+        self._loop.watch(self.gateway.raw, self._from_clients)
+        self._loop.watch(self.collector.raw, self._from_pools)
+        self._loop.watch(self.control.raw, self._subscriptions)
+
+    # --- HubLinks -----------------------------------------------------------------------------------------
+
+    def push(self, session: int, message: m.Tasks) -> None:
+        """On the session's lane, or into the local pool's hands."""
+        if session in self._local_sessions:
+            assert self._local is not None
+            self._local.append(FromHub(message))
+            return
+        lane = self._lanes.get(session)
+        if lane is not None and not lane.push(list(encode(message))) and not lane.lost:
+            self._wait_for(session, lane)
+
+    def publish(self, pool: str, message: m.ToPool) -> None:
+        """On the control channel; the local pool hears what is for it or for all."""
+        if self._local is not None and pool in ("", self._local_pool):
+            self._local.append(FromHub(message))
+            if pool:
+                return
+        self.control.send_parts([topic(pool) if pool else ALL, *encode(message)], timeout=0)
+
+    def send_client(self, client: int, message: m.ToClient) -> None:
+        """To a client's newest link."""
+        identity = self._identities.get(client)
+        if identity is None:
+            return
+        try:
+            self.gateway.try_send_parts([identity, *encode(message)])
+        except PeerUnreachable:
+            self._identities.pop(client, None)
+            self._clients.pop(identity, None)
+            self._events.append(ClientGone(client))
+
+    def open_lane(self, session: int, pool: str) -> str:
+        """Binds a lane; returns the port, or the ipc endpoint, that WELCOME names."""
+        if self._local is not None and pool == self._local_pool:
+            self._local_sessions.add(session)
+            return "local"
+        socket = Push(self._context, wires.LANE)
+        lane = self._lanes[session] = LaneLink(socket, pool)
+        self._wait_for(session, lane)
+        if self.endpoints.gateway.startswith("ipc://"):
+            return socket.bind(f"{self.endpoints.gateway}{LANE_SUFFIX}{session}")
+        host, _ = tcp_parts(self.endpoints.gateway)
+        return str(tcp_parts(socket.bind(f"tcp://{host}:*"))[1])
+
+    def close_lane(self, session: int) -> None:
+        """Closes a lane and destroys its queue."""
+        self._local_sessions.discard(session)
+        lane = self._lanes.pop(session, None)
+        if lane is not None:
+            self._loop.unwatch_write(lane.socket.raw)
+            lane.socket.close(linger_ms=0)
+
+    def record(self, kind: str, fields: dict[str, object]) -> None:
+        """Tells whoever watches."""
+        self._record(kind, fields)
+
+    # --- incoming -----------------------------------------------------------------------------------------
+
+    def _from_clients(self) -> None:
+        for identity_part, *frames in self.gateway.recv_parts_many(BATCH):
+            identity = bytes(identity_part)
+            try:
+                message = from_client.decode(frames)
+            except RemoteProtocolError as error:
+                self._refuse("client", error)
+                continue
+            if isinstance(message, m.ClientHello):
+                former = self._identities.get(message.client)
+                if former is not None and former != identity:
+                    self._clients.pop(former, None)
+                self._identities[message.client] = identity
+                self._clients[identity] = message.client
+            client = self._clients.get(identity)
+            if client is None:
+                self._say_hello(identity)
+            else:
+                self._events.append(FromClient(client, message))
+
+    def _say_hello(self, identity: bytes) -> None:
+        """Somebody whom this hub does not know, because it is new, speaks as if it did."""
+        try:
+            self.gateway.try_send_parts([identity, *encode(m.ClientRefused())])
+        except PeerUnreachable:
+            return
+
+    def _from_pools(self) -> None:
+        for frames in self.collector.recv_parts_many(BATCH):
+            try:
+                self._events.append(FromPool(from_pool.decode(frames)))
+            except RemoteProtocolError as error:
+                self._refuse("pool", error)
+
+    def _refuse(self, who: str, error: RemoteProtocolError) -> None:
+        self.refused += 1
+        if self.refused <= 10:
+            self._record("message.refused", {"from": who, "error": str(error)})
+
+    def _subscriptions(self) -> None:
+        for event in self.control.recv_events_many():
+            if not isinstance(event, Subscribed | Cancelled) or not event.topic.startswith(b"pool."):
+                continue
+            pool = event.topic[5:-1].decode(errors="replace")
+            if isinstance(event, Subscribed):
+                self._silenced.discard(pool)
+            else:
+                self._silenced.add(pool)
+                self._sweep_at = 0.0
+
+    # --- links --------------------------------------------------------------------------------------------
+
+    def _wait_for(self, session: int, lane: LaneLink) -> None:
+        """Sends what is kept as soon as the pool has dialled."""
+
+        def ready() -> None:
+            if lane.flush():
+                self._loop.unwatch_write(lane.socket.raw)
+
+        self._loop.watch_write(lane.socket.raw, ready)
+
+    @property
+    def deadline(self) -> float:
+        """When the lanes' links should be looked at."""
+        return self._sweep_at
+
+    pending = False
+
+    def turn(self, now: float) -> None:
+        """Looks for lanes whose link is gone: a bound PUSH without a peer cannot be written."""
+        self._sweep_at = now + SWEEP
+        for session, lane in self._lanes.items():
+            if not lane.linked or lane.lost:
+                continue
+            if not int(lane.socket.raw.get(zmq.EVENTS)) & zmq.POLLOUT:
+                lane.lost = True
+                self._loop.unwatch_write(lane.socket.raw)
+                self._events.append(LaneLost(session))
+        for pool in list(self._silenced):
+            if any(lane.pool == pool and lane.lost for lane in self._lanes.values()):
+                self._silenced.discard(pool)
+                self._events.append(LinksLost(pool))
+
+    def close(self) -> None:
+        """Closes every socket."""
+        for session in list(self._lanes):
+            self.close_lane(session)
+        for socket in (self.gateway, self.collector, self.control):
+            self._loop.unwatch(socket.raw)
+            socket.close()

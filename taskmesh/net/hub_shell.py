@@ -1,0 +1,86 @@
+"""The shell of a hub machine: performs its actions on lanes, control channel and client links."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from taskmesh.core import actions as act
+from taskmesh.core.events import LaneOpened, Tick
+from taskmesh.core.hub import HubMachine
+from taskmesh.wire import messages as m
+
+
+class HubLinks(Protocol):
+    """A hub's ways to its pools and clients."""
+
+    def push(self, session: int, message: m.Tasks) -> None:
+        """On the session's lane; what cannot be pushed is found by the ledger."""
+        ...
+
+    def publish(self, pool: str, message: m.ToPool) -> None:
+        """On the control channel, to one pool, or to all when `pool` is empty."""
+        ...
+
+    def send_client(self, client: int, message: m.ToClient) -> None:
+        """To a client."""
+        ...
+
+    def open_lane(self, session: int, pool: str) -> str:
+        """Binds a lane; returns the endpoint that the pool is to dial."""
+        ...
+
+    def close_lane(self, session: int) -> None:
+        """Closes a lane and destroys its queue."""
+        ...
+
+    def record(self, kind: str, fields: dict[str, object]) -> None:
+        """Tells whoever watches."""
+        ...
+
+
+class HubShell:
+    """One hub in a loop. `events`: what the machine is to be told."""
+
+    def __init__(self, machine: HubMachine, links: HubLinks) -> None:
+        self.machine = machine
+        self.events: deque[object] = deque()
+        self._links = links
+
+    @property
+    def deadline(self) -> float:
+        """The machine's."""
+        return self.machine.deadline
+
+    @property
+    def pending(self) -> bool:
+        """Whether events wait."""
+        return bool(self.events)
+
+    def turn(self, now: float) -> None:
+        """Tells the machine what has happened and does what it wants."""
+        events, handle, perform = self.events, self.machine.handle, self.perform
+        if not events:
+            perform(handle(Tick(), now))
+        for _ in range(len(events)):
+            perform(handle(events.popleft(), now))
+
+    def perform(self, actions: list[object]) -> None:
+        """Performs actions in order."""
+        links = self._links
+        for action in actions:
+            match action:
+                case act.Push(session=session, message=message):
+                    links.push(session, message)
+                case act.SendClient(client=client, message=message):
+                    links.send_client(client, message)
+                case act.Publish(pool=pool, message=message):
+                    links.publish(pool, message)
+                case act.OpenLane(session=session, pool=pool):
+                    self.events.append(LaneOpened(session, links.open_lane(session, pool)))
+                case act.CloseLane(session=session):
+                    links.close_lane(session)
+                case act.Record(kind=kind, fields=fields):
+                    links.record(kind, fields)
+                case _:
+                    raise TypeError(f"not an action of a hub: {action!r}")

@@ -1,0 +1,153 @@
+"""The one driver of machines: wait, take in what has arrived, let every part act, until nothing is left to do."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+MAX_WAIT = 0.5
+"""Seconds after which the loop turns even if nothing happens."""
+MAX_ROUNDS = 64
+"""Turns without looking at descriptors: parts that feed each other must not starve the sockets."""
+
+
+class Part(Protocol):
+    """What the loop drives: a shell around one machine."""
+
+    @property
+    def deadline(self) -> float:
+        """When it wants its next turn at the latest (CLOCK_MONOTONIC)."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has something to do at once."""
+        ...
+
+    def turn(self, now: float) -> None:
+        """Takes in its events and performs its machine's actions."""
+        ...
+
+
+class Poller(Protocol):
+    """select.poll, or zmq.Poller where ZeroMQ sockets are among the sources."""
+
+    def register(self, source: Any, flags: int, /) -> Any:
+        """Watches a source for readiness."""
+        ...
+
+    def unregister(self, source: Any, /) -> Any:
+        """Stops watching it."""
+        ...
+
+    def poll(self, timeout: Any = None, /) -> list[tuple[Any, int]]:
+        """Waits at most so many milliseconds; returns the sources that are ready."""
+        ...
+
+
+class Loop:
+    """Sources with callbacks, and parts with deadlines.
+
+    Args:
+        poller: None for select.poll, which is enough where no ZeroMQ socket takes part.
+        readable, writable: the poller's flags.
+        idle: called before the loop would block; returns True when there is work after all.
+        awake: called when it has blocked.
+    """
+
+    def __init__(
+        self,
+        poller: Poller | None = None,
+        *,
+        readable: int = select.POLLIN,
+        writable: int = select.POLLOUT,
+        idle: Callable[[], bool] | None = None,
+        awake: Callable[[], None] | None = None,
+    ) -> None:
+        self.parts: list[Part] = []
+        self.stopped = False
+        self._poller: Poller = select.poll() if poller is None else poller
+        self._readable = readable
+        self._writable = writable
+        self._idle = idle
+        self._awake = awake
+        self._readers: dict[Any, Callable[[], None]] = {}
+        self._writers: dict[Any, Callable[[], None]] = {}
+
+    # --- sources ------------------------------------------------------------------------------------------
+
+    def watch(self, source: Any, callback: Callable[[], None]) -> None:
+        """Calls back whenever the source can be read (or is closed by its peer)."""
+        self._readers[source] = callback
+        self._register(source)
+
+    def unwatch(self, source: Any) -> None:
+        """Forgets a source's reader."""
+        if self._readers.pop(source, None) is not None:
+            self._register(source)
+
+    def watch_write(self, source: Any, callback: Callable[[], None]) -> None:
+        """Calls back whenever the source can be written."""
+        self._writers[source] = callback
+        self._register(source)
+
+    def unwatch_write(self, source: Any) -> None:
+        """Forgets a source's writer."""
+        if self._writers.pop(source, None) is not None:
+            self._register(source)
+
+    def _register(self, source: Any) -> None:
+        flags = (self._readable if source in self._readers else 0) | (
+            self._writable if source in self._writers else 0
+        )
+        if flags:
+            self._poller.register(source, flags)
+        else:
+            self._poller.unregister(source)
+
+    # --- running ------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ends `run` after this turn; from the loop's own thread."""
+        self.stopped = True
+
+    def run(self) -> None:
+        """Turns until stopped."""
+        while not self.stopped:
+            self.turn()
+
+    def turn(self) -> None:
+        """Waits for the next thing to happen and handles it and all that follows from it."""
+        now = time.monotonic()
+        wait = MAX_WAIT
+        for part in self.parts:
+            wait = min(wait, part.deadline - now)
+        if wait > 0 and (
+            any(part.pending for part in self.parts) or (self._idle is not None and self._idle())
+        ):
+            wait = 0.0
+        ready = self._poller.poll(max(0.0, wait) * 1000.0)
+        if self._awake is not None:
+            self._awake()
+        for source, flags in ready:
+            if flags & ~self._writable:
+                reader = self._readers.get(source)
+                if reader is not None:
+                    reader()
+            if flags & self._writable:
+                writer = self._writers.get(source)
+                if writer is not None:
+                    writer()
+        self.settle()
+
+    def settle(self) -> None:
+        """Gives parts their turns until none has anything left to do."""
+        for _ in range(MAX_ROUNDS):
+            now = time.monotonic()
+            for part in self.parts:
+                if part.pending or part.deadline <= now:
+                    part.turn(now)
+            if not any(part.pending for part in self.parts):
+                return

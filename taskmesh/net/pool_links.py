@@ -1,0 +1,84 @@
+"""A remote pool's sockets: PUSH to the collector, another PUSH for beats, SUB to control, PULL from its lane.
+
+The pool only dials out. What cannot be sent because nobody is there is dropped here and repeated by the machine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from taskmesh.core.events import FromHub
+from taskmesh.errors import RemoteProtocolError
+from taskmesh.net import wires
+from taskmesh.net.endpoints import Endpoints
+from taskmesh.net.hub_links import ALL, BATCH, topic
+from taskmesh.net.loop import Loop
+from taskmesh.sockets import Context, Pull, Push, Sub
+from taskmesh.wire import messages as m
+from taskmesh.wire.frames import to_pool, encode
+
+
+class PoolSockets:
+    """HubLink over ZeroMQ. `events`: the pool shell's."""
+
+    def __init__(
+        self, context: Context, loop: Loop, endpoints: Endpoints, pool: str, events: deque[object]
+    ) -> None:
+        self._context = context
+        self._loop = loop
+        self._endpoints = endpoints
+        self._events = events
+        self._lane: Pull | None = None
+        self.refused = 0
+        self._collector = Push(context, wires.TO_COLLECTOR)
+        self._beats = Push(context, wires.TO_COLLECTOR)
+        self._control = Sub(context, wires.TO_CONTROL)
+        self._control.subscribe(topic(pool))
+        self._control.subscribe(ALL)
+        self._control.connect(endpoints.control)
+        self._collector.connect(endpoints.collector)
+        self._beats.connect(endpoints.collector)
+        loop.watch(self._control.raw, self._from_control)
+
+    def send(self, message: m.PoolMessage) -> None:
+        """To the collector."""
+        self._collector.try_send_parts(encode(message))
+
+    def beat(self, message: m.Beat) -> None:
+        """To the collector, past any results that wait."""
+        self._beats.try_send_parts(encode(message))
+
+    def dial(self, endpoint: str) -> None:
+        """Connects a fresh PULL to the lane."""
+        self.hang_up()
+        self._lane = Pull(self._context, wires.TO_LANE)
+        self._lane.connect(self._endpoints.lane(endpoint))
+        self._loop.watch(self._lane.raw, self._from_lane)
+
+    def hang_up(self) -> None:
+        """Closes the lane's PULL, and with it what was not taken in."""
+        if self._lane is not None:
+            self._loop.unwatch(self._lane.raw)
+            self._lane.close(linger_ms=0)
+            self._lane = None
+
+    def _from_lane(self) -> None:
+        if self._lane is not None:
+            self._take(self._lane.recv_parts_many(BATCH), 0)
+
+    def _from_control(self) -> None:
+        self._take(self._control.recv_parts_many(BATCH), 1)
+
+    def _take(self, arrived: list[list[bytes | memoryview]], skip: int) -> None:
+        for frames in arrived:
+            try:
+                self._events.append(FromHub(to_pool.decode(frames[skip:])))
+            except RemoteProtocolError:
+                self.refused += 1
+
+    def close(self) -> None:
+        """Closes every socket; what was just sent has a second to leave."""
+        self.hang_up()
+        self._loop.unwatch(self._control.raw)
+        for socket in (self._collector, self._beats, self._control):
+            socket.close()

@@ -1,0 +1,145 @@
+"""What the two kinds of SubmitPort share: a loop in a thread of its own, and how other threads reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Sequence
+
+from taskmesh.core.client import Ask
+from taskmesh.errors import ForkedMeshError, MeshClosed
+from taskmesh.net.client_shell import ClientShell
+from taskmesh.net.identity import new_client
+from taskmesh.net.loop import Loop
+from taskmesh.ports import OutcomeSink
+from taskmesh.wire import messages as m
+
+
+class WakeUp:
+    """An eventfd (a pipe where there is none) that makes a sleeping loop turn."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd") and os.environ.get("TASKMESH_OS") != "portable":
+            self.fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self.fd, self._write_fd = os.pipe()
+            os.set_blocking(self.fd, False)
+            os.set_blocking(self._write_fd, False)
+
+    def ring(self) -> None:
+        """Wakes the loop; from any thread, harmless at any time."""
+        if self._write_fd >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._write_fd, b"\1\0\0\0\0\0\0\0")
+
+    def heard(self) -> None:
+        """Takes the signal in, in the loop."""
+        with contextlib.suppress(OSError):
+            os.read(self.fd, 4096)
+
+    def close(self) -> None:
+        """Closes the descriptors."""
+        fds, self.fd, self._write_fd = {self.fd, self._write_fd}, -1, -1
+        for fd in fds - {-1}:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+class ThreadPort:
+    """A SubmitPort whose loop runs in a thread of this process; subclasses say what is in the loop."""
+
+    def __init__(self, sink: OutcomeSink) -> None:
+        self.sleeping = False
+        self._sink = sink
+        self._client_config = new_client()
+        self.client = self._client_config.client
+        self._shell: ClientShell | None = None
+        self._thread: threading.Thread | None = None
+        self._wake_up: WakeUp | None = None
+        self._closing = threading.Event()
+        self._cancel = True
+        self._pid = os.getpid()
+
+    # --- SubmitPort ---------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Makes a sleeping loop drain the sink."""
+        if self._wake_up is not None:
+            self._wake_up.ring()
+
+    def cancel(self, seqs: Sequence[int]) -> None:
+        """Gives tasks up."""
+        self._put(Ask(m.CancelTasks(list(seqs))))
+
+    def query(self, what: str, argument: str = "", limit: int = 100, timeout: float = 5.0) -> object:
+        """Asks the hub for a view."""
+        questions = self._usable().questions
+        return questions.ask(lambda number: m.Query(number, what, argument, limit), self._put, timeout)
+
+    def command(self, verb: str, target: str, timeout: float = 5.0) -> object:
+        """An operator's wish."""
+        return self._usable().questions.ask(
+            lambda number: m.Command(number, verb, target), self._put, timeout
+        )
+
+    def close(self, *, cancel: bool, timeout: float) -> None:
+        """Ends the thread and what it started."""
+        if self._closing.is_set() or os.getpid() != self._pid:
+            return
+        self._cancel = cancel
+        self._closing.set()
+        self.wake()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        if self._wake_up is not None:
+            self._wake_up.close()
+
+    def forked(self) -> None:
+        """In a forked child: closes this port's descriptors."""
+        if self._wake_up is not None:
+            self._wake_up.close()
+
+    # --- the thread ---------------------------------------------------------------------------------------
+
+    def _start_thread(self, name: str) -> None:
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._sink.broken(error)
+            raise
+        finally:
+            self.sleeping = False
+
+    def _work(self) -> None:
+        """Runs in the thread until `_closing` is set; releases what it holds."""
+        raise NotImplementedError
+
+    def _listen(self, loop: Loop) -> None:
+        """Lets the loop hear `wake`."""
+        assert self._wake_up is not None
+        loop.watch(self._wake_up.fd, self._wake_up.heard)
+
+    def _about_to_block(self) -> bool:
+        self.sleeping = True
+        shell = self._shell
+        return (shell is not None and shell.pending) or self._closing.is_set()
+
+    def _blocked(self) -> None:
+        self.sleeping = False
+
+    def _put(self, request: Ask) -> None:
+        self._usable().asked.append(request)
+        if self.sleeping:
+            self.wake()
+
+    def _usable(self) -> ClientShell:
+        if os.getpid() != self._pid:
+            raise ForkedMeshError("this mesh was opened before the fork; open a new one in the child")
+        if self._shell is None or self._closing.is_set():
+            raise MeshClosed("this mesh is closed; open a new one")
+        return self._shell

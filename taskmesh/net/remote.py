@@ -1,0 +1,85 @@
+"""A mesh elsewhere: one thread whose loop drives the client machine over a gateway link."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import zmq
+
+from taskmesh.config import Config
+from taskmesh.errors import ConfigError, HubUnreachable
+from taskmesh.net.client_links import GatewayLink
+from taskmesh.net.client_shell import ClientShell
+from taskmesh.net.endpoints import check_local
+from taskmesh.net.loop import Loop
+from taskmesh.net.port import ThreadPort, WakeUp
+from taskmesh.ports import OutcomeSink
+from taskmesh.sockets import Context
+from taskmesh.wire import messages as m
+
+
+class RemotePort(ThreadPort):
+    """A SubmitPort to a hub in another process."""
+
+    def __init__(self, sink: OutcomeSink, config: Config, addresses: Sequence[str] = ()) -> None:
+        super().__init__(sink)
+        self._addresses = list(addresses or config.mesh.address)
+        self._ready = threading.Event()
+
+    def start(self, timeout: float) -> None:
+        """Dials the hub; returns when it has welcomed this client.
+
+        Raises:
+            HubUnreachable: nobody answered within `timeout` seconds, or the hub refuses this client.
+            ConfigError: the address cannot be used.
+        """
+        if not self._addresses:
+            raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
+        for address in self._addresses:
+            check_local(address, "dialling")
+        self._wake_up = WakeUp()
+        self._start_thread("taskmesh-client")
+        self._ready.wait(timeout)
+        shell = self._shell
+        if shell is None or not shell.opened.wait(timeout) or not shell.machine.open:
+            refused = shell.machine.refused if shell is not None else ""
+            self.close(cancel=True, timeout=1.0)
+            where = " or ".join(self._addresses)
+            raise HubUnreachable(
+                f"the hub at {where} refuses this client: {refused}"
+                if refused
+                else f"no hub answered at {where} within {timeout:g} s: start one with `taskmesh hub --bind ADDRESS`"
+            )
+
+    def _work(self) -> None:
+        link: GatewayLink | None = None
+        with Context() as context:
+            try:
+                loop = Loop(
+                    zmq.Poller(),
+                    readable=zmq.POLLIN,
+                    writable=zmq.POLLOUT,
+                    idle=self._about_to_block,
+                    awake=self._blocked,
+                )
+                shell = ClientShell(
+                    self._sink,
+                    self._client_config,
+                    time.monotonic(),
+                    lambda message: link.send(message) if link is not None else None,
+                    lambda: link.reconnect() if link is not None else None,
+                )
+                link = GatewayLink(context, loop, self._addresses, shell.events)
+                loop.parts = [shell]
+                self._listen(loop)
+                self._shell = shell
+                self._ready.set()
+                while not self._closing.is_set():
+                    loop.turn()
+                link.send(m.ClientBye(cancel=self._cancel))
+            finally:
+                self._ready.set()
+                if link is not None:
+                    link.close()

@@ -1,0 +1,29 @@
+"""Socket options of every link, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taskmesh.sockets import SocketOptions
+
+_ANY = SocketOptions(
+    send_hwm_messages=0,
+    recv_hwm_messages=0,
+    heartbeat_interval_ms=1000,
+    heartbeat_timeout_ms=3000,
+    heartbeat_ttl_ms=3000,
+)
+"""No high-water mark: credit and the ledger are the limit, a full queue would only hide where a message is."""
+
+_BOUND = replace(_ANY, handshake_interval_ms=2000, backlog_connections=1024)
+
+GATEWAY = replace(_BOUND, router_mandatory=True, linger_ms=500)
+COLLECTOR = _BOUND
+CONTROL = replace(_BOUND, xpub_verbose=True, linger_ms=500)
+LANE = replace(_BOUND, immediate=True)
+
+TO_GATEWAY = replace(_ANY, linger_ms=1000, reconnect_max_ms=1000)
+TO_COLLECTOR = replace(_ANY, linger_ms=1000, immediate=True, reconnect_max_ms=1000)
+TO_CONTROL = replace(_ANY, reconnect_max_ms=1000)
+TO_LANE = replace(_ANY, reconnect_interval_ms=-1)
+"""RECONNECT_IVL -1: a lost lane means a new Hello, a new session and a new lane."""
