@@ -20,8 +20,11 @@ LEAVES = ("taskmesh.errors", "taskmesh.ids", "taskmesh.ports", "taskmesh.retry")
 # The modules of wire that rebuild objects: only clients and slots use them, the core imports none.
 PICKLING = tuple(f"taskmesh/wire/{name}.py" for name in ("payload", "values", "chunks", "exceptions", "code"))
 PICKLING_NEEDS = frozenset({"pickle", "cloudpickle", "importlib", "io", "sys"})
-MEMORY_FILES = "taskmesh/wire/blob.py"  # large buffers
-MEMORY_FILE_NEEDS = frozenset({"errno", "mmap", "os", "resource", "tempfile"})
+SPECIAL_NEEDS = {
+    "taskmesh/wire/blob.py": frozenset({"errno", "mmap", "os", "resource", "tempfile"}),  # memory files
+    "taskmesh/wire/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own
+    "taskmesh/wire/footprint.py": frozenset({"dis", "logging", "marshal"}),  # what a function refers to
+}
 
 
 def _is_within(module: str, packages: tuple[str, ...]) -> bool:
@@ -59,8 +62,7 @@ def test_core_imports_data_modules_and_lower_layers_only():
 def _of_wire(path: str) -> frozenset[str]:
     """Return the libraries that a module of wire may import."""
     pickling = PICKLING_NEEDS if path in PICKLING else frozenset()
-    memory = MEMORY_FILE_NEEDS if path == MEMORY_FILES else frozenset()
-    return DATA_MODULES | {"msgspec"} | pickling | memory
+    return DATA_MODULES | {"msgspec"} | pickling | SPECIAL_NEEDS.get(path, frozenset())
 
 
 def test_wire_imports_data_modules_msgspec_and_leaves_only():
