@@ -1,0 +1,62 @@
+"""The soft time limit: TaskTimeout raised inside a task that runs too long."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from taskmesh.errors import TaskTimeout
+
+
+class TimeLimit:
+    """SIGALRM for the task that runs in this process's main thread.
+
+    Attributes:
+        struck: the limit of the latest `call` was exceeded.
+        is_held_off: inside `held_off()`.
+    """
+
+    def __init__(self) -> None:
+        self._armed = False
+        self.is_held_off = False
+        self._seconds = 0.0
+        self.struck = False
+
+    def call(
+        self, seconds: float, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """function(*args, **kwargs), in which TaskTimeout is raised after so many seconds."""
+        self.struck = False
+        self._seconds = seconds
+        signal.signal(signal.SIGALRM, self._strike)  # each time: a task may have put its own there
+        self._armed = True
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    @contextmanager
+    def held_off(self) -> Iterator[None]:
+        """Nothing is raised inside, but at its end: for code that must not be torn in two."""
+        self.is_held_off = True
+        try:
+            yield
+        finally:
+            self.is_held_off = False
+        if self.struck and self._armed:
+            self._raise()
+
+    def _strike(self, signum: int, frame: FrameType | None) -> None:
+        if self._armed:
+            self.struck = True
+            if not self.is_held_off:
+                self._raise()
+
+    def _raise(self) -> None:
+        self._armed = False
+        raise TaskTimeout(f"the task ran longer than timeout={self._seconds:g} s")

@@ -1,0 +1,83 @@
+"""What supervisor, fork server and slots tell each other: frame kinds, and the fork server's messages.
+
+A frame is [u32 length of the body][u8 kind][u16 descriptors that come along][body, msgpack], little-endian. Bodies of TASKS, RESULTS and PROGRESS are
+the structs of `taskmesh.wire.messages`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+
+HEADER: Final = struct.Struct("<IBH")
+
+# supervisor -> slot
+TASKS: Final = 1
+STOP: Final = 2
+# slot -> supervisor
+READY: Final = 10
+RESULTS: Final = 11
+PROGRESS: Final = 12
+# supervisor -> fork server
+FORK: Final = 20
+KILL: Final = 21
+END: Final = 22
+# fork server -> supervisor
+UP: Final = 30
+FORKED: Final = 31
+REFUSED: Final = 32
+EXITED: Final = 33
+
+TICKET: Final = struct.Struct("<H")
+"""A ticket is the low 16 bits of its generation. One byte would do for the order of things, but a slot's socket can
+hold more than 256 recalled messages while a task runs, and the 257th generation must not look like the first."""
+
+OUTBOX_SIZE: Final = 512 << 10
+"""Bytes of a slot's outbox: tables and records, see `taskmesh.pool.outbox`."""
+
+
+class Fork(msgspec.Struct, array_like=True):
+    """FORK: a slot is wanted. Its descriptors come along: socket, tickets, stdout, stderr, outbox.
+
+    `token` is new for every start, so that a slot's restart is not taken for its predecessor.
+    """
+
+    token: int
+    slot: int
+
+
+class Kill(msgspec.Struct, array_like=True):
+    """KILL: this slot's process group is to be killed."""
+
+    token: int
+
+
+class Forked(msgspec.Struct, array_like=True):
+    """FORKED: the slot's process. Its pidfd comes along where the system has such a thing (`handle`)."""
+
+    token: int
+    pid: int
+    handle: bool
+
+
+class ForkRefused(msgspec.Struct, array_like=True):
+    """REFUSED: no process could be had, for the reason given."""
+
+    token: int
+    reason: str
+
+
+class Exited(msgspec.Struct, array_like=True):
+    """EXITED: the slot's process was reaped. `status` is the exit code, or minus the signal's number."""
+
+    token: int
+    status: int
+    oom: bool
+
+
+class Ready(msgspec.Struct, array_like=True):
+    """READY: the slot's process waits for tasks."""
+
+    pid: int

@@ -1,0 +1,157 @@
+"""A slot's outbox: results that are finished but not yet sent, in memory that the supervisor can read.
+
+Why it exists: a slot sends results in batches, and a batch may be cut off by a task that turns out long (or never
+ends). Nothing in the slot can send then, since it has no second thread. So each result is also put where the
+supervisor can look.
+
+Layout, all words 64 bits wide: `epoch`, `first` (serial of the first record), `start` (clock), then a table of
+`_ENTRIES` words, a table of as many clocks, a table of as many checksums, then the records. A record's word is
+epoch << 32 | flags | size and is written after the record itself: a reader takes the words of the epoch that it found
+in the header and looks at the epoch again when it is done. A processor that keeps stores in order (x86) needs no more;
+elsewhere each record has a checksum.
+"""
+
+from __future__ import annotations
+
+import mmap
+import platform
+import time
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from taskmesh.pool.orders import OUTBOX_SIZE
+
+FAILURE: Final = 1 << 31
+"""The record is an encoded `SlotFailure`, not a result."""
+
+BREAK: Final = 1 << 30
+"""A new segment of results begins with this record."""
+
+_SIZE_MASK: Final = (1 << 30) - 1
+ENTRIES: Final = 4096
+_HEADER: Final = 64
+_WORDS: Final = _HEADER
+_CLOCKS: Final = _WORDS + 8 * ENTRIES
+_SUMS: Final = _CLOCKS + 8 * ENTRIES
+DATA: Final = _SUMS + 8 * ENTRIES
+ROOM: Final = OUTBOX_SIZE - DATA
+"""Bytes for records."""
+
+_EPOCHS: Final = 1 << 31
+KEEPS_STORE_ORDER: Final = platform.machine().lower() in {"x86_64", "amd64", "i686", "i386"}
+
+
+@dataclass(slots=True)
+class Record:
+    """One unsent result: `ended` is the slot's monotonic clock."""
+
+    serial: int
+    flags: int
+    data: bytes
+    ended: float
+
+
+class OutboxWriter:
+    """The slot's side. The execution loop writes records in place through the public attributes.
+
+    Attributes:
+        memory: the mapping. words, clocks, sums: its tables. tag: epoch << 32, to be part of each word.
+    """
+
+    def __init__(self, fd: int, *, checked: bool = not KEEPS_STORE_ORDER) -> None:
+        self.memory = mmap.mmap(fd, OUTBOX_SIZE)
+        whole = memoryview(self.memory)
+        self._epoch = whole[0:8].cast("Q")
+        self._first = whole[8:16].cast("Q")
+        self._start = whole[16:24].cast("d")
+        self.words = whole[_WORDS:_CLOCKS].cast("Q")
+        self.clocks = whole[_CLOCKS:_SUMS].cast("d")
+        self.sums = whole[_SUMS:DATA].cast("Q")
+        self.checked = checked
+        self.tag = 0
+        self._next_epoch = 1
+        self.index = 0
+        self.offset = DATA
+
+    def reset(self, first: int, now: float) -> None:
+        """Forgets every record: they have been sent. The next one has the serial `first`."""
+        self._epoch[0] = 0
+        self._first[0] = first
+        self._start[0] = now
+        self._epoch[0] = self._next_epoch
+        self.tag = self._next_epoch << 32
+        self._next_epoch = self._next_epoch % (_EPOCHS - 1) + 1
+        self.index = 0
+        self.offset = DATA
+
+    def append(self, data: bytes, flags: int, now: float) -> bool:
+        """Adds a record; False when there is no room for it."""
+        end = self.offset + len(data)
+        if end > OUTBOX_SIZE or self.index >= ENTRIES:
+            return False
+        self.clocks[self.index] = now  # first: it raises in a forked child, before the child writes anything
+        self.memory[self.offset : end] = data
+        if self.checked:
+            self.sums[self.index] = zlib.crc32(data)
+        self.words[self.index] = self.tag | flags | len(data)
+        self.index += 1
+        self.offset = end
+        return True
+
+    def disown(self) -> None:
+        """Makes every further use raise ValueError: called in a child that a task has forked."""
+        for view in (self._epoch, self._first, self._start, self.words, self.clocks, self.sums):
+            view.release()
+
+
+class OutboxReader:
+    """The supervisor's side; what it reads stays readable after the slot's death."""
+
+    def __init__(self, fd: int, *, checked: bool = not KEEPS_STORE_ORDER) -> None:
+        self._memory = mmap.mmap(fd, OUTBOX_SIZE, prot=mmap.PROT_READ)
+        self._checked = checked
+
+    def read(self) -> tuple[float, list[Record]]:
+        """(when the first record's task began, the records), or no records when there are none or it is being reset."""
+        whole = memoryview(self._memory)
+        try:
+            return self._read(whole)
+        finally:
+            whole.release()
+
+    def _read(self, whole: memoryview) -> tuple[float, list[Record]]:
+        with whole[:_HEADER].cast("Q") as header, whole[16:24].cast("d") as start:
+            epoch, first, began = header[0], header[1], start[0]
+            if not epoch:
+                return 0.0, []
+            with whole[_WORDS:_CLOCKS].cast("Q") as words, whole[_CLOCKS:_SUMS].cast("d") as clocks:
+                records = self._records(whole, epoch, first, words, clocks)
+            return (began, records) if header[0] == epoch else (0.0, [])
+
+    def _records(
+        self, whole: memoryview, epoch: int, first: int, words: memoryview, clocks: memoryview
+    ) -> list[Record]:
+        records = []
+        offset = DATA
+        with whole[_SUMS:DATA].cast("Q") as sums:
+            for index in range(ENTRIES):
+                word = words[index]
+                if word >> 32 != epoch:
+                    break
+                end = offset + (word & _SIZE_MASK)
+                data = bytes(whole[offset:end])
+                if self._checked and zlib.crc32(data) != sums[index]:
+                    break
+                records.append(Record(first + index, word & (FAILURE | BREAK), data, clocks[index]))
+                offset = end
+        return records
+
+    def close(self) -> None:
+        """Unmaps the memory."""
+        self._memory.close()
+
+
+def clock() -> float:
+    """The clock of records: CLOCK_MONOTONIC, the same in every process of the machine."""
+    return time.monotonic()

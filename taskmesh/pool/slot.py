@@ -1,0 +1,164 @@
+"""A slot's process: takes tasks from its socket, runs them one after the other, sends results back."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import fcntl
+import io
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from taskmesh.pool import orders
+from taskmesh.pool.channel import Inbound, pack, send_all
+from taskmesh.pool.execution import Executor
+from taskmesh.pool.outbox import OutboxWriter
+from taskmesh.pool.system import System
+from taskmesh.wire import frames
+from taskmesh.wire.messages import FromSlot
+
+_OOM_SCORE: Final = 500
+_HIGH_FD: Final = 1024
+_BROKEN: Final = 70
+"""Exit status of a slot that cannot go on: its descriptors were closed, or a bug of ours."""
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+
+
+class Birth:
+    """What a forked child needs to become a slot: its number and descriptors, in the order of `orders.Fork`."""
+
+    __slots__ = ("outbox", "slot", "sock", "stderr", "stdout", "system", "tickets")
+
+    def __init__(
+        self, slot: int, system: System, sock: int, tickets: int, stdout: int, stderr: int, outbox: int
+    ) -> None:
+        self.slot = slot
+        self.system = system
+        self.sock = sock
+        self.tickets = tickets
+        self.stdout = stdout
+        self.stderr = stderr
+        self.outbox = outbox
+
+
+class SlotLink:
+    """The slot's socket to its supervisor."""
+
+    def __init__(self, fd: int) -> None:
+        self._sock = socket.socket(fileno=fd)
+        self._inbound = Inbound(self._sock)
+        self._frames = self._inbound.frames()
+        self._lock = threading.Lock()  # a task's threads may report progress
+
+    def hello(self) -> None:
+        """Says that the slot is up."""
+        send_all(self._sock, pack(orders.READY, _ENCODE(orders.Ready(os.getpid()))))
+
+    def send(self, kind: int, message: FromSlot) -> None:
+        """Sends results or progress; waits until the supervisor has room for it."""
+        body, blobs = frames.encode_local(message)
+        fds = [blob.to_fd() for blob in blobs]
+        with self._lock:
+            send_all(self._sock, pack(kind, body, len(fds)), fds)
+
+    def buffered(self) -> tuple[int, memoryview, list[int]] | None:
+        """The next frame, if it has been read already."""
+        return next(self._frames, None)
+
+    def receive(self) -> tuple[int, memoryview, list[int]] | None:
+        """The next frame, waited for; None when the supervisor is gone."""
+        while self._inbound.receive():
+            self._frames = self._inbound.frames()
+            found = next(self._frames, None)
+            if found is not None:
+                return found
+        return None
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._sock.close()
+
+
+def run_slot(birth: Birth) -> None:
+    """Runs tasks until the supervisor says stop or is gone."""
+    _settle(birth)
+    sock, tickets = _out_of_reach(birth.sock), _out_of_reach(birth.tickets)
+    link = SlotLink(sock)
+    outbox = OutboxWriter(birth.outbox)
+    os.close(birth.outbox)
+    executor = Executor(link, tickets, outbox)
+    os.register_at_fork(after_in_child=executor.disown)
+    signal.signal(signal.SIGINT, executor.interrupted)
+    try:
+        link.hello()
+        _serve(link, executor)
+    except BaseException:  # noqa: BLE001  whatever it is, this process ends here
+        if not executor.disowned:
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(_BROKEN)  # noqa: TID251  a slot whose descriptors are closed, or a child that a task has forked
+    _farewell()
+
+
+def _serve(link: SlotLink, executor: Executor) -> None:
+    while True:
+        frame = link.buffered()
+        if frame is None:
+            executor.rest()
+            frame = link.receive()
+            executor.resume()
+        if frame is None or frame[0] == orders.STOP:
+            break
+        executor.run(frames.to_slot.decode_local(frame[1], frame[2]))
+    executor.rest()
+
+
+def _settle(birth: Birth) -> None:
+    """Makes a slot's process out of a forked child."""
+    for fd, number in ((birth.stdout, 1), (birth.stderr, 2)):
+        os.dup2(fd, number)
+        os.close(fd)
+    sys.stdin = io.TextIOWrapper(open(os.devnull, "rb"), encoding="utf-8")  # noqa: SIM115
+    sys.stdout = _text(1)
+    sys.stderr = _text(2)
+    faulthandler.enable(2)
+    birth.system.name_process(f"slot-{birth.slot}")
+    with contextlib.suppress(OSError, ValueError):
+        score = Path("/proc/self/oom_score_adj")  # rather a slot than the supervisor
+        score.write_text(str(min(1000, int(score.read_text()) + _OOM_SCORE)))
+
+
+def _text(fd: int) -> io.TextIOWrapper:
+    """A line-buffered text stream over stdout or stderr's descriptor."""
+    raw = io.FileIO(fd, "wb", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )
+
+
+def _out_of_reach(fd: int) -> int:
+    """Moves a descriptor to a high number: code that closes "all" descriptors often stops at 256 or 1000."""
+    with contextlib.suppress(OSError, ValueError):
+        ceiling = min(os.sysconf("SC_OPEN_MAX"), _HIGH_FD)
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ceiling - 8)
+        os.close(fd)
+        return high
+    return fd
+
+
+def _farewell() -> None:
+    """What an interpreter does at its end, but without waiting for the task's threads."""
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
