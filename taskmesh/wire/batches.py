@@ -1,0 +1,138 @@
+"""The shapes inside messages: specs, runs of tasks, their outcomes.
+
+Hot shapes (`Run`, `LaneRun`, `DoneRun`) are lists side by side, not lists of objects: a batch of a thousand tasks
+costs a handful of Python objects. A payload is `bytes`, or a `taskmesh.wire.blob.Blob` when it is large; no
+machine ever looks inside one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+CALL, CHUNK = 0, 1
+"""`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map."""
+
+
+class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What all calls of one task function with the same options share; travels once per link.
+
+    A spec's number is a digest of its bytes (`wire.frames.spec_number`), the same for every client and hub.
+
+    Attributes:
+        function: the callable's bytes as made by `wire.code.dump_function`.
+        name: for people: `module.qualname`, or the task's `name=`.
+        timeout: soft limit in seconds, 0 for none. hard_timeout: the killing limit.
+        expires: seconds after acceptance in which a task must have started, 0 for no limit.
+        max_retries: retries after user errors; backoff, factor, max_backoff in seconds.
+        retry_filter: pickled (on, never) exception classes, empty for (Exception,), ().
+        acks: "late" (at least once) or "early" (at most once).
+        on_client_loss: "run" or "cancel".
+        kind: CALL or CHUNK.
+    """
+
+    function: bytes
+    name: str
+    queue: str = "default"
+    priority: int = 0
+    timeout: float = 0.0
+    hard_timeout: float = 0.0
+    expires: float = 0.0
+    max_retries: int = 0
+    backoff: float = 1.0
+    factor: float = 2.0
+    max_backoff: float = 600.0
+    jitter: bool = True
+    retry_filter: bytes = b""
+    acks: str = "late"
+    tags: tuple[str, ...] = ()
+    on_client_loss: str = "run"
+    codec: str = "pickle5"
+    kind: int = CALL
+
+
+class Run(msgspec.Struct, array_like=True, gc=False):
+    """Tasks that a client submits: one spec, one group. `again`: submitted before, to another epoch or link."""
+
+    spec: int
+    group: int
+    seqs: list[int]
+    payloads: list[Any]
+    key: str = ""
+    again: bool = False
+
+
+class LaneRun(msgspec.Struct, array_like=True, gc=False):
+    """Tasks on their way to a slot: one spec, one client, one attempt number.
+
+    `attempt` is the fencing token; `attempt - returns` is what people are shown, since an attempt that was
+    handed back unstarted ran nothing.
+    """
+
+    spec: int
+    client: int
+    attempt: int
+    returns: int
+    seqs: list[int]
+    payloads: list[Any]
+
+
+class DoneRun(msgspec.Struct, array_like=True, gc=False):
+    """Tasks that succeeded in one slot: `elapsed` seconds for all of them together.
+
+    People are shown `attempt - returns`, as with `LaneRun`.
+    """
+
+    spec: int
+    client: int
+    attempt: int
+    worker: str
+    seqs: list[int]
+    payloads: list[Any]
+    elapsed: float
+    returns: int = 0
+
+
+class Failed(msgspec.Struct, array_like=True):
+    """One attempt that did not succeed, or one task's bad end.
+
+    Attributes:
+        kind: "exception" | "function" | "argument" | "result" | "timeout" | "hard_timeout" | "crash" | "oom"
+            | "cancelled" | "expired" | "lost" (it ran, its result is gone, nobody is to blame).
+        type_name, text, traceback: the exception as data; `pickled` as itself, when that round-trips.
+        retryable: the retry filter admits it. retry_after: seconds asked for by the task, -1 for none.
+        history: one line for each failed attempt, filled in by the hub at the end.
+    """
+
+    client: int
+    seq: int
+    attempt: int
+    kind: str
+    type_name: str = ""
+    text: str = ""
+    traceback: str = ""
+    pickled: bytes = b""
+    retryable: bool = False
+    retry_after: float = -1.0
+    worker: str = ""
+    history: list[str] = []
+
+
+class Held(msgspec.Struct, array_like=True, gc=False):
+    """Tasks of one client and attempt, by counter: an inventory's or a hand-back's line."""
+
+    client: int
+    attempt: int
+    seqs: list[int]
+
+
+class Progress(msgspec.Struct, array_like=True):
+    """How far a running task is: `done` of `total` (0 when unknown); total = -1 says only that it has started."""
+
+    client: int
+    seq: int
+    attempt: int
+    done: float
+    total: float
+    worker: str = ""

@@ -1,0 +1,60 @@
+"""What a supervisor and its slots say to each other, over a socketpair; it never leaves the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from taskmesh.wire.batches import LaneRun, Spec
+
+
+class SlotTasks(msgspec.Struct, tag=80):
+    """Tasks for one slot, with serials from `first` on; `generation` is the ticket byte they were handed over with."""
+
+    first: int
+    generation: int
+    specs: list[tuple[int, Spec]]
+    runs: list[LaneRun]
+
+
+class SlotSegment(msgspec.Struct, array_like=True, gc=False):
+    """Consecutive serials of one spec that succeeded, from `first` on; `elapsed` seconds for all."""
+
+    first: int
+    payloads: list[Any]
+    elapsed: float
+
+
+class SlotFailure(msgspec.Struct, array_like=True):
+    """One serial that did not succeed; the fields are `Failed`'s."""
+
+    serial: int
+    kind: str
+    type_name: str = ""
+    text: str = ""
+    traceback: str = ""
+    pickled: bytes = b""
+    retryable: bool = False
+    retry_after: float = -1.0
+    elapsed: float = 0.0
+
+
+class SlotResults(msgspec.Struct, tag=81):
+    """What a slot finished since its last flush. `sent` is CLOCK_MONOTONIC; `idle` how long it had waited for work."""
+
+    done: list[SlotSegment]
+    failed: list[SlotFailure]
+    sent: float
+    idle: float = 0.0
+
+
+class SlotProgress(msgspec.Struct, tag=82):
+    """current_task().progress(done, total) of the running serial."""
+
+    serial: int
+    done: float
+    total: float
+
+
+FromSlot = SlotResults | SlotProgress
