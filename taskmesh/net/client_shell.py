@@ -47,7 +47,7 @@ class SinkTable:
         return specs, runs
 
     def lose_early(self) -> list[m.Failed]:
-        """Unresolved at-most-once tasks: the hub that had them is gone, so nobody can say whether they ran."""
+        """Unresolved at-most-once tasks: their hub is gone, so nobody can say whether they ran."""
         specs, runs = self._sink.pending_runs()
         early = {number for number, spec in specs if spec.acks == "early"}
         seqs = [seq for run in runs if run.spec in early for seq in run.seqs]
@@ -56,13 +56,21 @@ class SinkTable:
         return [m.Failed(0, seq, 0, "lost", text=text) for seq in seqs]
 
 
+class Question:
+    """One question and, when it has come, its answer."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.answer: m.Answer | None = None
+
+
 class Questions:
     """Queries and commands on their way, each with a thread that waits for its answer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._number = 0
-        self._waiting: dict[int, list[object]] = {}
+        self._waiting: dict[int, Question] = {}
 
     def ask(
         self, make: Callable[[int], m.Query | m.Command], put: Callable[[Ask], None], timeout: float
@@ -73,22 +81,20 @@ class Questions:
             HubUnreachable: no answer came in time.
             TaskMeshError: the hub says why not.
         """
-        event = threading.Event()
+        question = Question()
         with self._lock:
             self._number += 1
             number = self._number
-            slot: list[object] = [event, None]
-            self._waiting[number] = slot
+            self._waiting[number] = question
         put(Ask(make(number)))
-        answered = event.wait(timeout)
+        question.event.wait(timeout)
         with self._lock:
             self._waiting.pop(number, None)
-        if not answered:
+        answer = question.answer
+        if answer is None:
             raise HubUnreachable(
                 f"the hub did not answer within {timeout:g} s: is it running at this address?"
             )
-        answer = slot[1]
-        assert isinstance(answer, m.Answer)
         if answer.error:
             raise TaskMeshError(answer.error)
         return answer.value
@@ -96,12 +102,10 @@ class Questions:
     def answered(self, answer: m.Answer) -> None:
         """An answer has come."""
         with self._lock:
-            slot = self._waiting.get(answer.number)
-        if slot is not None:
-            slot[1] = answer
-            event = slot[0]
-            assert isinstance(event, threading.Event)
-            event.set()
+            question = self._waiting.get(answer.number)
+        if question is not None:
+            question.answer = answer
+            question.event.set()
 
 
 class ClientShell:

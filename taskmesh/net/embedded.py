@@ -88,7 +88,6 @@ class EmbeddedPort(ThreadPort):
         super().__init__(sink)
         self._client_config = replace(self._client_config, credit=0)
         self._config = config
-        self._loop: Loop | None = None
         self._host: SlotHost | None = None
 
     def start(self, timeout: float) -> None:
@@ -98,20 +97,20 @@ class EmbeddedPort(ThreadPort):
             HubUnreachable: the thread did not come up within `timeout` seconds.
         """
         now = time.monotonic()
-        self._wake_up = WakeUp()
+        wake_up = self._wake_up = WakeUp()
         links = InProcessLinks()
         links.client_id = self.client
-        loop = self._loop = Loop(idle=self._about_to_block, awake=self._blocked)
+        loop = Loop(idle=self._about_to_block, awake=self._blocked)
         hub = HubShell(HubMachine(hub_config(self._config, epoch=new_epoch()), now), links)
         settings = pool_config(self._config, slots=self._config.pool.slots, name="local")
         pool = PoolShell(PoolMachine(settings, now), links)
         shell = ClientShell(self._sink, self._client_config, now, links.to_hub, lambda: None)
         hub.events, pool.events, shell.events = links.hub, links.pool, links.client
-        self._host = host_slots(loop, pool, "local")
+        host = self._host = host_slots(loop, pool, "local")
         loop.parts = [shell, hub, pool]
-        self._listen(loop)
+        loop.watch(wake_up.fd, wake_up.heard)
         self._shell = shell
-        self._start_thread("taskmesh-hub")
+        self._start_thread("taskmesh-hub", lambda: self._work(loop, host))
         if not shell.opened.wait(timeout):
             self.close(cancel=True, timeout=timeout)
             raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
@@ -122,25 +121,16 @@ class EmbeddedPort(ThreadPort):
         if self._host is not None:
             self._host.forked()
 
-    def _work(self) -> None:
-        assert self._loop is not None
-        assert self._host is not None
+    def _work(self, loop: Loop, host: SlotHost) -> None:
         try:
             while not self._closing.is_set():
-                self._loop.turn()
+                loop.turn()
         finally:
-            self._host.close(timeout=1.0)
+            host.close(timeout=1.0)
 
 
-def host_slots(loop: Loop, pool: PoolShell, name: str, preload: tuple[str, ...] = ()) -> SlotHost:
+def host_slots(loop: Loop, pool: PoolShell, name: str) -> SlotHost:
     """Gives a pool in a loop its slots."""
-    host = SlotHost(
-        on_event=pool.events.append,
-        watch=loop.watch,
-        unwatch=loop.unwatch,
-        watch_write=loop.watch_write,
-        unwatch_write=loop.unwatch_write,
-        name=name,
-    )
+    host = SlotHost(on_event=pool.events.append, watch=loop.watch, unwatch=loop.unwatch, name=name)
     pool.attach(host)
     return host

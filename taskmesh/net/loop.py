@@ -1,4 +1,4 @@
-"""The one driver of machines: wait, take in what has arrived, let every part act, until nothing is left to do."""
+"""The one driver of machines: wait, take in what has arrived, let every part act until nothing is left."""
 
 from __future__ import annotations
 

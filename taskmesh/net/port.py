@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from taskmesh.core.client import Ask
 from taskmesh.errors import ForkedMeshError, MeshClosed
 from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.identity import new_client
-from taskmesh.net.loop import Loop
 from taskmesh.ports import OutcomeSink
 from taskmesh.wire import messages as m
 
@@ -102,27 +101,19 @@ class ThreadPort:
 
     # --- the thread ---------------------------------------------------------------------------------------
 
-    def _start_thread(self, name: str) -> None:
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+    def _start_thread(self, name: str, work: Callable[[], None]) -> None:
+        """Runs `work` in the thread: it turns its loop until `_closing` is set, and releases what it holds."""
+        self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         try:
-            self._work()
+            work()
         except BaseException as error:
             self._sink.broken(error)
             raise
         finally:
             self.sleeping = False
-
-    def _work(self) -> None:
-        """Runs in the thread until `_closing` is set; releases what it holds."""
-        raise NotImplementedError
-
-    def _listen(self, loop: Loop) -> None:
-        """Lets the loop hear `wake`."""
-        assert self._wake_up is not None
-        loop.watch(self._wake_up.fd, self._wake_up.heard)
 
     def _about_to_block(self) -> bool:
         self.sleeping = True

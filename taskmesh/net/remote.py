@@ -39,8 +39,8 @@ class RemotePort(ThreadPort):
             raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
         for address in self._addresses:
             check_local(address, "dialling")
-        self._wake_up = WakeUp()
-        self._start_thread("taskmesh-client")
+        wake_up = self._wake_up = WakeUp()
+        self._start_thread("taskmesh-client", lambda: self._work(wake_up))
         self._ready.wait(timeout)
         shell = self._shell
         if shell is None or not shell.opened.wait(timeout) or not shell.machine.open:
@@ -53,7 +53,7 @@ class RemotePort(ThreadPort):
                 else f"no hub answered at {where} within {timeout:g} s: start one with `taskmesh hub --bind ADDRESS`"
             )
 
-    def _work(self) -> None:
+    def _work(self, wake_up: WakeUp) -> None:
         link: GatewayLink | None = None
         with Context() as context:
             try:
@@ -73,7 +73,7 @@ class RemotePort(ThreadPort):
                 )
                 link = GatewayLink(context, loop, self._addresses, shell.events)
                 loop.parts = [shell]
-                self._listen(loop)
+                loop.watch(wake_up.fd, wake_up.heard)
                 self._shell = shell
                 self._ready.set()
                 while not self._closing.is_set():

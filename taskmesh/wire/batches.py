@@ -1,8 +1,8 @@
 """The shapes inside messages: specs, runs of tasks, their outcomes.
 
-Hot shapes (`Run`, `LaneRun`, `DoneRun`) are lists side by side, not lists of objects: a batch of a thousand tasks
-costs a handful of Python objects. A payload is `bytes`, or a `taskmesh.wire.blob.Blob` when it is large; no
-machine ever looks inside one.
+Hot shapes (`Run`, `LaneRun`, `DoneRun`) are lists side by side, not lists of objects: a batch of a thousand
+tasks costs a handful of Python objects. A payload is `bytes`, or a `taskmesh.wire.blob.Blob` when it is
+large; no machine ever looks inside one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class Run(msgspec.Struct, array_like=True, gc=False):
-    """Tasks that a client submits: one spec, one group. `again`: submitted before, to another epoch or link."""
+    """Tasks that a client submits: one spec, one group. `again`: submitted before, to another hub or link."""
 
     spec: int
     group: int
@@ -128,7 +128,7 @@ class Held(msgspec.Struct, array_like=True, gc=False):
 
 
 class Progress(msgspec.Struct, array_like=True):
-    """How far a running task is: `done` of `total` (0 when unknown); total = -1 says only that it has started."""
+    """How far a running task is: `done` of `total` (0 when unknown); total = -1 says only that it runs."""
 
     client: int
     seq: int

@@ -163,7 +163,7 @@ class Accepted(msgspec.Struct, tag=21):
 
 
 class Busy(msgspec.Struct, tag=22):
-    """Submit `number` (and later ones) were not taken: a cap is reached; again after `retry_after` seconds."""
+    """Submit `number` and later ones were not taken, a cap is reached; again after `retry_after` seconds."""
 
     number: int
     retry_after: float

@@ -10,7 +10,7 @@ from taskmesh.wire.batches import LaneRun, Spec
 
 
 class SlotTasks(msgspec.Struct, tag=80):
-    """Tasks for one slot, with serials from `first` on; `generation` is the ticket byte they were handed over with."""
+    """Tasks for one slot, with serials from `first` on; `generation` is the byte that their tickets carry."""
 
     first: int
     generation: int
@@ -41,7 +41,7 @@ class SlotFailure(msgspec.Struct, array_like=True):
 
 
 class SlotResults(msgspec.Struct, tag=81):
-    """What a slot finished since its last flush. `sent` is CLOCK_MONOTONIC; `idle` how long it had waited for work."""
+    """What a slot finished since its last flush. `sent` is CLOCK_MONOTONIC; `idle`: it had waited so long."""
 
     done: list[SlotSegment]
     failed: list[SlotFailure]
