@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.campaign import Turn, plan, sentence, take
-from benchmarks.contender import CONTENDERS, REFERENCE, USUAL, load
+from benchmarks.contender import CONTENDERS, PEERS, REFERENCE, USUAL, load
 from benchmarks.metrics import ROWS
 from benchmarks.report import document, summarise
 from benchmarks.rows import ROOT, Scale
@@ -63,7 +63,7 @@ def choose(options: argparse.Namespace) -> list[str]:
     Raises:
         SystemExit: It is not; the message says how to get it.
     """
-    wanted = options.contenders or list(CONTENDERS if options.peers else USUAL)
+    wanted = options.contenders or list(USUAL + PEERS if options.peers else USUAL)
     chosen = []
     for name in wanted:
         if not (reason := load(name).missing()):

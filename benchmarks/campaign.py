@@ -17,6 +17,7 @@ from benchmarks.metrics import METRICS, ROWS
 from benchmarks.rows import ROOT, Scale
 
 TURN_LIMIT_S = 300.0
+GRACE_S = 2.0  # what a turn started may take so long to see that the turn has ended
 RELATIVE = frozenset(metric.row for metric in METRICS.values() if metric.relative)
 
 
@@ -72,7 +73,7 @@ def take(planned: Planned, scale: Scale) -> Turn:
         out, messages = Path(folder) / "turn.json", Path(folder) / "messages"
         command = [sys.executable, "-m", "benchmarks.turn", planned.contender, planned.row, "--out", str(out)]
         command += ["--workers", str(scale.workers), *(["--quick"] if scale.quick else [])]
-        error = ""
+        error, ended = "", False
         with messages.open("wb") as sink:
             try:
                 subprocess.run(
@@ -86,17 +87,19 @@ def take(planned: Planned, scale: Scale) -> Turn:
                     timeout=TURN_LIMIT_S,
                     check=True,
                 )
+                ended = True
             except subprocess.TimeoutExpired:
                 error = f"not done after {TURN_LIMIT_S:.0f} s"
             except subprocess.CalledProcessError as failed:
                 error = f"ended with {failed.returncode}"
             finally:
-                left = machine.end_descendants()
+                left = machine.await_descendants(GRACE_S) if ended else 0
+                machine.end_descendants()
         if error:
             said = messages.read_text(errors="replace").strip().splitlines()
             return Turn(*planned, figures={}, left_behind=left, error="\n".join([error, *said[-15:]]))
         report = json.loads(out.read_text())
-        return Turn(*planned, **report)
+        return Turn(*planned, left_behind=left, **report)
 
 
 def sentence(turn: Turn) -> str:

@@ -14,6 +14,7 @@ ALL_ROWS = frozenset({"noop", "map", "roundtrip", "skew", "fault", "busy", "star
 # Name -> module and class; the peers need `pip install -r benchmarks/peers.txt`.
 CONTENDERS = {
     "raw": ("benchmarks.raw", "Raw"),
+    "raw-uncopied": ("benchmarks.raw", "RawUncopied"),
     "taskmesh": ("benchmarks.taskmesh_embedded", "TaskmeshEmbedded"),
     "taskmesh-remote": ("benchmarks.taskmesh_remote", "TaskmeshRemote"),
     "processpool": ("benchmarks.processpool", "ProcessPool"),
@@ -23,6 +24,7 @@ CONTENDERS = {
     "parsl": ("benchmarks.parsl_peer", "ParslPeer"),
 }
 REFERENCE = "raw"
+PEERS = ("dask", "ray", "celery", "parsl")
 USUAL = ("raw", "taskmesh", "taskmesh-remote", "processpool")
 
 

@@ -56,13 +56,20 @@ def descendants(root: int | None = None) -> list[int]:
     return found
 
 
-def end_descendants(deadline_s: float = 5.0) -> int:
-    """Kill and reap everything below this process; give the number of processes that were still there."""
-    found: set[int] = set()
+def await_descendants(timeout_s: float) -> int:
+    """Wait until everything below this process has ended by itself; give the number that has not."""
+    end = time.monotonic() + timeout_s
+    while (left := len(descendants())) and time.monotonic() < end:
+        time.sleep(0.02)
+        reap()
+    return left
+
+
+def end_descendants(deadline_s: float = 5.0) -> None:
+    """Kill and reap everything below this process."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         left = descendants()
-        found.update(left)
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -70,9 +77,8 @@ def end_descendants(deadline_s: float = 5.0) -> int:
                 continue
         reap()
         if not left:
-            break
+            return
         time.sleep(0.01)
-    return len(found)
 
 
 def reap() -> None:

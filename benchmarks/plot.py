@@ -18,6 +18,7 @@ LEFT_OUT = ("p99", "repeated")  # the tables have them
 COLUMNS = 3
 COLOURS = {
     "raw": "#6b7280",
+    "raw-uncopied": "#9ca3af",
     "taskmesh": "#0f766e",
     "taskmesh-remote": "#5eaaa3",
     "processpool": "#b45309",

@@ -1,7 +1,7 @@
 """Raw pyzmq, the physical limit: PUSH bind -> PULL workers -> PUSH -> PULL bind over tcp, and nothing else.
 
 No futures, no retries, no bound on what a worker holds (high-water mark 0): all is sent, then all received.
-Arrays travel as a header and a frame for each out-of-band buffer, which is three times faster.
+Arrays travel as a header and a frame for each out-of-band buffer, three times as fast; bytes in the pickle.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Raw:
 
     def run_each(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
         """Send each in a message of its own."""
-        if arguments and hasattr(arguments[0], "__array_interface__"):
-            return self._run_arrays(work, arguments)
+        if arguments and self.in_frames(arguments[0]):
+            return self._run_frames(work, arguments)
         send, dumps = self._push.send, pickle.dumps
         for index, argument in enumerate(arguments):
             send(dumps((index, work, argument)))
@@ -116,7 +116,11 @@ class Raw:
             results[index] = value
         return results
 
-    def _run_arrays(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
+    def in_frames(self, argument: Any) -> bool:
+        """Say whether a payload goes out of band and uncopied: arrays do."""
+        return hasattr(argument, "__array_interface__")
+
+    def _run_frames(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
         if not self._buffers:
             for _ in self._pids:  # one each, as PUSH goes round
                 self._push.send(b"")
@@ -128,6 +132,16 @@ class Raw:
             index, value = from_frames(self._pull.recv_multipart(copy=False))
             results[index] = value
         return results
+
+
+class RawUncopied(Raw):
+    """The same where bytes too are handed to libzmq without a copy: what the last bit of care is worth."""
+
+    rows = frozenset({"bytes"})
+
+    def in_frames(self, argument: Any) -> bool:
+        """Say whether a payload goes uncopied: all large ones do."""
+        return not isinstance(argument, int)
 
 
 def to_frames(message: object) -> list[Any]:

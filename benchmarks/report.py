@@ -12,6 +12,7 @@ from benchmarks.metrics import METRICS, TARGETS, Metric, verdict
 
 LABELS = {
     "raw": "raw pyzmq",
+    "raw-uncopied": "raw pyzmq, copy=False",
     "taskmesh": "taskmesh",
     "taskmesh-remote": "taskmesh, hub and pool over tcp",
     "processpool": "ProcessPoolExecutor",
@@ -73,6 +74,11 @@ def figure(value: float, metric: Metric) -> str:
     return f"{value:,.{metric.digits}f} {metric.unit}".rstrip().replace(" /s", "/s")
 
 
+def times(ratio: float) -> str:
+    """Write a ratio with two digits that count."""
+    return f"{ratio:,.0f} x" if ratio >= 10 else f"{ratio:.2g} x"
+
+
 def markdown_row(cells: Iterable[str]) -> str:
     """Write one row of a table."""
     return "| " + " | ".join(cells) + " |"
@@ -89,7 +95,7 @@ def comparison(summaries: Summaries) -> str:
         cells = []
         for name in columns:
             summary = row.get(name)
-            ratio = f" ({summary.ratio.median:.2g} x)" if summary and summary.ratio else ""
+            ratio = f" ({times(summary.ratio.median)})" if summary and summary.ratio else ""
             cells.append(figure(summary.value.median, METRICS[key]) + ratio if summary else "-")
         lines.append(markdown_row([METRICS[key].title, *cells]))
     return "\n".join(lines)

@@ -31,14 +31,11 @@ def main() -> int:
     except WrongAnswer as wrong:
         print(f"wrong answer: {wrong}", file=sys.stderr)
         return 3
-    finally:
-        left = machine.end_descendants()
     report = {
         "figures": found.figures,
         "seconds": found.window.seconds,
         "foreign_cpus": found.window.foreign_cpus,
         "detail": found.detail,
-        "left_behind": left,
     }
     options.out.write_text(json.dumps(report))
     return 0

@@ -1,0 +1,122 @@
+"""Celery: a prefork worker, Redis as broker and as result backend, defaults otherwise.
+
+The redis-server is started here, on loopback and without persistence.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from benchmarks.contender import ALL_ROWS, Futures, Pending, Sizes, Work
+from benchmarks.taskmesh_remote import free_ports
+
+ROOT = Path(__file__).resolve().parents[1]
+READY_S = 20.0
+
+
+class CeleryPending:
+    """An AsyncResult under the names of a future."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def done(self) -> bool:
+        """See Pending."""
+        return bool(self._result.ready())
+
+    def result(self, timeout: float | None = None) -> Any:
+        """See Pending."""
+        return self._result.get(timeout=timeout)
+
+
+class CeleryPeer(Futures):
+    """redis-server, `celery worker --concurrency 2` and this process as the client."""
+
+    sizes = Sizes(noops=5_000, mapped=5_000, trips=500)
+    rows = ALL_ROWS
+    bulk = "task.chunks(.., 100)"
+
+    def __init__(self) -> None:
+        self._programs: list[subprocess.Popen[bytes]] = []
+
+    @classmethod
+    def missing(cls) -> str:
+        """See Contender."""
+        if not find_spec("celery") or not find_spec("redis"):
+            return "the packages celery and redis are not both installed"
+        return "" if shutil.which("redis-server") else "no redis-server program (apt install redis-server)"
+
+    def open(self, workers: int) -> None:
+        """Start Redis and the worker, and wait for a first result."""
+        port = free_ports(1)
+        os.environ["BENCHMARK_REDIS"] = f"redis://127.0.0.1:{port}"
+        folder = tempfile.mkdtemp(prefix="redis", dir=tempfile.gettempdir())
+        redis = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", folder]
+        self._start(redis)
+        os.environ["C_FORCE_ROOT"] = (
+            "1"  # as root its worker refuses pickles, here it is on loopback and alone
+        )
+        self._wait_for_redis(port)
+        celery = [
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "benchmarks.celery_app",
+            "worker",
+            "--loglevel",
+            "ERROR",
+        ]
+        self._start([*celery, "--concurrency", str(workers)])
+        from benchmarks.celery_app import call
+
+        self._call = call
+        call.delay(abs, -1).get(timeout=READY_S)
+
+    def close(self) -> None:
+        """End the worker, then Redis."""
+        for program in reversed(self._programs):
+            program.terminate()
+            try:
+                program.wait(10)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                program.wait()
+        self._programs.clear()
+
+    def submit(self, work: Work, argument: Any) -> Pending:
+        """Send one message."""
+        return CeleryPending(self._call.delay(work, argument))
+
+    def run_chunked(self, work: Work, arguments: Sequence[Any], chunk: int) -> list[Any]:
+        """See Contender."""
+        chunks = self._call.chunks(((work, argument) for argument in arguments), chunk)()
+        return [value for values in chunks.get() for value in values]
+
+    def _start(self, command: list[str]) -> None:
+        sink = subprocess.DEVNULL
+        self._programs.append(subprocess.Popen(command, cwd=ROOT, stdin=sink, stdout=sink))
+
+    def _wait_for_redis(self, port: int) -> None:
+        import redis
+
+        deadline = time.monotonic() + READY_S
+        with redis.Redis(port=port) as client:
+            while True:
+                try:
+                    client.ping()
+                except redis.exceptions.ConnectionError:
+                    if time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.005)
+                else:
+                    return
