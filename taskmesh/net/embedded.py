@@ -119,7 +119,7 @@ class EmbeddedPort(ThreadPort):
         """In a forked child: closes this port's descriptors, its slots' among them."""
         super().forked()
         if self._host is not None:
-            self._host.forked()
+            self._host.forsake()
 
     def _work(self, loop: Loop, host: SlotHost) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from taskmesh.core import actions as act
 from taskmesh.core.events import Tick
@@ -49,11 +49,24 @@ class PoolShell:
         self.left: str | None = None
         self._link = link
         self._on_leave = on_leave
-        self._host: SlotHost | None = None
+        self._perform: dict[type, Callable[[Any], None]] = {}
 
     def attach(self, host: SlotHost) -> None:
         """Gives it its slots; their events come through `events`."""
-        self._host = host
+        link = self._link
+        self._perform = {
+            act.HandOver: lambda action: host.hand_over(action.slot, action.message),
+            act.PeekSlot: lambda action: host.peek(action.slot),
+            act.RecallSlot: lambda action: host.recall(action.slot, action.generation),
+            act.StartSlot: lambda action: host.start(action.slot),
+            act.KillSlot: lambda action: host.kill(action.slot),
+            act.StopSlot: lambda action: host.stop(action.slot),
+            act.SendHub: lambda action: link.send(action.message),
+            act.SendBeat: lambda action: link.beat(action.message),
+            act.DialLane: lambda action: link.dial(action.endpoint),
+            act.HangUp: lambda _: link.hang_up(),
+            act.Leave: self._leave,
+        }
 
     @property
     def deadline(self) -> float:
@@ -75,33 +88,11 @@ class PoolShell:
 
     def perform(self, actions: list[object]) -> None:
         """Performs actions in order."""
-        host, link = self._host, self._link
-        assert host is not None
+        table = self._perform
         for action in actions:
-            match action:
-                case act.HandOver(slot=slot, message=message):
-                    host.hand_over(slot, message)
-                case act.SendHub(message=message):
-                    link.send(message)
-                case act.SendBeat(message=message):
-                    link.beat(message)
-                case act.PeekSlot(slot=slot):
-                    host.peek(slot)
-                case act.RecallSlot(slot=slot, generation=generation):
-                    host.recall(slot, generation)
-                case act.StartSlot(slot=slot):
-                    host.start(slot)
-                case act.KillSlot(slot=slot):
-                    host.kill(slot)
-                case act.StopSlot(slot=slot):
-                    host.stop(slot)
-                case act.DialLane(endpoint=endpoint):
-                    link.dial(endpoint)
-                case act.HangUp():
-                    link.hang_up()
-                case act.Leave(reason=reason):
-                    self.left = reason
-                    if self._on_leave is not None:
-                        self._on_leave(reason)
-                case _:
-                    raise TypeError(f"not an action of a pool: {action!r}")
+            table[type(action)](action)
+
+    def _leave(self, action: act.Leave) -> None:
+        self.left = action.reason
+        if self._on_leave is not None:
+            self._on_leave(action.reason)

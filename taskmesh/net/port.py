@@ -102,7 +102,7 @@ class ThreadPort:
     # --- the thread ---------------------------------------------------------------------------------------
 
     def _start_thread(self, name: str, work: Callable[[], None]) -> None:
-        """Runs `work` in the thread: it turns its loop until `_closing` is set, and releases what it holds."""
+        """Runs `work` in the thread: it turns its loop until `_closing` is set, and cleans up."""
         self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self._thread.start()
 
