@@ -18,7 +18,7 @@ CALL, CHUNK = 0, 1
 class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What all calls of one task function with the same options share; travels once per link.
 
-    A spec's number is a digest of its bytes (`wire.frames.spec_number`), the same for every client and hub.
+    A spec's number is a digest of its bytes (`wire.spec_number`), the same for every client and hub.
 
     Attributes:
         function: the callable's bytes as made by `wire.code.dump_function`.
