@@ -7,6 +7,7 @@ types.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NoReturn
 
 import zmq
@@ -54,7 +55,7 @@ class Scatter(SendOnly, SharedSocket):
                         return
                     except zmq.Again:
                         pass
-                self._stand_in_line(lambda: self._send(data, NOBLOCK), zmq.POLLOUT, timeout)
+                self._stand_in_line(partial(self._send, data, NOBLOCK), zmq.POLLOUT, timeout)
         except zmq.Again:
             raise NoPeerWithinTimeout(
                 f"no peer of this SCATTER had room within {timeout} s; nothing was queued", zmq.EAGAIN
@@ -124,7 +125,10 @@ class Gather(ReceiveOnly, SharedSocket):
             with self._lock:
                 if not self._line:
                     try:
-                        return self._take()
+                        frame: Frame = self._recv(NOBLOCK, False)  # type: ignore[assignment]
+                        if not frame.more:
+                            return frame.bytes
+                        self._discard_rest()
                     except zmq.Again:
                         pass
                 return self._stand_in_line(self._take, zmq.POLLIN, timeout)
@@ -137,10 +141,15 @@ class Gather(ReceiveOnly, SharedSocket):
     def recv_many(self, limit: int | None = None) -> list[bytes]:
         """Takes the messages that are there, without waiting: until nothing is left, or `limit` of them."""
         messages: list[bytes] = []
+        recv_frame: Callable[[int, bool], Frame] = self._recv  # type: ignore[assignment]
         try:
             with self._lock:
                 while not self._line and (limit is None or len(messages) < limit):
-                    messages.append(self._take())
+                    frame = recv_frame(NOBLOCK, False)
+                    if frame.more:
+                        self._discard_rest()
+                    else:
+                        messages.append(frame.bytes)
         except zmq.Again:
             pass
         except zmq.ZMQError as error:
@@ -173,5 +182,10 @@ class Gather(ReceiveOnly, SharedSocket):
             frame = recv_frame(NOBLOCK, False)
             if not frame.more:
                 return frame.bytes
-            while frame.more:
-                frame = recv_frame(NOBLOCK, False)
+            self._discard_rest()
+
+    def _discard_rest(self) -> None:
+        """Drops the parts that follow the one just read; libzmq has them all. The lock is held."""
+        frame: Frame = self._recv(NOBLOCK, False)  # type: ignore[assignment]
+        while frame.more:
+            frame = self._recv(NOBLOCK, False)  # type: ignore[assignment]

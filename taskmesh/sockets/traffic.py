@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NoReturn, TypeVar
 
 import zmq
@@ -52,7 +53,7 @@ class Sending(Socket):
                 return
             self._send(data, NOBLOCK)
         except zmq.Again:
-            self._retry(lambda: self._send_now(data), timeout or 0.0)
+            self._retry(partial(self._send_now, data), timeout or 0.0)
         except zmq.ZMQError as error:
             raise translated(error, self) from None
 
@@ -110,7 +111,7 @@ class SendingParts(Sending):
         try:
             while not self._send_parts_now(parts, 0 if timeout is None else NOBLOCK):
                 if timeout is not None:
-                    self._retry(lambda: self._send_parts_now(parts, NOBLOCK), timeout)
+                    self._retry(partial(self._send_parts_now, parts, NOBLOCK), timeout)
                     return
         except zmq.ZMQError as error:
             raise translated(error, self) from None
