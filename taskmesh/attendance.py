@@ -1,0 +1,82 @@
+"""Those who wait for a future: made when the first of them comes, so that most futures never have any."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from taskmesh.wire.messages import Progress
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Attendance:
+    """Everyone who wants to know when one future ends, and the news of it meanwhile.
+
+    Attributes:
+        condition, waiters: concurrent.futures' own way of waiting.
+        watchers: ours; called with the future by the thread that ends it, so they have to be quick.
+        callbacks: the user's, for the delivery thread; `delivering` while it is at them.
+        awaiting: asyncio's: an event loop and what to wake there.
+    """
+
+    __slots__ = ("awaiting", "callbacks", "condition", "delivering", "progress", "waiters", "watchers")
+
+    def __init__(self) -> None:
+        self.condition: threading.Condition | None = None
+        self.waiters: list[Any] = []
+        self.watchers: list[Callable[[Any], object]] = []
+        self.callbacks: list[Callable[[Any], object]] = []
+        self.awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self.delivering = False
+        self.progress: Progress | None = None
+
+
+class Gate:
+    """One thread's wait for one future: a watcher that opens a lock."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def __call__(self, future: object) -> None:
+        """Lets the waiting thread go on."""
+        self._lock.release()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Waits; False when `timeout` seconds (None: for ever) did not suffice."""
+        if timeout is None:
+            return self._lock.acquire()
+        return self._lock.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX))
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread.
+
+    asyncio takes longer to import than all of taskmesh, and where nobody has imported it no loop can run.
+    """
+    loaded = sys.modules.get("asyncio")
+    loop: asyncio.AbstractEventLoop | None = loaded._get_running_loop() if loaded else None
+    return loop
+
+
+def wake(awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]) -> None:
+    """Wakes everything that awaits, with one call for each loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for loop, waiter in awaiting:
+        loops.setdefault(loop, []).append(waiter)
+    for loop, waiters in loops.items():
+        with suppress(RuntimeError):  # closed meanwhile: nobody awaits there any more
+            loop.call_soon_threadsafe(_set_all, waiters)
+
+
+def _set_all(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)

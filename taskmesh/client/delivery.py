@@ -1,0 +1,46 @@
+"""The delivery thread: where the user's done-callbacks run, in order and never in the port's thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+
+class Delivery:
+    """A queue of jobs and the one thread that does them in order; the thread starts with the first job."""
+
+    def __init__(self, name: str = "taskmesh-delivery") -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def put(self, jobs: Iterable[Callable[[], object]]) -> None:
+        """Queues jobs, which must not raise; does nothing after `close`."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
+                    self._thread.start()
+        for job in jobs:
+            self._jobs.put(job)
+
+    def close(self, timeout: float | None) -> None:
+        """Lets the thread end when it has done what is queued, and waits up to `timeout` seconds for that."""
+        with self._lock:
+            self._closed, thread = True, self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            self._jobs.put(None)
+            thread.join(timeout)
+        elif thread is threading.current_thread():
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # what it holds must not wait for the next one

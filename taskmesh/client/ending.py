@@ -1,0 +1,128 @@
+"""How a batch of futures ends: states under one lock, then everybody who waits is told, outside it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED
+from dataclasses import dataclass
+from typing import Any
+
+from taskmesh.attendance import wake
+from taskmesh.client.delivery import Delivery
+from taskmesh.future import ERROR, RAW, TaskFuture
+from taskmesh.wire.messages import DoneRun, Failed
+
+_PATIENCE_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a future ends with: its state, what `result()` makes the value of, and where it comes from."""
+
+    state: str
+    content: Any = None
+    origin: DoneRun | Failed | None = None
+    form: int = RAW
+
+
+CANCELLED = Outcome(CANCELLED_AND_NOTIFIED)
+
+
+def broken(error: BaseException) -> Outcome:
+    """The outcome of a future whose task will never be heard of."""
+    return Outcome(FINISHED, error, None, ERROR)
+
+
+def outcome_of(record: Failed) -> Outcome:
+    """The outcome that a hub's record tells."""
+    return CANCELLED if record.kind == "cancelled" else Outcome(FINISHED, record, record)
+
+
+class Ending:
+    """Futures that end together: `add` them with the table's lock held, `announce` after it is released.
+
+    A future that has a condition (concurrent.futures' wait() or as_completed() has looked at it) changes its
+    state only while that is held: they count on it. The condition may be held by somebody who runs user code,
+    so the port's thread does not wait for it long.
+    """
+
+    __slots__ = ("_delivery", "_ended", "_guarded")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self._ended: list[TaskFuture[Any]] = []
+        self._guarded: list[tuple[TaskFuture[Any], Outcome]] = []
+
+    def add(self, future: TaskFuture[Any], outcome: Outcome) -> None:
+        """Ends a pending future that the caller has taken out of the table."""
+        extras = future._extras
+        if extras is not None:
+            if extras.condition is not None:
+                self._guarded.append((future, outcome))
+                return
+            extras.delivering = bool(extras.callbacks)
+            self._ended.append(future)
+        settle(future, outcome)
+
+    def announce(self) -> None:
+        """Tells everybody; never blocks for long."""
+        for future, outcome in self._guarded:
+            condition = future._condition
+            if condition.acquire(timeout=_PATIENCE_S):
+                try:
+                    self._end_guarded(future, outcome)
+                finally:
+                    condition.release()
+                self._ended.append(future)
+            else:
+                threading.Thread(
+                    target=self._end_later, args=(future, outcome), name="taskmesh-end", daemon=True
+                ).start()
+        if self._ended:
+            self._tell(self._ended)
+
+    def _end_later(self, future: TaskFuture[Any], outcome: Outcome) -> None:
+        with future._condition:
+            self._end_guarded(future, outcome)
+        self._tell([future])
+
+    def _end_guarded(self, future: TaskFuture[Any], outcome: Outcome) -> None:
+        with future._batch.table.lock:
+            extras = future._attendance()
+            extras.delivering = bool(extras.callbacks)
+            settle(future, outcome)
+        for waiter in extras.waiters:
+            if outcome.state is CANCELLED_AND_NOTIFIED:
+                waiter.add_cancelled(future)
+            elif isinstance(outcome.origin, DoneRun):
+                waiter.add_result(future)
+            else:
+                waiter.add_exception(future)
+        future._condition.notify_all()
+
+    def _tell(self, ended: list[TaskFuture[Any]]) -> None:
+        awaiting = []
+        deliveries = []
+        for future in ended:
+            extras = future._extras
+            if extras is None:
+                continue
+            for watcher in extras.watchers:
+                watcher(future)
+            awaiting += extras.awaiting
+            extras.watchers, extras.awaiting = [], []
+            if extras.delivering:
+                deliveries.append(future._deliver)
+        if awaiting:
+            wake(awaiting)
+        if deliveries:
+            self._delivery.put(deliveries)
+
+
+def settle(future: TaskFuture[Any], outcome: Outcome) -> None:
+    """Sets the future's final state, which readers look at first and without a lock: so it is set last."""
+    if outcome.state is FINISHED:  # a cancelled one keeps its arguments until the port has drained it
+        future._content = outcome.content
+        future._origin = outcome.origin
+        future._form = outcome.form
+    future._state = outcome.state

@@ -1,0 +1,353 @@
+"""The pending table: every task of one client that has no outcome yet. Submitters put in, the port ends.
+
+`put` is the hot path and takes no lock: each of its steps is one atomic operation, in an order that the
+port's `drain` and `resolve` can meet at any point. Everything else holds `lock`, once for a whole batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures._base import FINISHED, PENDING
+from typing import TYPE_CHECKING, Any
+
+from taskmesh.attendance import running_loop, wake
+from taskmesh.client.acceptance import Acceptance
+from taskmesh.client.delivery import Delivery
+from taskmesh.client.ending import CANCELLED, Ending, Outcome, broken, outcome_of, settle
+from taskmesh.config import ClientConfig
+from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
+from taskmesh.future import RAW, Batch, TaskFuture
+from taskmesh.ports import SubmitPort
+from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
+from taskmesh.wire.payload import Payload
+
+if TYPE_CHECKING:
+    import asyncio
+
+_WEIGHTY = 256
+"""Payloads up to this many bytes are bounded well enough by the number of tasks; larger ones are counted."""
+
+_new = object.__new__
+
+
+class PendingTable:
+    """The client's tasks without an outcome; a port's OutcomeSink and its futures' Keeper.
+
+    Attributes:
+        lock: guards everything but `put`; reentrant, since a signal handler or a finalizer may call in.
+        client: the client id.
+        refusal: why nothing is taken any more, None while the mesh is open.
+        decoding: results that a thread is rebuilding, see TaskFuture.
+    """
+
+    def __init__(self, limits: ClientConfig, delivery: Delivery) -> None:
+        self.lock = threading.RLock()
+        self.client = 0
+        self.refusal: BaseException | None = None
+        self.decoding: dict[int, list[Any]] = {}
+        self._port: SubmitPort | None = None
+        self._limits = limits
+        self._delivery = delivery
+        self._pending: dict[int, TaskFuture[Any]] = {}
+        self._dirty: list[Batch] = []
+        self._next = itertools.count(1).__next__
+        self._ceiling = limits.max_pending  # the highest seq that may be pending now
+        self._weights: dict[int, int] = {}
+        self._weight = 0
+        self._specs_sent: set[int] = set()
+        self._acceptance = Acceptance()
+        self._changed = threading.Condition(self.lock)
+        self._watching = 0
+        self._awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+    def attach(self, port: SubmitPort) -> None:
+        """Names the port that drains this table."""
+        self.client = port.client
+        self._port = port
+
+    # --- the submitters' side
+
+    def put(self, batch: Batch, payload: Payload) -> TaskFuture[Any]:
+        """Adds a task and makes its future; waits while the table is full.
+
+        Raises:
+            QueueFull: it is full, and an event loop runs in this thread.
+            MeshClosed: nothing is taken any more; or ForkedMeshError, or what broke the port.
+        """
+        seq = self._next()
+        if seq > self._ceiling or len(payload) > _WEIGHTY:
+            seq = self._admit(seq, len(payload))
+        future: TaskFuture[Any] = _new(TaskFuture)
+        future._seq = seq
+        future._batch = batch
+        future._content = payload
+        future._extras = None
+        future._state = PENDING
+        try:
+            self._pending[seq] = future
+            batch.queued.append(future)
+        finally:  # an interrupt may come here, but must not leave a queued task that nobody drains
+            if not batch.dirty:
+                batch.dirty = True
+                self._dirty.append(batch)
+            port = self._port
+            if port is not None and port.sleeping:
+                port.wake()
+        return future
+
+    def _admit(self, seq: int, size: int) -> int:
+        """Waits for room, then counts the payload; returns the seq to use."""
+        with self.lock:
+            if self.refusal is None and (seq > self._ceiling or self._weight >= self._limits.max_bytes):
+                self._skip(seq)
+                self._wait_for_room()
+                seq = self._next()
+            if self.refusal is not None:
+                self._skip(seq)
+                raise self.refusal
+            if size > _WEIGHTY:
+                self._weights[seq] = size
+                self._weight += size
+            return seq
+
+    def _skip(self, seq: int) -> None:
+        """This seq will never be a task."""
+        self._ceiling += 1
+        self._acceptance.add((seq,), self._oldest)
+
+    def _wait_for_room(self) -> None:
+        if running_loop() is not None:
+            limits = self._limits
+            raise QueueFull(
+                f"{len(self._pending)} tasks of {limits.max_pending} and {self._weight} bytes of "
+                f"{limits.max_bytes} are pending (client.max_pending, client.max_bytes): in an event loop "
+                "use `await mesh.asubmit()`, which waits for room"
+            )
+        self._wait(lambda: not self.full, None)
+
+    @property
+    def full(self) -> bool:
+        """Whether `put` would have to wait."""
+        limits = self._limits
+        return len(self._pending) >= limits.max_pending or self._weight >= limits.max_bytes
+
+    def room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
+        """What to await before `put` is tried again; None when there is room (or never will be)."""
+        with self.lock:
+            if not self.full or self.refusal is not None:
+                return None
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._awaiting.append((loop, waiter))
+            return waiter
+
+    # --- waiting and giving up
+
+    def flush(self, timeout: float | None) -> None:
+        """Waits until the hub has confirmed every task submitted so far.
+
+        Raises:
+            TimeoutError: not within `timeout` seconds. Or what broke the port.
+        """
+        with self.lock:
+            last = max(list(self._pending), default=0)
+            if not self._wait(lambda: self._acceptance.to >= last or not self._pending, timeout):
+                raise TimeoutError(f"the hub has not confirmed every task within {timeout:g} s")
+            if self.refusal is not None:
+                raise self.refusal
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Waits until no task is pending; False when `timeout` seconds did not suffice."""
+        with self.lock:
+            return self._wait(lambda: not self._pending, timeout)
+
+    def _wait(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
+        """Waits, lock held, for a change that makes the predicate true, or for the end of the mesh."""
+        if self._dirty and self._port is not None and self._port.sleeping:
+            self._port.wake()  # an interrupted submit may have left it asleep
+        self._watching += 1
+        try:
+            return self._changed.wait_for(lambda: self.refusal is not None or predicate(), timeout)
+        finally:
+            self._watching -= 1
+
+    def cancel(self, futures: Iterable[TaskFuture[Any]]) -> int:
+        """Gives tasks up; returns how many of them were still pending."""
+        ending = Ending(self._delivery)
+        with self.lock:
+            seqs = [future._seq for future in futures if self._take(future, CANCELLED, ending)]
+            if seqs:
+                self._acceptance.add(seqs, self._oldest)
+                self._release(seqs)
+        ending.announce()
+        if seqs and self._port is not None:
+            self._port.cancel(seqs)
+        return len(seqs)
+
+    def cancel_all(self) -> int:
+        """Gives every task up."""
+        return self.cancel(list(self._pending.values()))
+
+    def refuse(self, reason: BaseException | None = None) -> None:
+        """Takes nothing any more, and ends what is pending with the reason (default: MeshClosed)."""
+        ending = Ending(self._delivery)
+        with self.lock:
+            if self.refusal is None:
+                self.refusal = reason or MeshClosed("this mesh is closed: open a new one")
+            self._ceiling = -1
+            taken = list(self._pending.values())
+            outcome = broken(self.refusal)
+            self._release([future._seq for future in taken if self._take(future, outcome, ending)])
+        ending.announce()
+
+    def forked(self) -> None:
+        """In a forked child: whoever held the lock is not here; every future ends with ForkedMeshError."""
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self.decoding = {}
+        self._port = None
+        self._ceiling = -1
+        self.refusal = ForkedMeshError(
+            "this mesh belongs to the parent process: open one here, after the fork"
+        )
+        outcome = broken(self.refusal)
+        for future in self._pending.values():
+            future._extras = None
+            settle(future, outcome)
+        self._pending.clear()
+
+    def _take(self, future: TaskFuture[Any], outcome: Outcome, ending: Ending) -> bool:
+        """Ends the future if it is pending; lock held."""
+        if self._pending.pop(future._seq, None) is None:
+            return False
+        ending.add(future, outcome)
+        return True
+
+    def _release(self, seqs: Sequence[int]) -> None:
+        """Tasks are pending no more: their room is free; lock held."""
+        for seq in seqs:
+            self._weight -= self._weights.pop(seq, 0)
+        self._free(len(seqs))
+
+    def _free(self, count: int) -> None:
+        self._ceiling += count
+        if self._watching:
+            self._changed.notify_all()
+        if self._awaiting:
+            awaiting, self._awaiting = self._awaiting, []
+            wake(awaiting)
+
+    # --- the futures' side
+
+    def is_accepted(self, seq: int) -> bool:
+        """Whether the hub has confirmed the task."""
+        return seq in self._acceptance
+
+    def attend(self, future: TaskFuture[Any]) -> None:
+        """Turns a future away that came in while the mesh was closing."""
+        if self.refusal is not None and self._pending.pop(future._seq, None) is not None:
+            settle(future, broken(self.refusal))
+
+    # --- the port's side
+
+    @property
+    def queued(self) -> bool:
+        """Something waits for `drain()`."""
+        return bool(self._dirty)
+
+    def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Takes what has been submitted since the last drain, with the specs that are new in it."""
+        specs: list[tuple[int, Spec]] = []
+        runs: list[Run] = []
+        taken = self._dirty[: len(self._dirty)]
+        del self._dirty[: len(taken)]
+        for batch in taken:
+            batch.dirty = False  # first: what is queued from here on makes it dirty again
+            futures = batch.queued[: len(batch.queued)]
+            del batch.queued[: len(futures)]
+            if futures:
+                runs.append(_run(batch, futures, again=False))
+                if batch.number not in self._specs_sent:
+                    self._specs_sent.add(batch.number)
+                    specs.append((batch.number, batch.spec))
+        return specs, runs
+
+    def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Rebuilds unfinished tasks (of those given, or all drained ones), `again=True`, with their specs."""
+        with self.lock:
+            if seqs is None:
+                undrained = {future._seq for batch in list(self._dirty) for future in list(batch.queued)}
+                futures = [future for future in list(self._pending.values()) if future._seq not in undrained]
+            else:
+                futures = [future for seq in seqs if (future := self._pending.get(seq)) is not None]
+            batches: dict[Batch, list[TaskFuture[Any]]] = {}
+            for future in futures:
+                batches.setdefault(future._batch, []).append(future)
+            specs = {batch.number: batch.spec for batch in batches}
+            return list(specs.items()), [_run(batch, own, again=True) for batch, own in batches.items()]
+
+    def accepted(self, seqs: Sequence[int]) -> None:
+        """These tasks are in the hub's ledger. Repeats are harmless."""
+        if seqs:
+            with self.lock:
+                self._acceptance.add(seqs, self._oldest)
+                if self._watching:
+                    self._changed.notify_all()
+
+    def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
+        """These tasks have ended. Tasks that are unknown, cancelled or resolved already are skipped."""
+        ending = Ending(self._delivery)
+        with self.lock:
+            count = 0
+            pop = self._pending.pop
+            for run in done:
+                count += len(run.seqs)
+                for seq, payload in zip(run.seqs, run.payloads):  # noqa: B905  a check for each batch costs more
+                    future = pop(seq, None)
+                    if future is None:
+                        count -= 1
+                    elif future._extras is None:
+                        future._content = payload
+                        future._origin = run
+                        future._form = RAW
+                        future._state = FINISHED
+                    else:
+                        ending.add(future, Outcome(FINISHED, payload, run))
+            for record in failed:
+                future = pop(record.seq, None)
+                if future is not None:
+                    count += 1
+                    ending.add(future, outcome_of(record))
+            if self._weights:
+                for seq in itertools.chain((record.seq for record in failed), *(run.seqs for run in done)):
+                    self._weight -= self._weights.pop(seq, 0)
+            if count:
+                self._free(count)
+        ending.announce()
+
+    def notice(self, progress: list[Progress]) -> None:
+        """News of running tasks."""
+        with self.lock:
+            for news in progress:
+                future = self._pending.get(news.seq)
+                if future is not None:
+                    future._attendance().progress = news
+
+    def broken(self, error: BaseException) -> None:
+        """The port cannot go on: every pending future fails with `error`, and so does every later submit."""
+        self.refuse(error)
+
+    def _oldest(self) -> int:
+        return min(list(self._pending), default=self._acceptance.to + 1)
+
+
+def _run(batch: Batch, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
+    return Run(
+        batch.number,
+        batch.group,
+        [future._seq for future in futures],
+        [future._content for future in futures],
+        batch.key,
+        again,
+    )

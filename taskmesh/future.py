@@ -1,0 +1,367 @@
+"""TaskFuture: a concurrent.futures.Future that costs next to nothing until somebody waits for it.
+
+What a Future makes when it is born (a condition, two lists) is made here when it is first asked for. The rule
+that keeps this sound: whoever takes a task out of the pending table ends its future, under the table's lock;
+a future that has a condition is ended while that is held too, as concurrent.futures' own functions expect.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+from taskmesh import ids
+from taskmesh.attendance import Attendance, Gate, running_loop
+from taskmesh.errors import TaskMeshError
+from taskmesh.outcome import TaskState, end_state, error_of, noted
+from taskmesh.wire.messages import CALL, DoneRun, Failed, Progress, Spec
+from taskmesh.wire.payload import loads, loads_chunk_result
+
+T = TypeVar("T")
+
+_log = logging.getLogger("concurrent.futures")
+
+RAW: Final = 0
+VALUE: Final = 1
+ERROR: Final = 2
+"""What `_content` of a finished future is: a payload or a Failed, a value, an exception."""
+
+
+class Keeper(Protocol):
+    """What a future asks of the pending table it stands in."""
+
+    lock: threading.RLock
+    client: int
+    decoding: dict[int, list[Any]]
+
+    def is_accepted(self, seq: int) -> bool:
+        """Whether the hub has confirmed the task."""
+        ...
+
+    def cancel(self, futures: Iterable[TaskFuture[Any]]) -> int:
+        """Gives tasks up; returns how many were still pending."""
+        ...
+
+    def attend(self, future: TaskFuture[Any]) -> None:
+        """Somebody is about to wait for a pending future: the last chance to say that it would be in vain."""
+        ...
+
+
+class Batch:
+    """What tasks of one spec and group share, and those of them that wait for the next drain."""
+
+    __slots__ = ("dirty", "group", "key", "number", "queued", "spec", "table")
+
+    def __init__(self, table: Keeper, number: int, spec: Spec, group: int = 0, key: str = "") -> None:
+        self.table = table
+        self.number = number
+        self.spec = spec
+        self.group = group
+        self.key = key
+        self.queued: list[TaskFuture[Any]] = []
+        self.dirty = False
+
+
+class TaskFuture(Future[T]):
+    """The outcome of a submitted task: a `concurrent.futures.Future` that can also be awaited.
+
+    `wait`, `as_completed`, callbacks, `asyncio.wrap_future` work as with any other Future. A result stays
+    bytes until somebody asks for it, and is rebuilt once, in the thread that asks. Callbacks run in the
+    mesh's delivery thread, in order; cancelling an `await` cancels the task.
+    """
+
+    __slots__ = ("_batch", "_content", "_extras", "_form", "_origin", "_seq", "_state")
+
+    _batch: Batch
+    _content: Any
+    _extras: Attendance | None
+    _form: int
+    _origin: DoneRun | Failed | None
+    _seq: int
+    _state: str
+
+    def __init__(self) -> None:
+        raise TypeError("a TaskFuture comes from submit()")
+
+    def result(self, timeout: float | None = None) -> T:
+        """The task's return value; waits up to `timeout` seconds for it.
+
+        Raises:
+            TimeoutError: not done in time. CancelledError: cancelled. Else the task's own exception, or a
+                TaskError that says how it ended.
+        """
+        if self._state is not FINISHED:
+            timeout = self._wait_for_end(timeout)
+        form = self._form
+        if form is not VALUE:
+            if form is not ERROR:
+                form = self._decode(timeout)
+            if form is ERROR:
+                try:
+                    raise self._content
+                finally:
+                    del self  # the exception's frames must not keep the future that keeps the exception
+        value: T = self._content
+        return value
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The exception that `result()` would raise, None when there is a value; waits like `result()`."""
+        if self._state is not FINISHED:
+            timeout = self._wait_for_end(timeout)
+        error: BaseException | None = self._content if self._decode(timeout) is ERROR else None
+        return error
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._state is PENDING:
+            loop = running_loop()
+            if loop is None:
+                raise RuntimeError("a TaskFuture is awaited in an asyncio event loop; elsewhere use result()")
+            waiter = loop.create_future()
+            with self._batch.table.lock:
+                extras = self._attendance()
+                if self._state is PENDING:
+                    extras.awaiting.append((loop, waiter))
+                else:
+                    waiter.set_result(None)
+            try:
+                yield from waiter
+            except BaseException:  # asyncio's CancelledError
+                self.cancel()
+                raise
+        if self._state is not FINISHED:
+            raise sys.modules["asyncio"].CancelledError
+        return self.result()
+
+    def cancel(self) -> bool:
+        """Gives the task up, running or not. True when the future is cancelled now, at once and for good."""
+        if self._state is PENDING:
+            self._batch.table.cancel((self,))
+        return self._state is CANCELLED_AND_NOTIFIED
+
+    def cancelled(self) -> bool:
+        """Whether the task was given up."""
+        return self._state is CANCELLED_AND_NOTIFIED
+
+    def running(self) -> bool:
+        """Whether the task is known to have started and not known to have ended."""
+        extras = self._extras
+        return self._state is PENDING and extras is not None and extras.progress is not None
+
+    def done(self) -> bool:
+        """Whether there is an outcome."""
+        return self._state is not PENDING
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Calls `fn(future)` at the end: in the mesh's delivery thread, or here and now when that is past."""
+        with self._batch.table.lock:
+            extras = self._attendance()
+            if self._state is PENDING or extras.delivering:
+                extras.callbacks.append(fn)
+                return
+        self._call(fn)
+
+    @property
+    def task_id(self) -> str:
+        """The task's id, 32 hexadecimal digits."""
+        return ids.text_of(ids.task_id(self._batch.table.client, self._seq))
+
+    @property
+    def state(self) -> TaskState:
+        """Where the task stands, as far as is known here."""
+        if self._state is FINISHED:
+            return end_state(self._origin)
+        if self._state is CANCELLED_AND_NOTIFIED:
+            return TaskState.CANCELLED
+        if self.running():
+            return TaskState.RUNNING
+        return TaskState.QUEUED if self.accepted else TaskState.PENDING
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the hub has confirmed that the task is in its ledger (or ended)."""
+        return self._state is FINISHED or self._batch.table.is_accepted(self._seq)
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt that gave the outcome or runs now, from 1; 0 while there is none."""
+        news = self._news
+        return news.attempt if news is not None else 0
+
+    @property
+    def worker(self) -> str:
+        """The pool and slot that gave the outcome or run the task now, empty while there is none."""
+        news = self._news
+        return news.worker if news is not None else ""
+
+    @property
+    def progress(self) -> tuple[float, float] | None:
+        """(done, total) as last told by `current_task().progress()`; total 0 when unknown. None before."""
+        extras = self._extras
+        told = extras.progress if extras is not None else None
+        return None if told is None or told.total < 0 else (told.done, told.total)
+
+    @property
+    def traceback_text(self) -> str:
+        """The traceback of the task's exception as printed on the worker, else empty."""
+        return self._origin.traceback if self._state is FINISHED and isinstance(self._origin, Failed) else ""
+
+    @property
+    def _news(self) -> DoneRun | Failed | Progress | None:
+        if self._state is FINISHED:
+            return self._origin
+        return self._extras.progress if self._extras is not None else None
+
+    def __repr__(self) -> str:
+        return f"<TaskFuture {self._label} {self.state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a TaskFuture cannot be pickled: pass its result() to the task")
+
+    # --- for concurrent.futures' own functions, which look inside
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]  # they only read it
+        with self._batch.table.lock:
+            extras = self._attendance()
+            if extras.condition is None:
+                extras.condition = threading.Condition()
+            return extras.condition
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        with self._batch.table.lock:
+            return self._attendance().waiters
+
+    @property
+    def _done_callbacks(self) -> list[Any]:
+        with self._batch.table.lock:
+            return self._attendance().callbacks
+
+    @property
+    def _result(self) -> T | None:  # type: ignore[override]
+        return self._content if self._state is FINISHED and self._decode(None) is VALUE else None
+
+    @property
+    def _exception(self) -> BaseException | None:  # type: ignore[override]
+        return self._content if self._state is FINISHED and self._decode(None) is ERROR else None
+
+    def _get_snapshot(self) -> tuple[bool, bool, T | None, BaseException | None]:
+        """What asyncio asks for from Python 3.14 on: done, cancelled, result, exception."""
+        if self._state is FINISHED:
+            return True, False, self._result, self._exception
+        cancelled = self._state is CANCELLED_AND_NOTIFIED
+        return cancelled, cancelled, None, None
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Not for callers: a mesh ends its futures itself."""
+        raise InvalidStateError("a mesh ends its futures itself")
+
+    def set_result(self, result: T) -> None:
+        """Not for callers: a mesh ends its futures itself."""
+        raise InvalidStateError("a mesh ends its futures itself")
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Not for callers: a mesh ends its futures itself."""
+        raise InvalidStateError("a mesh ends its futures itself")
+
+    # --- for the pending table, the delivery thread and the gatherings
+
+    def _attendance(self) -> Attendance:
+        """The attendance list, with the table's lock held; a mesh that is closed ends the future by this."""
+        extras = self._extras
+        if extras is None:
+            extras = self._extras = Attendance()
+            if self._state is PENDING:
+                self._batch.table.attend(self)
+        return extras
+
+    def _watch(self, watcher: Callable[[TaskFuture[Any]], None]) -> bool:
+        """Has `watcher(self)` called at the end, by the port's thread; False when that is past."""
+        with self._batch.table.lock:
+            extras = self._attendance()
+            if self._state is PENDING:
+                extras.watchers.append(watcher)
+            return self._state is PENDING
+
+    def _unwatch(self, watcher: Callable[[TaskFuture[Any]], None]) -> None:
+        with self._batch.table.lock:
+            extras = self._attendance()  # a new list: the port's thread may be going through the old one
+            extras.watchers = [other for other in extras.watchers if other is not watcher]
+
+    def _wait_for_end(self, timeout: float | None) -> float | None:
+        """Waits; returns what is left of the time. Raises TimeoutError or CancelledError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        gate = Gate()
+        if self._watch(gate) and not gate.wait(timeout):
+            self._unwatch(gate)
+            if self._state is PENDING:
+                raise TimeoutError(f"{self._label} was not done within {timeout:g} s")
+        if self._state is not FINISHED:
+            raise CancelledError
+        return None if deadline is None else deadline - time.monotonic()
+
+    def _decode(self, timeout: float | None) -> int:
+        """Makes the value or exception of what came, once; returns which of the two it is.
+
+        A thread's turn at it is a list in `table.decoding`, put there in one atomic step; threads that come
+        later add gates to it and wait.
+        """
+        batch = self._batch
+        turns = batch.table.decoding
+        turn: list[Any] = [threading.get_ident()]
+        while turns.setdefault(self._seq, turn) is not turn:
+            self._wait_for_turn(turns.get(self._seq, turn), timeout)
+        form = self._form
+        try:
+            if form is RAW:
+                if self._origin.__class__ is DoneRun:
+                    load = loads if batch.spec.kind == CALL else loads_chunk_result
+                    self._content, form = load(self._content, what="the result"), VALUE
+                else:
+                    self._content, form = error_of(self._content, self._label), ERROR
+        except Exception as error:  # noqa: BLE001  whatever the user's unpickling raises is the outcome
+            self._content, form = noted(error, self._label, self._origin), ERROR
+        finally:  # interrupted, it is still RAW: the next one may try again
+            self._form = form
+            del turns[self._seq]
+            for gate in turn[1:]:
+                gate(self)
+        return form
+
+    def _wait_for_turn(self, turn: list[Any], timeout: float | None) -> None:
+        if turn[0] == threading.get_ident():
+            if self._batch.table.decoding.get(self._seq) is turn:
+                raise TaskMeshError(f"the result of {self._label} asks for itself while it is being rebuilt")
+            return
+        gate = Gate()
+        turn.append(gate)
+        if self._batch.table.decoding.get(self._seq) is turn and not gate.wait(timeout):
+            raise TimeoutError(f"{self._label}: another thread is still rebuilding its result")
+
+    @property
+    def _label(self) -> str:
+        return f"{self._batch.spec.name} {self.task_id}"
+
+    def _call(self, fn: Callable[[Future[T]], object]) -> None:
+        try:
+            fn(self)
+        except Exception:  # noqa: BLE001  as concurrent.futures does
+            _log.exception("exception calling callback for %r", self)
+
+    def _deliver(self) -> None:
+        """Runs the callbacks, those that are added meanwhile too; the delivery thread's part."""
+        while True:
+            with self._batch.table.lock:
+                extras = self._attendance()
+                callbacks, extras.callbacks = extras.callbacks, []
+                if not callbacks:
+                    extras.delivering = False
+                    return
+            for fn in callbacks:
+                self._call(fn)

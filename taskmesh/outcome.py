@@ -1,0 +1,113 @@
+"""What the end of a task means to its caller: the final state, and the exception that a record tells of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from taskmesh.errors import (
+    FunctionUnavailable,
+    SerializationError,
+    TaskExpired,
+    TaskLost,
+    TaskMeshError,
+    TaskTimeout,
+    WorkerCrashed,
+)
+from taskmesh.wire.exceptions import load_exception
+from taskmesh.wire.messages import DoneRun, Failed, SlotFailure
+
+
+class TaskState(StrEnum):
+    """Where a task stands, as far as its client knows. The last six are final."""
+
+    PENDING = "pending"
+    """Submitted; the hub has not confirmed it yet."""
+    QUEUED = "queued"
+    """In the hub's ledger."""
+    RUNNING = "running"
+    """Known to have started."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    DEAD = "dead"
+    """Given up after it had crashed its worker too often."""
+    LOST = "lost"
+    """At most once, and its worker vanished: it may have run or not."""
+
+
+_ENDS = {
+    "crash": TaskState.DEAD,
+    "oom": TaskState.DEAD,
+    "expired": TaskState.EXPIRED,
+    "lost": TaskState.LOST,
+    "cancelled": TaskState.CANCELLED,
+}
+
+_ERRORS: dict[str, tuple[type[TaskMeshError], str]] = {
+    "function": (FunctionUnavailable, "the worker could not load the task's function"),
+    "argument": (SerializationError, "the worker could not rebuild an argument"),
+    "result": (SerializationError, "the result cannot be pickled"),
+    "hard_timeout": (TaskTimeout, "killed: it ran longer than its hard_timeout"),
+    "crash": (WorkerCrashed, "its worker process died while running it"),
+    "oom": (WorkerCrashed, "its worker process was killed for want of memory"),
+    "expired": (TaskExpired, "it had not started when its `expires` was over"),
+    "lost": (TaskLost, 'its worker vanished, and acks="early" forbids a second attempt: it may have run'),
+}
+
+
+def end_state(origin: DoneRun | Failed | None) -> TaskState:
+    """The final state of a task with this outcome."""
+    if isinstance(origin, Failed):
+        return _ENDS.get(origin.kind, TaskState.FAILED)
+    return TaskState.SUCCEEDED if isinstance(origin, DoneRun) else TaskState.FAILED
+
+
+def noted(error: BaseException, task: str, origin: DoneRun | Failed | None) -> BaseException:
+    """The error, with a note that says which task it is about and where that ran."""
+    attempt, worker = (origin.attempt, origin.worker) if origin is not None else (0, "")
+    error.add_note(_origin_note(task, attempt, worker))
+    return error
+
+
+def error_of(failed: Failed, task: str) -> BaseException:
+    """The exception of a task that did not succeed, with notes on where and how often it was tried.
+
+    Args:
+        failed: the hub's record.
+        task: name and id of the task, for people.
+    """
+    return _error(failed, task=task, worker=failed.worker, attempt=failed.attempt, history=failed.history)
+
+
+def item_error(failure: SlotFailure, task: str, run: DoneRun) -> BaseException:
+    """The exception of one item of a chunk that was otherwise run to its end."""
+    return _error(failure, task=task, worker=run.worker, attempt=run.attempt, history=())
+
+
+def _error(
+    record: Failed | SlotFailure, *, task: str, worker: str, attempt: int, history: Sequence[str]
+) -> BaseException:
+    known = _ERRORS.get(record.kind)
+    if known is None:
+        error = load_exception(
+            record.type_name,
+            record.text,
+            record.traceback,
+            record.pickled,
+            task=task,
+            worker=worker,
+            attempt=attempt,
+        )
+    else:
+        kind, summary = known
+        error = kind(f"{task}: {record.text or summary}")
+        error.add_note(_origin_note(task, attempt, worker))
+    for line in history:
+        error.add_note(f"earlier: {line}")
+    return error
+
+
+def _origin_note(task: str, attempt: int, worker: str) -> str:
+    return f"task {task}, attempt {attempt}, worker {worker or 'unknown'}"
