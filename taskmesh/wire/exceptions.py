@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
-from taskmesh.errors import RemoteError
+from taskmesh.errors import RemoteError, TaskMeshError
 from taskmesh.wire.values import PASS, class_name, decode, encode, error_text
 
 MAX_TRACEBACK: Final = 64 << 10
@@ -26,7 +26,7 @@ _OURS: Final = (_PACKAGE + os.sep, _PACKAGE + "_workers" + os.sep)
 _ASYNCIO: Final = os.path.join(os.path.dirname(traceback.__file__), "asyncio") + os.sep
 
 
-class RemoteTraceback(Exception):  # noqa: N818 -- it is a traceback
+class RemoteTraceback(TaskMeshError):
     """The `__cause__` of a task's exception: its text is the traceback as it was on the worker."""
 
     def __init__(self, text: str) -> None:
@@ -41,8 +41,8 @@ def dumps_exception(exc: BaseException) -> tuple[str, str, str, bytes]:
     """An exception as (type name, text, traceback text, pickle).
 
     The traceback leaves out taskmesh's own frames. The pickle is empty when the exception does not survive a
-    round trip in this process, is larger than MAX_PICKLED, or is no `Exception` (SystemExit, KeyboardInterrupt:
-    the caller's process must not end because a task's did).
+    round trip in this process, is larger than MAX_PICKLED, or is no `Exception` (SystemExit and its kind: the
+    caller's process must not end because a task's did).
     """
     name = class_name(type(exc))
     try:
@@ -85,6 +85,12 @@ def load_exception(
     return exc
 
 
+def _alike(copy: BaseException, exc: BaseException) -> bool:
+    """Whether a copy is worth sending: of the same class, and no note is lost."""
+    notes = getattr(copy, "__notes__", ())
+    return type(copy) is type(exc) and all(note in notes for note in getattr(exc, "__notes__", ()))
+
+
 # --- pickles ----------------------------------------------------------------------------------------------
 
 
@@ -95,7 +101,7 @@ def _pickled(exc: BaseException) -> bytes:
     for form in (_as_it_is, _without_init, _without_attributes):
         try:
             data = encode(form(exc, 0), None)
-            if len(data) <= MAX_PICKLED and type(_built(decode(data))) is type(exc):
+            if len(data) <= MAX_PICKLED and _alike(_built(decode(data)), exc):
                 return data
         except PASS:
             raise
@@ -121,11 +127,11 @@ class _Plan:
     def build(self) -> BaseException:
         """The exception: its class's __new__ and its built-in ancestor's __init__, never its own __init__."""
         if self.members:
-            group = BaseExceptionGroup.__new__(self.cls, self.args[0], [_built(part) for part in self.members])
-            group.__dict__.update(self.state)
-            return group
-        exc: BaseException = _native(self.cls).__new__(self.cls, *self.args)
-        _native(self.cls).__init__(exc, *self.args)
+            args: tuple[Any, ...] = (self.args[0], [_built(part) for part in self.members])
+        else:
+            args = self.args
+        exc: BaseException = _native(self.cls).__new__(self.cls, *args)
+        _native(self.cls).__init__(exc, *args)
         exc.__dict__.update(self.state)
         return exc
 
@@ -147,33 +153,32 @@ def _as_it_is(exc: BaseException, depth: int) -> Any:
 
 
 def _without_init(exc: BaseException, depth: int) -> Any:
-    return _plan(exc, depth, dict)
+    if isinstance(exc, BaseExceptionGroup):  # the next form does those; both would double the work per level
+        raise TypeError("a group is taken apart")
+    return _Plan(type(exc), _native(type(exc)).__reduce__(exc)[1], vars(exc), [])
 
 
 def _without_attributes(exc: BaseException, depth: int) -> Any:
-    return _plan(exc, depth, _picklable)
-
-
-def _plan(exc: BaseException, depth: int, keep: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
-    state = keep(vars(exc))
+    state = _picklable(vars(exc))
     if not isinstance(exc, BaseExceptionGroup):
         return _Plan(type(exc), _native(type(exc)).__reduce__(exc)[1], state, [])
     if depth >= _MAX_DEPTH:
         raise RecursionError("an exception group nested too deeply")
-    members = [_member(member, depth + 1, keep) for member in exc.exceptions]
+    members = [_member(member, depth + 1) for member in exc.exceptions]
     return _Plan(type(exc), (exc.message,), state, members)
 
 
-def _member(exc: BaseException, depth: int, keep: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def _member(exc: BaseException, depth: int) -> Any:
     """A group's member: itself, its plan, or at least what it was."""
-    for form in (exc, _plan(exc, depth, keep)):
+    for form in (_as_it_is, _without_init, _without_attributes):
         try:
-            _built(decode(encode(form, None)))
+            plan = form(exc, depth)
+            if _alike(_built(decode(encode(plan, None))), exc):
+                return plan
         except PASS:
             raise
         except BaseException:  # noqa: BLE001, S112 -- the next form may do
             continue
-        return form
     return RemoteError(error_text(exc, MAX_TEXT), class_name(type(exc)))
 
 
@@ -190,8 +195,8 @@ def _picklable(state: dict[str, Any]) -> dict[str, Any]:
         except BaseException:  # noqa: BLE001
             lost.append(name)
     if lost:
-        notes = kept.get("__notes__", [])
-        kept["__notes__"] = [*notes, f"its attributes that cannot be pickled stayed behind: {', '.join(lost)}"]
+        note = f"its attributes that cannot be pickled stayed behind: {', '.join(lost)}"
+        kept["__notes__"] = [*kept.get("__notes__", []), note]
     return kept
 
 

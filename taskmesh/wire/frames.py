@@ -1,49 +1,67 @@
-"""Messages to ZeroMQ frames and back. Imports no pickle: the hub uses it.
+"""Messages to ZeroMQ frames, slot messages to a socketpair's, and back. Imports no pickle: the hub uses it.
 
-A message is one frame; when payloads are Blobs their parts follow as further frames, in order.
+A message is one frame, msgpack: a map with its tag first, then the fields in the order of the struct, so that
+a lane's frames begin with epoch, session and lane_seq. Where payloads are Blobs, an extension of code 1 stands
+in their place, a list of (size, flag) for each part, and the parts follow as further frames in the same order.
+On a socketpair a file descriptor for each Blob goes along instead.
+
+What comes off a socket is never trusted: decoders raise RemoteProtocolError, whatever the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
-from taskmesh.errors import RemoteProtocolError
+from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.wire import messages as m
-from taskmesh.wire.blob import Blob, Buffer
+from taskmesh.wire.blob import BYTES, Blob, Buffer, layout_of
 
 Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool
 
+_T = TypeVar("_T")
+
 _BLOB = 1
+_KINDS = {bytes, Blob}
 _PACK = msgspec.msgpack.Encoder()
 _LAYOUT = msgspec.msgpack.Decoder(list[tuple[int, int]])
 
 
-class _HasBlob(Exception):
+def spec_number(spec: m.Spec) -> int:
+    """A spec's number: a digest of its bytes, 63 bits, the same for every client and hub."""
+    return int.from_bytes(blake2b(_PACK.encode(spec), digest_size=8).digest()) >> 1
+
+
+# --- messages to bytes ------------------------------------------------------------------------------------
+
+
+class _HasBlob(LocalProtocolError):
     """Internal: the message has a Blob, so one frame is not enough."""
 
 
-def _refuse(obj: object) -> object:
+def _found(obj: object) -> NoReturn:
     if isinstance(obj, Blob):
         raise _HasBlob
-    raise TypeError(f"{type(obj).__name__} cannot be part of a message")
+    raise LocalProtocolError(f"a {type(obj).__name__} cannot be part of a message")
 
 
-_PLAIN = msgspec.msgpack.Encoder(enc_hook=_refuse)
+_PLAIN = msgspec.msgpack.Encoder(enc_hook=_found)
 
 
-def _encode(message: Any) -> tuple[bytes, list[Blob]]:
+def _encode(message: object) -> tuple[bytes, list[Blob]]:
     try:
         return _PLAIN.encode(message), []
     except _HasBlob:
         pass
     blobs: list[Blob] = []
 
-    def placeholder(obj: object) -> object:
+    def placeholder(obj: object) -> msgspec.msgpack.Ext:
         if not isinstance(obj, Blob):
-            return _refuse(obj)
+            _found(obj)
         blobs.append(obj)
         return msgspec.msgpack.Ext(_BLOB, _PACK.encode([(size, flag) for _, size, flag in obj.layout]))
 
@@ -51,57 +69,180 @@ def _encode(message: Any) -> tuple[bytes, list[Blob]]:
 
 
 def encode(message: Message) -> list[Buffer]:
-    """A message as frames: [header], or [header, *parts of its Blobs]."""
+    """A message as frames: [header], or [header, *parts of its Blobs].
+
+    Raises:
+        LocalProtocolError: something in it cannot travel.
+    """
     header, blobs = _encode(message)
     return [header, *(part for blob in blobs for part in blob.parts)] if blobs else [header]
 
 
 def encode_local(message: m.SlotTasks | m.FromSlot) -> tuple[bytes, list[Blob]]:
-    """A message between supervisor and slot: its body, and the Blobs whose descriptors (`to_fd()`) go along in order."""
+    """A message between supervisor and slot: its body, and the Blobs whose `to_fd()` go along, in order.
+
+    Raises:
+        LocalProtocolError: something in it cannot travel.
+    """
     return _encode(message)
 
 
-class Decoder:
-    """Frames to messages of one direction."""
+# --- bytes to messages ------------------------------------------------------------------------------------
+
+
+class Decoder(Generic[_T]):
+    """Frames to the messages of one direction. Thread-safe."""
 
     def __init__(self, union: Any) -> None:
         self._union = union
         self._plain = msgspec.msgpack.Decoder(union)
 
-    def decode(self, frames: Sequence[Any]) -> Any:
-        """The message in these frames (anything with a buffer).
+    def decode(self, frames: Sequence[Any]) -> _T:
+        """The message in these frames: bytes, or anything with a buffer, which its Blobs keep alive.
 
         Raises:
             RemoteProtocolError: they are not a message of this direction.
         """
         try:
             if len(frames) == 1:
-                return self._plain.decode(frames[0])
-            rest = iter(frames[1:])
-
-            def blob(code: int, data: memoryview) -> Blob:
-                pairs = _LAYOUT.decode(data)
-                return Blob.from_parts([memoryview(next(rest)) for _ in pairs], [flag for _, flag in pairs[1:]])
-
-            return msgspec.msgpack.Decoder(self._union, ext_hook=blob).decode(frames[0])
+                return self._checked(self._plain.decode(frames[0]))
+            return self._checked(self._with_parts(frames))
+        except RemoteProtocolError:
+            raise
         except Exception as error:
-            raise RemoteProtocolError(f"malformed message: {error}") from error
+            raise RemoteProtocolError(f"a malformed message: {error}") from error
 
-    def decode_local(self, body: Buffer, fds: Sequence[int]) -> Any:
-        """The message in a slot socket's frame; takes over the descriptors that came with it."""
-        rest = iter(fds)
+    def _with_parts(self, frames: Sequence[Any]) -> Any:
+        rest = iter(frames[1:])
 
-        def blob(code: int, data: memoryview) -> Blob:
-            pairs = _LAYOUT.decode(data)
-            from taskmesh.wire.blob import layout_of
-            return Blob.from_fd(next(rest), layout_of([p[0] for p in pairs], [p[1] for p in pairs]))
+        def make(sizes: list[int], flags: list[int]) -> Blob:
+            parts: list[Buffer] = []
+            for size in sizes:
+                frame = next(rest, None)
+                part = frame if type(frame) is bytes else memoryview(frame or b"")
+                if len(part) != size:
+                    raise RemoteProtocolError(f"a part of {len(part)} bytes where {size} were announced")
+                parts.append(part)
+            return Blob.from_parts(parts, flags[1:])
 
-        return msgspec.msgpack.Decoder(self._union, ext_hook=blob).decode(body)
+        message = self._with_blobs(frames[0], make)
+        if next(rest, None) is not None:
+            raise RemoteProtocolError("more frames than the header announces")
+        return message
+
+    def decode_local(self, body: Buffer, descriptors: Iterable[int]) -> _T:
+        """The message in a body off the socketpair; owns the descriptors that came with it from now on.
+
+        Raises:
+            RemoteProtocolError: they are not a message of this direction; the descriptors are closed.
+        """
+        waiting = list(reversed(list(descriptors)))
+
+        def make(sizes: list[int], flags: list[int]) -> Blob:
+            if not waiting:
+                raise RemoteProtocolError("a payload without its descriptor")
+            return Blob.from_fd(waiting.pop(), layout_of(sizes, flags))
+
+        try:
+            message = self._checked(self._with_blobs(body, make) if waiting else self._plain.decode(body))
+            if waiting:
+                raise RemoteProtocolError("more descriptors than the message announces")
+        except RemoteProtocolError:
+            raise
+        except Exception as error:
+            raise RemoteProtocolError(f"a malformed message: {error}") from error
+        else:
+            return message
+        finally:
+            for descriptor in waiting:
+                os.close(descriptor)
+
+    def _with_blobs(self, header: Any, make: Callable[[list[int], list[int]], Blob]) -> Any:
+        def hook(code: int, data: memoryview) -> Blob:
+            if code != _BLOB:
+                raise RemoteProtocolError(f"an extension of unknown code {code}")
+            layout = _LAYOUT.decode(data)
+            sizes, flags = [size for size, _ in layout], [flag for _, flag in layout]
+            if not layout or min(sizes) < 0 or min(flags) < 0 or max(flags) > BYTES:
+                raise RemoteProtocolError("a payload's layout makes no sense")
+            return make(sizes, flags)
+
+        return msgspec.msgpack.Decoder(self._union, ext_hook=hook).decode(header)
+
+    def _checked(self, message: Any) -> _T:
+        """The message, if it also keeps the rules that its types do not tell."""
+        check = _CHECKS.get(type(message))
+        if check is not None:
+            check(message)
+        return message  # type: ignore[no-any-return]
 
 
-from_client = Decoder(m.ClientMessage)
-to_client = Decoder(m.ToClient)
-from_pool = Decoder(m.PoolMessage)
-to_pool = Decoder(m.ToPool)
-to_slot = Decoder(m.SlotTasks)
-from_slot = Decoder(m.FromSlot)
+def _check_payloads(payloads: list[Any]) -> None:
+    if not _KINDS.issuperset(map(type, payloads)):
+        raise RemoteProtocolError("a payload that is neither bytes nor a Blob")
+
+
+def _check_counters(seqs: list[int]) -> None:
+    # Counters are half of a task id: a negative one would reach into the other half.
+    if seqs and min(seqs) < 0:
+        raise RemoteProtocolError("a negative task counter")
+
+
+def _check_runs(runs: Iterable[m.Run | m.LaneRun | m.DoneRun]) -> None:
+    for run in runs:
+        if len(run.seqs) != len(run.payloads):
+            raise RemoteProtocolError(f"{len(run.seqs)} tasks with {len(run.payloads)} payloads")
+        _check_payloads(run.payloads)
+        _check_counters(run.seqs)
+
+
+def _check_outcomes(message: m.Results | m.Deliver) -> None:
+    _check_runs(message.done)
+    _check_counters([failed.seq for failed in message.failed])
+
+
+def _check_results(message: m.Results) -> None:
+    _check_outcomes(message)
+    _check_held(message.returned)
+
+
+def _check_held(held: Iterable[m.Held]) -> None:
+    for line in held:
+        _check_counters(line.seqs)
+
+
+def _check_segments(message: m.SlotResults) -> None:
+    for segment in message.done:
+        _check_payloads(segment.payloads)
+
+
+_CHECKS: dict[type, Callable[[Any], None]] = {
+    m.Submit: lambda message: _check_runs(message.runs),
+    m.CancelTasks: lambda message: _check_counters(message.seqs),
+    m.Deliver: _check_outcomes,
+    m.Hello: lambda message: _check_held(message.inventory),
+    m.Results: _check_results,
+    m.Beat: lambda message: _check_counters([line.seq for line in message.running]),
+    m.Tasks: lambda message: _check_runs(message.runs),
+    m.Cancel: lambda message: _check_held(message.tasks),
+    m.SlotTasks: lambda message: _check_runs(message.runs),
+    m.SlotResults: _check_segments,
+}
+
+from_client: Decoder[m.ClientMessage] = Decoder(m.ClientMessage)
+"""Client to hub, on the gateway."""
+
+to_client: Decoder[m.ToClient] = Decoder(m.ToClient)
+"""Hub to client, on the gateway."""
+
+from_pool: Decoder[m.PoolMessage] = Decoder(m.PoolMessage)
+"""Pool to hub, on the collector."""
+
+to_pool: Decoder[m.ToPool] = Decoder(m.ToPool)
+"""Hub to pool, on lanes and control."""
+
+to_slot: Decoder[m.SlotTasks] = Decoder(m.SlotTasks)
+"""Supervisor to slot."""
+
+from_slot: Decoder[m.FromSlot] = Decoder(m.FromSlot)
+"""Slot to supervisor."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
-from taskmesh.errors import TaskTimeout
+from taskmesh.errors import SerializationError, TaskMeshError, TaskTimeout
 from taskmesh.wire.blob import SMALL, Buffer
 
 PASS: Final = (KeyboardInterrupt, TaskTimeout)
@@ -39,7 +39,7 @@ GLOBAL: Final = b"\x93\x94"
 """In every pickle that imports something (STACK_GLOBAL, MEMOIZE): one without it can always be rebuilt."""
 
 
-class WrongPython(Exception):
+class WrongPython(SerializationError):
     """The bytes hold code of another Python minor version."""
 
 
@@ -106,7 +106,7 @@ def encode_plain(value: object, buffers: list[memoryview] | None) -> bytes | Non
     return None
 
 
-class LargeBuffer(Exception):
+class LargeBuffer(TaskMeshError):
     """A buffer came up that has to travel out of band."""
 
 
