@@ -4,106 +4,102 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from taskmesh.errors import TaskMeshError
 
 
+def _nothing(done: float, total: float) -> None:
+    """Where nobody listens for progress."""
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
 class TaskContext:
-    """The attempt that is running: made when asked for, so that a task which never asks pays nothing.
+    """The attempt that is running; made when it is asked for, so that a task which never asks pays nothing.
 
     Attributes:
         id: the task id, 32 hexadecimal digits. name, queue: the task's.
         attempt: counts from 1.
         deadline: when the soft limit strikes, on `time.monotonic()`'s scale; None without a limit.
+        report, ask: how progress is told and cancellation is learnt; for those who run tasks.
     """
 
-    __slots__ = ("_cancelled", "_report", "attempt", "deadline", "id", "name", "queue")
-
-    def __init__(
-        self,
-        *,
-        id: str,
-        name: str,
-        attempt: int,
-        queue: str = "default",
-        deadline: float | None = None,
-        report: Callable[[float, float], None] | None = None,
-        cancelled: Callable[[], bool] | None = None,
-    ) -> None:
-        self.id = id
-        self.name = name
-        self.attempt = attempt
-        self.queue = queue
-        self.deadline = deadline
-        self._report = report
-        self._cancelled = cancelled
+    id: str
+    name: str
+    attempt: int
+    queue: str = "default"
+    deadline: float | None = None
+    report: Callable[[float, float], None] = field(default=_nothing, repr=False)
+    ask: Callable[[], bool] = field(default=_never, repr=False)
 
     @property
     def cancelled(self) -> bool:
         """Whether the task has been cancelled and should end soon; a process slot is killed instead."""
-        return self._cancelled is not None and self._cancelled()
+        return self.ask()
 
     @property
     def remaining(self) -> float | None:
-        """Seconds until the deadline (not below 0), None without one."""
+        """Seconds until the deadline, not below 0; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def progress(self, done: float, total: float = 0.0) -> None:
-        """Tells the submitter how far the task is: `done` of `total` (0 when unknown). News, may be lost.
+        """Tells the submitter that `done` of `total` (0 when unknown) is done. Mere news: some may be lost.
 
         Raises:
-            TaskMeshError: `done` or `total` is negative.
+            TaskMeshError: `done` or `total` is negative or not a number.
         """
-        if done < 0 or total < 0:
-            raise TaskMeshError(f"progress(done, total) takes numbers >= 0, not ({done!r}, {total!r})")
-        if self._report is not None:
-            self._report(float(done), float(total))
+        try:
+            if done >= 0 and total >= 0:
+                self.report(float(done), float(total))
+                return
+        except TypeError:
+            pass
+        raise TaskMeshError(f"progress(done, total) takes numbers >= 0, not ({done!r}, {total!r})")
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose lines name the task; to stderr unless the worker's code has configured logging."""
-        return _TaskLog(_logger(), {"task": self})
-
-    def __repr__(self) -> str:
-        return f"<TaskContext {self.name} {self.id} attempt {self.attempt}>"
+        """A logger whose lines name the task: to stderr, unless the worker's code has set up logging."""
+        logger = logging.getLogger("taskmesh.task")
+        if not logger.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
+        return _TaskLog(logger, {"task": self.name, "id": self.id, "attempt": self.attempt})
 
 
 class _TaskLog(logging.LoggerAdapter[logging.Logger]):
-    def process(self, msg: object, kwargs):  # type: ignore[no-untyped-def]
-        task = self.extra["task"]  # type: ignore[index]
-        return f"[{task.name} {task.id} #{task.attempt}] {msg}", kwargs
+    """Puts the task before every line, and into the record's attributes."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        extra = dict(self.extra or {})
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **{f"task_{key}": extra[key] for key in extra}}
+        return f"[{extra['task']} {extra['id']} #{extra['attempt']}] {msg}", kwargs
 
 
-def _logger() -> logging.Logger:
-    logger = logging.getLogger("taskmesh.task")
-    if not logger.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        logger.addHandler(handler)
-        if logger.level == logging.NOTSET:
-            logger.setLevel(logging.INFO)
-    return logger
-
-
-_source: Callable[[], TaskContext | None] | None = None
+_sources: list[Callable[[], TaskContext | None]] = []
 _bound: ContextVar[TaskContext | None] = ContextVar("taskmesh_task", default=None)
 
 
 def install(source: Callable[[], TaskContext | None] | None) -> None:
-    """Says how this process finds out what it is running: a slot calls it once, with None to take it back.
+    """Says how this process finds out what it is running; a slot calls it once. None takes it back.
 
     `source` returns None while no task runs.
     """
-    global _source
-    _source = source
+    _sources[:] = [] if source is None else [source]
 
 
 @contextmanager
 def running(context: TaskContext) -> Iterator[TaskContext]:
-    """Makes `context` the current task of this thread or asyncio task (inline meshes, thread slots)."""
+    """Makes `context` the current task of this thread or asyncio task: for inline meshes and thread slots."""
     token = _bound.set(context)
     try:
         yield context
@@ -118,8 +114,8 @@ def current_task() -> TaskContext:
         TaskMeshError: called outside a task.
     """
     context = _bound.get()
-    if context is None and _source is not None:
-        context = _source()
+    if context is None and _sources:
+        context = _sources[0]()
     if context is None:
-        raise TaskMeshError("current_task() was called outside a task; call it in code that a mesh runs")
+        raise TaskMeshError("current_task() was called outside a task: call it in code that a mesh runs")
     return context

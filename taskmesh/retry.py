@@ -57,7 +57,7 @@ class Retry:
         on: exception classes that are retried. never: classes that are not, even when in `on`.
         backoff: seconds before the first retry. factor: growth of the wait from one retry to the next.
         max_backoff: upper bound of the wait, in seconds.
-        jitter: choose the wait at random between half of it and all of it, so that retries do not come in herds.
+        jitter: choose the wait at random between half of it and all of it: retries must not come in herds.
 
     Raises:
         ConfigError: a field has a value that cannot be used.
@@ -82,7 +82,8 @@ class Retry:
             raise ConfigError(f"Retry(factor=) must be >= 1, not {self.factor!r}: waits must not shrink")
         if self.max_backoff < self.backoff:
             raise ConfigError(
-                f"Retry(max_backoff={self.max_backoff:g}) is below backoff={self.backoff:g}; raise one or lower the other"
+                f"Retry(max_backoff={self.max_backoff:g}) is below backoff={self.backoff:g}: "
+                "raise the one or lower the other"
             )
         if not isinstance(self.jitter, bool):
             raise ConfigError(f"Retry(jitter=) is True or False, not {self.jitter!r}")

@@ -209,8 +209,8 @@ def _import_problem(module: str, error: BaseException) -> str:
         top = module.partition(".")[0]
         return (
             f"the worker's {_PYTHON} finds no module {error.name!r} on its sys.path ({', '.join(shown)}"
-            f"{more}). Cure: install {error.name.partition('.')[0]} on the worker, or start the worker where it "
-            f"is found (PYTHONPATH, `taskmesh worker {module}`), or call "
+            f"{more}). Cure: install {error.name.partition('.')[0]} on the worker, or start the worker where "
+            f"it is found (PYTHONPATH, `taskmesh worker {module}`), or call "
             f"taskmesh.wire.code.register_by_value({top}) in the client"
         )
     return (

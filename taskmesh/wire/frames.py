@@ -1,9 +1,9 @@
 """Messages to ZeroMQ frames, slot messages to a socketpair's, and back. Imports no pickle: the hub uses it.
 
-A message is one frame, msgpack: a map with its tag first, then the fields in the order of the struct, so that
-a lane's frames begin with epoch, session and lane_seq. Where payloads are Blobs, an extension of code 1 stands
-in their place, a list of (size, flag) for each part, and the parts follow as further frames in the same order.
-On a socketpair a file descriptor for each Blob goes along instead.
+A message is one frame, msgpack: a map with its tag first, then the fields in the order of the struct, so a
+lane's frames begin with epoch, session and lane_seq. Where payloads are Blobs, an extension of code 1 stands
+in their place, a list of (size, flag) for each part; the parts follow as further frames in the same order. On
+a socketpair a file descriptor for each Blob goes along instead.
 
 What comes off a socket is never trusted: decoders raise RemoteProtocolError, whatever the bytes.
 """
