@@ -1,7 +1,7 @@
 """What waits in the hub for a lane: by route, then priority, then round-robin over groups, then FIFO.
 
-A route is a queue name with the tags a pool must have. Entries are hints: a task that was cancelled or adopted
-stays in its deque and is passed over when its turn comes, so leaving a queue costs nothing.
+A route is a queue name with the tags a pool must have. Entries are hints: a task that was cancelled or
+adopted stays in its deque and is passed over when its turn comes, so leaving a queue costs nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The client machine: how a remote client's submissions reach the ledger and its outcomes come back, once each.
+"""The client machine: how a client's submissions reach the ledger and its outcomes come back, once each.
 
-The pending table (futures, or their stand-ins in a simulation) keeps every task until it is resolved, so that the
-machine can submit all of them again to a hub that has lost its memory.
+The pending table (futures, or their stand-ins in a simulation) keeps every task until it is resolved, so that
+the machine can submit all of them again to a hub that has lost its memory.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +17,10 @@ from taskmesh.wire import messages as m
 
 MAX_SUBMIT = 2000
 """Tasks in one Submit: a hub that is full refuses little at a time."""
+MAX_QUESTIONS = 100
+"""Queries and commands kept until a hub is there to answer them."""
+
+Question = m.Query | m.Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class ClientMachine:
         self._busy_until = 0.0
         self._delivered = 0
         self._early: set[int] = set()
+        self._questions: deque[Question] = deque(maxlen=MAX_QUESTIONS)
 
     def handle(self, event: object, now: float) -> list[object]:
         """Takes in one event; returns what is to be done, in order."""
@@ -89,8 +94,7 @@ class ClientMachine:
             case Queued(specs=specs, runs=runs):
                 self._queue(specs, runs, now, out)
             case Ask(message=message):
-                if self.open:
-                    out.append(Send(message))
+                self._ask(message, now, out)
             case ev.LinkLost():
                 self._lost(now, out)
             case ev.Tick():
@@ -107,7 +111,8 @@ class ClientMachine:
             return self._hello_at
         times = [self._beat_at, self._heard + self.config.patience]
         if self._unacked:
-            times.append(max(self._moved + self.config.resend, self._busy_until))
+            busy = self._busy_until > self._moved
+            times.append(self._busy_until if busy else self._moved + self.config.resend)
         return min(times)
 
     @property
@@ -121,7 +126,7 @@ class ClientMachine:
         self._heard = now
         match message:
             case m.Deliver():
-                self._deliver(message, out)
+                self._deliver(message, now, out)
             case m.Accepted(number=number):
                 self._accepted(number, now, out)
             case m.ClientWelcome():
@@ -129,44 +134,52 @@ class ClientMachine:
             case m.Busy(retry_after=retry_after):
                 self._busy_until = now + retry_after
             case m.NeedSpec(number=number, specs=specs):
-                submit = self._unacked.get(number)
-                if submit is not None:
-                    submit.specs = self._pending.specs_of(specs)
-                    self._send_from(number, out)
-            case m.ClientRefused(reason=reason):
-                if reason:
-                    self.refused = reason
-                    out.append(Tell(message))
-                elif self.open:
-                    self._lost(now, out)
+                self._complete(number, specs, out)
+            case m.ClientRefused():
+                self._refused(message, now, out)
             case m.Notice() | m.Answer():
                 out.append(Tell(message))
 
+    def _complete(self, number: int, specs: list[int], out: list[object]) -> None:
+        """The hub lacks these specs: this Submit again, with them."""
+        submit = self._unacked.get(number)
+        if submit is not None:
+            submit.specs = self._pending.specs_of(specs)
+            self._send_from(number, out)
+
+    def _refused(self, refused: m.ClientRefused, now: float, out: list[object]) -> None:
+        if refused.reason:
+            self.refused = refused.reason
+            out.append(Tell(refused))
+        elif self.open:
+            self._lost(now, out)
+
     def _welcome(self, welcome: m.ClientWelcome, now: float, out: list[object]) -> None:
-        if self.open and welcome.epoch == self.epoch:
+        if self.open:
             return
         same = welcome.known and welcome.epoch == self.epoch
-        former, self.epoch = self.epoch, welcome.epoch
+        first_time = not self.epoch
+        self.epoch = welcome.epoch
         self.open = True
         self._beat = welcome.beat
         self._beat_at = now + self._beat
         self._moved = now
-        if same:
+        if same or first_time:
             self._send_from(0, out)
-            return
+        else:
+            self._start_over(now, out)
+        out += [Send(question) for question in self._questions]
+        self._questions.clear()
+
+    def _start_over(self, now: float, out: list[object]) -> None:
+        """The hub knows nothing of this session: everything unresolved is submitted again."""
         self._delivered = 0
         self._early.clear()
-        first_time = not former
-        unsent = [run for submit in self._unacked.values() for run in submit.runs] if first_time else []
         self._unacked.clear()
-        if first_time:
-            specs = self._pending.specs_of(sorted({run.spec for run in unsent}))
-            runs = unsent
-        else:
-            lost = self._pending.lose_early()
-            if lost:
-                out.append(Resolve([], lost))
-            specs, runs = self._pending.pending_runs()
+        lost = self._pending.lose_early()
+        if lost:
+            out.append(Resolve([], lost))
+        specs, runs = self._pending.pending_runs()
         out.append(Send(self._hello()))
         self._queue(specs, runs, now, out)
 
@@ -180,8 +193,11 @@ class ClientMachine:
         if seqs:
             out.append(Accept(seqs))
 
-    def _deliver(self, deliver: m.Deliver, out: list[object]) -> None:
+    def _deliver(self, deliver: m.Deliver, now: float, out: list[object]) -> None:
+        if not self.open:
+            return
         if deliver.epoch != self.epoch:
+            self._lost(now, out)
             return
         number = deliver.number
         if number > self._delivered and number not in self._early:
@@ -194,6 +210,20 @@ class ClientMachine:
             out.append(Send(m.ResultAck(self.epoch, self._delivered)))
 
     # --- submitting ---------------------------------------------------------------------------------------
+
+    def _ask(self, message: Question | m.CancelTasks | m.ClientBye, now: float, out: list[object]) -> None:
+        match message:
+            case m.CancelTasks(seqs=seqs):
+                if self.open and self._unacked:
+                    out.append(Send(message))  # a hub that is full takes no Submit: this makes room
+                self._moved = now if not self._unacked else self._moved
+                self._close([], [], seqs)
+                if self.open:
+                    self._send_from(self._next - 1, out)
+            case m.Query() | m.Command() if not self.open:
+                self._questions.append(message)
+            case _ if self.open:
+                out.append(Send(message))
 
     def _queue(
         self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], now: float, out: list[object]
@@ -215,12 +245,15 @@ class ClientMachine:
         if self.open and self._next > first:
             self._send_from(first, out)
 
-    def _close(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run]) -> None:
-        self._unacked[self._next] = m.Submit(self._next, specs, runs)
+    def _close(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], cancels: Sequence[int] = ()) -> None:
+        self._unacked[self._next] = m.Submit(self._next, specs, runs, list(cancels))
         self._next += 1
 
     def _send_from(self, number: int, out: list[object]) -> None:
-        out += [Send(submit) for key, submit in self._unacked.items() if key >= number]
+        for key, submit in self._unacked.items():
+            if key >= number:
+                submit.epoch = self.epoch
+                out.append(Send(submit))
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -235,10 +268,12 @@ class ClientMachine:
         if now - self._heard >= self.config.patience:
             self._lost(now, out)
             return
-        waits = self._busy_until if self._busy_until > self._moved else self._moved + self.config.resend
-        if self._unacked and now >= waits:
+        busy = self._busy_until > self._moved
+        if self._unacked and now >= (self._busy_until if busy else self._moved + self.config.resend):
             self._moved = now
             self._busy_until = 0.0
+            if not busy:
+                out.append(Send(self._hello()))  # it states which Submit comes first: that may have been lost
             self._send_from(0, out)
         if now >= self._beat_at:
             self._beat_at = now + self._beat

@@ -18,7 +18,9 @@ class ClientSession:
 
     Attributes:
         submitted: last Submit number in the ledger. credit: bytes it will hold unacknowledged; 0 = embedded.
-        size: bytes of outcomes kept for it. present: it has said hello and not vanished.
+        size: bytes of outcomes kept for it, unless it is embedded.
+        present: it was heard and has not vanished. greeted: it has answered the welcome of this session.
+        lost: it was silent for so long that what is bound to it has been cancelled.
     """
 
     def __init__(self, client: int, epoch: int, now: float) -> None:
@@ -29,6 +31,8 @@ class ClientSession:
         self.submitted = 0
         self.heard = now
         self.present = True
+        self.greeted = False
+        self.lost = False
         self.size = 0
         self._epoch = epoch
         self._number = 0
@@ -46,10 +50,14 @@ class ClientSession:
 
     def done(self, run: DoneRun) -> None:
         """Keeps successes for the next delivery."""
+        if self.credit:
+            self.size += size_of(run)
         self._done.append(run)
 
     def failed(self, failure: Failed) -> None:
         """Keeps a bad end for the next delivery."""
+        if self.credit:
+            self.size += size_of_failure(failure)
         self._failed.append(failure)
 
     def deliveries(self, now: float) -> list[SendClient]:
@@ -68,7 +76,6 @@ class ClientSession:
                 self._moved = now
             self._sent.append((message.number, size, message))
             self._sent_size += size
-            self.size += size
             sends.append(SendClient(self.client, message))
         return sends
 
@@ -95,13 +102,23 @@ class ClientSession:
         size = taken = 0
         for run in self._done:
             taken += 1
-            size += sum(map(len, run.payloads)) + 32 * len(run.seqs)
+            size += size_of(run)
             if size > MAX_DELIVERY:
                 break
         done, self._done = self._done[:taken], self._done[taken:]
         failed: list[Failed] = []
         if not self._done:
             failed, self._failed = self._failed, []
-            size += sum(len(item.pickled) + len(item.traceback) + 200 for item in failed)
+            size += sum(map(size_of_failure, failed))
         self._number += 1
         return Deliver(self._epoch, self._number, done, failed), size
+
+
+def size_of(run: DoneRun) -> int:
+    """Bytes that a run of successes is counted for."""
+    return sum(map(len, run.payloads)) + 32 * len(run.seqs)
+
+
+def size_of_failure(failure: Failed) -> int:
+    """Bytes that a bad end is counted for."""
+    return len(failure.pickled) + len(failure.traceback) + 200

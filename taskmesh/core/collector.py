@@ -50,7 +50,7 @@ class Collector:
     # --- successes ----------------------------------------------------------------------------------------
 
     def done(self, run: DoneRun) -> None:
-        """Successes of one slot; the common case touches each record once and passes the lists on as they are."""
+        """Successes of one slot; the common case touches each record once and passes the lists on as is."""
         ledger = self._ledger
         tasks, base = ledger.tasks, run.client << SEQ_BITS
         counts = [0, 0, 0, 0]
@@ -158,8 +158,9 @@ class Collector:
 
     def failed(self, failure: Failed, session: int, now: float) -> None:
         """One attempt that did not succeed: ends the task, or sends it round again."""
-        record = self._ledger.tasks.get(failure.client << SEQ_BITS | failure.seq)
-        if record is None:
+        task = failure.client << SEQ_BITS | failure.seq
+        record = self._ledger.tasks.get(task)
+        if record is None or not self.is_owner(record, task):
             self.stale += 1
             self._unclaimed(failure)
             return
@@ -180,7 +181,8 @@ class Collector:
 
     def _erred(self, record: TaskRecord, failure: Failed, now: float) -> None:
         spec = record.spec.spec
-        again = failure.kind in RETRIED and record.errors < spec.max_retries and not record.spec.is_chunk
+        once = spec.acks == "early" or record.spec.is_chunk
+        again = failure.kind in RETRIED and record.errors < spec.max_retries and not once
         if not again or not (failure.retryable or failure.kind == "hard_timeout"):
             self.end(record, Cause.FAIL, failure)
             return
@@ -238,7 +240,7 @@ class Collector:
         base = held.client << SEQ_BITS
         for seq in reversed(held.seqs):
             record = self._ledger.tasks.get(base | seq)
-            if record is None:
+            if record is None or not self.is_owner(record, base | seq):
                 self._unclaimed(Held(held.client, held.attempt, [seq]))
             elif self.is_current(record, session, held.attempt):
                 record.returns += 1
@@ -269,11 +271,8 @@ class Collector:
         history = record.more().history
         if len(history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
             what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
-            history.append(
-                f"attempt {record.attempt - record.returns} on {failure.worker or '?'}: {failure.kind} {what}"[
-                    :300
-                ]
-            )
+            where = f"attempt {record.attempt - record.returns} on {failure.worker or '?'}"
+            history.append(f"{where}: {failure.kind} {what}"[:300])
 
 
 def jitter_of(task: int, times: int) -> float:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from taskmesh.wire import messages as m
 
-
 # --- hub --------------------------------------------------------------------------------------------------
 
 

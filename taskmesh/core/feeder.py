@@ -10,7 +10,7 @@ from collections import deque
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
 from taskmesh.core.slots import Piece, Slot, SlotState
-from taskmesh.wire.messages import Held, LaneRun, SlotTasks, Spec
+from taskmesh.wire.messages import DoneRun, Failed, Held, LaneRun, SlotTasks, Spec
 
 HORIZON = 0.020
 """Seconds of work a slot is handed ahead, at least."""
@@ -46,6 +46,15 @@ class Feeder:
         """Tasks that a slot did not start come before all others."""
         self.backlog.extendleft(reversed(pieces))
 
+    def forget(self, numbers: list[int]) -> None:
+        """Drops specs that none of the tasks here needs; the hub sends them again before their next use."""
+        used = {piece.run.spec for piece in self.backlog}
+        used.update(piece.run.spec for slot in self._slots.values() for piece in slot.pieces)
+        for number in numbers:
+            if number not in used:
+                self.specs.pop(number, None)
+                self.service.pop(number, None)
+
     def waiting(self) -> int:
         """How many tasks no slot has."""
         return sum(map(len, self.backlog))
@@ -57,7 +66,10 @@ class Feeder:
             piece = self.backlog[-1]
             taken = self.backlog.pop() if len(piece) <= count else piece.split_tail(count)
             count -= len(taken)
-            given.append(taken.held())
+            held = taken.held()
+            if self.doomed:
+                self.doomed.difference_update((held.client, seq, held.attempt) for seq in held.seqs)
+            given.append(held)
         return given
 
     def measured(self, spec: int, count: int, elapsed: float) -> None:
@@ -82,7 +94,7 @@ class Feeder:
         if not self.backlog:
             return []
         horizon = self.horizon
-        up = [slot for slot in self._slots.values() if slot.state is SlotState.UP and not slot.recalling]
+        up = [slot for slot in self._slots.values() if slot.takes_work]
         ready = [
             slot for slot in up if not slot.count or (not slot.quiet and self._load(slot, horizon) < horizon)
         ]
@@ -97,7 +109,7 @@ class Feeder:
                     handed.append(self._hand(slot, pieces, now))
                     if self._load(slot, horizon) < horizon:
                         still.append(slot)
-            if not still or len(still) == len(ready) and not self.backlog:
+            if not still:
                 break
             ready = still
         return handed
@@ -178,6 +190,22 @@ class Feeder:
         return HandOver(
             slot.number, SlotTasks(first, slot.generation, specs, [piece.part() for piece in pieces])
         )
+
+    # --- cancelled tasks ----------------------------------------------------------------------------------
+
+    def has_doomed(self, slot: Slot) -> bool:
+        """Whether a slot holds a task that has been cancelled."""
+        doomed = self.doomed
+        return any(
+            (piece.run.client, seq, piece.run.attempt) in doomed
+            for piece in slot.pieces
+            for seq in piece.run.seqs[piece.low : piece.high]
+        )
+
+    def spare(self, done: list[DoneRun], failed: list[Failed]) -> None:
+        """Cancelled tasks that were quicker need not be dropped any more."""
+        self.doomed.difference_update((run.client, seq, run.attempt) for run in done for seq in run.seqs)
+        self.doomed.difference_update((failure.client, failure.seq, failure.attempt) for failure in failed)
 
     # --- recall -------------------------------------------------------------------------------------------
 

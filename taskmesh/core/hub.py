@@ -8,11 +8,13 @@ from taskmesh.core.clients import ClientSession
 from taskmesh.core.collector import Collector
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.intake import Intake
+from taskmesh.core.invariants import check_hub
 from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
-from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.core.ventilator import Ventilator
+from taskmesh.core.views import Views
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
@@ -23,7 +25,8 @@ UNCLAIMED_LIMIT = 100_000
 class HubMachine:
     """Decides everything that a hub does; performs nothing.
 
-    The same events at the same times give the same actions. Call `handle` with a Tick no later than `deadline`.
+    The same events at the same times give the same actions. Call `handle` with a Tick no later than
+    `deadline`.
     """
 
     def __init__(self, config: HubConfig, now: float) -> None:
@@ -44,8 +47,16 @@ class HubMachine:
         self.ventilator = Ventilator(self.ledger, self.specs, config.epoch)
         self.ventilator.lanes = self.lanes
         self.intake = Intake(
-            config, self.ledger, self.specs, self.clients, self.collector, self.pools, self._claim, now
+            config,
+            self.ledger,
+            self.specs,
+            self.clients,
+            collector=self.collector,
+            pools=self.pools,
+            claim=self._claim,
+            started=now,
         )
+        self.views = Views(self.ledger, self.pools, self.intake, self.clients, config.epoch)
         self._unclaimed: dict[int, m.DoneRun] = {}
         self._started = now
         self._now = now
@@ -73,9 +84,7 @@ class HubMachine:
             case ev.LinksLost(pool=pool):
                 self.pools.links_lost(pool, now)
             case ev.ClientGone(client=client):
-                gone = self.clients.get(client)
-                if gone is not None:
-                    gone.present = False
+                self.intake.gone(client)
             case _:
                 raise TypeError(f"not an event of a hub: {event!r}")
         return self._finish(now)
@@ -83,11 +92,13 @@ class HubMachine:
     @property
     def deadline(self) -> float:
         """When a Tick is due at the latest."""
-        times = [self._now + self.config.stall / 2, self._sweep_at]
-        for when in (self.ledger.deadline, self.pools.deadline, self.ventilator.recall_deadline(self._now)):
-            if when is not None:
-                times.append(when)
-        return min(times)
+        times = (
+            self._now + self.config.stall / 2,
+            self._sweep_at,
+            self.ledger.deadline,
+            self.ventilator.recall_deadline(self._now),
+        )
+        return min(when for when in times if when is not None)
 
     def _finish(self, now: float) -> list[object]:
         if now >= self._sweep_at:
@@ -95,6 +106,9 @@ class HubMachine:
         self.ledger.due(now, self._expire)
         actions: list[object] = []
         for out in (self.pools.out, self.intake.out):
+            for action in out:
+                if isinstance(action, Record):
+                    self.views.remember(action, now)
             actions += out
             out.clear()
         actions += self.ventilator.dispatch(now)
@@ -171,7 +185,7 @@ class HubMachine:
         if session is None:
             self.intake.out.append(SendClient(client, m.ClientRefused()))
             return
-        session.heard, session.present = now, True
+        session.heard, session.present, session.lost, session.greeted = now, True, False, True
         match message:
             case m.Submit():
                 self.intake.submit(session, message, now)
@@ -180,13 +194,22 @@ class HubMachine:
                     session.acknowledged(number, now)
                     self.collector.news.add(client)
             case m.CancelTasks(seqs=seqs):
-                for seq in seqs:
-                    self.intake.cancel(client << SEQ_BITS | seq, quiet=True)
+                self.intake.give_up(client, seqs)
             case m.ClientBye(cancel=cancel):
                 self.intake.bye(session, cancel=cancel)
             case m.ClientBeat():
                 self.intake.out.append(SendClient(client, m.Accepted(session.submitted)))
                 self.collector.news.add(client)
+            case m.Query() | m.Command():
+                self._answer(client, message, now)
+
+    def _answer(self, client: int, question: m.Query | m.Command, now: float) -> None:
+        if isinstance(question, m.Query):
+            answer = self.views.answer(question, now)
+        else:
+            actions, answer = self.views.obey(question, now)
+            self.intake.out += actions
+        self.intake.out.append(SendClient(client, answer))
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -196,18 +219,17 @@ class HubMachine:
             session.heard += gap
 
     def _sweep(self, now: float) -> None:
-        """What need not be done for every event: leases, silent clients, deliveries to repeat, specs to forget."""
+        """What need not be done at once: leases, silent clients, deliveries to repeat, specs to forget."""
         config = self.config
         self._sweep_at = now + min(0.25, config.lease / 8)
         self.pools.check_leases(now)
         for session in list(self.clients.values()):
-            if session.credit and session.present and now - session.heard >= config.client_grace:
+            if session.credit and not session.lost and now - session.heard >= config.client_grace:
                 self.intake.lost(session)
             resend = session.resend_deadline
             if resend is not None and now >= resend:
                 self.intake.out += session.again(now)
-            if not session.present and now - session.heard >= config.result_ttl:
-                self.intake.bye(session, cancel=True)
+        self.intake.forget_absent(now)
         if now - self._started > 3 * config.lease:
             self._unclaimed.clear()
             self.pools.adoptable.clear()
@@ -253,7 +275,7 @@ class HubMachine:
     def _keep_unclaimed(self, report: m.DoneRun | m.Failed | m.Held) -> None:
         """A report on a task unknown here: after a restart its client may still come for it.
 
-        Successes are kept. After anything else the pool does not hold the task any more: it will be sent again.
+        Successes are kept. After anything else the pool does not hold it any more: it will be sent again.
         """
         seqs = [report.seq] if isinstance(report, m.Failed) else report.seqs
         task = report.client << SEQ_BITS | seqs[0]
@@ -272,36 +294,8 @@ class HubMachine:
 
     def snapshot(self) -> dict[str, object]:
         """A view in plain data: counts by state, pools, clients."""
-        by_state = dict.fromkeys((state.name for state in State), 0)
-        for record in self.ledger.tasks.values():
-            by_state[record.state.name] += 1
-        return {
-            "epoch": self.config.epoch,
-            "accepted": self.ledger.accepted,
-            "finished": self.ledger.finished,
-            "tasks": by_state,
-            "bytes": self.ledger.size,
-            "pools": [self.pool_view(lane) for lane in self.lanes.values()],
-            "refused": dict(self.pools.refused),
-            "clients": [
-                {"client": f"{session.client:016x}", "name": session.name, "present": session.present}
-                for session in self.clients.values()
-            ],
-        }
+        return self.views.status(self._now)
 
-    def pool_view(self, lane: Lane) -> dict[str, object]:
-        """One pool in plain data."""
-        return {
-            "pool": lane.pool,
-            "session": lane.session,
-            "state": lane.state.value,
-            "slots": lane.slots,
-            "busy": lane.busy_slots,
-            "outstanding": lane.outstanding,
-            "queues": sorted(lane.queues),
-            "tags": sorted(lane.tags),
-            "host": lane.hello.host,
-            "pid": lane.hello.pid,
-            "python": lane.hello.python,
-            "heard": round(self._now - lane.heard, 3),
-        }
+    def check(self) -> None:
+        """Raises AssertionError when the machine's own books do not agree; for tests."""
+        check_hub(self)

@@ -10,8 +10,9 @@ class HubConfig:
     """Times in seconds, sizes in bytes.
 
     Attributes:
-        epoch: rises with every start of a hub. beat: between a pool's beats. lease: silence that ends a session.
-        links_grace: how long a pool whose links closed has to say Hello. silent_beats: then it gets no new work.
+        epoch: rises with every start of a hub. beat: between a pool's beats.
+        lease: silence that ends a session. silent_beats: silence after which a pool gets no new work.
+        links_grace: how long a pool whose links closed has to say Hello.
         client_grace: silence after which a client's on_client_loss="cancel" tasks are cancelled.
         result_ttl: how long an absent client's outcomes are kept; result_bytes: how much of them.
         stall: a gap in the hub's own time above this extends every lease by the gap.

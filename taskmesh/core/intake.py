@@ -27,6 +27,7 @@ class Intake:
         ledger: Ledger,
         specs: dict[int, SpecEntry],
         clients: dict[int, ClientSession],
+        *,
         collector: Collector,
         pools: PoolSessions,
         claim: Callable[[int], m.DoneRun | None],
@@ -48,17 +49,17 @@ class Intake:
         """A client opens its session or comes back: it gets a welcome and what it has not acknowledged."""
         config = self._config
         if hello.protocol != m.PROTOCOL:
-            reason = f"the hub speaks protocol {m.PROTOCOL}, this client {hello.protocol}: install the same taskmesh"
+            reason = f"the hub speaks protocol {m.PROTOCOL}, not {hello.protocol}: install the same taskmesh"
             self.out.append(SendClient(hello.client, m.ClientRefused(reason)))
             return
         session = self._clients.get(hello.client)
-        known = session is not None
+        known = session is not None and session.greeted
         if session is None:
             session = self._clients[hello.client] = ClientSession(hello.client, config.epoch, now)
             self._ledger.account(hello.client)
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
         session.submitted = max(session.submitted, hello.first - 1)
-        session.present, session.heard = True, now
+        session.present, session.lost, session.heard = True, False, now
         self.out.append(
             SendClient(
                 hello.client,
@@ -78,9 +79,17 @@ class Intake:
             self._clients.pop(session.client, None)
             self._ledger.forget_client(session.client)
 
+    def gone(self, client: int) -> None:
+        """The link says that nobody is there: an embedded client is gone for good, another may come back."""
+        session = self._clients.get(client)
+        if session is not None:
+            session.present = False
+            if not session.credit:
+                self.bye(session, cancel=True)
+
     def lost(self, session: ClientSession) -> None:
         """Nothing was heard from the client for long: tasks that are bound to it end."""
-        session.present = False
+        session.present, session.lost = False, True
         self.cancel_all(session.client, only_bound=True)
 
     def cancel_all(self, client: int, *, only_bound: bool) -> None:
@@ -89,11 +98,25 @@ class Intake:
             if not only_bound or record.spec.spec.on_client_loss == "cancel":
                 self.cancel(task, quiet=True)
 
+    def forget_absent(self, now: float) -> None:
+        """Forgets clients that have been away too long, the largest sooner when outcomes take too much room.
+
+        A client that comes back all the same submits again what it still waits for.
+        """
+        absent = [session for session in self._clients.values() if not session.present]
+        kept = sum(session.size for session in absent)
+        for session in sorted(absent, key=lambda session: -session.size):
+            if now - session.heard >= self._config.result_ttl or kept > self._config.result_bytes:
+                kept -= session.size
+                self.bye(session, cancel=True)
+
     # --- tasks --------------------------------------------------------------------------------------------
 
     def submit(self, session: ClientSession, submit: m.Submit, now: float) -> None:
         """Enters a batch whole or not at all, and acknowledges it."""
         number = submit.number
+        if submit.epoch not in (0, self._config.epoch):
+            return
         if number != session.submitted + 1:
             if number <= session.submitted:
                 self.out.append(SendClient(session.client, m.Accepted(session.submitted)))
@@ -105,24 +128,29 @@ class Intake:
         if missing:
             self.out.append(SendClient(session.client, m.NeedSpec(number, missing)))
             return
-        if not self._fits(session.client, submit):
+        if not self._fits(session, submit):
             self.out.append(SendClient(session.client, m.Busy(number, RETRY_BUSY)))
             return
         session.submitted = number
         for run in submit.runs:
             self._enter(session.client, run, now)
+        if submit.cancels:
+            self.give_up(session.client, submit.cancels)
         self.out.append(SendClient(session.client, m.Accepted(number)))
 
-    def _fits(self, client: int, submit: m.Submit) -> bool:
+    def _fits(self, session: ClientSession, submit: m.Submit) -> bool:
+        if not submit.runs:
+            return True
         config, ledger = self._config, self._ledger
-        account = ledger.account(client)
+        account = ledger.account(session.client)
+        kept = account.size + session.size
         count = sum(len(run.seqs) for run in submit.runs)
         size = sum(sum(map(len, run.payloads)) for run in submit.runs)
         tasks_fit = (
             len(ledger.tasks) + count <= config.max_tasks and account.tasks + count <= config.client_max_tasks
         )
         bytes_fit = (ledger.size + size <= config.max_bytes or not ledger.size) and (
-            account.size + size <= config.client_max_bytes or not account.size
+            kept + size <= config.client_max_bytes or not kept
         )
         return tasks_fit and bytes_fit
 
@@ -149,9 +177,10 @@ class Intake:
         return True
 
     def _known_elsewhere(self, record: TaskRecord, now: float) -> bool:
-        """A task submitted before, to a hub that is gone: done already, held by a pool, or waited for a lease.
+        """A task submitted before, to a hub that is gone: done, held by a pool, or waited for a lease.
 
-        After a restart the pools have a lease's time to come back with what they hold; only then is it sent again.
+        After a restart the pools have a lease's time to come back with what they hold; only then is it
+        sent again.
         """
         result = self._claim(record.id)
         if result is not None:
@@ -169,8 +198,13 @@ class Intake:
             return True
         return False
 
+    def give_up(self, client: int, seqs: list[int]) -> None:
+        """A client has cancelled tasks of its own; it knows."""
+        for seq in seqs:
+            self.cancel(client << SEQ_BITS | seq, quiet=True)
+
     def cancel(self, task: int, *, quiet: bool = False) -> bool:
-        """One waiter gives a task up; the last one's cancellation ends it. False when it is not on its way."""
+        """One waiter gives a task up; the last one's ends it. False when it is not on its way."""
         record = self._ledger.tasks.get(task)
         if record is None:
             return False

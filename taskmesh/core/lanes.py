@@ -6,7 +6,7 @@ import enum
 
 from taskmesh.core.ledger import SpecEntry
 from taskmesh.core.states import State, TaskRecord
-from taskmesh.wire.messages import Hello
+from taskmesh.wire.messages import Held, Hello
 
 HORIZON = 0.020
 """Seconds of work that a slot may have waiting, at least: the embedded hub gets the GIL every 5 ms only."""
@@ -33,7 +33,8 @@ class Lane:
     Attributes:
         outstanding: tasks pushed and not reported back. sequence: last lane_seq pushed.
         results: last Results number of the unbroken run; early: numbers that came out of turn.
-        heard: when the pool was last heard of. expires: when the session ends, if nothing else happens.
+        heard: when the pool was last heard of. stale: what its inventory listed and nobody waits for.
+        wished: the state that an operator wants it in and its beats do not state yet, or empty.
     """
 
     def __init__(self, session: int, hello: Hello, now: float) -> None:
@@ -62,14 +63,15 @@ class Lane:
         self.round_trip = 0.0
         self.lag = 0.0
         self.busy_slots = 0
-        self.refused = ""
+        self.stale: list[Held] = []
+        self.wished = ""
         self._pushed: list[TaskRecord] = []
 
     # --- credit -------------------------------------------------------------------------------------------
 
     @property
     def horizon(self) -> float:
-        """Seconds of work that each slot may have outstanding: 20 ms, or twice the measured refill latency."""
+        """Seconds of work that each slot may have outstanding: 20 ms, or twice the refill latency."""
         return min(MAX_HORIZON, max(HORIZON, 2.0 * (self.round_trip + self.lag)))
 
     def load(self, specs: dict[int, SpecEntry]) -> float:
@@ -82,12 +84,12 @@ class Lane:
         return total
 
     def cost(self, entry: SpecEntry) -> float:
-        """Seconds of slot time that a task of this spec counts for: unknown and long ones fill the horizon."""
+        """Seconds of slot time that a task counts for: unknown and long ones fill the horizon."""
         service, horizon = entry.service, self.horizon
         return horizon if service is None or service > horizon else max(service, 1e-7)
 
     def has_room(self, entry: SpecEntry, load: float) -> bool:
-        """Whether the lane is available to a task of this spec (RFC 30: its queue, the credit window, is not full)."""
+        """Whether the lane is available to a task (RFC 30: its queue, the credit window, is not full)."""
         if self.outstanding < self.slots:
             return True
         horizon = self.horizon
@@ -96,6 +98,14 @@ class Lane:
             and load < self.slots * horizon
             and self.outstanding < self.slots * MAX_WINDOW
         )
+
+    def wish(self, verb: str) -> None:
+        """Notes an operator's command; no more work from now on if it says so."""
+        if verb == "ping":
+            return
+        self.wished = {"pause": "paused", "resume": "ready", "drain": "draining"}[verb]
+        if self.state is LaneState.READY and verb != "resume":
+            self.state = LaneState.PAUSED if verb == "pause" else LaneState.DRAINING
 
     def serves(self, route: tuple[str, frozenset[str]]) -> bool:
         """Whether the pool serves the queue and has the tags."""

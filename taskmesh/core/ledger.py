@@ -89,7 +89,7 @@ class Ledger:
     def accept(self, client: int, entry: SpecEntry, run: Run, now: float, *, fresh: bool) -> list[TaskRecord]:
         """Enters a run of tasks; those already known or finished are passed over.
 
-        The new records are QUEUED but in no queue yet. `fresh`: ids cannot be known (nothing was submitted again).
+        The new records are QUEUED but in no queue yet. `fresh`: their ids cannot be known here.
         """
         account = self.account(client)
         base = client << SEQ_BITS
@@ -165,6 +165,8 @@ class Ledger:
     def requeue(self, record: TaskRecord) -> None:
         """Puts a QUEUED record before the others of its group: it has waited already."""
         record.session = 0
+        if record.extra is not None and record.extra.late:
+            self.at(0.0, record, Cause.EXPIRE)
         group = (record.id >> SEQ_BITS, record.group)
         self.backlog.push_front(record.spec.route, record.spec.priority, group, record)
 
@@ -190,8 +192,11 @@ class Ledger:
         while timers and timers[0][0] <= now:
             when, _, record, cause = heapq.heappop(timers)
             if cause is Cause.EXPIRE:
-                if record.state in (State.QUEUED, State.WAITING):
+                started = record.extra is not None and record.extra.history
+                if record.state in (State.QUEUED, State.WAITING) and not started:
                     expire(record)
+                elif record.state is State.SENT:
+                    record.more().late = True
             elif record.state is State.WAITING and record.more().due == when:
                 self.move(record, Cause.DUE)
                 self.requeue(record)
@@ -199,11 +204,12 @@ class Ledger:
     # --- out ----------------------------------------------------------------------------------------------
 
     def drop(self, record: TaskRecord) -> list[int]:
-        """Forgets a terminal record; returns every id that waits for its outcome, its own first if it does."""
+        """Forgets a terminal record; returns every id that waits for its outcome, its own first."""
         record.spec.live -= 1
         self.size -= len(record.payload)
-        owner = record.id >> SEQ_BITS
-        self.accounts[owner].size -= len(record.payload)
+        owner = self.accounts.get(record.id >> SEQ_BITS)
+        if owner is not None:
+            owner.size -= len(record.payload)
         record.payload = b""
         extra = record.extra
         waiting = [record.id]
@@ -223,6 +229,8 @@ class Ledger:
         extra = record.extra
         if extra is None:
             return True
+        if task == record.id and extra.abandoned:
+            return False
         owner_stays = task != record.id and not extra.abandoned
         others = [waiter for waiter in extra.waiters if waiter != task]
         if not others and not owner_stays:

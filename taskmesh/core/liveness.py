@@ -15,6 +15,7 @@ from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
 WORKING = {"ready": LaneState.READY, "paused": LaneState.PAUSED, "draining": LaneState.DRAINING}
+VERBS = {"ready": "resume", "paused": "pause", "draining": "drain"}
 
 
 class PoolSessions:
@@ -52,10 +53,12 @@ class PoolSessions:
             return
         current = self.lane_of(hello.pool)
         instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
-        if instance == hello.instance and hello.number <= number:
-            if current is not None and hello.number == number:
+        if instance == hello.instance:
+            if hello.number < number:
+                return
+            if hello.number == number and current is not None:
                 self._welcome(current)
-            return
+                return
         self._hellos[hello.pool] = (hello.instance, hello.number)
         self._sessions += 1
         lane = Lane(self._sessions, hello, now)
@@ -63,20 +66,20 @@ class PoolSessions:
         self._by_pool[hello.pool] = lane.session
         self._adopt(lane, hello, current)
         if current is not None:
-            self._end(current)
+            lane.wished = current.wished
+            self._end(current, alive=current.instance == hello.instance)
         self.out.append(OpenLane(lane.session, lane.pool))
         self.out.append(
             Record("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
         )
 
     def lane_opened(self, session: int, endpoint: str) -> None:
-        """The shell has bound the lane: the pool may dial it."""
+        """The shell has bound the lane: the pool may dial it. Work follows its first beat."""
         lane = self.lanes.get(session)
         if lane is None:
             self.out.append(CloseLane(session))
             return
         lane.endpoint = endpoint
-        lane.state = LaneState.READY
         self._welcome(lane)
 
     def _welcome(self, lane: Lane) -> None:
@@ -91,12 +94,12 @@ class PoolSessions:
                 lane.endpoint,
                 config.beat,
                 config.lease,
+                lane.stale,
             )
             self.out.append(Publish(lane.pool, welcome))
 
     def _adopt(self, lane: Lane, hello: m.Hello, former: Lane | None) -> None:
-        """Moves what the pool still holds into the new session; what another has by now is cancelled there."""
-        stale: list[m.Held] = []
+        """Moves what the pool still holds into the new session; what nobody waits for is stale there."""
         taken: list[TaskRecord] = []
         for held in hello.inventory:
             gone = []
@@ -111,10 +114,8 @@ class PoolSessions:
                 else:
                     gone.append(seq)
             if gone:
-                stale.append(m.Held(held.client, held.attempt, gone))
+                lane.stale.append(m.Held(held.client, held.attempt, gone))
         lane.hold(taken)
-        if stale:
-            self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, stale)))
 
     def _is_finished(self, client: int, seq: int) -> bool:
         account = self._ledger.accounts.get(client)
@@ -158,6 +159,8 @@ class PoolSessions:
         lane.busy_slots = beat.busy_slots
         if lane.endpoint and lane.state is not LaneState.CUT:
             lane.state = WORKING.get(beat.state, LaneState.READY)
+            if lane.wished:
+                self._insist(lane, beat.state)
         if beat.received > lane.received or beat.received >= lane.sequence:
             lane.received = max(lane.received, beat.received)
             lane.received_moved = now
@@ -167,16 +170,30 @@ class PoolSessions:
         self.out.append(Publish(lane.pool, reply))
         return self._running(lane, beat.running)
 
+    def _insist(self, lane: Lane, state: str) -> None:
+        """Repeats an operator's command, which may have been lost, until the pool's beats obey it."""
+        if state in (lane.wished, "draining"):
+            lane.wished = ""
+            return
+        lane.state = WORKING[lane.wished]
+        self.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished])))
+
     def _running(self, lane: Lane, running: list[m.Progress]) -> m.Notice | None:
         told = []
+        stale = []
         for progress in running:
-            record = self._ledger.tasks.get(progress.client << SEQ_BITS | progress.seq)
+            task = progress.client << SEQ_BITS | progress.seq
+            record = self._ledger.tasks.get(task)
             if record is None or record.session != lane.session or record.attempt != progress.attempt:
+                if record is not None or self._is_finished(progress.client, progress.seq):
+                    stale.append(m.Held(progress.client, progress.attempt, [progress.seq]))
                 continue
             if record.state is State.SENT:
                 self._ledger.move(record, Cause.START)
             progress.attempt -= record.returns
             told.append(progress)
+        if stale:
+            self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, stale)))
         return m.Notice(told) if told else None
 
     def lane_lost(self, session: int, now: float) -> None:
@@ -220,29 +237,20 @@ class PoolSessions:
             elif lane.state is LaneState.READY and now - lane.heard > config.silent_beats * config.beat:
                 lane.state = LaneState.SILENT
 
-    @property
-    def deadline(self) -> float | None:
-        """When `check_leases` should be called next."""
-        config = self._config
-        times = []
-        for lane in self.lanes.values():
-            times.append(lane.heard + config.lease)
-            if lane.lost_at is not None:
-                times.append(lane.lost_at + config.links_grace)
-            if lane.state is LaneState.READY:
-                times.append(lane.heard + config.silent_beats * config.beat + 0.001)
-        return min(times, default=None)
-
     def _leave(self, lane: Lane, reason: str) -> None:
         if self._by_pool.get(lane.pool) == lane.session:
             del self._by_pool[lane.pool]
-        held = self._end(lane)
+        held = self._end(lane, alive=False)
         self.out.append(Record("pool.left", {"pool": lane.pool, "reason": reason, "held": held}))
 
-    def _end(self, lane: Lane) -> int:
+    def _end(self, lane: Lane, *, alive: bool) -> int:
+        """Takes from a session what it holds: of a pool that is alive, what it never started."""
         held = lane.held()
         for record in reversed(held):
-            self._collector.lost(record)
+            if alive:
+                self._collector.requeue(record, Cause.REQUEUE)
+            else:
+                self._collector.lost(record)
         del self.lanes[lane.session]
         self.adoptable = {task: at for task, at in self.adoptable.items() if at[0] != lane.session}
         self.out.append(CloseLane(lane.session))

@@ -3,55 +3,49 @@
 from __future__ import annotations
 
 from taskmesh.core import events as ev
-from taskmesh.core.actions import (
-    DialLane,
-    HangUp,
-    KillSlot,
-    Leave,
-    SendBeat,
-    SendHub,
-    StartSlot,
-    StopSlot,
-)
+from taskmesh.core.actions import KillSlot, Leave, PeekSlot, SendHub, StartSlot, StopSlot
 from taskmesh.core.feeder import Feeder
+from taskmesh.core.invariants import check_pool
+from taskmesh.core.membership import Membership
 from taskmesh.core.pool_config import PoolConfig
 from taskmesh.core.slots import Piece, Slot, SlotState
-from taskmesh.core.spool import Spool
 from taskmesh.wire import messages as m
 
 MAX_LOG = 4000
+ALL = 1 << 40
+"""More tasks than a pool can hold."""
 
 
 class PoolMachine:
     """Decides everything that a pool does; performs nothing.
 
     Attributes:
-        session: 0 while it asks for one. state: "ready", "paused" or "draining", as told in beats.
+        state: "ready", "paused" or "draining", as told in beats.
     """
 
     def __init__(self, config: PoolConfig, now: float) -> None:
         self.config = config
         self.slots = {number: Slot(number) for number in range(config.slots)}
         self.feeder = Feeder(self.slots)
-        self.spool = Spool()
-        self.epoch = 0
-        self.session = 0
+        self.member = Membership(config, now)
+        self.spool = self.member.spool
         self.state = "ready"
-        self.received = 0
-        self._beat = config.beat
-        self._lease = config.lease
-        self._hello_number = 0
-        self._hello_at = now
-        self._beat_at = now + config.beat
-        self._replied = now
-        self._stamp = (0.0, now)
         self._frozen = False
         self._return_wanted = 0
         self._drain_until: float | None = None
         self._left = False
         self._now = now
-        self._out: list[object] = []
-        self._ask(now)
+        self._out = self.member.out
+
+    @property
+    def epoch(self) -> int:
+        """Of the hub that welcomed it last."""
+        return self.member.epoch
+
+    @property
+    def session(self) -> int:
+        """0 while it asks for one."""
+        return self.member.session
 
     # --- the machine contract -----------------------------------------------------------------------------
 
@@ -59,7 +53,7 @@ class PoolMachine:
         """Takes in one event; returns what is to be done, in order."""
         if self._left:
             return []
-        if now - self._now > self._lease and self.session:
+        if now - self._now > self.member.lease and self.session:
             self._slept(now)
         self._now = max(self._now, now)
         match event:
@@ -69,29 +63,19 @@ class PoolMachine:
                 self._from_hub(message, now)
             case ev.Tick():
                 pass
-            case ev.SlotRecalled(slot=number, count=count):
-                self._slot_recalled(self.slots[number], count)
-            case ev.SlotReady(slot=number, pid=pid):
-                slot = self.slots[number]
-                slot.started()
-                slot.pid, slot.heard = pid, now
-            case ev.SlotExited():
-                self._slot_exited(self.slots[event.slot], event, now)
-            case ev.SlotReported(slot=number, progress=progress):
-                self._slot_reported(self.slots[number], progress)
             case ev.HubLaneLost():
                 if self.session:
-                    self._ask(now)
+                    self.member.ask(now)
             case ev.DrainRequested(grace=grace):
                 self._drain(now, grace)
             case _:
-                raise TypeError(f"not an event of a pool: {event!r}")
+                self._from_slot(event, now)
         return self._finish(now)
 
     @property
     def deadline(self) -> float:
         """When a Tick is due at the latest."""
-        times = [self._beat_at if self.session else self._hello_at]
+        times = [self.member.deadline]
         recall = self.feeder.recall_deadline()
         if recall is not None:
             times.append(recall)
@@ -104,165 +88,99 @@ class PoolMachine:
                 times.append(slot.kill_at)
         return min(times)
 
+    def check(self) -> None:
+        """Raises AssertionError when the machine's own books do not agree; for tests."""
+        check_pool(self)
+
     def _finish(self, now: float) -> list[object]:
-        out = self._out
+        member, out = self.member, self._out
         if self._drain_until is None:
             self._start_slots(now)
         self._enforce_limits(now)
-        if self.session and now >= self._beat_at:
-            self._beat_now(now)
-        if not self.session and now >= self._hello_at:
-            self._hello(now)
-        if self._return_wanted:
+        if member.beat_is_due(now):
+            self._beat(now)
+        if member.hello_is_due(now):
+            member.hello(self._held(), now)
+        if self._drain_until is not None:
+            self._return_wanted = ALL if self._may_return() else 0
+        if self._return_wanted and self.session:
             self._return()
         elif self.state == "ready" and not self._frozen:
             out += self.feeder.feed(now)
         out += self.feeder.unstick(now)
-        if self.session and self.spool.has_news:
-            self._report(now)
+        member.report(self.feeder.lag, now)
         if self._drain_until is not None:
-            self._check_drained(now)
-        self._out = []
-        return out
+            self._check_drained(now, self._drain_until)
+        actions = out[:]
+        out.clear()
+        return actions
 
     # --- hub ----------------------------------------------------------------------------------------------
 
     def _from_hub(self, message: m.ToPool, now: float) -> None:
+        member = self.member
         match message:
             case m.Tasks():
-                self._tasks(message, now)
-            case m.BeatReply(epoch=epoch, session=session, acked=acked):
-                if not self.session:
-                    return
-                if session != self.session or epoch != self.epoch:
-                    if session == 0:
-                        self._ask(now)
-                    return
-                self._replied = now
-                self.spool.acknowledged(acked, now)
+                if member.admits(message, now):
+                    self._tasks(message)
+            case m.BeatReply():
+                member.replied(message, now)
             case m.Welcome():
-                self._welcome(message, now)
-            case m.Recall(epoch=epoch, session=session, count=count):
-                if self._is_mine(epoch, session):
-                    self._return_wanted = max(self._return_wanted, count)
-            case m.Cancel(epoch=epoch, session=session, tasks=tasks):
-                if epoch == self.epoch and session >= self.session:
-                    self._cancel(tasks)
-            case m.ForgetSpecs(epoch=epoch, session=session, specs=specs):
-                if self._is_mine(epoch, session):
-                    for number in specs:
-                        self.feeder.specs.pop(number, None)
+                if member.welcomed(message, now):
+                    self._welcomed(message)
             case m.PoolCommand(verb=verb):
                 self._command(verb, now)
             case m.Refused(instance=instance, reason=reason):
                 if instance == self.config.instance and not self.session:
                     self._leave(reason)
+            case _:
+                self._in_session(message)
 
-    def _is_mine(self, epoch: int, session: int) -> bool:
-        return bool(self.session) and session == self.session and epoch == self.epoch
+    def _in_session(self, message: m.Recall | m.Cancel | m.ForgetSpecs) -> None:
+        if not self.member.is_mine(message.epoch, message.session):
+            return
+        match message:
+            case m.Recall(count=count):
+                self._return_wanted = max(self._return_wanted, count)
+            case m.Cancel(tasks=tasks):
+                self._cancel(tasks)
+            case m.ForgetSpecs(specs=specs):
+                self.feeder.forget(specs)
 
-    def _tasks(self, tasks: m.Tasks, now: float) -> None:
-        if not self._is_mine(tasks.epoch, tasks.session):
-            self._out.append(SendHub(m.Misrouted(self.config.pool, tasks.epoch, tasks.session)))
-            return
-        if tasks.lane_seq <= self.received:
-            return
-        if tasks.lane_seq != self.received + 1:
-            self._ask(now)
-            return
-        self.received = tasks.lane_seq
-        self.spool.acknowledged(tasks.acked, now)
-        self._stamp = (tasks.sent, now)
-        self.feeder.specs.update(tasks.specs)
+    def _tasks(self, tasks: m.Tasks) -> None:
+        specs = self.feeder.specs
+        specs.update(tasks.specs)
+        missing = []
         for run in tasks.runs:
-            self.feeder.add(run)
-        if self._drain_until is not None:
-            self._return_wanted = self.feeder.waiting()
+            if run.spec in specs:
+                self.feeder.add(run)
+            else:
+                missing.append(run.spec)
+                self.spool.returned.append(m.Held(run.client, run.attempt, run.seqs))
+        if missing:
+            self._out.append(SendHub(m.PoolNeedSpec(self.epoch, self.session, missing)))
 
-    def _welcome(self, welcome: m.Welcome, now: float) -> None:
-        mine = welcome.instance == self.config.instance and welcome.number == self._hello_number
-        if self.session or not mine:
-            return
-        self.epoch, self.session = welcome.epoch, welcome.session
-        self._beat, self._lease = welcome.beat, welcome.lease
-        self.received = 0
-        self._frozen = False
-        self._replied = now
-        self._stamp = (0.0, now)
-        self._out.append(DialLane(welcome.lane))
-        self._beat_now(now)
-
-    def _ask(self, now: float) -> None:
-        """The session is void: asks for a new one, with all that is held."""
-        if self.session:
-            self._out.append(HangUp())
-        self.session = 0
+    def _welcomed(self, welcome: m.Welcome) -> None:
         self._return_wanted = 0
-        self._hello_number += 1
-        self._hello_at = now
-        self.spool.renew()
+        self._frozen = False
+        self._cancel(welcome.stale)
 
-    def _hello(self, now: float) -> None:
-        self._hello_at = now + self.config.hello
-        config = self.config
-        hello = m.Hello(
-            config.pool,
-            config.instance,
-            self._hello_number,
-            config.slots,
-            list(config.queues),
-            list(config.tags),
-            self.epoch,
-            self.session,
-            self.inventory(),
-            python=config.python,
-            host=config.host,
-            pid=config.pid,
-        )
-        self._out.append(SendHub(hello))
-
-    def inventory(self) -> list[m.Held]:
-        """Everything it holds: queued, in slots, finished and not acknowledged."""
+    def _held(self) -> list[m.Held]:
+        """The inventory but for the spool's part of it."""
         pieces: list[Piece] = [*self.feeder.backlog]
         for slot in self.slots.values():
             pieces += slot.pieces
-        return [piece.held() for piece in pieces] + self.spool.inventory()
+        return [piece.held() for piece in pieces]
 
-    def _beat_now(self, now: float) -> None:
-        self._beat_at = now + self._beat
-        if now - self._replied > self.config.patience_beats * self._beat:
-            self._ask(now)
-            return
-        running = []
-        busy = 0
+    def _beat(self, now: float) -> None:
+        running: list[m.Progress] = []
         for slot in self.slots.values():
             current = slot.running()
             if current is not None:
-                busy += 1
                 run, seq = current
                 done, total = slot.progress
                 running.append(m.Progress(run.client, seq, run.attempt, done, total, self._worker(slot)))
-        beat = m.Beat(
-            self.epoch,
-            self.session,
-            self.config.pool,
-            self.received,
-            self.spool.acked,
-            self.spool.number,
-            running,
-            self.state,
-            busy,
-        )
-        self._out.append(SendBeat(beat))
-        for results in self.spool.overdue(now, self._beat):
-            self._out.append(SendHub(results))
-
-    def _report(self, now: float) -> None:
-        results = self.spool.close(self.epoch, self.session, now)
-        results.echo, came = self._stamp
-        results.held = now - came
-        results.lag = self.feeder.lag
-        self._out.append(SendHub(results))
+        self.member.beat(running, self.state, len(running), now)
 
     def _slept(self, now: float) -> None:
         """This process stood still for longer than its lease: the hub has given its work to others.
@@ -273,9 +191,24 @@ class PoolMachine:
         for slot in self.slots.values():
             if slot.state is SlotState.UP and slot.count >= 2 and not slot.recalling:
                 self._out += self.feeder.recall(slot)
-        self._ask(now)
+        self.member.ask(now)
 
     # --- slots --------------------------------------------------------------------------------------------
+
+    def _from_slot(self, event: object, now: float) -> None:
+        match event:
+            case ev.SlotRecalled(slot=number, count=count):
+                self._slot_recalled(self.slots[number], count)
+            case ev.SlotReady(slot=number, pid=pid):
+                slot = self.slots[number]
+                slot.started()
+                slot.pid, slot.heard = pid, now
+            case ev.SlotExited():
+                self._slot_exited(self.slots[event.slot], event, now)
+            case ev.SlotReported(slot=number, progress=progress):
+                self._slot_reported(self.slots[number], progress)
+            case _:
+                raise TypeError(f"not an event of a pool: {event!r}")
 
     def _worker(self, slot: Slot) -> str:
         return f"{self.config.pool}/{slot.number}"
@@ -290,9 +223,12 @@ class PoolMachine:
         done, failed = slot.finished(results, self._worker(slot))
         if not done and not failed:
             return
-        self.feeder.measured_lag(now - results.sent)
+        feeder = self.feeder
+        feeder.measured_lag(now - results.sent)
         for run in done:
-            self.feeder.measured(run.spec, len(run.seqs), run.elapsed)
+            feeder.measured(run.spec, len(run.seqs), run.elapsed)
+        if feeder.doomed:
+            feeder.spare(done, failed)
         self.spool.done += done
         self.spool.failed += failed
         slot.heard = now
@@ -314,25 +250,18 @@ class PoolMachine:
             slot.progress = (progress.done, progress.total)
 
     def _slot_exited(self, slot: Slot, exited: ev.SlotExited, now: float) -> None:
-        slot.recalling = False
         self.feeder.put_back(slot.take_back(min(exited.unstarted, slot.count)))
         started = slot.take_back(slot.count)
-        stopping = slot.state is SlotState.STOPPING
         for index, piece in enumerate(started):
             while len(piece):
                 last = index == len(started) - 1 and len(piece) == 1
                 self._blame(slot, piece.split(1), exited, running=last)
-        slot.state = SlotState.DOWN
-        slot.pid = 0
-        slot.kill_at = None
-        if exited.ready or stopping:
-            slot.start_at = now
-        else:
+        stopping = slot.state is SlotState.STOPPING
+        delay = 0.0
+        if not exited.ready and not stopping:
             slot.failures += 1
-            slot.start_at = now + min(
-                self.config.max_restart, self.config.restart * 2.0 ** min(slot.failures - 1, 10)
-            )
-        slot.reason = ""
+            delay = min(self.config.max_restart, self.config.restart * 2.0 ** min(slot.failures - 1, 10))
+        slot.ended(now + delay)
 
     def _blame(self, slot: Slot, piece: Piece, exited: ev.SlotExited, *, running: bool) -> None:
         """Reports a task that had started in a slot that is gone: only the running one is to blame."""
@@ -362,27 +291,18 @@ class PoolMachine:
 
     def _cancel(self, tasks: list[m.Held]) -> None:
         wanted = {(held.client, seq, held.attempt) for held in tasks for seq in held.seqs}
-        known = {
-            (held.client, seq, held.attempt)
-            for piece in [
-                *self.feeder.backlog,
-                *(piece for slot in self.slots.values() for piece in slot.pieces),
-            ]
-            for held in (piece.held(),)
-            for seq in held.seqs
-        }
+        if not wanted:
+            return
+        known = {(held.client, seq, held.attempt) for held in self._held() for seq in held.seqs}
         self.feeder.doomed |= wanted & known
         for slot in self.slots.values():
-            if slot.state is SlotState.UP and not slot.recalling and self._has_doomed(slot):
+            if slot.state is not SlotState.UP or slot.recalling or not self.feeder.has_doomed(slot):
+                continue
+            if slot.quiet:
+                self._out.append(PeekSlot(slot.number))
+                self._kill_doomed(slot)
+            else:
                 self._out += self.feeder.recall(slot)
-
-    def _has_doomed(self, slot: Slot) -> bool:
-        doomed = self.feeder.doomed
-        return any(
-            (piece.run.client, seq, piece.run.attempt) in doomed
-            for piece in slot.pieces
-            for seq in piece.run.seqs[piece.low : piece.high]
-        )
 
     def _kill_doomed(self, slot: Slot) -> None:
         """After a recall only started tasks are left: kills the slot when the running one is cancelled."""
@@ -391,6 +311,11 @@ class PoolMachine:
         piece = slot.pieces[-1]
         if (piece.run.client, piece.run.seqs[piece.high - 1], piece.run.attempt) in self.feeder.doomed:
             self._kill(slot, "cancelled")
+
+    def _may_return(self) -> bool:
+        return bool(self.feeder.backlog) or any(
+            slot.recalling or (slot.count >= 2 and not slot.quiet) for slot in self.slots.values()
+        )
 
     def _return(self) -> None:
         """Hands unstarted tasks back: from the backlog first, then by recall from slots."""
@@ -411,9 +336,8 @@ class PoolMachine:
         elif verb == "resume" and self.state == "paused":
             self.state = "ready"
         elif verb == "drain":
-            self._drain(now, self._lease * 3)
-        if self.session:
-            self._beat_at = now
+            self._drain(now, self.member.lease * 3)
+        self.member.hurry(now)
 
     # --- leaving ------------------------------------------------------------------------------------------
 
@@ -421,26 +345,23 @@ class PoolMachine:
         if self._drain_until is None:
             self.state = "draining"
             self._drain_until = now + grace
-            self._return_wanted = 1 << 40
-            self._beat_at = now if self.session else self._beat_at
+            self.member.hurry(now)
 
-    def _check_drained(self, now: float) -> None:
-        assert self._drain_until is not None
+    def _check_drained(self, now: float, until: float) -> None:
         busy = any(slot.count or slot.recalling for slot in self.slots.values())
-        overdue = now >= self._drain_until
+        overdue = now >= until
         if busy and overdue:
             for slot in self.slots.values():
                 if slot.count and not slot.reason and slot.state is SlotState.UP:
                     self._kill(slot, "drained")
             self._drain_until = now + 1.0
             return
-        hub_gone = not self.session or now - self._replied > self.config.patience_beats * self._beat
-        if not busy and (self.spool.empty or hub_gone or overdue):
+        reported = self.spool.empty and not self.feeder.backlog
+        if not busy and (reported or overdue or self.member.hub_is_silent(now)):
             self._leave("")
 
     def _leave(self, reason: str) -> None:
-        if self.session:
-            self._out.append(SendHub(m.Bye(self.epoch, self.session)))
+        self.member.bye()
         for slot in self.slots.values():
             if slot.state is SlotState.UP:
                 slot.state = SlotState.STOPPING

@@ -1,7 +1,7 @@
 """Slots as the pool machine sees them: what each was handed, what of it has come back.
 
-A slot works first in, first out, so its results need no ids: the next serials are the next tasks. Tasks are kept
-as pieces of lane runs; taking a hundred results off a piece is two list slices.
+A slot works first in, first out, so its results need no ids: the next serials are the next tasks. Tasks are
+kept as pieces of lane runs; taking a hundred results off a piece is two list slices.
 """
 
 from __future__ import annotations
@@ -92,9 +92,14 @@ class Slot:
         self.progress = (0.0, -1.0)
 
     @property
+    def takes_work(self) -> bool:
+        """Up, not about to be killed, and nothing is being taken back from it."""
+        return self.state is SlotState.UP and not self.recalling and not self.reason
+
+    @property
     def idle(self) -> bool:
         """Up, with nothing to do."""
-        return self.state is SlotState.UP and not self.count and not self.recalling
+        return not self.count and self.takes_work
 
     def started(self) -> None:
         """A new process: serials, generations and specs begin anew."""
@@ -104,6 +109,16 @@ class Slot:
         self.reason = ""
         self.kill_at = None
         self.recalling = self.quiet = False
+
+    def ended(self, start_at: float) -> None:
+        """Its process is gone; the next one starts at `start_at`."""
+        self.state = SlotState.DOWN
+        self.pid = 0
+        self.reason = ""
+        self.kill_at = None
+        self.recalling = self.quiet = False
+        self.progress = (0.0, -1.0)
+        self.start_at = start_at
 
     def hand(self, pieces: list[Piece]) -> int:
         """Notes tasks as handed over; returns the serial of the first."""

@@ -57,7 +57,7 @@ class Spool:
         return list(self._sent)
 
     def renew(self) -> None:
-        """A new session: everything unacknowledged is news again; hand-backs are void (the hub knows by now)."""
+        """A new session: what is unacknowledged is news again; hand-backs are void (the hub knows)."""
         done = [run for results in self._sent for run in results.done]
         failed = [failure for results in self._sent for failure in results.failed]
         self.done, self.failed = done + self.done, failed + self.failed

@@ -102,8 +102,8 @@ class TaskRecord:
         "state",
     )
 
-    def __init__(self, id: int, spec: Any, group: int, payload: Any) -> None:
-        self.id = id
+    def __init__(self, task: int, spec: Any, group: int, payload: Any) -> None:
+        self.id = task
         self.spec = spec
         self.group = group
         self.payload = payload
@@ -125,10 +125,11 @@ class TaskRecord:
 class TaskExtra:
     """What only few tasks have: waiters by `key=`, failed attempts, memory kills, a due time.
 
-    `abandoned`: its own submitter has given it up, others still wait for it.
+    `abandoned`: its own submitter has given it up, others still wait for it. `late`: it expired while a pool had
+    it, so it ends should it come back unstarted.
     """
 
-    __slots__ = ("abandoned", "due", "history", "key", "ooms", "waiters")
+    __slots__ = ("abandoned", "due", "history", "key", "late", "ooms", "waiters")
 
     def __init__(self) -> None:
         self.waiters: list[int] = []
@@ -137,3 +138,4 @@ class TaskExtra:
         self.ooms = 0
         self.due = 0.0
         self.abandoned = False
+        self.late = False

@@ -1,4 +1,4 @@
-"""The ventilator: RFC 30's round-robin over available peers, where a peer is a pool and its queue the credit window."""
+"""The ventilator: RFC 30's round-robin over available peers; a peer is a pool, its queue the credit."""
 
 from __future__ import annotations
 

@@ -96,11 +96,17 @@ class ClientHello(msgspec.Struct, tag=1):
 
 
 class Submit(msgspec.Struct, tag=2):
-    """Tasks for the ledger; `number` counts a session's Submits and is acknowledged cumulatively."""
+    """Tasks for the ledger; `number` counts a session's Submits and is acknowledged cumulatively.
+
+    `cancels`: tasks submitted before that the client has given up. `epoch`: of the hub it is meant for; any
+    other passes it over (0: whoever gets it).
+    """
 
     number: int
     specs: list[tuple[int, Spec]]
     runs: list[Run]
+    cancels: list[int] = []
+    epoch: int = 0
 
 
 class CancelTasks(msgspec.Struct, tag=3):

@@ -1,0 +1,147 @@
+"""What must hold in a machine between two events: its books, read against each other.
+
+Slow (they look at everything) and meant for tests; a failure names the book that is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskmesh.core.slots import SlotState
+from taskmesh.core.states import State
+from taskmesh.ids import SEQ_BITS
+
+if TYPE_CHECKING:
+    from taskmesh.core.hub import HubMachine
+    from taskmesh.core.ledger import Ledger
+    from taskmesh.core.pool import PoolMachine
+    from taskmesh.core.states import TaskRecord
+
+
+class BrokenInvariant(AssertionError):
+    """A machine's books do not agree."""
+
+
+def require(holds: bool, what: str, *facts: object) -> None:
+    """Raises BrokenInvariant with the facts unless it holds."""
+    if not holds:
+        raise BrokenInvariant(f"{what}: {', '.join(map(repr, facts))}")
+
+
+# --- hub --------------------------------------------------------------------------------------------------
+
+
+def check_hub(hub: HubMachine) -> None:
+    """S9 (caps), S10 (conservation) and the agreement of ledger, accounts, lanes, specs and backlog."""
+    ledger = hub.ledger
+    records = {id(record): record for record in ledger.tasks.values()}.values()
+    _check_counts(ledger)
+    _check_accounts(ledger)
+    for record in records:
+        _check_record(hub, record)
+    queued = sum(record.state is State.QUEUED for record in records)
+    require(
+        ledger.backlog.count() == queued,
+        "queued tasks and the backlog differ",
+        ledger.backlog.count(),
+        queued,
+    )
+    require(ledger.size == sum(len(record.payload) for record in records), "the ledger's size is wrong")
+    require(len(ledger.tasks) <= hub.config.max_tasks, "S9: more tasks than the cap")
+    _check_lanes(hub)
+    live: dict[int, int] = {}
+    for record in records:
+        live[record.spec.number] = live.get(record.spec.number, 0) + 1
+    for number, entry in hub.specs.items():
+        require(entry.live == live.get(number, 0), "a spec's live count is wrong", number, entry.live)
+    require(live.keys() <= hub.specs.keys(), "a live task's spec was forgotten")
+
+
+def _check_counts(ledger: Ledger) -> None:
+    shared = sum(
+        record.extra is not None and record.extra.abandoned
+        for record in {id(record): record for record in ledger.tasks.values()}.values()
+    )
+    on_their_way = len(ledger.tasks) - shared
+    require(
+        ledger.accepted == ledger.finished + on_their_way,
+        "S10: accepted = finished + on their way",
+        ledger.accepted,
+        ledger.finished,
+        on_their_way,
+    )
+
+
+def _check_accounts(ledger: Ledger) -> None:
+    tasks: dict[int, int] = {}
+    for task, record in ledger.tasks.items():
+        abandoned = record.id == task and record.extra is not None and record.extra.abandoned
+        if not abandoned:
+            tasks[task >> SEQ_BITS] = tasks.get(task >> SEQ_BITS, 0) + 1
+    for client, account in ledger.accounts.items():
+        require(account.tasks == tasks.get(client, 0), "an account's count is wrong", client, account.tasks)
+        require(account.size >= 0, "an account's size is negative", client, account.size)
+
+
+def _check_record(hub: HubMachine, record: TaskRecord) -> None:
+    require(record.state <= State.RUNNING, "S3: a terminal task has a record", record.id, record.state)
+    require(0 <= record.returns <= record.attempt, "more returns than attempts", record.id)
+    limits = hub.config
+    require(record.crashes < limits.crash_limit, "S8: crashed too often and still on its way", record.id)
+    require(
+        record.extra is None or record.extra.ooms < limits.oom_limit, "S8: too many memory kills", record.id
+    )
+    held = State.SENT <= record.state <= State.RUNNING
+    if held:
+        require(
+            record.session in hub.lanes, "a session that has ended holds a task", record.id, record.session
+        )
+    else:
+        require(record.session == 0, "a task that waits is some session's", record.id, record.session)
+
+
+def _check_lanes(hub: HubMachine) -> None:
+    for lane in hub.lanes.values():
+        held = lane.held()
+        require(
+            lane.outstanding == len(held), "a lane's count is wrong", lane.pool, lane.outstanding, len(held)
+        )
+        counts: dict[int, int] = {}
+        for record in held:
+            counts[record.spec.number] = counts.get(record.spec.number, 0) + 1
+        require(lane.counts == counts, "a lane's counts by spec are wrong", lane.pool, lane.counts, counts)
+    held_sessions = {record.session for record in hub.ledger.tasks.values()} - {0}
+    require(held_sessions <= hub.lanes.keys(), "tasks of sessions that are gone", held_sessions)
+
+
+# --- pool -------------------------------------------------------------------------------------------------
+
+
+def check_pool(pool: PoolMachine) -> None:
+    """The agreement of slots, backlog and spool; no attempt twice in a pool."""
+    seen: set[tuple[int, int, int]] = set()
+    pieces = [*pool.feeder.backlog]
+    for slot in pool.slots.values():
+        require(slot.count == sum(map(len, slot.pieces)), "a slot's count is wrong", slot.number, slot.count)
+        require(slot.count >= 0, "a slot's count is negative", slot.number)
+        if slot.pieces:
+            require(
+                slot.state in (SlotState.UP, SlotState.STOPPING),
+                "a slot that is down holds tasks",
+                slot.number,
+            )
+            last = slot.pieces[-1]
+            require(last.first + len(last) <= slot.serial, "serials beyond what was handed over", slot.number)
+        at = -1
+        for piece in slot.pieces:
+            require(piece.first >= at, "serials out of order", slot.number, piece.first, at)
+            at = piece.first + len(piece)
+        pieces += slot.pieces
+    for piece in pieces:
+        require(len(piece) > 0, "an empty piece", piece.run.seqs)
+        for seq in piece.run.seqs[piece.low : piece.high]:
+            key = (piece.run.client, seq, piece.run.attempt)
+            require(key not in seen, "an attempt is twice in a pool", key)
+            seen.add(key)
+        require(piece.run.spec in pool.feeder.specs, "a piece's spec was forgotten", piece.run.spec)
+    require(pool.feeder.doomed <= seen, "dooms of tasks that are not here", pool.feeder.doomed - seen)

@@ -1,0 +1,171 @@
+"""A pool's membership: its session with the hub, from Hello to Bye, and what it owes the hub an answer to."""
+
+from __future__ import annotations
+
+from taskmesh.core.actions import DialLane, HangUp, SendBeat, SendHub
+from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.spool import Spool
+from taskmesh.wire import messages as m
+
+
+class Membership:
+    """One pool's sessions, one after the other.
+
+    Attributes:
+        session: 0 while it asks for one. epoch: the hub's that it was last welcomed by.
+        received: last lane_seq of the unbroken run. lease: silence after which its work goes to others.
+        out: the actions asked for here; the pool machine empties it.
+    """
+
+    def __init__(self, config: PoolConfig, now: float) -> None:
+        self.epoch = 0
+        self.session = 0
+        self.received = 0
+        self.lease = config.lease
+        self.spool = Spool()
+        self.out: list[object] = []
+        self._config = config
+        self._beat = config.beat
+        self._hello_number = 0
+        self._hello_at = now
+        self._beat_at = now + config.beat
+        self._replied = now
+        self._stamp = (0.0, now)
+        self.ask(now)
+
+    @property
+    def deadline(self) -> float:
+        """When the next beat or Hello is due."""
+        return self._beat_at if self.session else self._hello_at
+
+    def is_mine(self, epoch: int, session: int) -> bool:
+        """Whether a message is meant for the session that this pool is in."""
+        return bool(self.session) and session == self.session and epoch == self.epoch
+
+    def hub_is_silent(self, now: float) -> bool:
+        """Whether the hub has left several beats unanswered."""
+        return now - self._replied > self._config.patience_beats * self._beat
+
+    # --- coming -------------------------------------------------------------------------------------------
+
+    def ask(self, now: float) -> None:
+        """The session is void: a new one is asked for, with all that is held."""
+        if self.session:
+            self.out.append(HangUp())
+        self.session = 0
+        self._hello_number += 1
+        self._hello_at = now
+        self.spool.renew()
+
+    def hello_is_due(self, now: float) -> bool:
+        """Whether to say Hello (again)."""
+        return not self.session and now >= self._hello_at
+
+    def hello(self, inventory: list[m.Held], now: float) -> None:
+        """Asks for a session; `inventory` is everything that slots and backlog hold."""
+        config = self._config
+        self._hello_at = now + config.hello
+        hello = m.Hello(
+            config.pool,
+            config.instance,
+            self._hello_number,
+            config.slots,
+            list(config.queues),
+            list(config.tags),
+            self.epoch,
+            self.session,
+            inventory + self.spool.inventory(),
+            python=config.python,
+            host=config.host,
+            pid=config.pid,
+        )
+        self.out.append(SendHub(hello))
+
+    def welcomed(self, welcome: m.Welcome, now: float) -> bool:
+        """Takes in a Welcome; True when it opens the session that was asked for."""
+        mine = welcome.instance == self._config.instance and welcome.number == self._hello_number
+        if self.session or not mine:
+            return False
+        self.epoch, self.session = welcome.epoch, welcome.session
+        self._beat, self.lease = welcome.beat, welcome.lease
+        self.received = 0
+        self._replied = now
+        self._stamp = (0.0, now)
+        self._beat_at = now
+        self.out.append(DialLane(welcome.lane))
+        return True
+
+    # --- staying ------------------------------------------------------------------------------------------
+
+    def admits(self, tasks: m.Tasks, now: float) -> bool:
+        """Whether a lane message is this session's next one; a gap costs the session."""
+        if not self.is_mine(tasks.epoch, tasks.session):
+            self.out.append(SendHub(m.Misrouted(self._config.pool, tasks.epoch, tasks.session)))
+            return False
+        if tasks.lane_seq <= self.received:
+            return False
+        if tasks.lane_seq != self.received + 1:
+            self.ask(now)
+            return False
+        self.received = tasks.lane_seq
+        self.spool.acknowledged(tasks.acked, now)
+        self._stamp = (tasks.sent, now)
+        return True
+
+    def replied(self, reply: m.BeatReply, now: float) -> None:
+        """Takes in the answer to a beat; session 0 says that the hub does not know this pool."""
+        if not self.session:
+            return
+        if reply.session == 0:
+            self.ask(now)
+        elif self.is_mine(reply.epoch, reply.session):
+            self._replied = now
+            self.spool.acknowledged(reply.acked, now)
+
+    def hurry(self, now: float) -> None:
+        """Something that beats tell has changed: the next one is due now."""
+        if self.session:
+            self._beat_at = now
+
+    def beat_is_due(self, now: float) -> bool:
+        """Whether to beat; asks for a new session instead when the hub has been silent for too long."""
+        if not self.session or now < self._beat_at:
+            return False
+        if self.hub_is_silent(now):
+            self.ask(now)
+            return False
+        return True
+
+    def beat(self, running: list[m.Progress], state: str, busy: int, now: float) -> None:
+        """Tells the hub that the pool lives, and again what it has not acknowledged for long."""
+        self._beat_at = now + self._beat
+        spool = self.spool
+        beat = m.Beat(
+            self.epoch,
+            self.session,
+            self._config.pool,
+            self.received,
+            spool.acked,
+            spool.number,
+            running,
+            state,
+            busy,
+        )
+        self.out.append(SendBeat(beat))
+        for results in spool.overdue(now, self._beat):
+            self.out.append(SendHub(results))
+
+    def report(self, lag: float, now: float) -> None:
+        """Sends what the spool has gathered."""
+        if not self.session or not self.spool.has_news:
+            return
+        results = self.spool.close(self.epoch, self.session, now)
+        results.echo, came = self._stamp
+        results.held = now - came
+        results.lag = lag
+        self.out.append(SendHub(results))
+
+    def bye(self) -> None:
+        """Leaves for good."""
+        if self.session:
+            self.out.append(SendHub(m.Bye(self.epoch, self.session)))

@@ -1,0 +1,246 @@
+"""What a hub tells people: pools, tasks and events in plain data, and the answers to operators' commands."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from taskmesh import ids
+from taskmesh.core.actions import Publish, Record
+from taskmesh.core.clients import ClientSession
+from taskmesh.core.intake import Intake
+from taskmesh.core.lanes import Lane, LaneState
+from taskmesh.core.ledger import Ledger
+from taskmesh.core.liveness import PoolSessions
+from taskmesh.core.states import ON_ITS_WAY, State, TaskRecord
+from taskmesh.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire import messages as m
+
+EVENTS_KEPT = 1000
+COMMANDS = ("ping", "pause", "resume", "drain")
+
+
+class QuestionError(Exception):
+    """Internal: the question has no answer, for the reason given."""
+
+
+class Views:
+    """Answers queries and commands. Every value is plain data (dict, list, str, number), ready for JSON."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        pools: PoolSessions,
+        intake: Intake,
+        clients: dict[int, ClientSession],
+        epoch: int,
+    ) -> None:
+        self._ledger = ledger
+        self._pools = pools
+        self._intake = intake
+        self._clients = clients
+        self._epoch = epoch
+        self._events: deque[tuple[int, float, Record]] = deque(maxlen=EVENTS_KEPT)
+        self._event_count = 0
+
+    def remember(self, record: Record, now: float) -> None:
+        """Keeps an event for those who ask later."""
+        self._event_count += 1
+        self._events.append((self._event_count, now, record))
+
+    # --- questions ----------------------------------------------------------------------------------------
+
+    def answer(self, query: m.Query, now: float) -> m.Answer:
+        """The answer to a query; its error names what can be asked for."""
+        limit = max(1, query.limit)
+        try:
+            match query.what:
+                case "status":
+                    value: object = self.status(now)
+                case "pools":
+                    value = [pool_view(lane, now) for lane in self._pools.lanes.values()][:limit]
+                case "tasks":
+                    value = self.tasks(query.argument, limit, now)
+                case "task":
+                    value = self.task(query.argument, now)
+                case "events":
+                    value = self.events(query.argument, limit, now)
+                case _:
+                    raise QuestionError(
+                        f"no such view: {query.what!r}; there are status, pools, tasks, task, events"
+                    )
+        except QuestionError as error:
+            return m.Answer(query.number, None, str(error))
+        return m.Answer(query.number, value)
+
+    def status(self, now: float) -> dict[str, Any]:
+        """Counts by state, pools, clients."""
+        ledger = self._ledger
+        by_state = dict.fromkeys((state.name for state in ON_ITS_WAY), 0)
+        for record in ledger.tasks.values():
+            by_state[record.state.name] += 1
+        return {
+            "epoch": self._epoch,
+            "accepted": ledger.accepted,
+            "finished": ledger.finished,
+            "tasks": by_state,
+            "bytes": ledger.size,
+            "pools": [pool_view(lane, now) for lane in self._pools.lanes.values()],
+            "refused": dict(self._pools.refused),
+            "clients": [
+                {
+                    "client": f"{session.client:016x}",
+                    "name": session.name,
+                    "present": session.present,
+                    "tasks": ledger.account(session.client).tasks,
+                }
+                for session in self._clients.values()
+            ],
+        }
+
+    def tasks(self, state: str, limit: int, now: float) -> list[dict[str, Any]]:
+        """Tasks on their way, all or those in one state."""
+        wanted = {known.name.lower(): known for known in ON_ITS_WAY}
+        name = state.lower()
+        if name and name not in wanted:
+            raise QuestionError(
+                f"{state!r} is no state of a task on its way; there are {', '.join(wanted)}"
+                " (finished tasks are not kept)"
+            )
+        found: list[dict[str, Any]] = []
+        for task, record in self._ledger.tasks.items():
+            if len(found) >= limit:
+                break
+            if not name or record.state is wanted[name]:
+                found.append(self._brief(task, record))
+        return found
+
+    def task(self, text: str, now: float) -> dict[str, Any]:
+        """One task with what it waits for."""
+        task = self._parse(text)
+        record = self._ledger.tasks.get(task)
+        if record is None:
+            account = self._ledger.accounts.get(task >> SEQ_BITS)
+            if account is not None and task & SEQ_MASK in account.finished:
+                return {
+                    "task": text,
+                    "state": "FINISHED",
+                    "why": "it has its outcome; that is with its client",
+                }
+            raise QuestionError(f"no task {text} is or was here")
+        extra = record.extra
+        return {
+            **self._brief(task, record),
+            "priority": record.spec.priority,
+            "tags": sorted(record.spec.route[1]),
+            "bytes": len(record.payload),
+            "group": record.group,
+            "errors": record.errors,
+            "crashes": record.crashes,
+            "ooms": extra.ooms if extra else 0,
+            "history": list(extra.history) if extra else [],
+            "why": self._why(record, now),
+        }
+
+    def events(self, since: str, limit: int, now: float) -> list[dict[str, Any]]:
+        """The newest events, oldest first; `since`: only those with a higher number."""
+        if since and not since.isdigit():
+            raise QuestionError(f"events are asked for since a number, not {since!r}")
+        after = int(since or 0)
+        newest = [event for event in self._events if event[0] > after][-limit:]
+        return [
+            {"number": number, "ago": round(now - when, 3), "kind": record.kind, **record.fields}
+            for number, when, record in newest
+        ]
+
+    def _brief(self, task: int, record: TaskRecord) -> dict[str, Any]:
+        lane = self._pools.lanes.get(record.session)
+        held = State.SENT <= record.state <= State.RUNNING
+        return {
+            "task": ids.text_of(task),
+            "name": record.spec.spec.name,
+            "state": record.state.name,
+            "queue": record.spec.route[0],
+            "attempt": record.attempt - record.returns,
+            "pool": lane.pool if lane is not None and held else "",
+        }
+
+    def _why(self, record: TaskRecord, now: float) -> str:
+        if record.state is State.WAITING:
+            due = record.extra.due - now if record.extra else 0.0
+            reason = "a retry" if record.errors or record.crashes or record.attempt else "pools to come back"
+            return f"it waits {max(0.0, due):.1f} s for {reason}"
+        if record.state is not State.QUEUED:
+            lane = self._pools.lanes.get(record.session)
+            pool = lane.pool if lane is not None else "?"
+            return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
+        queue, tags = record.spec.route
+        serving = [lane for lane in self._pools.lanes.values() if lane.serves(record.spec.route)]
+        if not serving:
+            wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
+            return f"no pool serves {wish}: start one, or look at `taskmesh pools`"
+        ready = [lane for lane in serving if lane.state is LaneState.READY]
+        if not ready:
+            states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
+            return f"no pool that serves queue {queue!r} takes work: {states}"
+        return f"every pool that serves queue {queue!r} is busy; its turn comes"
+
+    @staticmethod
+    def _parse(text: str) -> int:
+        try:
+            return ids.parse(text)
+        except ValueError as error:
+            raise QuestionError(str(error)) from error
+
+    # --- commands -----------------------------------------------------------------------------------------
+
+    def obey(self, command: m.Command, now: float) -> tuple[list[object], m.Answer]:
+        """Carries an operator's command out: what is to be done, and the answer."""
+        try:
+            if command.verb == "cancel":
+                return [], m.Answer(command.number, self._cancel(command.target))
+            if command.verb not in COMMANDS:
+                raise QuestionError(
+                    f"no such command: {command.verb!r}; there are {', '.join(COMMANDS)}, cancel"
+                )
+            lanes = self._addressed(command.target)
+        except QuestionError as error:
+            return [], m.Answer(command.number, None, str(error))
+        actions: list[object] = []
+        for lane in lanes:
+            lane.wish(command.verb)
+            actions.append(Publish(lane.pool, m.PoolCommand(command.verb, command.number)))
+        value = [{"pool": lane.pool, "heard": round(now - lane.heard, 3)} for lane in lanes]
+        return actions, m.Answer(command.number, value)
+
+    def _addressed(self, target: str) -> list[Lane]:
+        if target == "all":
+            return list(self._pools.lanes.values())
+        lane = self._pools.lane_of(target)
+        if lane is None:
+            there = ", ".join(sorted(lane.pool for lane in self._pools.lanes.values())) or "none"
+            raise QuestionError(f"no pool {target!r} is here; there are: {there}")
+        return [lane]
+
+    def _cancel(self, text: str) -> dict[str, object]:
+        if not self._intake.cancel(self._parse(text)):
+            raise QuestionError(f"no task {text} is on its way: it is finished, or was never here")
+        return {"cancelled": text}
+
+
+def pool_view(lane: Lane, now: float) -> dict[str, Any]:
+    """One pool in plain data."""
+    return {
+        "pool": lane.pool,
+        "session": lane.session,
+        "state": lane.state.value,
+        "slots": lane.slots,
+        "busy": lane.busy_slots,
+        "outstanding": lane.outstanding,
+        "queues": sorted(lane.queues),
+        "tags": sorted(lane.tags),
+        "host": lane.hello.host,
+        "pid": lane.hello.pid,
+        "python": lane.hello.python,
+        "heard": round(now - lane.heard, 3),
+    }
