@@ -1,7 +1,7 @@
 """What the typed sockets cost: messages of 100 B over tcp between two processes, beside raw pyzmq in the same run.
 
-`python -m benchmarks.sockets`. Raw and typed sockets take turns burst by burst between the same two processes, each
-burst over a new connection; a ratio compares neighbours. Nothing is asserted about time.
+`python -m benchmarks.sockets`. Raw and typed sockets take turns burst by burst between the same two
+processes, each burst over a new connection; a ratio compares neighbours. Nothing is asserted about time.
 """
 
 from __future__ import annotations

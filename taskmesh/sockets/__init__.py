@@ -33,10 +33,12 @@ from taskmesh.sockets.errors import (
     WrongDirection,
     WrongTurn,
 )
+from taskmesh.sockets.lastvalue import LastValues
 from taskmesh.sockets.library import check_library
 from taskmesh.sockets.monitor import EventKind, Monitor, MonitorEvent
 from taskmesh.sockets.options import CurveClient, CurveServer, SocketOptions
 from taskmesh.sockets.pipeline import Pull, Push
+from taskmesh.sockets.proxy import StopSignal, proxy
 from taskmesh.sockets.pubsub import Cancelled, Pub, Sub, Subscribed, UserMessage, XPub, XPubEvent, XSub
 from taskmesh.sockets.reqrep import Dealer, Pair, Rep, Req, Router
 from taskmesh.sockets.roles import Role
@@ -62,6 +64,7 @@ __all__ = [
     "HandshakeFailed",
     "InvalidCombination",
     "InvalidOption",
+    "LastValues",
     "Monitor",
     "MonitorEvent",
     "MultipartRefused",
@@ -83,6 +86,7 @@ __all__ = [
     "SocketClosed",
     "SocketError",
     "SocketOptions",
+    "StopSignal",
     "Sub",
     "Subscribed",
     "UnsupportedLibrary",
@@ -92,6 +96,7 @@ __all__ = [
     "XPub",
     "XPubEvent",
     "XSub",
+    "proxy",
 ]
 
 check_library()
