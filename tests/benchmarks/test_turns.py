@@ -1,0 +1,131 @@
+"""Turns on real processes, of small sizes: answers are checked, faults counted, nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import machine, rows, workloads
+from benchmarks.contender import Contender, load
+from benchmarks.processpool import ProcessPool
+from benchmarks.raw import Raw
+from benchmarks.rows import Scale, WrongAnswer, check
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+numpy = pytest.importorskip("numpy")
+
+
+@pytest.mark.leaks("pyzmq keeps a thread of its own once a frame was sent uncopied")
+@pytest.mark.parametrize("name", ["raw", "processpool"])
+def test_contender_gives_results_in_order_by_every_way_of_running(name: str) -> None:
+    contender: Contender = load(name)()
+    numbers = list(range(1_000))
+    contender.open(2)
+    try:
+        assert contender.run_each(workloads.noop, numbers) == numbers
+        assert contender.run_chunked(workloads.noop, numbers, 100) == numbers
+        assert contender.round_trip(workloads.noop, "one") == "one"
+        assert contender.run_until(workloads.noop, numbers, 10.0) == numbers
+        payloads = [numpy.full(100_000, number) for number in range(4)]
+        check(contender.run_each(workloads.echo, payloads), payloads, numpy.array_equal)
+    finally:
+        contender.close()
+
+
+def test_caller_computes_until_the_last_future_is_done() -> None:
+    pool, calls = ProcessPool(), []
+    pool.open(2)
+    try:
+        results = pool.run_beside(workloads.nap, [0.02] * 4, lambda: calls.append(1))
+    finally:
+        pool.close()
+
+    assert results == [0.02] * 4
+    assert len(calls) > 1
+
+
+def test_answers_that_differ_are_refused_with_their_place() -> None:
+    with pytest.raises(WrongAnswer, match=r"task 1 gave 7, not 2"):
+        check([1, 7], [1, 2])
+    with pytest.raises(WrongAnswer, match=r"1 results for 2 tasks"):
+        check([1], [1, 2])
+
+
+@pytest.mark.fault
+def test_fault_row_counts_what_a_broken_process_pool_loses() -> None:
+    found = rows.measure("processpool", ProcessPool(), "fault", Scale(2, quick=True))
+
+    assert found.detail["errors"] == {"BrokenProcessPool": found.figures["lost"]}
+    assert 1_400 < found.figures["lost"] < 1_510  # what was not finished when 500 had begun
+    assert found.figures["repeated"] == 0
+    assert "fault" not in found.figures  # a time is only given when all results came
+
+
+@pytest.mark.fault
+def test_fault_row_counts_what_a_killed_raw_worker_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.raw.STALL_S", 0.5)
+
+    found = rows.measure("raw", Raw(), "fault", Scale(2))
+
+    assert 500 < found.figures["lost"] < 1_000  # all that was queued for one of two workers
+    assert found.detail["executions"] >= 2_000 - found.figures["lost"]
+
+
+def test_execution_log_tells_tasks_that_ran_twice(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    for number in (0, 1, 1):
+        workloads.logged_nap(workloads.LoggedNap(number, 0.0, str(log)))
+
+    assert workloads.read_log(str(log)) == [(0, os.getpid()), (1, os.getpid()), (1, os.getpid())]
+
+
+def test_start_row_gives_time_and_memory_of_a_fresh_interpreter() -> None:
+    found = rows.start("processpool", Scale(2, quick=True))
+
+    assert 0 < found.figures["start"] < found.window.seconds
+    if machine.LINUX:
+        assert found.figures["idle"] > 1
+
+
+def run(*arguments: str, out: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks", "--out", str(out), "--repeats", "1", "--quick", *arguments]
+    pipe: Any = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+
+def test_program_writes_json_tables_and_picture(tmp_path: Path) -> None:
+    with run("--rows", "noop", "--contenders", "raw,processpool", out=tmp_path) as program:
+        said, _ = program.communicate(timeout=50)
+
+    assert program.returncode == 0, said
+    assert "| what | raw pyzmq | ProcessPoolExecutor |" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["partial.json", "partial.md", "partial.png"]
+
+
+def test_program_when_a_contender_is_unknown_names_the_known_ones(tmp_path: Path) -> None:
+    with run("--contenders", "raw,dusk", out=tmp_path) as program:
+        said, _ = program.communicate(timeout=20)
+
+    assert program.returncode == 2
+    assert "dusk: choose from raw," in said
+
+
+@pytest.mark.skipif(not machine.LINUX, reason="processes are counted in /proc")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_program_when_stopped_ends_all_it_started(how: signal.Signals, tmp_path: Path) -> None:
+    with run("--rows", "fault", "--contenders", "raw", out=tmp_path) as program:
+        wait_until(lambda: len(machine.descendants(program.pid)) == 3, 20, "a turn and its two workers")
+        started = machine.descendants(program.pid)
+        program.send_signal(how)
+        program.communicate(timeout=20)
+
+    assert program.returncode == {signal.SIGINT: 1, signal.SIGTERM: 143}[how]
+    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
