@@ -17,10 +17,10 @@ HORIZON = 0.020
 MAX_HORIZON = 0.500
 MAX_AHEAD = 4096
 """Most tasks handed ahead to one slot."""
-MIN_PORTION = 0.0002
-"""Seconds of work below which a portion is not worth a message of its own."""
 STEAL_AFTER = 0.003
 """Silence of a slot with tasks queued after which they are taken back, when another slot is idle."""
+STEAL_WORTH = 0.002
+"""Seconds of work queued in one slot that are worth sharing with an idle one at once."""
 UNSTICK_AFTER = 0.020
 """The same when no slot is idle."""
 
@@ -90,7 +90,7 @@ class Feeder:
         return min(MAX_HORIZON, max(HORIZON, 2.0 * self.lag))
 
     def feed(self, now: float) -> list[HandOver]:
-        """Hands tasks to slots with room, the emptiest first; nothing to those that are stuck."""
+        """Hands each slot with room one portion, the emptiest first; nothing to those that are stuck."""
         if not self.backlog:
             return []
         horizon = self.horizon
@@ -98,20 +98,18 @@ class Feeder:
         ready = [
             slot for slot in up if not slot.count or (not slot.quiet and self._load(slot, horizon) < horizon)
         ]
-        ready.sort(key=lambda slot: slot.count)
+        if len(ready) > 1:
+            ready.sort(key=lambda slot: slot.count)
         handed: list[HandOver] = []
-        while self.backlog and ready:
-            waiting = self.waiting()
-            still = []
-            for slot in ready:
-                pieces = self._portion(slot, horizon, waiting, len(up), now)
-                if pieces:
-                    handed.append(self._hand(slot, pieces, now))
-                    if self._load(slot, horizon) < horizon:
-                        still.append(slot)
-            if not still:
+        waiting = self.waiting()
+        for index, slot in enumerate(ready):
+            share = -(-waiting // (len(ready) - index))
+            pieces = self._portion(slot, horizon, share, now)
+            if pieces:
+                handed.append(self._hand(slot, pieces, now))
+                waiting -= sum(map(len, pieces))
+            if not self.backlog:
                 break
-            ready = still
         return handed
 
     def _cost(self, spec: int, horizon: float) -> float:
@@ -121,12 +119,15 @@ class Feeder:
     def _load(self, slot: Slot, horizon: float) -> float:
         if slot.count >= MAX_AHEAD:
             return horizon
-        return sum(len(piece) * self._cost(piece.run.spec, horizon) for piece in slot.pieces)
+        return sum([count * self._cost(spec, horizon) for spec, count in slot.work.items()])
 
-    def _portion(self, slot: Slot, horizon: float, waiting: int, slots: int, now: float) -> list[Piece]:
-        """The next tasks for a slot: its share of what waits, no more than the horizon, one if it is long."""
+    def _portion(self, slot: Slot, horizon: float, share: int, now: float) -> list[Piece]:
+        """The next tasks for a slot: its share of what waits, no more than the horizon, one if it is long.
+
+        The whole share, not half of it for a better balance at the end: what one slot has too much of is taken
+        back when another is idle, and a slot that runs dry waits for a loop that may be short of the GIL.
+        """
         room = horizon - self._load(slot, horizon)
-        share = max(1, waiting // (2 * slots))
         pieces: list[Piece] = []
         count = slot.count
         while self.backlog and share > 0:
@@ -137,14 +138,13 @@ class Feeder:
             if spec.hard_timeout > 0 and (slot.count or pieces):
                 break
             cost = self._cost(piece.run.spec, horizon)
-            worth = max(share, int(MIN_PORTION / cost))
             if spec.hard_timeout > 0:
                 fits = 1
                 slot.kill_at = now + spec.hard_timeout
             elif cost >= horizon:
                 fits = 0 if count else 1
             else:
-                fits = max(1 if not count else 0, min(worth, int(room / cost), MAX_AHEAD - count))
+                fits = max(1 if not count else 0, min(share, int(room / cost), MAX_AHEAD - count))
             if fits <= 0:
                 break
             taken = self.backlog.popleft() if fits >= len(piece) else piece.split(fits)
@@ -210,12 +210,17 @@ class Feeder:
     # --- recall -------------------------------------------------------------------------------------------
 
     def unstick(self, now: float) -> list[PeekSlot | RecallSlot]:
-        """Takes tasks back from slots that have been silent for too long."""
+        """Takes tasks back from slots that are silent, or that have much while another has nothing."""
         actions: list[PeekSlot | RecallSlot] = []
-        patience = self._patience()
+        idle = self._some_idle()
         for slot in self._slots.values():
-            if self._may_be_stuck(slot) and now - slot.heard >= patience:
+            if not self._may_be_stuck(slot):
+                continue
+            if now - slot.heard >= self._patience(idle=idle):
                 actions += self.recall(slot)
+            elif idle and self._load(slot, self.horizon) - (now - slot.heard) >= STEAL_WORTH:
+                actions += self.recall(slot)
+                slot.quiet = False
         return actions
 
     def recall(self, slot: Slot) -> list[PeekSlot | RecallSlot]:
@@ -226,14 +231,14 @@ class Feeder:
 
     def recall_deadline(self) -> float | None:
         """When `unstick` should be asked next."""
-        patience = self._patience()
-        return min(
-            (slot.heard + patience for slot in self._slots.values() if self._may_be_stuck(slot)), default=None
-        )
+        busy = [slot.heard for slot in self._slots.values() if self._may_be_stuck(slot)]
+        return min(busy) + self._patience(idle=self._some_idle()) if busy else None
 
-    def _patience(self) -> float:
-        some_idle = not self.backlog and any(slot.idle for slot in self._slots.values())
-        return max(STEAL_AFTER if some_idle else UNSTICK_AFTER, 1.5 * self.lag)
+    def _some_idle(self) -> bool:
+        return not self.backlog and any([slot.idle for slot in self._slots.values()])
+
+    def _patience(self, *, idle: bool) -> float:
+        return max(STEAL_AFTER if idle else UNSTICK_AFTER, 1.5 * self.lag)
 
     @staticmethod
     def _may_be_stuck(slot: Slot) -> bool:

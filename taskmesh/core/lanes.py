@@ -115,12 +115,19 @@ class Lane:
 
     def hold(self, records: list[TaskRecord]) -> None:
         """Takes note of tasks that are this session's now."""
-        self.outstanding += len(records)
-        self._pushed += records
         for record in records:
-            number = record.spec.number
-            self.counts[number] = self.counts.get(number, 0) + 1
-        if len(self._pushed) > 2 * self.outstanding + 256:
+            self.charge(record.spec.number, 1)
+        self.remember(records)
+
+    def charge(self, number: int, count: int) -> None:
+        """Takes note of `count` more tasks of a spec outstanding."""
+        self.outstanding += count
+        self.counts[number] = self.counts.get(number, 0) + count
+
+    def remember(self, records: list[TaskRecord]) -> None:
+        """Keeps records that this session may hold; those it does not hold any more go when they are many."""
+        self._pushed += records
+        if len(self._pushed) > 8 * self.outstanding + 4096:
             self._pushed = self.held()
 
     def release(self, number: int, count: int) -> None:

@@ -10,6 +10,7 @@ import enum
 from collections import deque
 from collections.abc import Iterator
 
+from taskmesh.errors import LocalProtocolError
 from taskmesh.wire.messages import DoneRun, Failed, Held, LaneRun, SlotFailure, SlotResults, SlotSegment
 
 
@@ -68,7 +69,7 @@ class Slot:
     """One slot.
 
     Attributes:
-        pieces: handed over and not reported, oldest first. count: how many tasks that are.
+        pieces: handed over and not reported, oldest first. count: how many tasks that are; work: of which spec.
         generation: of the tickets that tasks are handed over with. heard: when it last reported.
         kill_at: when its running task's hard limit is over. reason: why we killed it, empty if we did not.
     """
@@ -79,6 +80,7 @@ class Slot:
         self.pid = 0
         self.pieces: deque[Piece] = deque()
         self.count = 0
+        self.work: dict[int, int] = {}
         self.serial = 0
         self.generation = 0
         self.specs: set[int] = set()
@@ -124,24 +126,31 @@ class Slot:
         """Notes tasks as handed over; returns the serial of the first."""
         first = self.serial
         for piece in pieces:
+            size = len(piece)
             piece.first = self.serial
-            self.serial += len(piece)
-            self.count += len(piece)
+            self.serial += size
+            self.count += size
+            self.work[piece.run.spec] = self.work.get(piece.run.spec, 0) + size
             self.pieces.append(piece)
         return first
+
+    def _less(self, spec: int, count: int) -> None:
+        self.count -= count
+        left = self.work[spec] - count
+        if left:
+            self.work[spec] = left
+        else:
+            del self.work[spec]
 
     def take_back(self, count: int) -> list[Piece]:
         """The `count` tasks handed over last are not this slot's any more; oldest first."""
         taken: deque[Piece] = deque()
-        self.count -= count
         while count:
-            piece = self.pieces[-1]
-            if len(piece) <= count:
-                count -= len(piece)
-                taken.appendleft(self.pieces.pop())
-            else:
-                taken.appendleft(piece.split_tail(count))
-                count = 0
+            last = self.pieces[-1]
+            piece = self.pieces.pop() if len(last) <= count else last.split_tail(count)
+            taken.appendleft(piece)
+            count -= len(piece)
+            self._less(piece.run.spec, len(piece))
         return list(taken)
 
     def finished(self, results: SlotResults, worker: str) -> tuple[list[DoneRun], list[Failed]]:
@@ -168,13 +177,17 @@ class Slot:
             if segment.first + at < piece.first:
                 at += 1
                 continue
+            if segment.first + at > piece.first:
+                raise LocalProtocolError(
+                    f"slot {self.number} reports {segment.first + at} before {piece.first}"
+                )
             count = min(total - at, len(piece))
             run, low = piece.run, piece.low
             if count == len(piece):
                 self.pieces.popleft()
             else:
                 piece.split(count)
-            self.count -= count
+            self._less(run.spec, count)
             whole = at == 0 and count == total
             yield DoneRun(
                 run.spec,
@@ -194,7 +207,7 @@ class Slot:
         piece = self.pieces[0].split(1)
         if not len(self.pieces[0]):
             self.pieces.popleft()
-        self.count -= 1
+        self._less(piece.run.spec, 1)
         yield Failed(
             piece.run.client,
             piece.run.seqs[piece.low],

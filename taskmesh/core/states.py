@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+import msgspec
+
 
 class State(enum.IntEnum):
     """Where a task is. The first four are on the way, the others are terminal and absorbing."""
@@ -77,56 +79,45 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
 """A late success of an older attempt counts in every state on the way: the first valid success wins."""
 
 
-class TaskRecord:
+class TaskRecord(msgspec.Struct, gc=False, eq=False):
     """One accepted task: the ledger's row.
+
+    A msgspec struct without garbage collection: made in a quarter of the time of a Python class, and a million
+    of them cost a full collection nothing. It takes part in no cycle.
 
     Attributes:
         id: the task id. spec: its SpecEntry. group: fairness and cancel unit.
-        payload: bytes or Blob, never looked into. size: its length in bytes.
+        payload: bytes or Blob, never looked into.
         state, attempt, session: where it is; (session, attempt) fences failures.
-        returns: attempts handed back unstarted. errors, crashes, ooms: what was charged to it.
+        returns: attempts handed back unstarted. errors, crashes: what was charged to it.
         extra: rarely needed facts, or None.
     """
 
-    __slots__ = (
-        "attempt",
-        "crashes",
-        "errors",
-        "extra",
-        "group",
-        "id",
-        "payload",
-        "returns",
-        "session",
-        "spec",
-        "state",
-    )
-
-    def __init__(self, task: int, spec: Any, group: int, payload: Any) -> None:
-        self.id = task
-        self.spec = spec
-        self.group = group
-        self.payload = payload
-        self.state = State.QUEUED
-        self.attempt = 0
-        self.returns = 0
-        self.session = 0
-        self.errors = 0
-        self.crashes = 0
-        self.extra: TaskExtra | None = None
+    id: int
+    spec: Any
+    group: int
+    payload: Any
+    state: State = State.QUEUED
+    attempt: int = 0
+    returns: int = 0
+    session: int = 0
+    errors: int = 0
+    crashes: int = 0
+    extra: Any = None
 
     def more(self) -> TaskExtra:
         """The rarely needed facts, made when first asked for."""
-        if self.extra is None:
-            self.extra = TaskExtra()
-        return self.extra
+        extra: TaskExtra | None = self.extra
+        if extra is None:
+            extra = self.extra = TaskExtra()
+        return extra
 
 
 class TaskExtra:
     """What only few tasks have: waiters by `key=`, failed attempts, memory kills, a due time.
 
-    `abandoned`: its own submitter has given it up, others still wait for it. `late`: it expired while a pool had
-    it, so it ends should it come back unstarted.
+    `abandoned`: its own submitter has given it up, others still wait for it. `late`: it expired while a pool
+    had it, so it ends should it come back unstarted.
     """
 
     __slots__ = ("abandoned", "due", "history", "key", "late", "ooms", "waiters")

@@ -120,7 +120,9 @@ class Ventilator:
         counts[key] = counts.get(key, 0) + len(batch)
         if not lane.outstanding:
             lane.progress = now
-        lane.hold(batch)
+        for run in runs:
+            lane.charge(run.spec, len(run.seqs))
+        lane.remember(batch)
         lane.sequence += 1
         lane.acked = lane.results
         return Tasks(self._epoch, session, lane.sequence, lane.results, now, specs, runs)

@@ -14,6 +14,9 @@ from taskmesh.sockets import Context, Dealer
 from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_client
 
+HELLOS = 2
+"""Unanswered Hellos after which the next address is dialled: a link on which nobody answers only gathers them."""
+
 
 class GatewayLink:
     """The way to the hub. `events`: the client shell's. Addresses are dialled in turn, in order."""
@@ -24,6 +27,7 @@ class GatewayLink:
         self._addresses = list(addresses)
         self._events = events
         self._turn = 0
+        self._unanswered = 0
         self.refused = 0
         self._socket = self._dial()
 
@@ -35,6 +39,10 @@ class GatewayLink:
 
     def send(self, message: m.ClientMessage) -> None:
         """To the hub, or into the link's queue while it is being made."""
+        if isinstance(message, m.ClientHello):
+            if self._unanswered >= HELLOS:
+                self.reconnect()
+            self._unanswered += 1
         self._socket.try_send_parts(encode(message))
 
     def reconnect(self) -> None:
@@ -42,16 +50,18 @@ class GatewayLink:
         self._loop.unwatch(self._socket.raw)
         self._socket.close(linger_ms=0)
         self._turn += 1
+        self._unanswered = 0
         self._socket = self._dial()
 
     def _arrived(self) -> None:
+        self._unanswered = 0
         for frames in self._socket.recv_parts_many(BATCH):
             try:
                 self._events.append(FromHubToClient(to_client.decode(frames)))
             except RemoteProtocolError:
                 self.refused += 1
 
-    def close(self) -> None:
-        """Closes the link; what was just sent has a second to leave."""
+    def close(self, linger_ms: int | None = None) -> None:
+        """Closes the link; what was just sent has a second to leave, unless `linger_ms` says otherwise."""
         self._loop.unwatch(self._socket.raw)
-        self._socket.close()
+        self._socket.close(linger_ms)

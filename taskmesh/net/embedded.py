@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import replace
+from typing import Any
 
 from taskmesh.config import Config
 from taskmesh.core.events import FromClient, FromHub, FromHubToClient, FromPool
@@ -129,8 +130,9 @@ class EmbeddedPort(ThreadPort):
             host.close(timeout=1.0)
 
 
-def host_slots(loop: Loop, pool: PoolShell, name: str) -> SlotHost:
-    """Gives a pool in a loop its slots."""
-    host = SlotHost(on_event=pool.events.append, watch=loop.watch, unwatch=loop.unwatch, name=name)
+def host_slots(loop: Loop, pool: PoolShell, name: str, modules: tuple[str, ...] = ()) -> SlotHost:
+    """Gives a pool in a loop its slots. `modules`: what they import when they start."""
+    more: dict[str, Any] = {"preload": modules} if modules else {}
+    host = SlotHost(on_event=pool.events.append, watch=loop.watch, unwatch=loop.unwatch, name=name, **more)
     pool.attach(host)
     return host

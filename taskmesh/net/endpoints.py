@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from taskmesh.errors import ConfigError, InsecureBind
+from taskmesh.sockets import EndpointError
 
+IPC = "ipc://"
 LANE_SUFFIX = ".lane-"
+LONGEST_PATH = 90
+"""Bytes of an ipc gateway's path: the kernel allows 107, and a lane's suffix takes up to 16 of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,11 @@ class Endpoints:
         Raises:
             ConfigError: it is no tcp or ipc endpoint; the message says what one looks like.
         """
-        if gateway.startswith("ipc://") and len(gateway) > len("ipc://"):
+        if gateway.startswith(IPC) and len(gateway) > len(IPC):
+            if len(gateway.encode()) - len(IPC) > LONGEST_PATH:
+                raise ConfigError(
+                    f"{gateway}: a socket's path may have {LONGEST_PATH} bytes here; take a shorter one"
+                )
             return cls(gateway, gateway + ".collector", gateway + ".control")
         host, port = tcp_parts(gateway)
         if port > 65533:
@@ -40,7 +50,7 @@ class Endpoints:
 
     def lane(self, port_or_path: str) -> str:
         """The endpoint of a lane that WELCOME names: a port on the hub's host, or an ipc endpoint."""
-        if port_or_path.startswith("ipc://"):
+        if port_or_path.startswith(IPC):
             return port_or_path
         host, _ = tcp_parts(self.gateway)
         return f"tcp://{host}:{port_or_path}"
@@ -64,13 +74,30 @@ def tcp_parts(endpoint: str) -> tuple[str, int]:
     return host, port
 
 
+def refuse_taken(endpoint: str) -> None:
+    """Refuses an ipc endpoint where somebody listens: libzmq would take it over without a word.
+
+    Raises:
+        EndpointError: it is taken.
+    """
+    if not endpoint.startswith(IPC):
+        return
+    path = endpoint.removeprefix(IPC)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect("\0" + path[1:] if path.startswith("@") else path)
+        except OSError:
+            return
+    raise EndpointError(f"cannot bind {endpoint!r}: somebody listens there; choose another", errno.EADDRINUSE)
+
+
 def check_local(endpoint: str, what: str) -> None:
     """Refuses everything but loopback and ipc: without keys whoever reaches a hub runs code on its pools.
 
     Raises:
         InsecureBind: the host is not this machine's loopback.
     """
-    if endpoint.startswith("ipc://"):
+    if endpoint.startswith(IPC):
         return
     host = tcp_parts(endpoint)[0].strip("[]")
     if host == "localhost":

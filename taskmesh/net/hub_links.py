@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import zmq
 
 from taskmesh.core.events import ClientGone, FromClient, FromHub, FromPool, LaneLost, LinksLost
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
-from taskmesh.net.endpoints import LANE_SUFFIX, Endpoints, tcp_parts
+from taskmesh.net.endpoints import LANE_SUFFIX, Endpoints, refuse_taken, tcp_parts
 from taskmesh.net.loop import Loop
 from taskmesh.sockets import (
     Cancelled,
@@ -34,8 +34,15 @@ ALL = b"all."
 
 
 def topic(pool: str) -> bytes:
-    """The control topic of one pool."""
-    return b"pool.%s." % pool.encode()
+    """The control topic of one pool. A dot in its name is escaped: no topic may be the beginning of another."""
+    return b"pool.%s." % pool.replace("%", "%25").replace(".", "%2E").encode()
+
+
+def pool_of(topic: bytes) -> str:
+    """The pool that a topic is for, "" if it is none's."""
+    if not topic.startswith(b"pool."):
+        return ""
+    return topic[5:-1].decode(errors="replace").replace("%2E", ".").replace("%25", "%")
 
 
 class LaneLink:
@@ -44,11 +51,11 @@ class LaneLink:
     def __init__(self, socket: Push, pool: str) -> None:
         self.socket = socket
         self.pool = pool
-        self.waiting: deque[list[Sendable]] = deque()
+        self.waiting: deque[Sequence[Sendable]] = deque()
         self.linked = False
         self.lost = False
 
-    def push(self, frames: list[Sendable]) -> bool:
+    def push(self, frames: Sequence[Sendable]) -> bool:
         """Sends, or keeps when nobody is there; False when it was kept."""
         if not self.waiting and self.socket.try_send_parts(frames):
             return True
@@ -105,6 +112,8 @@ class HubSockets:
         Raises:
             EndpointError: an address is taken; nothing listens then.
         """
+        for endpoint in (endpoints.gateway, endpoints.collector, endpoints.control):
+            refuse_taken(endpoint)
         self.gateway.bind(endpoints.gateway)
         self.collector.bind(endpoints.collector)
         self.control.bind(endpoints.control)
@@ -122,7 +131,7 @@ class HubSockets:
             self._local.append(FromHub(message))
             return
         lane = self._lanes.get(session)
-        if lane is not None and not lane.push(list(encode(message))) and not lane.lost:
+        if lane is not None and not lane.push(encode(message)) and not lane.lost:
             self._wait_for(session, lane)
 
     def publish(self, pool: str, message: m.ToPool) -> None:
@@ -131,7 +140,7 @@ class HubSockets:
             self._local.append(FromHub(message))
             if pool:
                 return
-        self.control.send_parts([topic(pool) if pool else ALL, *encode(message)], timeout=0)
+        self.control.try_send_parts([topic(pool) if pool else ALL, *encode(message)])
 
     def send_client(self, client: int, message: m.ToClient) -> None:
         """To a client's newest link."""
@@ -141,9 +150,13 @@ class HubSockets:
         try:
             self.gateway.try_send_parts([identity, *encode(message)])
         except PeerUnreachable:
-            self._identities.pop(client, None)
-            self._clients.pop(identity, None)
+            self._forget_client(client)
             self._events.append(ClientGone(client))
+
+    def _forget_client(self, client: int) -> None:
+        identity = self._identities.pop(client, None)
+        if identity is not None:
+            self._clients.pop(identity, None)
 
     def open_lane(self, session: int, pool: str) -> str:
         """Binds a lane; returns the port, or the ipc endpoint, that WELCOME names."""
@@ -189,8 +202,10 @@ class HubSockets:
             client = self._clients.get(identity)
             if client is None:
                 self._say_hello(identity)
-            else:
-                self._events.append(FromClient(client, message))
+                continue
+            self._events.append(FromClient(client, message))
+            if isinstance(message, m.ClientBye):
+                self._forget_client(client)
 
     def _say_hello(self, identity: bytes) -> None:
         """Somebody whom this hub does not know, because it is new, speaks as if it did."""
@@ -213,12 +228,12 @@ class HubSockets:
 
     def _subscriptions(self) -> None:
         for event in self.control.recv_events_many():
-            if not isinstance(event, Subscribed | Cancelled) or not event.topic.startswith(b"pool."):
+            if not isinstance(event, Subscribed | Cancelled):
                 continue
-            pool = event.topic[5:-1].decode(errors="replace")
+            pool = pool_of(event.topic)
             if isinstance(event, Subscribed):
                 self._silenced.discard(pool)
-            else:
+            elif pool:
                 self._silenced.add(pool)
                 self._sweep_at = 0.0
 
@@ -251,9 +266,11 @@ class HubSockets:
                 self._loop.unwatch_write(lane.socket.raw)
                 self._events.append(LaneLost(session))
         for pool in list(self._silenced):
-            if any(lane.pool == pool and lane.lost for lane in self._lanes.values()):
-                self._silenced.discard(pool)
+            lanes = [lane for lane in self._lanes.values() if lane.pool == pool]
+            if any(lane.lost for lane in lanes):
                 self._events.append(LinksLost(pool))
+            if not lanes or any(lane.lost for lane in lanes):
+                self._silenced.discard(pool)
 
     def close(self) -> None:
         """Closes every socket."""

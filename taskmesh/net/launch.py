@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 
 from taskmesh.config import Config
 from taskmesh.errors import HubUnreachable
 from taskmesh.net.remote import RemotePort
 from taskmesh.ports import OutcomeSink
 
+SECTIONS = ("client", "hub", "pool")
+"""What the child needs to know of the configuration."""
+DYING = 2.0
+"""Seconds that the child has to end when it is told to."""
+
 
 class LaunchedPort(RemotePort):
-    """A SubmitPort that starts its hub, with a pool, as a child process of its own session."""
+    """A SubmitPort that starts its hub, with a pool, as a child process of a session of its own."""
 
     def __init__(self, sink: OutcomeSink, config: Config) -> None:
         super().__init__(sink, config)
@@ -33,50 +38,55 @@ class LaunchedPort(RemotePort):
         self._folder = tempfile.mkdtemp(prefix="taskmesh-")
         address = f"ipc://{self._folder}/hub"
         self._addresses = [address]
-        settings = {"bind": address, "parent": os.getpid(), "config": settings_of(self._config)}
-        self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "taskmesh.net.launched", json.dumps(settings)],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        self._process = subprocess.Popen(
+            command(self._config, address), stdin=subprocess.DEVNULL, start_new_session=True
         )
         try:
             super().start(timeout)
         except HubUnreachable:
-            code = self._process.poll()
-            self.close(cancel=True, timeout=1.0)
-            if code is not None:
-                raise HubUnreachable(
-                    f"the hub process ended with exit code {code}; see its output above"
-                ) from None
+            code = self._end_child()
+            if code > 0:
+                raise HubUnreachable(f"the hub process ended with exit code {code}; see what it wrote") from None
             raise
 
     def close(self, *, cancel: bool, timeout: float) -> None:
         """Says goodbye, ends the child, removes its folder."""
         super().close(cancel=cancel, timeout=timeout)
-        if os.getpid() != self._pid:
-            return
+        if os.getpid() == self._pid:
+            self._end_child()
+
+    def _end_child(self) -> int:
+        """Ends the child if it still runs; returns its exit code."""
         process, self._process = self._process, None
+        folder, self._folder = self._folder, ""
+        code = 0
         if process is not None:
             process.terminate()
             try:
-                process.wait(timeout)
+                code = process.wait(DYING)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = ""
+                code = process.wait()
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        return code
+
+    def forked(self) -> None:
+        """In a forked child: closes this port's descriptors; hub process and folder are the parent's."""
+        super().forked()
+        process, self._process = self._process, None
+        self._folder = ""
+        if process is not None:
+            process.returncode = 0  # it is not this process's child
 
 
-def settings_of(config: Config) -> dict[str, dict[str, object]]:
-    """The sections that the child needs, as plain data."""
-    return {
-        name: {key: list(value) if isinstance(value, tuple) else value for key, value in fields_of(section)}
-        for name, section in (("client", config.client), ("hub", config.hub), ("pool", config.pool))
-    }
-
-
-def fields_of(section: object) -> list[tuple[str, object]]:
-    """The fields of a frozen section and their values."""
-    return [(name, getattr(section, name)) for name in type(section).__dataclass_fields__]  # type: ignore[attr-defined]
+def command(config: Config, address: str) -> list[str]:
+    """The child's command line: an interpreter with our own one's options and module search path."""
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    settings = {name: asdict(getattr(config, name)) for name in SECTIONS}
+    code = (
+        f"__import__('sys').path[:] = {sys.path!r}; "
+        "from taskmesh.net.launched import serve; "
+        f"serve({settings!r}, {address!r}, {os.getpid()})"
+    )
+    return [sys.executable, *options, "-c", code, "taskmesh:hub"]

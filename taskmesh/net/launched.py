@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 from taskmesh.config import load
+from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.programs import run_hub
 
 
-def main() -> None:
-    """Reads its settings from the command line and runs."""
-    settings = json.loads(sys.argv[1])
-    config = load(settings["config"], environ={})
-    run_hub(
-        config,
-        settings["bind"],
-        slots=config.pool.slots,
-        ready=lambda endpoints: None,
-        record=lambda kind, fields: None,
-        parent=settings["parent"],
-    )
+def serve(settings: dict[str, dict[str, object]], bind: str, parent: int) -> None:
+    """Runs a hub with a pool.
 
+    Args:
+        settings: sections of the configuration. bind: the gateway. parent: the process that this one ends with.
+    """
+    config = load(settings, environ={})
 
-if __name__ == "__main__":
-    main()
+    def ready(endpoints: Endpoints) -> None:
+        """The parent's client finds out by itself."""
+
+    def record(kind: str, fields: dict[str, object]) -> None:
+        """The hub keeps its events for those who ask."""
+
+    run_hub(config, bind, slots=config.pool.slots, name="local", ready=ready, record=record, parent=parent)

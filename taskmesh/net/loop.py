@@ -120,15 +120,14 @@ class Loop:
 
     def turn(self) -> None:
         """Waits for the next thing to happen and handles it and all that follows from it."""
-        now = time.monotonic()
-        wait = MAX_WAIT
-        for part in self.parts:
-            wait = min(wait, part.deadline - now)
-        if wait > 0 and (
-            any(part.pending for part in self.parts) or (self._idle is not None and self._idle())
-        ):
-            wait = 0.0
-        ready = self._poller.poll(max(0.0, wait) * 1000.0)
+        parts = self.parts
+        deadlines = [part.deadline for part in parts]
+        wait = 0.0
+        if not any([part.pending for part in parts]):
+            wait = min(min(deadlines) - time.monotonic(), MAX_WAIT)
+            if wait > 0 and self._idle is not None and self._idle():
+                wait = 0.0
+        ready = self._poller.poll(wait * 1000.0 if wait > 0 else 0)
         if self._awake is not None:
             self._awake()
         for source, flags in ready:
@@ -140,14 +139,19 @@ class Loop:
                 writer = self._writers.get(source)
                 if writer is not None:
                     writer()
+        now = time.monotonic()
+        for part, deadline in zip(parts, deadlines, strict=True):
+            if deadline <= now or part.pending:
+                part.turn(now)
         self.settle()
 
     def settle(self) -> None:
         """Gives parts their turns until none has anything left to do."""
         for _ in range(MAX_ROUNDS):
-            now = time.monotonic()
+            busy = False
             for part in self.parts:
-                if part.pending or part.deadline <= now:
-                    part.turn(now)
-            if not any(part.pending for part in self.parts):
+                if part.pending:
+                    part.turn(time.monotonic())
+                    busy = True
+            if not busy:
                 return

@@ -6,6 +6,7 @@ The pool only dials out. What cannot be sent because nobody is there is dropped 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from taskmesh.core.events import FromHub
 from taskmesh.errors import RemoteProtocolError
@@ -13,35 +14,59 @@ from taskmesh.net import wires
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.hub_links import ALL, BATCH, topic
 from taskmesh.net.loop import Loop
-from taskmesh.sockets import Context, Pull, Push, Sub
+from taskmesh.sockets import Context, Part, Pull, Push, Sub
 from taskmesh.wire import messages as m
-from taskmesh.wire.frames import to_pool, encode
+from taskmesh.wire.frames import encode, to_pool
+
+HELLOS = 15
+"""Unanswered Hellos after which the next hub of the list is dialled."""
 
 
 class PoolSockets:
-    """HubLink over ZeroMQ. `events`: the pool shell's."""
+    """HubLink over ZeroMQ.
+
+    Args:
+        hubs: where hubs listen; the first that answers is kept until it does not answer any more.
+        events: the pool shell's.
+    """
 
     def __init__(
-        self, context: Context, loop: Loop, endpoints: Endpoints, pool: str, events: deque[object]
+        self, context: Context, loop: Loop, hubs: Sequence[Endpoints], pool: str, events: deque[object]
     ) -> None:
         self._context = context
         self._loop = loop
-        self._endpoints = endpoints
+        self._hubs = list(hubs)
+        self._turn = 0
+        self._unanswered = 0
+        self._pool = pool
         self._events = events
         self._lane: Pull | None = None
         self.refused = 0
-        self._collector = Push(context, wires.TO_COLLECTOR)
-        self._beats = Push(context, wires.TO_COLLECTOR)
-        self._control = Sub(context, wires.TO_CONTROL)
-        self._control.subscribe(topic(pool))
+        self._dial_hub()
+
+    @property
+    def address(self) -> str:
+        """The gateway of the hub that is dialled now."""
+        return self._hub.gateway
+
+    def _dial_hub(self) -> None:
+        hub = self._hub = self._hubs[self._turn % len(self._hubs)]
+        self._collector = Push(self._context, wires.TO_COLLECTOR)
+        self._beats = Push(self._context, wires.TO_COLLECTOR)
+        self._control = Sub(self._context, wires.TO_CONTROL)
+        self._control.subscribe(topic(self._pool))
         self._control.subscribe(ALL)
-        self._control.connect(endpoints.control)
-        self._collector.connect(endpoints.collector)
-        self._beats.connect(endpoints.collector)
-        loop.watch(self._control.raw, self._from_control)
+        self._control.connect(hub.control)
+        self._collector.connect(hub.collector)
+        self._beats.connect(hub.collector)
+        self._loop.watch(self._control.raw, self._from_control)
+
+    # --- HubLink ------------------------------------------------------------------------------------------
 
     def send(self, message: m.PoolMessage) -> None:
         """To the collector."""
+        if isinstance(message, m.Hello) and len(self._hubs) > 1:
+            self._try_next_hub()
         self._collector.try_send_parts(encode(message))
 
     def beat(self, message: m.Beat) -> None:
@@ -52,7 +77,7 @@ class PoolSockets:
         """Connects a fresh PULL to the lane."""
         self.hang_up()
         self._lane = Pull(self._context, wires.TO_LANE)
-        self._lane.connect(self._endpoints.lane(endpoint))
+        self._lane.connect(self._hub.lane(endpoint))
         self._loop.watch(self._lane.raw, self._from_lane)
 
     def hang_up(self) -> None:
@@ -62,23 +87,39 @@ class PoolSockets:
             self._lane.close(linger_ms=0)
             self._lane = None
 
+    def _try_next_hub(self) -> None:
+        self._unanswered += 1
+        if self._unanswered > HELLOS:
+            self._unanswered = 0
+            self._turn += 1
+            self._hang_up_hub(linger_ms=0)
+            self._dial_hub()
+
+    # --- incoming -----------------------------------------------------------------------------------------
+
     def _from_lane(self) -> None:
         if self._lane is not None:
             self._take(self._lane.recv_parts_many(BATCH), 0)
 
     def _from_control(self) -> None:
+        self._unanswered = 0
         self._take(self._control.recv_parts_many(BATCH), 1)
 
-    def _take(self, arrived: list[list[bytes | memoryview]], skip: int) -> None:
+    def _take(self, arrived: list[list[Part]], skip: int) -> None:
         for frames in arrived:
             try:
                 self._events.append(FromHub(to_pool.decode(frames[skip:])))
             except RemoteProtocolError:
                 self.refused += 1
 
-    def close(self) -> None:
-        """Closes every socket; what was just sent has a second to leave."""
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def _hang_up_hub(self, linger_ms: int | None = None) -> None:
         self.hang_up()
         self._loop.unwatch(self._control.raw)
         for socket in (self._collector, self._beats, self._control):
-            socket.close()
+            socket.close(linger_ms)
+
+    def close(self) -> None:
+        """Closes every socket; what was just sent has a second to leave."""
+        self._hang_up_hub()

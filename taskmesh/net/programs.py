@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import FrameType
 
 import zmq
 
@@ -17,7 +14,7 @@ from taskmesh.config import Config
 from taskmesh.core.events import DrainRequested
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.pool import PoolMachine
-from taskmesh.errors import TaskMeshError
+from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_local, tcp_parts
 from taskmesh.net.hub_links import HubSockets
@@ -26,57 +23,18 @@ from taskmesh.net.identity import hub_config, new_epoch, pool_config
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_links import PoolSockets
 from taskmesh.net.pool_shell import PoolShell
-from taskmesh.net.port import WakeUp
+from taskmesh.net.stop import Stop
 from taskmesh.sockets import Context, EndpointError, Router
 
 Record = Callable[[str, dict[str, object]], None]
+News = Callable[[str, str], None]
 
-
-class Stop:
-    """Why and how a program is to end: SIGTERM, SIGINT, or its parent's death.
-
-    Attributes:
-        asked: how often it was asked. parent_gone: there is nobody left to serve.
-    """
-
-    def __init__(self, loop: Loop, parent: int = 0) -> None:
-        self.asked = 0
-        self.parent_gone = False
-        self._loop = loop
-        self._parent = parent
-        self._wake_up = WakeUp()
-        self._pidfd = -1
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[Stop]:
-        """Hears signals, and the end of the parent process if one was named."""
-        self._loop.watch(self._wake_up.fd, self._wake_up.heard)
-        former = {
-            number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        if self._parent:
-            try:
-                self._pidfd = os.pidfd_open(self._parent)
-                self._loop.watch(self._pidfd, self._orphaned)
-            except ProcessLookupError:
-                self.parent_gone = True
-        try:
-            yield self
-        finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
-            if self._pidfd >= 0:
-                self._loop.unwatch(self._pidfd)
-                os.close(self._pidfd)
-            self._loop.unwatch(self._wake_up.fd)
-            self._wake_up.close()
-
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self.asked += 1
-        self._wake_up.ring()
-
-    def _orphaned(self) -> None:
-        self.parent_gone = True
+FREE_PORT_TRIES = 50
+LONGEST_NAME = 200
+UNANSWERED = 3.0
+"""Seconds without a hub after which a pool says so."""
+FAREWELL = 0.2
+"""Seconds that idle slots have to end by themselves."""
 
 
 def run_hub(
@@ -84,6 +42,8 @@ def run_hub(
     bind: str,
     *,
     slots: int = 0,
+    name: str = "",
+    modules: tuple[str, ...] = (),
     ready: Callable[[Endpoints], None],
     record: Record,
     parent: int = 0,
@@ -92,113 +52,202 @@ def run_hub(
 
     Args:
         bind: the gateway's address; port 0 takes three free ports.
+        name, modules: the pool's name, and what its slots import when they start.
         ready: called with the addresses once all of them listen. record: told what is worth telling.
         parent: process id whose end ends the hub too, 0 for none.
 
     Raises:
-        InsecureBind: the address is beyond loopback and ipc. ConfigError: it is none.
+        InsecureBind: the address is beyond loopback and ipc. ConfigError: it is none, or the name is not usable.
         EndpointError: it is taken.
     """
     check_local(bind, "binding")
+    check_name(name)
     raise_file_limit()
     now = time.monotonic()
-    loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
+    loop = new_loop()
     with Context() as context, Stop(loop, parent).listening() as stop:
         links = InProcessLinks()
-        settings = pool_config(config, slots=max(1, slots))
-        hub_settings = hub_config(config, epoch=new_epoch())
+        settings = pool_config(config, slots=max(1, slots), name=name)
         sockets = listen(context, loop, links, record, bind, settings.pool if slots else "")
-        hub = HubShell(HubMachine(hub_settings, now), sockets)
+        hub = HubShell(HubMachine(hub_config(config, epoch=new_epoch()), now), sockets)
         hub.events = links.hub
         loop.parts = [hub, sockets]
         host = None
-        if slots:
-            pool = PoolShell(PoolMachine(settings, now), links)
-            pool.events = links.pool
-            host = host_slots(loop, pool, settings.pool)
-            loop.parts.append(pool)
         try:
+            if slots:
+                pool = PoolShell(PoolMachine(settings, now), links)
+                pool.events = links.pool
+                host = host_slots(loop, pool, settings.pool, modules)
+                loop.parts.append(pool)
+                loop.settle()
             ready(sockets.endpoints)
             while not stop.asked and not stop.parent_gone:
                 loop.turn()
         finally:
             if host is not None:
-                host.close(timeout=1.0)
+                host.close(timeout=FAREWELL)
             sockets.close()
+
+
+def new_loop() -> Loop:
+    """A loop that ZeroMQ sockets can take part in."""
+    return Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
 
 
 def listen(
     context: Context, loop: Loop, links: InProcessLinks, record: Record, bind: str, local_pool: str
 ) -> HubSockets:
-    """Binds a hub's sockets; with port 0 it looks for three free ports in a row."""
+    """Binds a hub's sockets; with port 0 it looks for three free ports in a row.
+
+    Raises:
+        EndpointError: an address is taken.
+    """
     free = bind.startswith("tcp://") and bind.endswith((":0", ":*"))
-    for attempt in range(50):
+    tries = FREE_PORT_TRIES if free else 1
+    for left in reversed(range(tries)):
         sockets = HubSockets(context, loop, links.hub, record, local_pool, links.pool if local_pool else None)
         try:
             sockets.bind(free_ports(context, bind) if free else Endpoints.of(bind))
         except EndpointError:
             sockets.close()
-            if not free or attempt == 49:
+            if not left:
                 raise
+        except BaseException:
+            sockets.close()
+            raise
         else:
-            return sockets
-    raise AssertionError("unreachable")
+            break
+    return sockets
 
 
 def free_ports(context: Context, bind: str) -> Endpoints:
     """Endpoints whose gateway's port the kernel has just given out."""
     with Router(context) as probe:
-        host, port = tcp_parts(probe.bind(bind.rsplit(":", 1)[0] + ":*"))
+        host, port = tcp_parts(probe.bind(bind.rpartition(":")[0] + ":*"))
     return Endpoints.of(f"tcp://{host}:{min(port, 65533)}")
 
 
 def run_pool(
     config: Config,
-    address: str,
+    addresses: Sequence[str],
     *,
     slots: int,
     name: str = "",
-    ready: Callable[[str], None],
-    preload: tuple[str, ...] = (),
-) -> None:
-    """Runs a pool until it has drained or its hub refuses it; SIGTERM drains, a second one ends it at once.
+    modules: tuple[str, ...] = (),
+    ready: Callable[[str, str], None],
+    news: News,
+) -> bool:
+    """Runs a pool until it has drained or its hub refuses it; a signal drains, a second one ends it at once.
 
     Args:
-        address: the hub's gateway. slots: how many tasks at once. preload: modules that slots import at start.
-        ready: called with the pool's id when its first session is open.
+        addresses: gateways of hubs, tried in turn. slots: how many tasks at once.
+        modules: what slots import when they start.
+        ready: called with the pool's name and the hub's address when its first session is open.
+        news: told other things that people should know: a kind and a sentence.
+
+    Returns:
+        Whether it has drained; False when it was cut short.
 
     Raises:
         TaskMeshError: the hub refuses this pool.
-        InsecureBind, ConfigError: the address cannot be used.
+        InsecureBind, ConfigError: an address or the name cannot be used.
     """
-    check_local(address, "dialling")
+    for address in addresses:
+        check_local(address, "dialling")
+    endpoints = [Endpoints.of(address) for address in addresses]
+    check_name(name)
     raise_file_limit()
-    now = time.monotonic()
-    loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-    settings = replace(pool_config(config, slots=slots, name=name), hello=0.2)
+    loop = new_loop()
+    settings = replace(pool_config(config, slots=slots, name=name), hello=min(0.2, config.hub.beat))
     with Context() as context, Stop(loop).listening() as stop:
-        machine = PoolMachine(settings, now)
+        machine = PoolMachine(settings, time.monotonic())
         links = InProcessLinks()
-        sockets = PoolSockets(context, loop, Endpoints.of(address), settings.pool, links.pool)
+        sockets = PoolSockets(context, loop, endpoints, settings.pool, links.pool)
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
-        host = host_slots(loop, pool, settings.pool, preload)
+        host = host_slots(loop, pool, settings.pool, modules)
         loop.parts = [pool]
-        told = draining = False
+        watcher = SessionWatcher(machine, sockets, ready, news)
+        asked = 0
         try:
             while pool.left is None and stop.asked < 2:
                 loop.turn()
-                if machine.session and not told:
-                    told = True
-                    ready(settings.pool)
-                if stop.asked and not draining:
-                    draining = True
+                watcher.look(time.monotonic())
+                if stop.asked and not asked:
+                    asked = 1
                     pool.events.append(DrainRequested(config.pool.grace))
         finally:
-            host.close(timeout=1.0)
+            host.close(timeout=0.0 if pool.left is None else FAREWELL)
             sockets.close()
     if pool.left:
         raise TaskMeshError(f"the hub refuses this pool: {pool.left}")
+    return pool.left is not None
+
+
+class SessionWatcher:
+    """Tells people what becomes of a pool's sessions."""
+
+    def __init__(
+        self, machine: PoolMachine, sockets: PoolSockets, ready: Callable[[str, str], None], news: News
+    ) -> None:
+        self._machine = machine
+        self._sockets = sockets
+        self._ready = ready
+        self._news = news
+        self._session = 0
+        self._was_open = False
+        self._state = "ready"
+        self._since = time.monotonic()
+        self._told = False
+
+    def look(self, now: float) -> None:
+        """Looks whether something has changed."""
+        machine = self._machine
+        session = machine.session
+        if session != self._session:
+            self._changed(session, now)
+        elif not session and not self._told and now - self._since >= UNANSWERED:
+            self._told = True
+            self._news(
+                "waiting",
+                f"no hub answers at {self._sockets.address}; start one with "
+                f"`taskmesh hub --bind {self._sockets.address}`. Still asking",
+            )
+        if machine.state != self._state:
+            self._state = machine.state
+            self._news(self._state, f"{self._state}: {TOLD.get(self._state, 'takes work')}")
+
+    def _changed(self, session: int, now: float) -> None:
+        self._session = session
+        self._since = now
+        if not session:
+            return
+        if not self._was_open:
+            self._was_open = True
+            self._ready(self._machine.config.pool, self._sockets.address)
+        elif self._told:
+            self._news("rejoined", f"the hub at {self._sockets.address} is back")
+        self._told = False
+
+
+TOLD = {
+    "paused": "no new work until `taskmesh resume`",
+    "draining": "running tasks may finish, the others go back; a second signal ends it at once",
+}
+
+
+def check_name(name: str) -> None:
+    """Refuses a pool's name that could not be told from other words or would not print.
+
+    Raises:
+        ConfigError: the name is not usable.
+    """
+    usable = name.isprintable() and " " not in name and len(name.encode()) <= LONGEST_NAME
+    if name == "all" or not usable:
+        raise ConfigError(
+            f"{name!r} cannot be a pool's name: take up to {LONGEST_NAME} printable characters without spaces, "
+            "and not `all`, which means every pool"
+        )
 
 
 def raise_file_limit() -> None:

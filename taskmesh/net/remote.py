@@ -78,8 +78,9 @@ class RemotePort(ThreadPort):
                 self._ready.set()
                 while not self._closing.is_set():
                     loop.turn()
-                link.send(m.ClientBye(cancel=self._cancel))
+                if shell.machine.open:
+                    link.send(m.ClientBye(cancel=self._cancel))
             finally:
                 self._ready.set()
                 if link is not None:
-                    link.close()
+                    link.close(None if self._shell is not None and self._shell.machine.open else 0)
