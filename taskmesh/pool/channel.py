@@ -1,8 +1,9 @@
-"""Frames over a stream socket, with descriptors alongside (SCM_RIGHTS): a blocking end and a non-blocking one."""
+"""Frames over a stream socket, with descriptors alongside (SCM_RIGHTS): blocking and non-blocking ends."""
 
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import socket
 from collections import deque
@@ -70,7 +71,8 @@ class Inbound:
     def _take(self, count: int) -> list[int]:
         if count > len(self._fds):
             raise RemoteProtocolError(
-                f"{count} descriptors of large values were sent and {len(self._fds)} came: too many open files"
+                f"{count} descriptors of large values were sent and {len(self._fds)} came: "
+                "too many open files"
             )
         return [self._fds.popleft() for _ in range(count)]
 
@@ -151,10 +153,8 @@ class Outbound:
         """
         sent = 0
         if not self.queue:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 sent = self._sock.send(data)
-            except BlockingIOError:
-                pass
             if sent == len(data):
                 return
         parcel = Parcel(memoryview(data)[sent:])

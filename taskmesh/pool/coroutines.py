@@ -11,7 +11,7 @@ from typing import Any
 
 def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function itself, or for a coroutine function one that runs it to its end."""
-    call = getattr(type(function), "__call__", None)  # noqa: B004  an instance whose __call__ is a coroutine function
+    call = getattr(type(function), "__call__", None)  # noqa: B004  an instance may be callable so
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
         return functools.partial(_run, function)
     return function

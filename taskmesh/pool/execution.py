@@ -1,10 +1,12 @@
 """How a slot runs tasks: tickets, functions, results.
 
-The loop over a run's tasks is the hottest code of the pool: it makes no object and calls no function of ours per task.
+The loop over a run's tasks is the hottest code of the pool: it makes no object and calls no function of ours
+per task.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -15,7 +17,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from taskmesh import context
-from taskmesh.errors import SerializationError, TaskTimeout
+from taskmesh.errors import LocalProtocolError, SerializationError, TaskTimeout
 from taskmesh.ids import task_id, text_of
 from taskmesh.pool import orders
 from taskmesh.pool.coroutines import runnable
@@ -24,16 +26,14 @@ from taskmesh.pool.limits import TimeLimit
 from taskmesh.pool.outbox import BREAK, DATA, FAILURE, OutboxWriter
 from taskmesh.pool.tickets import ticket
 from taskmesh.wire import code, payload
-from taskmesh.wire.messages import (
-    CHUNK,
+from taskmesh.wire.batches import CHUNK, LaneRun, Spec
+from taskmesh.wire.slot_messages import (
     FromSlot,
-    LaneRun,
     SlotFailure,
     SlotProgress,
     SlotResults,
     SlotSegment,
     SlotTasks,
-    Spec,
 )
 
 _FLUSH_AFTER: Final = 0.002
@@ -82,6 +82,7 @@ class Executor:
         self._run: LaneRun | None = None
         self._run_first = 0
         self._index = 0
+        self._stage = ""
         self._deadline: float | None = None
         self._progress_due = 0.0
         context.install(self._current)
@@ -109,10 +110,8 @@ class Executor:
     def rest(self) -> None:
         """Called before a wait for work: sends what is finished."""
         self.flush()
-        try:
+        with contextlib.suppress(Exception):  # what a task has put there may fail as it likes
             sys.stdout.flush()
-        except Exception:  # noqa: BLE001, S110  what a task has put there may fail as it likes
-            pass
         self._resting = time.monotonic()
 
     def resume(self) -> None:
@@ -189,7 +188,7 @@ class Executor:
                 result = function(*args, **kwargs)
                 stage = "result"
                 data = dumps(result)
-                if type(data) is not bytes:
+                if not isinstance(data, bytes):
                     data.to_fd()
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 self._fail(stage, error)
@@ -197,7 +196,7 @@ class Executor:
             else:
                 now = monotonic()
                 self._results.append(data)
-                if type(data) is not bytes or not outbox.append(data, flags, now):
+                if not isinstance(data, bytes) or not outbox.append(data, flags, now):
                     self._next = self._run_first + index + 1
                     self.flush()
                     flags = BREAK
@@ -225,64 +224,61 @@ class Executor:
         """Map chunks, and calls with a time limit."""
         while True:
             data = run.payloads[self._index]
-            stage = "argument"
+            self._limit.struck = False
+            self._stage = "argument"
             try:
                 if spec.kind == CHUNK:
                     out = self._chunk(spec, function, data)
                 else:
-                    args, kwargs = payload.loads(data)
-                    stage = "exception"
-                    result = self._call(spec, function, args, kwargs)
-                    stage = "result"
-                    out = payload.dumps(result)
-                if isinstance(out, payload.Blob):
+                    self._deadline = time.monotonic() + spec.timeout
+                    out = self._limit.call(spec.timeout, self._one, function, data)
+                if not isinstance(out, bytes):
                     out.to_fd()
             except BaseException as error:  # noqa: BLE001  a task may raise anything
-                self._fail(self._kind(stage, error), error)
+                self._fail(self._kind(error), error)
             else:
                 self._report(out)
+            self._deadline = None
             self._index += 1
             if self._index == len(run.payloads):
                 return True
             if not self._take(mine):
                 return False
 
-    def _call(
-        self, spec: Spec, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if spec.timeout <= 0:
-            return function(*args, **kwargs)
-        self._deadline = time.monotonic() + spec.timeout
-        try:
-            return self._limit.call(spec.timeout, function, args, kwargs)
-        finally:
-            self._deadline = None
+    def _one(self, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
+        """One call, from its payload to its result's."""
+        args, kwargs = payload.loads(data)
+        self._stage = "exception"
+        result = function(*args, **kwargs)
+        self._stage = "result"
+        return payload.dumps(result)
 
     def _chunk(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
-        """Calls the function for each item; one that fails does not stop the others."""
+        """Calls the function for each item, under the limit; one that fails does not stop the others."""
         values: list[Any] = []
         failures: dict[int, SlotFailure] = {}
         for i, item in enumerate(payload.loads_chunk(data)):
             value = None
             began = time.monotonic()
+            self._limit.struck = False
+            self._stage = "argument"
             try:
                 if isinstance(item, SerializationError):
                     raise item
-                value = self._call(spec, function, item, {})
+                self._stage = "exception"
+                self._deadline = began + spec.timeout if spec.timeout > 0 else None
+                value = self._limit.call(spec.timeout, function, *item)
             except BaseException as error:  # noqa: BLE001  a task may raise anything
-                stage = "argument" if error is item else self._kind("exception", error)
-                failures[i] = failure_of(
-                    self._run_first + self._index, stage, error, spec, time.monotonic() - began
-                )
+                elapsed = time.monotonic() - began
+                failures[i] = failure_of(i, self._kind(error), error, spec, elapsed)
             if self.disowned:
-                raise ValueError("this process was forked by a task and is no slot")
+                raise LocalProtocolError("a child that a task has forked is no slot")
             values.append(value)
+        self._stage = "result"
         return payload.dumps_chunk_result(values, failures, where=spec.name)
 
-    def _kind(self, stage: str, error: BaseException) -> str:
-        if stage == "exception" and isinstance(error, TaskTimeout) and self._limit.struck:
-            return "timeout"
-        return stage
+    def _kind(self, error: BaseException) -> str:
+        return "timeout" if isinstance(error, TaskTimeout) and self._limit.struck else self._stage
 
     # --- reports ---
 
@@ -292,17 +288,15 @@ class Executor:
         flags = 0 if self._results else BREAK
         self._results.append(data)
         self._next = self._run_first + self._index + 1
-        if type(data) is not bytes or not self._outbox.append(data, flags, now) or now > self._due:
+        if not isinstance(data, bytes) or not self._outbox.append(data, flags, now) or now > self._due:
             self.flush()
 
     def _fail(self, kind: str, error: BaseException) -> None:
         """Adds a failure of the running task to what is to be sent."""
         now = time.monotonic()
         self._next = self._run_first + self._index + 1
-        run = self._run
-        assert run is not None
         began = self._close_segment(now)
-        spec = self._specs.get(run.spec, _UNKNOWN)
+        spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN
         failure = failure_of(self._next - 1, kind, error, spec, now - began)
         self._failed.append(failure)
         self._first = self._next
@@ -373,7 +367,5 @@ class Executor:
         context.install(None)
         self._outbox.disown()
         self._link.close()
-        try:
+        with contextlib.suppress(OSError):
             os.close(self._tickets)
-        except OSError:
-            pass

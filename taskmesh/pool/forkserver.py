@@ -1,7 +1,7 @@
-"""The fork server: a small fresh interpreter whose forks are the slots, and which tells how each of them ended.
+"""The fork server: a small fresh interpreter whose forks are the slots, and which tells how each ended.
 
-It runs no user code, has one thread and imports only what slots need, so a fork is cheap and safe at any time. It ends
-everything when its parent, the supervisor's process, is gone.
+It runs no user code, has one thread and imports only what slots need, so a fork is cheap and safe at any
+time. It ends everything when its parent, the supervisor's process, is gone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from taskmesh.pool.killings import OomCounter
 from taskmesh.pool.platforms import here
 from taskmesh.pool.session import end_session
 from taskmesh.pool.slot import Birth, run_slot
+from taskmesh.wire.values import cloudpickle
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _FORK: Final = msgspec.msgpack.Decoder(orders.Fork)
@@ -30,11 +31,11 @@ _LOOK_MS: Final = 250  # how often the parent's id is asked for, where no descri
 
 
 def main(control: int, parent: int) -> NoReturn:
-    """What the fresh interpreter runs: serves the supervisor at the socket `control` until `parent` is gone."""
+    """What the fresh interpreter runs: serves the supervisor at the socket `control` while `parent` lives."""
     birth = ForkServer(control, parent).serve()
     if birth is not None:
         run_slot(birth)
-    os._exit(0)  # noqa: TID251  all children are reaped, and nothing here needs an interpreter's slow farewell
+    os._exit(0)  # noqa: TID251  all children are reaped, and nothing here needs a farewell
 
 
 class ForkServer:
@@ -63,6 +64,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         self._system.adopt_orphans()
+        cloudpickle()  # 5 ms here, or in every slot that gets a function of somebody's __main__
         gc.collect()
         gc.freeze()
         self._tell(orders.UP, None)
@@ -117,7 +119,7 @@ class ForkServer:
             os.setpgid(0, 0)
             self._system.die_with(server)
             self._leave_to_slot()
-            return Birth(order.slot, self._system, *fds)
+            return Birth(order.slot, self._system, fds)
         for fd in fds:
             os.close(fd)
         if pid > 0:
@@ -145,7 +147,7 @@ class ForkServer:
             os.close(self._parent_handle)
 
     def _reap(self) -> None:
-        """Tells every death. The group is killed before its leader is reaped: until then the id cannot be another's."""
+        """Tells every death. A group is killed before its leader is reaped: until then its id is its own."""
         with contextlib.suppress(BlockingIOError):
             while self._child_died.recv(4096):
                 pass

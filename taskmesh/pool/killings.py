@@ -38,7 +38,7 @@ class OomCounter:
         return False
 
     def _look(self, files: list[Path]) -> int:
-        """By how much the counters have moved since they were last read; a file not seen before counts from 0."""
+        """By how much the counters have moved since the last look; a file not seen before counts from 0."""
         moved = 0
         for file in files:
             count = _count(file)
@@ -49,7 +49,7 @@ class OomCounter:
 
 
 def _counter_files(pid: str) -> list[Path]:
-    """The counters of the memory cgroups that a process is in; the whole machine's when it has none of its own."""
+    """The counters of the memory cgroups that a process is in; the whole machine's when it is in none."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -6,9 +6,11 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from taskmesh.errors import TaskTimeout
+
+_T = TypeVar("_T")
 
 
 class TimeLimit:
@@ -25,17 +27,17 @@ class TimeLimit:
         self._seconds = 0.0
         self.struck = False
 
-    def call(
-        self, seconds: float, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """function(*args, **kwargs), in which TaskTimeout is raised after so many seconds."""
+    def call(self, seconds: float, function: Callable[..., _T], *args: Any) -> _T:
+        """function(*args), in which TaskTimeout is raised after so many seconds; 0 for no limit."""
+        if seconds <= 0:
+            return function(*args)
         self.struck = False
         self._seconds = seconds
         signal.signal(signal.SIGALRM, self._strike)  # each time: a task may have put its own there
         self._armed = True
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
-            return function(*args, **kwargs)
+            return function(*args)
         finally:
             self._armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -122,20 +122,13 @@ class ForkServerLink:
 
     # --- end ---
 
-    def end_all(self) -> None:
-        """Kills the fork server and every process of its session, and reaps it."""
+    def end_all(self) -> int | None:
+        """Kills the fork server and every process of its session, and reaps it; returns its exit status."""
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)  # not send_signal, which would reap it
         self._await_death()
         end_session(self.pid)  # before it is reaped: its id is still the session's and nobody else's
-        self.reap(None)
-
-    def reap(self, timeout: float | None) -> int | None:
-        """The fork server's exit status, waited for; None when it has not ended in time."""
-        try:
-            return self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
+        return self._process.wait()
 
     def _await_death(self) -> None:
         """Waits until the killed fork server is dead, without reaping it."""
@@ -157,7 +150,7 @@ class ForkServerLink:
 
 
 def _command(sys_path: list[str], control: int, name: str) -> list[str]:
-    """The command line of a fork server: an interpreter with our own one's options; `name` is for readers of `ps`."""
+    """The command line of a fork server: our own interpreter and its options; `name` is for `ps`."""
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = (
         f"__import__('sys').path[:] = {sys_path!r}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -66,10 +67,8 @@ class EventAlarm:
 
     def hush(self) -> None:
         """Reads the counter down to zero."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._fd)
-        except BlockingIOError:
-            pass
 
     def close(self) -> None:
         """Closes the eventfd."""

@@ -1,7 +1,7 @@
 """What supervisor, fork server and slots tell each other: frame kinds, and the fork server's messages.
 
-A frame is [u32 length of the body][u8 kind][u16 descriptors that come along][body, msgpack], little-endian. Bodies of TASKS, RESULTS and PROGRESS are
-the structs of `taskmesh.wire.messages`.
+A frame is [u32 length of the body][u8 kind][u16 descriptors that come along][body, msgpack], little-endian.
+Bodies of TASKS, RESULTS and PROGRESS are the structs of `taskmesh.wire.messages`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ REFUSED: Final = 32
 EXITED: Final = 33
 
 TICKET: Final = struct.Struct("<H")
-"""A ticket is the low 16 bits of its generation. One byte would do for the order of things, but a slot's socket can
-hold more than 256 recalled messages while a task runs, and the 257th generation must not look like the first."""
+"""A ticket is the low 16 bits of its generation. One byte would do for the order of things, but a slot's
+socket can hold more than 256 recalled messages while a task runs, and the 257th generation must not look like
+the first."""
 
 OUTBOX_SIZE: Final = 512 << 10
 """Bytes of a slot's outbox: tables and records, see `taskmesh.pool.outbox`."""

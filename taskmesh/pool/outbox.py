@@ -1,14 +1,14 @@
 """A slot's outbox: results that are finished but not yet sent, in memory that the supervisor can read.
 
-Why it exists: a slot sends results in batches, and a batch may be cut off by a task that turns out long (or never
-ends). Nothing in the slot can send then, since it has no second thread. So each result is also put where the
-supervisor can look.
+Why it exists: a slot sends results in batches, and a batch may be cut off by a task that turns out long (or
+never ends). Nothing in the slot can send then, since it has no second thread. So each result is also put
+where the supervisor can look.
 
-Layout, all words 64 bits wide: `epoch`, `first` (serial of the first record), `start` (clock), then a table of
-`_ENTRIES` words, a table of as many clocks, a table of as many checksums, then the records. A record's word is
-epoch << 32 | flags | size and is written after the record itself: a reader takes the words of the epoch that it found
-in the header and looks at the epoch again when it is done. A processor that keeps stores in order (x86) needs no more;
-elsewhere each record has a checksum.
+Layout, all words 64 bits wide: `epoch`, `first` (serial of the first record), `start` (clock), then a table
+of `_ENTRIES` words, a table of as many clocks, a table of as many checksums, then the records. A record's
+word is epoch << 32 | flags | size and is written after the record itself: a reader takes the words of the
+epoch that it found in the header and looks at the epoch again when it is done. A processor that keeps stores
+in order (x86) needs no more; elsewhere each record has a checksum.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class OutboxReader:
         self._checked = checked
 
     def read(self) -> tuple[float, list[Record]]:
-        """(when the first record's task began, the records), or no records when there are none or it is being reset."""
+        """(when the first record's task began, the records); none while the slot resets it."""
         whole = memoryview(self._memory)
         try:
             return self._read(whole)
@@ -130,7 +130,7 @@ class OutboxReader:
             return (began, records) if header[0] == epoch else (0.0, [])
 
     def _records(
-        self, whole: memoryview, epoch: int, first: int, words: memoryview, clocks: memoryview
+        self, whole: memoryview, epoch: int, first: int, words: memoryview, clocks: memoryview[float]
     ) -> list[Record]:
         records = []
         offset = DATA

@@ -1,11 +1,12 @@
-"""What slots print: read off their pipes, passed on to our own stdout and stderr, and the last lines kept.
+"""A slot's output: its pipes, with the last lines kept, and the way to our own stdout and stderr.
 
-Passing on is a thread's work, since our stdout may be a pipe that nobody reads. While it cannot keep up, slots'
-output is left in their pipes, and a slot that prints waits as it would at a slow terminal.
+Passing on is a thread's work, since our stdout may be a pipe that nobody reads. While it cannot keep up,
+slots' output is left in their pipes, and a slot that prints waits as it would at a slow terminal.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import threading
@@ -18,53 +19,60 @@ _LINES: Final = 100
 _LINE: Final = 4096
 _HIGH: Final = 1 << 20
 _LOW: Final = 256 << 10
-STDOUT, STDERR = 1, 2
 
 
 class OutputTail:
-    """The pipes of one slot's stdout and stderr, and its last 100 lines of both together."""
+    """The pipes of one slot's stdout and stderr, and its last 100 lines of both together.
+
+    Attributes:
+        pipes: our ends: stdout's and stderr's. slot_ends: the slot's, until `let_go`.
+    """
 
     def __init__(self) -> None:
-        self.stdout, self.slot_stdout = os.pipe()
+        stdout = os.pipe()
         try:
-            self.stderr, self.slot_stderr = os.pipe()
+            stderr = os.pipe()
         except OSError:
-            os.close(self.stdout)
-            os.close(self.slot_stdout)
+            for fd in stdout:
+                os.close(fd)
             raise
-        os.set_blocking(self.stdout, False)
-        os.set_blocking(self.stderr, False)
-        self._lines: deque[bytes] = deque(maxlen=_LINES)
-        self._partial = {self.stdout: b"", self.stderr: b""}
+        self.pipes = (stdout[0], stderr[0])
+        self.slot_ends = [stdout[1], stderr[1]]
+        for fd in self.pipes:
+            os.set_blocking(fd, False)
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {fd: decoder("replace") for fd in self.pipes}
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._partial = dict.fromkeys(self.pipes, "")
 
     def let_go(self) -> None:
         """Closes the slot's ends here."""
-        for fd in {self.slot_stdout, self.slot_stderr} - {-1}:
-            os.close(fd)
-        self.slot_stdout = self.slot_stderr = -1
+        while self.slot_ends:
+            os.close(self.slot_ends.pop())
 
-    def read(self, fd: int) -> bytes | None:
-        """What one of the pipes has, at most 64 KiB; None at its end, b"" when there is nothing just now."""
+    def read(self, fd: int) -> str | None:
+        """What one of the pipes has, at most 64 KiB; None at its end, "" when there is nothing."""
         try:
             data = os.read(fd, _READ)
         except BlockingIOError:
-            return b""
+            return ""
         if not data:
             return None
-        *lines, rest = (self._partial[fd] + data).split(b"\n")
+        text = self._decoders[fd].decode(data)
+        *lines, rest = (self._partial[fd] + text).split("\n")
         self._lines.extend(line[-_LINE:] for line in lines[-_LINES:])
         self._partial[fd] = rest[-_LINE:]
-        return data
+        return text
 
     def text(self) -> str:
         """The last lines."""
-        lines = [*self._lines, *(rest for rest in self._partial.values() if rest)]
-        return b"\n".join(lines[-_LINES:]).decode(errors="replace")
+        lines = [*self._lines, *filter(None, self._partial.values())]
+        return "\n".join(lines[-_LINES:])
 
     def close(self) -> None:
         """Closes every end."""
         self.let_go()
-        for fd in self._partial:
+        for fd in self.pipes:
             os.close(fd)
 
 
@@ -77,7 +85,7 @@ class Tee:
 
     def __init__(self, relieved: Callable[[], None]) -> None:
         self._relieved = relieved
-        self._queue: deque[tuple[int, bytes] | None] = deque()
+        self._queue: deque[tuple[int, str] | None] = deque()
         self._wake = threading.Condition()
         self._held = 0
         self._thread: threading.Thread | None = None
@@ -87,14 +95,14 @@ class Tee:
         """Whether so much waits that no more should be read."""
         return self._held > _HIGH
 
-    def put(self, stream: int, data: bytes) -> None:
-        """Queues output of STDOUT or STDERR."""
+    def put(self, stream: int, text: str) -> None:
+        """Queues output for stdout (0) or stderr (1)."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="taskmesh-output", daemon=True)
             self._thread.start()
         with self._wake:
-            self._queue.append((stream, data))
-            self._held += len(data)
+            self._queue.append((stream, text))
+            self._held += len(text)
             self._wake.notify()
 
     def close(self, timeout: float) -> None:
@@ -113,20 +121,20 @@ class Tee:
                 item = self._queue.popleft()
             if item is None:
                 return
-            stream, data = item
-            _write(sys.stdout if stream == STDOUT else sys.stderr, data)
+            stream, text = item
+            _write(sys.stderr if stream else sys.stdout, text)
             with self._wake:
                 before = self._held
-                self._held -= len(data)
+                self._held -= len(text)
                 relieved = before >= _LOW > self._held
             if relieved:
                 self._relieved()
 
 
-def _write(stream: object, data: bytes) -> None:
+def _write(stream: object, text: str) -> None:
     """Writes to a text stream that may be closed, replaced by anything, or None."""
     try:
-        stream.write(data.decode(errors="replace"))  # type: ignore[attr-defined]
+        stream.write(text)  # type: ignore[attr-defined]
         stream.flush()  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001  the user's stream may fail as it likes; output is lost then, nothing else
+    except Exception:  # noqa: BLE001  the user's stream may fail as it likes
         return

@@ -1,7 +1,8 @@
-"""POSIX alone: unlinked files, pipes, `selectors`. Deaths are told by pipes' ends and by asking for the parent's id."""
+"""POSIX alone: unlinked files, pipes, `selectors`. Deaths are told by sockets' ends and the parent's id."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import tempfile
@@ -18,7 +19,7 @@ class SelectorPoller:
 
     def fileno(self) -> int:
         """The selector's descriptor."""
-        fd: int = self._selector.fileno()  # type: ignore[attr-defined]  # epoll, kqueue and /dev/poll have one
+        fd: int = self._selector.fileno()  # epoll, kqueue and /dev/poll have one
         return fd
 
     def watch(self, fd: int, interest: int) -> None:
@@ -66,10 +67,8 @@ class PipeAlarm:
 
     def ring(self) -> None:
         """Writes a byte; a full pipe rings already."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.write(self._writer, b"!")
-        except BlockingIOError:
-            pass
 
     def hush(self) -> None:
         """Empties the pipe."""
@@ -90,7 +89,7 @@ class Portable:
 
     def memory(self, size: int) -> int:
         """An unlinked temporary file, in memory where /dev/shm is."""
-        folder = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  unlinked before anyone sees it
+        folder = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108
         fd, path = tempfile.mkstemp(prefix="taskmesh-", dir=folder)
         Path(path).unlink()
         os.ftruncate(fd, size)
@@ -105,7 +104,7 @@ class Portable:
         return False
 
     def die_with(self, parent: int) -> None:
-        """Nothing but a look whether the parent has ended: the supervisor kills what the fork server leaves."""
+        """Only looks whether the parent has ended: the supervisor kills what the fork server leaves."""
         if os.getppid() != parent:
             os._exit(1)  # noqa: TID251  a forked child whose fork server is gone has nothing to clean up
 

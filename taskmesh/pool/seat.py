@@ -6,12 +6,11 @@ import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Iterator
 
 import msgspec
 
 from taskmesh.core.events import SlotFinished, SlotReady, SlotReported
-from taskmesh.errors import RemoteProtocolError
+from taskmesh.errors import ProtocolError, RemoteProtocolError
 from taskmesh.pool import orders
 from taskmesh.pool.channel import Inbound, Outbound, Parcel, pack
 from taskmesh.pool.orders import OUTBOX_SIZE
@@ -20,11 +19,14 @@ from taskmesh.pool.output import OutputTail
 from taskmesh.pool.system import System
 from taskmesh.pool.tickets import TicketPipe
 from taskmesh.wire import frames
-from taskmesh.wire.blob import MAX_LIVE, Blob, live_descriptors
-from taskmesh.wire.messages import SlotFailure, SlotResults, SlotSegment, SlotTasks, Spec
+from taskmesh.wire.batches import Spec
+from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
 
 _READY = msgspec.msgpack.Decoder(orders.Ready)
 _FAILURE = msgspec.msgpack.Decoder(SlotFailure)
+
+
+FromSeat = SlotReady | SlotFinished | SlotReported
 
 
 class Handed:
@@ -38,14 +40,14 @@ class Handed:
 
 
 class Seat:
-    """One slot's socket, tickets, outbox and output. Does no waiting: `SlotHost` says when something is ready.
+    """One slot's socket, tickets, outbox and output. Never waits: `SlotHost` says when something is ready.
 
     Attributes:
         slot, token: which slot, and which start of it. pid: 0 until the fork server has told it.
         handle: a descriptor of the process (pidfd), or None.
         ready: the slot has said that it is up. killed: we have ordered its death.
         expected: the lowest serial that has not been reported yet.
-        watched: the host watches the socket for writability.
+        at_end: its socket has ended, or talked nonsense: no more is read. trouble: why, for its exit's log.
     """
 
     def __init__(self, slot: int, token: int, system: System) -> None:
@@ -73,7 +75,8 @@ class Seat:
         self._outbound = Outbound(self.sock)
         self._backlog: deque[Handed] = deque()
         self._broken = False
-        self.watched = False
+        self.at_end = False
+        self.trouble = ""
 
     # --- birth ---
 
@@ -82,8 +85,7 @@ class Seat:
         return [
             self._slot_sock.fileno(),
             self.tickets.reader,
-            self.output.slot_stdout,
-            self.output.slot_stderr,
+            *self.output.slot_ends,
             self._outbox_fd,
         ]
 
@@ -145,12 +147,13 @@ class Seat:
         except OSError:
             self._broken = True
 
-    def take_back(self) -> int:
+    def take_back(self, generation: int) -> int:
         """Takes every task back that has not started; returns how many.
 
-        Messages that have not left yet and none of whose tasks has started are dropped; the specs in them still go.
+        Messages that have not left yet and none of whose tasks has started are dropped. The specs in them
+        still go.
         """
-        count = left = self.tickets.take_back() + sum(handed.owed for handed in self._backlog)
+        count = left = self.left()
         specs: list[tuple[int, Spec]] = []
         for handed in self._backlog:
             handed.owed = 0
@@ -167,54 +170,76 @@ class Seat:
             left -= last.count
             specs[:0] = last.message.specs
         if specs:
-            self._backlog.append(Handed(SlotTasks(first=0, generation=0, specs=specs, runs=[])))
+            self._backlog.append(Handed(SlotTasks(self.expected, generation, specs, [])))
         return count
+
+    def left(self) -> int:
+        """Takes all tickets that nobody took, and counts them, with those that were never written."""
+        return self.tickets.take_back() + sum(handed.owed for handed in self._backlog)
 
     # --- results in ---
 
-    def read(self) -> Iterator[SlotReady | SlotFinished | SlotReported]:
-        """What has come over the socket, by one read of it.
+    def read(self) -> list[FromSeat]:
+        """What has come over the socket, by one read of it; `at_end` is set when no more will."""
+        events: list[FromSeat] = []
+        self._read_into(events)
+        return events
 
-        Raises:
-            BlockingIOError: nothing. EOFError: the slot's end is closed. RemoteProtocolError: it talks nonsense.
-        """
+    def read_all(self) -> list[FromSeat]:
+        """What has come over the socket."""
+        events: list[FromSeat] = []
+        while self._read_into(events):
+            pass
+        return events
+
+    def _read_into(self, events: list[FromSeat]) -> bool:
+        """Reads once; False when there was nothing to be read."""
+        if self.at_end:
+            return False
         try:
-            alive = self.inbound.receive()
+            if not self.inbound.receive():
+                self.at_end = True
+                return False
+            for kind, body, fds in self.inbound.frames():
+                event = self._event(kind, body, fds)
+                if event is not None:
+                    events.append(event)
         except BlockingIOError:
-            raise
-        except OSError as error:
-            raise EOFError from error
-        if not alive:
-            raise EOFError
-        for kind, body, fds in self.inbound.frames():
-            event = self._event(kind, body, fds)
-            if event is not None:
-                yield event
+            return False
+        except (OSError, ProtocolError, msgspec.DecodeError) as error:
+            self.trouble = str(error)
+            self.at_end = True
+            return False
+        return True
 
-    def _event(
-        self, kind: int, body: memoryview, fds: list[int]
-    ) -> SlotReady | SlotFinished | SlotReported | None:
-        if kind == orders.RESULTS:
-            results = frames.from_slot.decode_local(body, fds)
-            if fds:
-                _spare_descriptors(results)
-            fresh = self._fresh(results)
+    def _event(self, kind: int, body: memoryview, fds: list[int]) -> FromSeat | None:
+        if kind in {orders.RESULTS, orders.PROGRESS}:
+            message = frames.from_slot.decode_local(body, fds)
+            if isinstance(message, SlotProgress):
+                return SlotReported(self.slot, message)
+            fresh = self._fresh(message)
             return SlotFinished(self.slot, fresh) if fresh is not None else None
-        if kind == orders.PROGRESS:
-            return SlotReported(self.slot, frames.from_slot.decode_local(body, fds))
         if kind == orders.READY:
             self.ready = True
             self.pid = _READY.decode(body).pid
             return SlotReady(self.slot, self.pid)
         raise RemoteProtocolError(f"slot {self.slot} sent a frame of unknown kind {kind}")
 
-    def peek(self) -> SlotFinished | None:
-        """What stands in the outbox and has not been reported."""
+    def peek(self) -> list[FromSeat]:
+        """What stands in the outbox and has not been reported, after all that was flushed before it.
+
+        The look comes first and the socket second: what the slot had flushed when the outbox was read is in
+        the socket by now. The other way round a flush in between would be told too late, after its
+        successors.
+        """
         began, records = self._outbox.read()
         if not records or records[-1].serial < self.expected:
-            return None
+            return []
+        events = self.read_all()
         fresh = self._fresh(results_of(began, records))
-        return SlotFinished(self.slot, fresh) if fresh is not None else None
+        if fresh is not None:
+            events.append(SlotFinished(self.slot, fresh))
+        return events
 
     def _fresh(self, results: SlotResults) -> SlotResults | None:
         """The results without those that were reported before; None when nothing is left.
@@ -225,15 +250,13 @@ class Seat:
         done = []
         for segment in results.done:
             size = len(segment.payloads)
-            end = segment.first + size
-            if end <= expected:
-                continue
-            if segment.first < expected:
-                known = expected - segment.first
+            known = expected - segment.first
+            if known <= 0:
+                done.append(segment)
+            elif known < size:
                 share = segment.elapsed * (size - known) / size
-                segment = SlotSegment(expected, segment.payloads[known:], share)
-            done.append(segment)
-            top = max(top, end)
+                done.append(SlotSegment(expected, segment.payloads[known:], share))
+            top = max(top, segment.first + size)
         failed = [failure for failure in results.failed if failure.serial >= expected]
         if failed:
             top = max(top, failed[-1].serial + 1)
@@ -273,11 +296,3 @@ def results_of(began: float, records: list[Record]) -> SlotResults:
             done[-1].elapsed += record.ended - previous
         previous = record.ended
     return SlotResults(done, failed, clock())
-
-
-def _spare_descriptors(results: SlotResults) -> None:
-    """Keeps large results as mappings alone once many descriptors are open: a program may hold thousands of them."""
-    for segment in results.done:
-        for payload in segment.payloads:
-            if isinstance(payload, Blob) and live_descriptors() > MAX_LIVE and payload.parts:
-                payload.close()

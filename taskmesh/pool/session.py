@@ -1,4 +1,4 @@
-"""Ending what is left of a session: the fork server is a session's leader, and what slots start belongs to it."""
+"""Ending what is left of a session: the fork server leads one, and what slots start is in it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def members(session: int) -> list[int]:
 def end_session(session: int) -> None:
     """SIGKILLs every process of a session but its leader.
 
-    The caller is the leader, or its parent and has not reaped it yet: so the session's id cannot be another's. A
-    process that made a session of its own is left alone.
+    The caller is the leader, or its parent and has not reaped it yet: so the session's id cannot be
+    another's. A process that made a session of its own is left alone.
     """
     for _ in range(_ROUNDS):  # a process may fork while we look
         left = members(session)

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ from taskmesh.pool.execution import Executor
 from taskmesh.pool.outbox import OutboxWriter
 from taskmesh.pool.system import System
 from taskmesh.wire import frames
-from taskmesh.wire.messages import FromSlot
+from taskmesh.wire.slot_messages import FromSlot
 
 _OOM_SCORE: Final = 500
 _HIGH_FD: Final = 1024
@@ -34,20 +35,14 @@ _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
 
 class Birth:
-    """What a forked child needs to become a slot: its number and descriptors, in the order of `orders.Fork`."""
+    """What makes a forked child a slot: its number, and its descriptors in the order of `orders.Fork`."""
 
     __slots__ = ("outbox", "slot", "sock", "stderr", "stdout", "system", "tickets")
 
-    def __init__(
-        self, slot: int, system: System, sock: int, tickets: int, stdout: int, stderr: int, outbox: int
-    ) -> None:
+    def __init__(self, slot: int, system: System, fds: Sequence[int]) -> None:
         self.slot = slot
         self.system = system
-        self.sock = sock
-        self.tickets = tickets
-        self.stdout = stdout
-        self.stderr = stderr
-        self.outbox = outbox
+        self.sock, self.tickets, self.stdout, self.stderr, self.outbox = fds
 
 
 class SlotLink:
@@ -105,7 +100,7 @@ def run_slot(birth: Birth) -> None:
         if not executor.disowned:
             traceback.print_exc()
             sys.stderr.flush()
-        os._exit(_BROKEN)  # noqa: TID251  a slot whose descriptors are closed, or a child that a task has forked
+        os._exit(_BROKEN)  # noqa: TID251  our descriptors are closed, or a task has forked us
     _farewell()
 
 

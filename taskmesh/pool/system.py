@@ -1,7 +1,7 @@
 """What the pool needs of the operating system beyond POSIX, as a Protocol with two implementations.
 
-`TASKMESH_OS=portable` chooses the one without memfd, pidfd, eventfd and prctl, for systems that lack them and for
-testing on those that do not.
+`TASKMESH_OS=portable` chooses the one without memfd, pidfd, eventfd and prctl, for systems that lack them and
+for testing on those that do not.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class System(Protocol):
         ...
 
     def process(self, pid: int) -> int | None:
-        """A descriptor that is readable once process `pid` has ended, or None where there is no such thing."""
+        """A descriptor that is readable once process `pid` has ended; None where there is no such thing."""
         ...
 
     def kill_process(self, handle: int | None) -> bool:
@@ -73,7 +73,7 @@ class System(Protocol):
         ...
 
     def die_with(self, parent: int) -> None:
-        """The calling process is SIGKILLed when its parent `parent` ends (at once if it has ended already)."""
+        """The calling process is SIGKILLed when its parent `parent` ends, or at once if it has ended."""
         ...
 
     def name_process(self, name: str) -> None:

@@ -1,7 +1,7 @@
 """Tickets: the pipe that decides whether a queued task still starts, or has been taken back.
 
-The supervisor writes one ticket for each task that it hands over, the slot reads one before it starts a task, and the
-supervisor takes tasks back by reading tickets itself. The kernel gives each ticket to one of them.
+The supervisor writes one ticket for each task that it hands over, the slot reads one before it starts a task,
+and the supervisor takes tasks back by reading tickets itself. The kernel gives each ticket to one of them.
 """
 
 from __future__ import annotations

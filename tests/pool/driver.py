@@ -9,6 +9,7 @@ from typing import Any
 from taskmesh.core.events import SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.wire import payload
+from taskmesh.wire.blob import Blob
 from taskmesh.wire.code import dump_function
 from taskmesh.wire.messages import CALL, LaneRun, SlotFailure, SlotTasks, Spec
 
@@ -79,6 +80,8 @@ class Driver:
                     serial = segment.first + offset
                     assert serial not in self.values[event.slot], f"serial {serial} twice"
                     self.values[event.slot][serial] = payload.loads(data) if self.decode else data
+                    if isinstance(data, Blob):  # holds a descriptor
+                        segment.payloads[offset] = None
             for failure in event.results.failed:
                 assert failure.serial not in self.failures[event.slot], (
                     f"serial {failure.serial} failed twice"

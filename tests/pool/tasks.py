@@ -1,0 +1,212 @@
+"""What the slots of these tests run."""
+
+import contextlib
+import ctypes
+import logging
+import os
+import resource
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from taskmesh.context import current_task
+
+COUNTER = 0
+
+
+def nothing() -> None:
+    pass
+
+
+def echo(value: Any) -> Any:
+    return value
+
+
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def raise_this(error: BaseException) -> None:
+    raise error
+
+
+def note(path: str, text: str) -> str:
+    """Write a line that says that this task has run."""
+    with open(path, "a", encoding="utf-8") as log:
+        log.write(f"{text}\n")
+    return text
+
+
+def modules() -> list[str]:
+    return sorted(sys.modules)
+
+
+def surroundings() -> dict[str, Any]:
+    """What the slot's process is like."""
+    return {
+        "session": os.getsid(0),
+        "group": os.getpgid(0),
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "cwd": os.getcwd(),
+        "path": list(sys.path),
+        "stdin": os.readlink("/proc/self/fd/0"),
+        "handlers": {number: str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGCHLD)},
+        "threads": threading.active_count(),
+        "main": sorted(vars(sys.modules["__main__"])),
+    }
+
+
+def descriptors() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{name}").exists()]
+
+
+def speak(out: str, err: str) -> None:
+    print(out)  # noqa: T201  what the test is about
+    print(err, file=sys.stderr)  # noqa: T201
+
+
+def chatter(count: int) -> int:
+    for i in range(count):
+        print(f"line {i}")  # noqa: T201
+    return count
+
+
+def chdir_and_leave(path: str) -> str:
+    os.chdir(path)
+    os.umask(0o077)
+    return os.getcwd()
+
+
+# --- ends of all kinds ---
+
+
+def exit_at_once(status: int) -> None:
+    os._exit(status)  # noqa: TID251  what the test is about
+
+
+def exit_politely() -> None:
+    sys.exit(3)
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def kill_self(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def abort() -> None:
+    os.abort()
+
+
+def recurse(n: int = 0) -> int:
+    return recurse(n + 1) + 1
+
+
+def close_descriptors(first: int, last: int) -> None:
+    os.closerange(first, last)
+
+
+def eat_memory(size: int) -> int:
+    """Allocate under a limit of the address space that is lifted again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, hard))
+    try:
+        return len(bytearray(size))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+# --- children and threads ---
+
+
+def leave_child(path: str) -> int:
+    """Fork a child that keeps every descriptor open and waits for ever."""
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    Path(path).write_text(str(child), encoding="utf-8")
+    return child
+
+
+def leave_child_behind_hooks(path: str) -> int:
+    """Fork by the C library alone: no at-fork hook of Python closes anything in the child."""
+    child = ctypes.CDLL(None).fork()
+    if child == 0:
+        ctypes.CDLL(None).pause()
+    Path(path).write_text(str(child), encoding="utf-8")
+    return child
+
+
+def leave_child_and_die(path: str) -> None:
+    leave_child_behind_hooks(path)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fork_and_return_twice() -> int:
+    """Return in parent and child alike: the child must not act as a slot."""
+    return os.fork()
+
+
+def fork_and_fail_twice() -> None:
+    os.fork()
+    raise RuntimeError("in both")
+
+
+def leave_thread() -> str:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return "left"
+
+
+def leave_stubborn_thread() -> str:
+    threading.Thread(target=threading.Event().wait).start()
+    return "left"
+
+
+def replace_handlers() -> None:
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+
+
+# --- time ---
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def hold_gil(seconds: int) -> str:
+    ctypes.PyDLL(None).sleep(seconds)
+    return "held"
+
+
+def swallow_timeout() -> str:
+    with contextlib.suppress(Exception):
+        threading.Event().wait(30)
+    return "went on"
+
+
+# --- the running task ---
+
+
+def tell_progress(steps: int) -> None:
+    for i in range(steps):
+        current_task().progress(i + 1, steps)
+
+
+def about_me() -> tuple[str, str, int, str, bool]:
+    me = current_task()
+    return me.id, me.name, me.attempt, me.queue, me.deadline is not None
+
+
+def log_line() -> None:
+    current_task().log.log(logging.WARNING, "watch this")
