@@ -206,7 +206,7 @@ class ClientMachine:
             while self._delivered + 1 in self._early:
                 self._delivered += 1
                 self._early.remove(self._delivered)
-        if self._delivered:
+        if self._delivered and self.config.credit:
             out.append(Send(m.ResultAck(self.epoch, self._delivered)))
 
     # --- submitting ---------------------------------------------------------------------------------------
