@@ -1,1 +1,1 @@
-"""Shells around the core's machines: they perform actions and turn what arrives into events. They decide nothing."""
+"""Shells around the core's machines: they perform actions, and turn what arrives into events."""

@@ -15,7 +15,7 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_client
 
 HELLOS = 2
-"""Unanswered Hellos after which the next address is dialled: a link on which nobody answers only gathers them."""
+"""Unanswered Hellos after which the next address is dialled: where nobody answers they only gather."""
 
 
 class GatewayLink:

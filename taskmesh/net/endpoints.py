@@ -21,7 +21,7 @@ LONGEST_PATH = 90
 class Endpoints:
     """Gateway, collector and control of one hub.
 
-    Over tcp the collector and control are on the next two ports; over ipc they are the gateway's path with a suffix.
+    Over tcp collector and control are on the next two ports; over ipc their paths have suffixes.
     """
 
     gateway: str
@@ -108,7 +108,7 @@ def check_local(endpoint: str, what: str) -> None:
         local = False
     if not local:
         raise InsecureBind(
-            f"{what} {endpoint}: only loopback (127.0.0.1, ::1, localhost) and ipc:// are allowed, because this "
-            "version has no keys: whoever reaches a hub can run code on its pools. Use tcp://127.0.0.1:5550, and an "
-            "SSH tunnel to reach it from another machine"
+            f"{what} {endpoint}: only loopback (127.0.0.1, ::1, localhost) and ipc:// are allowed, because "
+            "this version has no keys: whoever reaches a hub can run code on its pools. Use "
+            "tcp://127.0.0.1:5550, and an SSH tunnel to reach it from another machine"
         )

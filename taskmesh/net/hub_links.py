@@ -24,7 +24,7 @@ from taskmesh.sockets import (
     XPub,
 )
 from taskmesh.wire import messages as m
-from taskmesh.wire.frames import from_client, from_pool, encode
+from taskmesh.wire.frames import encode, from_client, from_pool
 
 SWEEP = 0.1
 """Seconds between looks at the lanes' links."""
@@ -34,7 +34,7 @@ ALL = b"all."
 
 
 def topic(pool: str) -> bytes:
-    """The control topic of one pool. A dot in its name is escaped: no topic may be the beginning of another."""
+    """The control topic of one pool; dots in its name are escaped, so that no topic begins another."""
     return b"pool.%s." % pool.replace("%", "%25").replace(".", "%2E").encode()
 
 
@@ -126,8 +126,7 @@ class HubSockets:
 
     def push(self, session: int, message: m.Tasks) -> None:
         """On the session's lane, or into the local pool's hands."""
-        if session in self._local_sessions:
-            assert self._local is not None
+        if session in self._local_sessions and self._local is not None:
             self._local.append(FromHub(message))
             return
         lane = self._lanes.get(session)

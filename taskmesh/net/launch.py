@@ -1,4 +1,4 @@
-"""The launched mesh (`hub="process"`): hub and pool in a child process over ipc, for callers that keep the GIL busy."""
+"""The launched mesh (`hub="process"`): hub and pool in a child, for callers that keep the GIL busy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ class LaunchedPort(RemotePort):
         except HubUnreachable:
             code = self._end_child()
             if code > 0:
-                raise HubUnreachable(f"the hub process ended with exit code {code}; see what it wrote") from None
+                text = f"the hub process ended with exit code {code}; see what it wrote"
+                raise HubUnreachable(text) from None
             raise
 
     def close(self, *, cancel: bool, timeout: float) -> None:

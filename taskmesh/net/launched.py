@@ -11,7 +11,7 @@ def serve(settings: dict[str, dict[str, object]], bind: str, parent: int) -> Non
     """Runs a hub with a pool.
 
     Args:
-        settings: sections of the configuration. bind: the gateway. parent: the process that this one ends with.
+        settings: sections of the configuration. bind: the gateway. parent: the process that it ends with.
     """
     config = load(settings, environ={})
 

@@ -1,6 +1,6 @@
 """A remote pool's sockets: PUSH to the collector, another PUSH for beats, SUB to control, PULL from its lane.
 
-The pool only dials out. What cannot be sent because nobody is there is dropped here and repeated by the machine.
+The pool only dials out. What cannot be sent because nobody is there is dropped here; the machine repeats it.
 """
 
 from __future__ import annotations

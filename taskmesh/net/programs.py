@@ -1,4 +1,4 @@
-"""The hub and pool programs: a loop in the main thread, signals, a clean end. The CLI and the worker call these."""
+"""The hub and pool programs: a loop in the main thread, signals, a clean end. CLI and worker call these."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def run_hub(
         parent: process id whose end ends the hub too, 0 for none.
 
     Raises:
-        InsecureBind: the address is beyond loopback and ipc. ConfigError: it is none, or the name is not usable.
+        InsecureBind: the address is beyond loopback and ipc.
+        ConfigError: it is no address, or the name is not usable.
         EndpointError: it is taken.
     """
     check_local(bind, "binding")
@@ -245,8 +246,8 @@ def check_name(name: str) -> None:
     usable = name.isprintable() and " " not in name and len(name.encode()) <= LONGEST_NAME
     if name == "all" or not usable:
         raise ConfigError(
-            f"{name!r} cannot be a pool's name: take up to {LONGEST_NAME} printable characters without spaces, "
-            "and not `all`, which means every pool"
+            f"{name!r} cannot be a pool's name: take up to {LONGEST_NAME} printable characters without "
+            "spaces, and not `all`, which means every pool"
         )
 
 

@@ -47,10 +47,11 @@ class RemotePort(ThreadPort):
             refused = shell.machine.refused if shell is not None else ""
             self.close(cancel=True, timeout=1.0)
             where = " or ".join(self._addresses)
+            if refused:
+                raise HubUnreachable(f"the hub at {where} refuses this client: {refused}")
             raise HubUnreachable(
-                f"the hub at {where} refuses this client: {refused}"
-                if refused
-                else f"no hub answered at {where} within {timeout:g} s: start one with `taskmesh hub --bind ADDRESS`"
+                f"no hub answered at {where} within {timeout:g} s: is one running there? "
+                f"`taskmesh hub --bind {self._addresses[0]}` starts one"
             )
 
     def _work(self, wake_up: WakeUp) -> None:

@@ -13,7 +13,7 @@ _ANY = SocketOptions(
     heartbeat_timeout_ms=3000,
     heartbeat_ttl_ms=3000,
 )
-"""No high-water mark: credit and the ledger are the limit, a full queue would only hide where a message is."""
+"""No high-water mark: credit and the ledger are the limit, and a full queue would hide where a message is."""
 
 _BOUND = replace(_ANY, handshake_interval_ms=2000, backlog_connections=1024)
 

@@ -1,0 +1,43 @@
+"""The application: its commands and the words that `taskmesh --help` prints."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from taskmesh.cli import operation, programs, submission, views
+from taskmesh.cli.exits import EPILOG
+
+app = typer.Typer(
+    name="taskmesh",
+    help="Run Python functions on pools of worker processes, over ZeroMQ.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from taskmesh import __version__
+
+        typer.echo(f"taskmesh {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def taskmesh(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Run Python functions on pools of worker processes, over ZeroMQ."""
+
+
+programs.add_to(app)
+submission.add_to(app)
+views.add_to(app)
+operation.add_to(app)

@@ -1,0 +1,82 @@
+"""An operator's session with a hub: questions and commands, no tasks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from taskmesh.config import Config
+from taskmesh.net.remote import RemotePort
+from taskmesh.ports import SubmitPort
+from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
+
+EVERYTHING = 1_000_000
+PAUSE = 0.01
+"""Seconds between looks at what the hub has heard."""
+
+
+class NoTasks:
+    """The pending table of somebody who submits nothing."""
+
+    queued = False
+
+    def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Nothing."""
+        return [], []
+
+    def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Nothing."""
+        return [], []
+
+    def accepted(self, seqs: Sequence[int]) -> None:
+        """Cannot happen: nothing was submitted."""
+
+    def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
+        """Cannot happen: nothing was submitted."""
+
+    def notice(self, progress: list[Progress]) -> None:
+        """Cannot happen: nothing was submitted."""
+
+    def broken(self, error: BaseException) -> None:
+        """The question that waits runs into its time-out."""
+
+
+@contextmanager
+def hub_at(addresses: Sequence[str], timeout: float) -> Iterator[SubmitPort]:
+    """A session with the hub that answers first.
+
+    Raises:
+        HubUnreachable: none answers within `timeout` seconds. ConfigError: an address cannot be used.
+    """
+    port = RemotePort(NoTasks(), Config(), addresses)
+    port.start(timeout)
+    try:
+        yield port
+    finally:
+        port.close(cancel=True, timeout=2.0)
+
+
+def signs_of_life(hub: SubmitPort, pool: str, timeout: float) -> list[dict[str, object]]:
+    """Pings a pool, or "all", and waits until each has been heard, at most `timeout` seconds."""
+    begin = time.monotonic()
+    asked = cast("list[dict[str, Any]]", hub.command("ping", pool, timeout))
+    told = time.monotonic()
+    silent = {str(row["pool"]) for row in asked}
+    heard: dict[str, float] = {}
+    pause = threading.Event()
+    while silent and time.monotonic() - begin < timeout:
+        now = time.monotonic()
+        for row in cast("list[dict[str, Any]]", hub.query("pools", limit=EVERYTHING, timeout=timeout)):
+            name = str(row["pool"])
+            # Measured on the hub's clock, and less than the time since the ping: so it was heard after it.
+            if name in silent and float(row["heard"]) < now - told:
+                silent.discard(name)
+                heard[name] = now - begin
+        pause.wait(PAUSE)
+    return [
+        {"pool": name, "answered": name in heard, "seconds": round(heard[name], 3) if name in heard else None}
+        for name in (str(row["pool"]) for row in asked)
+    ]

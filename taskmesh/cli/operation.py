@@ -1,0 +1,113 @@
+"""`taskmesh ping`, `pause`, `resume`, `drain` and `cancel`: what operators tell a hub to do."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+import typer
+
+from taskmesh.cli.exits import EPILOG, FAILED, exits
+from taskmesh.cli.options import Address, AsJson, ConfigFile, Reach, Timeout
+from taskmesh.cli.output import Output
+
+Pool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, or `all`.")]
+AnyPool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name; all of them if not given.")]
+DONE = {"pause": "paused", "resume": "resumed", "drain": "draining"}
+
+
+def ping(
+    pool: AnyPool = "all",
+    *,
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Ask pools for a sign of life, and tell how long it took; exit code 1 when one gives none."""
+    out = Output(as_json=json)
+    reach = Reach(file, address, timeout)
+    with exits(out):
+        from taskmesh.cli.enquiry import hub_at, signs_of_life
+
+        with hub_at(reach.addresses, timeout) as hub:
+            rows = signs_of_life(hub, pool, timeout)
+        out.rows(rows, ("pool", "answered", "seconds"), "no pools: start one with `taskmesh worker`")
+        if not all(row["answered"] for row in rows):
+            raise typer.Exit(FAILED)
+
+
+def pause(
+    pool: Pool,
+    *,
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Give a pool no new work; what it runs goes on."""
+    obeyed("pause", pool, Reach(file, address, timeout), json=json)
+
+
+def resume(
+    pool: Pool,
+    *,
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Give a paused pool work again."""
+    obeyed("resume", pool, Reach(file, address, timeout), json=json)
+
+
+def drain(
+    pool: Pool,
+    *,
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Let a pool finish what it runs, give the rest to others, and end."""
+    obeyed("drain", pool, Reach(file, address, timeout), json=json)
+
+
+def cancel(
+    task: Annotated[str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")],
+    *,
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Cancel a task, running or not."""
+    out = Output(as_json=json)
+    with exits(out):
+        found = command(Reach(file, address, timeout), "cancel", task)
+        out.value(found, f"cancelled {task}")
+
+
+def obeyed(verb: str, pool: str, reach: Reach, *, json: bool) -> None:
+    """Sends a command to pools and prints which ones it went to."""
+    out = Output(as_json=json)
+    with exits(out):
+        rows = cast("list[dict[str, Any]]", command(reach, verb, pool))
+        out.value(rows, "\n".join(f"{DONE[verb]} {row['pool']}" for row in rows) or "there are no pools")
+
+
+def command(reach: Reach, verb: str, target: str) -> object:
+    """Has the hub carry a command out.
+
+    Raises:
+        HubUnreachable: it does not answer. TaskMeshError: it refuses.
+    """
+    from taskmesh.cli.enquiry import hub_at
+
+    with hub_at(reach.addresses, reach.timeout) as hub:
+        return hub.command(verb, target, reach.timeout)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands."""
+    for added in (ping, pause, resume, drain, cancel):
+        app.command(epilog=EPILOG)(added)

@@ -1,0 +1,74 @@
+"""The options that commands share, and the settings that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from taskmesh.config import Config
+
+DEFAULT_ADDRESS = "tcp://127.0.0.1:5550"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Address = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--address",
+        metavar="ENDPOINT",
+        help="The hub's gateway; given again: tried in turn. Default: TASKMESH_ADDRESS, the configuration's, "
+        f"{DEFAULT_ADDRESS}.",
+    ),
+]
+Bind = Annotated[
+    str | None,
+    typer.Option(
+        "--bind",
+        "--address",
+        metavar="ENDPOINT",
+        help="Where to listen: tcp://HOST:PORT (collector and control take the next two ports; port 0: any "
+        f"free ones) or ipc://PATH. Default: TASKMESH_ADDRESS, the configuration's, {DEFAULT_ADDRESS}.",
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings, in place of taskmesh.toml or pyproject.toml."),
+]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.01, help="How long to wait for the hub.")
+]
+
+
+def settings(file: Path | None, given: dict[str, object]) -> Config:
+    """Every setting, those that were `given` (not None) over files and environment.
+
+    Raises:
+        ConfigError: one is unknown or wrong.
+    """
+    from taskmesh.config import load
+
+    return load(file, {key: value for key, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a command finds its hub: what --config, --address and --timeout say."""
+
+    file: Path | None
+    address: Sequence[str] | None
+    timeout: float
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The hub's addresses, in order."""
+        return gateways(self.file, self.address)
+
+
+def gateways(file: Path | None, address: Sequence[str] | None) -> tuple[str, ...]:
+    """The hub's addresses: as given, as configured, or the one that `taskmesh hub` takes by itself."""
+    config = settings(file, {"mesh__address": list(address) if address else None})
+    return config.mesh.address or (DEFAULT_ADDRESS,)

@@ -1,0 +1,118 @@
+"""`taskmesh up`, `hub` and `worker`: the programs that run until they are told to stop."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from taskmesh.cli.exits import EPILOG, exits
+from taskmesh.cli.options import DEFAULT_ADDRESS, AsJson, Bind, ConfigFile, settings
+from taskmesh.cli.output import Output
+from taskmesh.errors import ConfigError
+
+if TYPE_CHECKING:
+    from taskmesh.config import Config
+    from taskmesh.net.endpoints import Endpoints
+
+Modules = Annotated[
+    list[str] | None, typer.Argument(metavar="[MODULE]...", help="Import these in every slot when it starts.")
+]
+Concurrency = Annotated[
+    str | None, typer.Option("--concurrency", "-c", metavar="N", help="Slots; default: one per CPU.")
+]
+Queues = Annotated[str | None, typer.Option("--queues", metavar="A,B", help="Queues that the pool serves.")]
+Tags = Annotated[str | None, typer.Option("--tags", metavar="A,B", help="What the pool can do.")]
+
+
+def up(
+    modules: Modules = None,
+    *,
+    bind: Bind = None,
+    concurrency: Concurrency = None,
+    queues: Queues = None,
+    tags: Tags = None,
+    name: Annotated[str, typer.Option(help="The pool's name.")] = "",
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Run a hub with a pool of its own, all in one: what a single machine needs."""
+    out = Output(as_json=json)
+    with exits(out):
+        from taskmesh.net.modules import check_modules, use_current_directory
+
+        config = settings(
+            file, {"pool__concurrency": concurrency, "pool__queues": queues, "pool__tags": tags}
+        )
+        use_current_directory()
+        check_modules(modules or ())
+        _serve(out, config, bind, slots=config.pool.slots, name=name, modules=tuple(modules or ()))
+
+
+def hub(bind: Bind = None, file: ConfigFile = None, json: AsJson = False) -> None:
+    """Run a hub: it takes tasks from clients, gives them to pools, and keeps account of all of them."""
+    out = Output(as_json=json)
+    with exits(out):
+        _serve(out, settings(file, {}), bind)
+
+
+def _serve(
+    out: Output,
+    config: Config,
+    bind: str | None,
+    *,
+    slots: int = 0,
+    name: str = "",
+    modules: tuple[str, ...] = (),
+) -> None:
+    from taskmesh.net.programs import run_hub
+
+    addresses = (bind,) if bind else config.mesh.address or (DEFAULT_ADDRESS,)
+    if len(addresses) > 1:
+        named = ", ".join(addresses)
+        raise ConfigError(f"a hub listens at one address, not at {named}: say which with --bind")
+
+    def ready(endpoints: Endpoints) -> None:
+        pool = f", {slots} slot{'s' if slots != 1 else ''} here" if slots else ""
+        out.value(
+            {
+                "event": "ready",
+                "gateway": endpoints.gateway,
+                "collector": endpoints.collector,
+                "control": endpoints.control,
+                "slots": slots,
+                "pid": os.getpid(),
+            },
+            f"taskmesh hub: ready: gateway {endpoints.gateway}, collector {endpoints.collector}, "
+            f"control {endpoints.control}{pool}",
+        )
+
+    def record(kind: str, fields: dict[str, object]) -> None:
+        out.news(kind, " ".join([kind, *(f"{key}={value}" for key, value in fields.items())]), fields)
+
+    run_hub(config, addresses[0], slots=slots, name=name, modules=modules, ready=ready, record=record)
+
+
+def worker(context: typer.Context) -> None:
+    """Run a pool of slots that takes tasks from a hub. See `taskmesh worker --help` for its options."""
+    if importlib.util.find_spec("taskmesh_workers") is None:
+        with exits(Output(as_json="--json" in context.args)):
+            raise ConfigError(
+                "the package taskmesh_workers is not installed; it comes with taskmesh: "
+                "`pip install taskmesh`, or `pip install -e .` in a checkout"
+            )
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "taskmesh_workers", *context.args])  # noqa: S606
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command(epilog=EPILOG)(up)
+    app.command(epilog=EPILOG)(hub)
+    app.command(
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    )(worker)

@@ -1,0 +1,155 @@
+"""`taskmesh submit`: one call of one function, from the command line."""
+
+from __future__ import annotations
+
+import importlib
+import json as codec
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taskmesh.cli.exits import EPILOG, FAILED, TOO_LATE, exits
+from taskmesh.cli.options import Address, AsJson, ConfigFile, gateways
+from taskmesh.cli.output import Output
+from taskmesh.errors import ConfigError
+
+if TYPE_CHECKING:
+    from taskmesh.future import TaskFuture
+
+
+def submit(
+    function: Annotated[
+        str, typer.Argument(metavar="MOD:FUNC", help="The function, like package.module:name.")
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARG]...", help="JSON, else taken as text; NAME=VALUE for one by name."),
+    ] = None,
+    *,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="The queue it goes to.")] = None,
+    tags: Annotated[str | None, typer.Option(metavar="A,B", help="What its pool must be able to do.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Cancel it when it has not finished by then.")
+    ] = None,
+    address: Address = None,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Run a function on a pool and print its result. Write `--` before arguments that begin with a dash."""
+    out = Output(as_json=json)
+    with exits(out):
+        from taskmesh.mesh import Mesh
+        from taskmesh.net.modules import use_current_directory
+
+        use_current_directory()
+        called = resolve(function)
+        positional, named = parse(arguments or ())
+        options: dict[str, Any] = {}
+        if queue is not None:
+            options["queue"] = queue
+        if tags is not None:
+            options["tags"] = tuple(filter(None, (tag.strip() for tag in tags.split(","))))
+        with Mesh(list(gateways(file, address)), config=file) as mesh:
+            surface = mesh.with_options(**options) if options else mesh
+            future = surface.submit(called, *positional, **named)
+            try:
+                error = future.exception(timeout)
+            except TimeoutError:
+                future.cancel()
+                out.error(TimeoutError(f"not finished within {timeout:g} s; cancelled"), details_of(future))
+                raise typer.Exit(TOO_LATE) from None
+            except CancelledError:
+                error = CancelledError("somebody has cancelled it")
+        if error is not None:
+            report_failure(out, error, future)
+            raise typer.Exit(FAILED)
+        result = future.result(0)
+        text = result if isinstance(result, str) else repr(result)
+        out.value({**details_of(future), "result": result}, text)
+
+
+def report_failure(out: Output, error: BaseException, future: TaskFuture[Any]) -> None:
+    """Prints why the task failed, with the remote traceback."""
+    details = details_of(future)
+    trace = future.traceback_text or ""
+    if out.as_json:
+        out.error(error, {**details, "traceback": trace})
+        return
+    out.text(f"taskmesh: task {details['task_id']} failed: {type(error).__name__}: {error}")
+    for note in getattr(error, "__notes__", ()):
+        out.text(f"  {note}")
+    if trace:
+        out.text(trace)
+
+
+def details_of(future: TaskFuture[Any]) -> dict[str, object]:
+    """What JSON tells of a task besides its result."""
+    return {
+        "task_id": future.task_id,
+        "state": str(future.state),
+        "worker": future.worker,
+        "attempt": future.attempt,
+    }
+
+
+def resolve(text: str) -> Callable[..., Any]:
+    """The function that MOD:FUNC names.
+
+    Raises:
+        ConfigError: there is none; the message says what was looked for.
+    """
+    module_name, colon, path = text.partition(":")
+    if not colon or not module_name or not path:
+        raise ConfigError(f"{text!r} is not MOD:FUNC: write package.module:function")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise ConfigError(
+            f"module {module_name!r} cannot be imported here: {type(error).__name__}: {error}. It is looked "
+            "for in the current directory, on PYTHONPATH and among what is installed"
+        ) from error
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ConfigError(f"{module_name!r} has no {path!r}") from None
+    if not callable(found):
+        raise ConfigError(f"{text} is a {type(found).__name__}, not a function")
+    called: Callable[..., Any] = found
+    return called
+
+
+def parse(arguments: Sequence[str]) -> tuple[list[object], dict[str, object]]:
+    """Arguments by position and by name: each JSON if it is, else the text itself.
+
+    Raises:
+        ConfigError: one by position follows one by name, or a name comes twice.
+    """
+    positional: list[object] = []
+    named: dict[str, object] = {}
+    for text in arguments:
+        name, mark, value = text.partition("=")
+        if mark and name.isidentifier():
+            if name in named:
+                raise ConfigError(f"argument {name!r} is given twice")
+            named[name] = decoded(value)
+        elif named:
+            raise ConfigError(f"{text!r} comes after an argument by name: put those last")
+        else:
+            positional.append(decoded(text))
+    return positional, named
+
+
+def decoded(text: str) -> object:
+    """The value that a JSON text means, or the text."""
+    try:
+        return codec.loads(text)
+    except ValueError:
+        return text
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=EPILOG)(submit)

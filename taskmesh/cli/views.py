@@ -1,0 +1,89 @@
+"""`taskmesh status`, `pools` and `tasks`: what a hub sees."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+import typer
+
+from taskmesh.cli.exits import EPILOG, exits
+from taskmesh.cli.options import Address, AsJson, ConfigFile, Reach, Timeout
+from taskmesh.cli.output import Output
+
+POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
+TASK_COLUMNS = ("task", "state", "name", "queue", "attempt", "pool")
+EVERYTHING = 1_000_000
+
+
+def status(
+    address: Address = None, timeout: Timeout = 5.0, file: ConfigFile = None, json: AsJson = False
+) -> None:
+    """Show how many tasks are in which state, and which pools and clients are there."""
+    out = Output(as_json=json)
+    with exits(out):
+        found = cast("dict[str, Any]", ask(Reach(file, address, timeout), "status"))
+        out.value(found, summary(found))
+
+
+def pools(
+    address: Address = None, timeout: Timeout = 5.0, file: ConfigFile = None, json: AsJson = False
+) -> None:
+    """List the pools that the hub has a session with."""
+    out = Output(as_json=json)
+    with exits(out):
+        rows = cast("list[dict[str, Any]]", ask(Reach(file, address, timeout), "pools"))
+        out.rows(rows, POOL_COLUMNS, "no pools: start one with `taskmesh worker`")
+
+
+def tasks(
+    *,
+    state: Annotated[str, typer.Option(metavar="STATE", help="Only queued, sent, running ... ones.")] = "",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 100,
+    task: Annotated[str, typer.Option("--id", metavar="ID", help="This one, with all that is known.")] = "",
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """List tasks that are on their way (the hub does not keep finished ones), or show one."""
+    out = Output(as_json=json)
+    reach = Reach(file, address, timeout)
+    with exits(out):
+        if task:
+            found = cast("dict[str, Any]", ask(reach, "task", task))
+            out.value(found, "\n".join(f"{key}: {value}" for key, value in found.items()))
+            return
+        rows = cast("list[dict[str, Any]]", ask(reach, "tasks", state, limit))
+        out.rows(rows, TASK_COLUMNS, "no such tasks on their way")
+
+
+def ask(reach: Reach, what: str, argument: str = "", limit: int = EVERYTHING) -> object:
+    """Asks the hub for a view.
+
+    Raises:
+        HubUnreachable: it does not answer. TaskMeshError: it has no such thing.
+    """
+    from taskmesh.cli.enquiry import hub_at
+
+    with hub_at(reach.addresses, reach.timeout) as hub:
+        return hub.query(what, argument, limit, reach.timeout)
+
+
+def summary(found: dict[str, Any]) -> str:
+    """The status for people."""
+    states = ", ".join(f"{count} {name.lower()}" for name, count in found["tasks"].items() if count) or "none"
+    there = found["pools"]
+    slots, busy = (sum(pool[key] for pool in there) for key in ("slots", "busy"))
+    lines = [
+        f"tasks:    {found['accepted']} accepted, {found['finished']} finished; on their way: {states}",
+        f"pools:    {len(there)}, with {slots} slots, {busy} of them busy",
+        f"clients:  {sum(client['present'] for client in found['clients'])}",
+    ]
+    lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
+    return "\n".join(lines)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands."""
+    for command in (status, pools, tasks):
+        app.command(epilog=EPILOG)(command)

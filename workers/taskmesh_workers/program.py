@@ -1,0 +1,62 @@
+"""The worker program: reads its settings, checks its modules, runs a pool until that has drained."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.net.modules import check_modules, use_current_directory
+from taskmesh.net.programs import run_pool
+from taskmesh_workers.arguments import Arguments, read
+from taskmesh_workers.reports import Reports
+
+DRAINED, FAILED, USAGE = 0, 1, 2
+"""Exit codes."""
+
+
+def main(line: Sequence[str]) -> int:
+    """Runs the worker; returns its exit code."""
+    reports = Reports(as_json="--json" in line)
+    try:
+        arguments = read(line)
+        use_current_directory()
+        check_modules(arguments.modules)
+        return _run(arguments, reports)
+    except ConfigError as error:
+        reports.news("error", str(error))
+        return USAGE
+    except TaskMeshError as error:
+        reports.news("error", str(error))
+        return FAILED
+
+
+def _run(arguments: Arguments, reports: Reports) -> int:
+    config = arguments.config
+    slots = config.pool.slots
+    addresses = arguments.addresses
+
+    def ready(pool: str, address: str) -> None:
+        queues = ", ".join(config.pool.queues)
+        reports.ready(
+            f"ready: pool {pool}, {slots} slot{'s' if slots != 1 else ''}, queues {queues}, hub {address}",
+            {
+                "pool": pool,
+                "slots": slots,
+                "queues": list(config.pool.queues),
+                "tags": list(config.pool.tags),
+                "address": address,
+                "pid": os.getpid(),
+            },
+        )
+
+    drained = run_pool(
+        config,
+        addresses,
+        slots=slots,
+        name=arguments.name,
+        modules=arguments.modules,
+        ready=ready,
+        news=reports.news,
+    )
+    return DRAINED if drained else FAILED
