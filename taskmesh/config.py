@@ -151,29 +151,6 @@ def load(
     )
 
 
-def check_local(address: str) -> str:
-    """Returns the endpoint when it stays on this machine.
-
-    Raises:
-        ConfigError: it is no tcp or ipc endpoint, or leads beyond loopback (that needs keys, which taskmesh
-            does not have yet).
-    """
-    scheme, mark, place = address.partition("://")
-    if not mark or scheme not in {"tcp", "ipc"} or not place:
-        raise ConfigError(f"{address!r} is no endpoint: write tcp://127.0.0.1:5550 or ipc:///some/path")
-    host, _, port = place.rpartition(":")
-    if scheme == "ipc":
-        return address
-    if not host or not (port.isdigit() or port == "*"):
-        raise ConfigError(f"{address!r} names no port: write tcp://127.0.0.1:5550")
-    if host == "localhost" or host in {"::1", "[::1]"} or host.startswith("127."):
-        return address
-    raise ConfigError(
-        f"{address!r} leads beyond this machine, which is refused because the link would have no keys: "
-        "use a loopback address such as tcp://127.0.0.1:5550, or ipc://"
-    )
-
-
 class _Findings:
     """Values found so far by section, later ones over earlier ones, and what was wrong with the rest."""
 

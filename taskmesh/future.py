@@ -19,9 +19,9 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 from taskmesh import ids
 from taskmesh.attendance import Attendance, Gate, running_loop
 from taskmesh.errors import TaskMeshError
-from taskmesh.outcome import TaskState, end_state, error_of, noted
+from taskmesh.outcome import TaskState, chunk_of, end_state, error_of, noted
 from taskmesh.wire.messages import CALL, DoneRun, Failed, Progress, Spec
-from taskmesh.wire.payload import loads, loads_chunk_result
+from taskmesh.wire.payload import loads
 
 T = TypeVar("T")
 
@@ -297,14 +297,21 @@ class TaskFuture(Future[T]):
     def _wait_for_end(self, timeout: float | None) -> float | None:
         """Waits; returns what is left of the time. Raises TimeoutError or CancelledError."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        gate = Gate()
-        if self._watch(gate) and not gate.wait(timeout):
-            self._unwatch(gate)
-            if self._state is PENDING:
-                raise TimeoutError(f"{self._label} was not done within {timeout:g} s")
+        if not self._wait_done(timeout):
+            raise TimeoutError(f"{self._label} was not done within {timeout:g} s")
         if self._state is not FINISHED:
             raise CancelledError
         return None if deadline is None else deadline - time.monotonic()
+
+    def _wait_done(self, timeout: float | None) -> bool:
+        gate = Gate()
+        if self._watch(gate) and not gate.wait(timeout):
+            self._unwatch(gate)
+        return self._state is not PENDING
+
+    def _has_failed(self) -> bool:
+        """Whether it ended with an error, as far as that is known without rebuilding anything."""
+        return self._state is FINISHED and (self._form is ERROR or isinstance(self._origin, Failed))
 
     def _decode(self, timeout: float | None) -> int:
         """Makes the value or exception of what came, once; returns which of the two it is.
@@ -321,8 +328,10 @@ class TaskFuture(Future[T]):
         try:
             if form is RAW:
                 if self._origin.__class__ is DoneRun:
-                    load = loads if batch.spec.kind == CALL else loads_chunk_result
-                    self._content, form = load(self._content, what="the result"), VALUE
+                    if batch.spec.kind == CALL:
+                        self._content, form = loads(self._content, what="the result"), VALUE
+                    else:
+                        self._content, form = chunk_of(self._content, self._label, self._origin), VALUE
                 else:
                     self._content, form = error_of(self._content, self._label), ERROR
         except Exception as error:  # noqa: BLE001  whatever the user's unpickling raises is the outcome

@@ -16,6 +16,7 @@ from taskmesh.errors import (
 )
 from taskmesh.wire.exceptions import load_exception
 from taskmesh.wire.messages import DoneRun, Failed, SlotFailure
+from taskmesh.wire.payload import Payload, loads_chunk_result
 
 
 class TaskState(StrEnum):
@@ -81,9 +82,18 @@ def error_of(failed: Failed, task: str) -> BaseException:
     return _error(failed, task=task, worker=failed.worker, attempt=failed.attempt, history=failed.history)
 
 
-def item_error(failure: SlotFailure, task: str, run: DoneRun) -> BaseException:
-    """The exception of one item of a chunk that was otherwise run to its end."""
-    return _error(failure, task=task, worker=run.worker, attempt=run.attempt, history=())
+def chunk_of(payload: Payload, task: str, run: DoneRun) -> list[tuple[bool, object]]:
+    """What the items of a chunk returned: (True, value), or (False, exception), in order.
+
+    Raises:
+        SerializationError: nothing of it can be rebuilt here.
+    """
+    items: list[tuple[bool, object]] = loads_chunk_result(payload)
+    for index, (ok, value) in enumerate(items):
+        if not ok and isinstance(value, SlotFailure):
+            error = _error(value, task=task, worker=run.worker, attempt=run.attempt, history=())
+            items[index] = (False, error)
+    return items
 
 
 def _error(
@@ -105,7 +115,7 @@ def _error(
         error = kind(f"{task}: {record.text or summary}")
         error.add_note(_origin_note(task, attempt, worker))
     for line in history:
-        error.add_note(f"earlier: {line}")
+        error.add_note(line)
     return error
 
 

@@ -73,8 +73,10 @@ class SubmitPort(Protocol):
 class OutcomeSink(Protocol):
     """Where a port takes tasks from and brings outcomes to: the client's pending table."""
 
-    queued: bool
-    """Something waits for `drain()`."""
+    @property
+    def queued(self) -> bool:
+        """Something waits for `drain()`."""
+        ...
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Takes what has been submitted since the last drain, with the specs that are new in it."""

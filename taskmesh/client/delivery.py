@@ -30,6 +30,16 @@ class Delivery:
         for job in jobs:
             self._jobs.put(job)
 
+    def flush(self) -> None:
+        """Waits until everything queued so far is done; called by a job it does nothing."""
+        with self._lock:
+            thread = self._thread
+        if thread is None or not thread.is_alive() or thread is threading.current_thread():
+            return
+        done = threading.Event()
+        self._jobs.put(done.set)
+        done.wait()
+
     def close(self, timeout: float | None) -> None:
         """Lets the thread end when it has done what is queued, and waits up to `timeout` seconds for that."""
         with self._lock:

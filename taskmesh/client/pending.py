@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from concurrent.futures._base import FINISHED, PENDING
 from typing import TYPE_CHECKING, Any
 
@@ -42,18 +42,19 @@ class PendingTable:
         decoding: results that a thread is rebuilding, see TaskFuture.
     """
 
-    def __init__(self, limits: ClientConfig, delivery: Delivery) -> None:
+    def __init__(self, limits: ClientConfig, delivery: Delivery, open_port: Callable[[], object]) -> None:
         self.lock = threading.RLock()
         self.client = 0
         self.refusal: BaseException | None = None
         self.decoding: dict[int, list[Any]] = {}
         self._port: SubmitPort | None = None
         self._limits = limits
+        self._open_port = open_port
         self._delivery = delivery
         self._pending: dict[int, TaskFuture[Any]] = {}
         self._dirty: list[Batch] = []
         self._next = itertools.count(1).__next__
-        self._ceiling = limits.max_pending  # the highest seq that may be pending now
+        self._ceiling = 0  # the highest seq that may be pending now; none before there is a port
         self._weights: dict[int, int] = {}
         self._weight = 0
         self._specs_sent: set[int] = set()
@@ -63,9 +64,17 @@ class PendingTable:
         self._awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     def attach(self, port: SubmitPort) -> None:
-        """Names the port that drains this table."""
-        self.client = port.client
-        self._port = port
+        """Names the port that drains this table: the first `put` asks for it."""
+        with self.lock:
+            self.client = port.client
+            self._port = port
+            self._ceiling += self._limits.max_pending
+
+    def detach(self) -> None:
+        """The port did not open; the next `put` asks again."""
+        with self.lock:
+            self._port = None
+            self._ceiling -= self._limits.max_pending
 
     # --- the submitters' side
 
@@ -98,7 +107,14 @@ class PendingTable:
         return future
 
     def _admit(self, seq: int, size: int) -> int:
-        """Waits for room, then counts the payload; returns the seq to use."""
+        """Opens the port or waits for room if need be, then counts the payload; returns the seq to use."""
+        if self._port is None and self.refusal is None:
+            try:
+                self._open_port()
+            except BaseException:
+                with self.lock:
+                    self._skip(seq)
+                raise
         with self.lock:
             if self.refusal is None and (seq > self._ceiling or self._weight >= self._limits.max_bytes):
                 self._skip(seq)
@@ -157,10 +173,20 @@ class PendingTable:
             if self.refusal is not None:
                 raise self.refusal
 
-    def wait_idle(self, timeout: float | None = None) -> bool:
-        """Waits until no task is pending; False when `timeout` seconds did not suffice."""
+    def wait_idle(self, more: Sized) -> None:
+        """Waits until no task is pending and `more` is empty; who empties that calls `nudge()`."""
         with self.lock:
-            return self._wait(lambda: not self._pending, timeout)
+            self._wait(lambda: not self._pending and not more, None)
+
+    def nudge(self) -> None:
+        """Lets those who wait look again."""
+        with self.lock:
+            self._changed.notify_all()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no task is pending."""
+        return not self._pending
 
     def _wait(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
         """Waits, lock held, for a change that makes the predicate true, or for the end of the mesh."""
@@ -172,8 +198,8 @@ class PendingTable:
         finally:
             self._watching -= 1
 
-    def cancel(self, futures: Iterable[TaskFuture[Any]]) -> int:
-        """Gives tasks up; returns how many of them were still pending."""
+    def cancel(self, futures: Iterable[TaskFuture[Any]], *, tell: bool = True) -> int:
+        """Gives tasks up, and tells the port; returns how many of them were still pending."""
         ending = Ending(self._delivery)
         with self.lock:
             seqs = [future._seq for future in futures if self._take(future, CANCELLED, ending)]
@@ -181,13 +207,13 @@ class PendingTable:
                 self._acceptance.add(seqs, self._oldest)
                 self._release(seqs)
         ending.announce()
-        if seqs and self._port is not None:
+        if tell and seqs and self._port is not None:
             self._port.cancel(seqs)
         return len(seqs)
 
     def cancel_all(self) -> int:
-        """Gives every task up."""
-        return self.cancel(list(self._pending.values()))
+        """Gives every task up, without a word to the port, which is about to close."""
+        return self.cancel(list(self._pending.values()), tell=False)
 
     def refuse(self, reason: BaseException | None = None) -> None:
         """Takes nothing any more, and ends what is pending with the reason (default: MeshClosed)."""

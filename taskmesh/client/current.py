@@ -1,0 +1,48 @@
+"""Which mesh `f.submit()` means: the innermost one that is open in this context, else in this process."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from taskmesh.errors import NoMesh
+
+if TYPE_CHECKING:
+    from taskmesh.client.submitter import Submitter
+
+_here: ContextVar[tuple[Submitter, ...]] = ContextVar("taskmesh_meshes", default=())
+_everywhere: list[Submitter] = []
+"""Meshes in the order they were entered: what threads find that were started inside the `with` block."""
+
+
+def enter(mesh: Submitter) -> None:
+    """The mesh is the innermost one from now on."""
+    _here.set((*_here.get(), mesh))
+    _everywhere.append(mesh)
+
+
+def leave(mesh: Submitter) -> None:
+    """The mesh is open no more; it need not be the innermost one, nor this the context that entered it."""
+    _here.set(tuple(other for other in _here.get() if other is not mesh))
+    if mesh in _everywhere:
+        _everywhere.remove(mesh)
+
+
+def current_mesh() -> Submitter:
+    """The innermost open mesh.
+
+    Raises:
+        NoMesh: there is none.
+    """
+    here = _here.get()
+    if here:
+        mesh = here[-1]
+        if not mesh._session.closed:
+            return mesh
+        for mesh in reversed(here):
+            if not mesh._session.closed:
+                return mesh
+    for mesh in reversed(_everywhere):
+        if not mesh._session.closed:
+            return mesh
+    raise NoMesh("no mesh is open here: submit inside `with Mesh() as mesh:`, or call mesh.submit()")

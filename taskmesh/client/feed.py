@@ -1,0 +1,284 @@
+"""The feed of a map: turns items into chunks, submits them as fast as results make room, splits what crashed.
+
+Whoever is at hand does the work: the consumer while it waits for results, the delivery thread while it does
+not. An iterable with a `buffersize` is drawn by the consumer alone, as Executor.map does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from taskmesh.client.functions import Form
+from taskmesh.client.pace import Pace
+from taskmesh.client.session import Session
+from taskmesh.errors import SerializationError
+from taskmesh.future import Batch, TaskFuture
+from taskmesh.wire.messages import DoneRun, Failed
+from taskmesh.wire.payload import check_size, dumps_call, dumps_chunk
+
+_CRASHES = frozenset({"crash", "oom", "hard_timeout"})
+
+
+class Piece:
+    """Items that travel together, and what became of them.
+
+    Attributes:
+        items: their arguments; None once they are not needed any more. count: how many they are.
+        future: of the task that they are; None when it could not be submitted for `error`.
+        parts: what it was split into.
+        settled: it has its outcome.
+    """
+
+    __slots__ = ("_feed", "count", "error", "future", "items", "parts", "settled")
+
+    def __init__(self, feed: Feed, items: list[tuple[Any, ...]]) -> None:
+        self._feed = feed
+        self.items: list[tuple[Any, ...]] | None = items
+        self.count = len(items)
+        self.future: TaskFuture[Any] | None = None
+        self.error: BaseException | None = None
+        self.parts: list[Piece] | None = None
+        self.settled = False
+
+    def __call__(self, future: object) -> None:
+        """Told by the port's thread: the task has ended."""
+        self._feed.arrive(self)
+
+
+class Source:
+    """Where the items come from: an iterator of argument tuples, and how many are left if that is known."""
+
+    __slots__ = ("_items", "exhausted", "failure", "left")
+
+    def __init__(self, items: Iterator[tuple[Any, ...]], total: int | None) -> None:
+        self._items = items
+        self.left = total
+        self.exhausted = False
+        self.failure: BaseException | None = None
+
+    def draw(self, count: int) -> list[tuple[Any, ...]]:
+        """Up to `count` items; fewer at the end. What the iterator raises is kept for its place."""
+        items: list[tuple[Any, ...]] = []
+        try:
+            items.extend(islice(self._items, count))
+        except Exception as error:  # noqa: BLE001  the user's own; it is raised after the items before it
+            self.failure = error
+        if self.left is not None:
+            self.left -= len(items)
+        self.exhausted = len(items) < count or self.left == 0
+        return items
+
+
+class Feed:
+    """One map on its way.
+
+    Attributes:
+        source: the items that are left.
+        bell: rings when the consumer should look.
+        attended: the consumer waits, and will do the work itself.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        form: Form,
+        source: Source,
+        pace: Pace,
+        *,
+        ordered: bool = True,
+        buffersize: int | None = None,
+    ) -> None:
+        self.source = source
+        self.bell = threading.Event()
+        self.attended = False
+        self._session = session
+        self._pace = pace
+        self._ordered = ordered
+        self._buffersize = buffersize
+        self._place: deque[Piece] = deque()  # all of them in order, or those with their outcome
+        self._untaken = 0
+        self._held = 0
+        self._flying: set[Piece] = set()
+        self._arrivals: deque[Piece] = deque()
+        self._scheduled = False
+        self._wanted = False
+        self._busy = threading.Lock()
+        group = session.new_group()
+        self._single: Batch = form.grouped(group)
+        self._chunk: Batch = form.chunked(group)
+        self._early = form.options.acks == "early"
+        self._limit = session.config.pool.max_payload if session.remote else 0
+
+    @property
+    def label(self) -> str:
+        """The task's name, for people."""
+        return self._single.spec.name
+
+    @property
+    def active(self) -> bool:
+        """It will submit more by itself, or waits for what it has submitted."""
+        return bool(self._flying) or (self._buffersize is None and not self.source.exhausted)
+
+    @property
+    def futures(self) -> list[TaskFuture[Any]]:
+        """What has been submitted and not ended."""
+        return [piece.future for piece in list(self._flying) if piece.future is not None]
+
+    @property
+    def ended(self) -> bool:
+        """Everything has been taken."""
+        return self.source.exhausted and not self._untaken
+
+    def start(self) -> None:
+        """Submits the first chunks, in the caller's thread.
+
+        Raises:
+            MeshClosed: the mesh is closed; or why it cannot be opened.
+        """
+        self._session.open()
+        if self._buffersize is None:
+            self._session.feeds.add(self)
+        self.work(draw=True)
+
+    def stop(self) -> None:
+        """Submits no more items."""
+        self.source.exhausted = True
+        self._session.feeds.discard(self)
+        self._session.table.nudge()
+        self.bell.set()
+
+    def abandon(self) -> None:
+        """Nobody wants the rest: gives up what has no outcome yet."""
+        self.stop()
+        self._session.table.cancel(self.futures)
+
+    # --- the consumer's side
+
+    def take(self) -> Piece | None:
+        """The next piece with its outcome, None when that is not here yet."""
+        place = self._place
+        while place and (parts := place[0].parts) is not None:
+            place.popleft()
+            place.extendleft(reversed(parts))
+        if place and place[0].settled:
+            self._untaken -= 1
+            return place.popleft()
+        return None
+
+    def given(self, piece: Piece) -> None:
+        """The user has all items of a piece: that makes room for others."""
+        self._held -= piece.count
+
+    # --- the port's side
+
+    def arrive(self, piece: Piece) -> None:
+        """A piece has ended."""
+        self._arrivals.append(piece)
+        self.bell.set()
+        if not self.attended:
+            self.schedule()
+
+    def schedule(self) -> None:
+        """Leaves the work to the delivery thread, if there is any."""
+        if self._arrivals and not self._scheduled:
+            self._scheduled = True
+            self._session.delivery.put((self._work_unattended,))
+
+    # --- the work
+
+    def work(self, *, draw: bool) -> None:
+        """Takes arrivals in and submits what there is room for, unless somebody else is at it."""
+        self._wanted = True
+        while self._wanted and self._busy.acquire(blocking=False):
+            try:
+                self._wanted = False
+                while self._arrivals:
+                    self._settle(self._arrivals.popleft())
+                if draw or self._buffersize is None:
+                    self._submit_more()
+            finally:
+                self._busy.release()
+        if self.source.exhausted and not self._flying and self in self._session.feeds:
+            self.stop()
+
+    def _work_unattended(self) -> None:
+        self._scheduled = False
+        self.work(draw=False)
+        self.bell.set()  # a consumer who came meanwhile left the work to us, and we may not draw for it
+
+    def _submit_more(self) -> None:
+        source, pace, bound = self.source, self._pace, self._buffersize
+        while not source.exhausted:
+            size = pace.size(source.left)
+            if bound is None:
+                if len(self._flying) >= pace.ahead:
+                    return
+            else:
+                size = min(size, bound)
+                if self._held and self._held + size > bound:
+                    return
+            items = source.draw(size)
+            if items:
+                piece = Piece(self, items)
+                if self._ordered:
+                    self._place.append(piece)
+                self._submit(piece)
+
+    def _submit(self, piece: Piece) -> None:
+        """Submits a piece. Its error, if that fails, is the outcome."""
+        self._untaken += 1
+        self._held += piece.count
+        self._flying.add(piece)
+        try:
+            piece.future = self._put(piece.items or [])
+        except Exception as error:  # noqa: BLE001  raised in its place
+            piece.error = error
+            if not isinstance(error, SerializationError):  # it is not this item, it is the mesh
+                self.source.exhausted = True
+        finally:
+            if piece.future is None or not piece.future._watch(piece):
+                self._arrivals.append(piece)
+                self._wanted = True
+
+    def _put(self, items: list[tuple[Any, ...]]) -> TaskFuture[Any]:
+        memfd = not self._session.remote
+        if len(items) == 1:
+            payload = dumps_call(items[0], {}, where=self.label, memfd=memfd)
+            check_size(payload, self._limit, f"the call of {self.label}", items[0])
+            return self._session.table.put(self._single, payload)
+        payload = dumps_chunk(items, where=self.label, memfd=memfd)
+        self._pace.weigh(len(items), len(payload))
+        return self._session.table.put(self._chunk, payload)
+
+    def _settle(self, piece: Piece) -> None:
+        self._flying.discard(piece)
+        future = piece.future
+        origin = None if future is None or future.cancelled() else future._origin
+        if isinstance(origin, DoneRun):
+            self._pace.note(piece.count, origin.elapsed / len(origin.seqs))
+        elif isinstance(origin, Failed) and self._should_split(piece, origin):
+            self._split(piece)
+            return
+        piece.items = None
+        piece.settled = True
+        if not self._ordered:
+            self._place.append(piece)
+
+    def _should_split(self, piece: Piece, failed: Failed) -> bool:
+        if piece.count == 1 or piece.items is None or self._session.closed:
+            return False
+        return failed.kind == "argument" or (failed.kind in _CRASHES and not self._early)
+
+    def _split(self, piece: Piece) -> None:
+        """Each item becomes a task of its own, so that only the guilty one is blamed."""
+        items, piece.items = piece.items or [], None
+        self._untaken -= 1
+        self._held -= piece.count
+        parts = [Piece(self, [item]) for item in items]
+        for part in parts:
+            self._submit(part)
+        piece.parts = parts

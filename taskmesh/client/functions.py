@@ -1,0 +1,179 @@
+"""The table of functions: what was submitted with which options, and the batch that a call goes into."""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from taskmesh.client.options import TaskOptions
+from taskmesh.errors import ConfigError
+from taskmesh.future import Batch, Keeper
+from taskmesh.wire.code import FunctionCodec
+from taskmesh.wire.messages import CHUNK, Spec
+from taskmesh.wire.payload import dumps_filter
+from taskmesh.wire.spec_number import spec_number
+
+_BY_REFERENCE = b"R"
+_FORMS_KEPT = 256
+
+
+class Form:
+    """A function as it travels with its options: one spec for calls, one for chunks."""
+
+    __slots__ = ("_chunk", "_number", "_table", "call", "options")
+
+    def __init__(self, table: Keeper, spec: Spec, options: TaskOptions) -> None:
+        self._table = table
+        self._chunk: tuple[int, Spec] | None = None
+        self._number = spec_number(spec)
+        self.options = options
+        self.call = Batch(table, self._number, spec)
+
+    def keyed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
+        """A batch for one call alone: a key is its own run's.
+
+        Raises:
+            ConfigError: the key that `key=` made of the arguments is no text.
+        """
+        key = self.options.key
+        text = key if key is None or isinstance(key, str) else key(*args, **kwargs)
+        if not isinstance(text, str) or not text:
+            raise ConfigError(f"key= has to give text, not {text!r}, for {self.call.spec.name}")
+        return Batch(self._table, self._number, self.call.spec, key=text)
+
+    def grouped(self, group: int) -> Batch:
+        """A batch for single calls of one group."""
+        return Batch(self._table, self._number, self.call.spec, group)
+
+    def chunked(self, group: int) -> Batch:
+        """A batch for chunks of one group."""
+        if self._chunk is None:
+            spec = msgspec.structs.replace(self.call.spec, kind=CHUNK)
+            self._chunk = (spec_number(spec), spec)
+        return Batch(self._table, *self._chunk, group)
+
+
+class Entry:
+    """A function that was submitted before, with its options and the form that it had last."""
+
+    __slots__ = ("data", "form", "guard", "options")
+
+    def __init__(self, options: TaskOptions, guard: object) -> None:
+        self.options = options
+        self.guard = (
+            guard  # a weak reference that takes the entry out of the table before the id is used again
+        )
+        self.data = b""
+        self.form: Form | None = None
+
+
+class FunctionTable:
+    """Functions with the options of one submitter.
+
+    Attributes:
+        ready: batches by the function object's id, of functions that nothing has to be asked about: they
+            travel by reference and have no key.
+    """
+
+    def __init__(self, table: Keeper, codec: FunctionCodec, changes: Mapping[str, Any]) -> None:
+        TaskOptions().having(changes)  # what is wrong with them shows here, not at the first submit
+        self.ready: dict[int, Batch] = {}
+        self._entries: dict[int, Entry] = {}
+        self._table = table
+        self._codec = codec
+        self._changes = dict(changes)
+        self._forms: OrderedDict[tuple[bytes, TaskOptions], Form] = OrderedDict()
+
+    def batch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
+        """Where this call goes, when `ready` does not say.
+
+        Raises:
+            SerializationError: the function cannot travel.
+        """
+        form = self.form(fn)
+        return form.call if form.options.key is None else form.keyed(args, kwargs)
+
+    def form(self, fn: Callable[..., Any]) -> Form:
+        """The function as it is now, with its options.
+
+        Raises:
+            SerializationError: it cannot travel.
+            TypeError: it is no function.
+        """
+        entry = self._entries.get(id(fn)) or self._enter(fn)
+        data = self._codec.encode(fn)
+        form = entry.form
+        if form is None or entry.data is not data:
+            form = entry.form = self._form(fn, data, entry.options)
+            entry.data = data
+            if data.startswith(_BY_REFERENCE) and form.options.key is None and id(fn) in self._entries:
+                self.ready[id(fn)] = form.call
+        return form
+
+    def _enter(self, fn: Callable[..., Any]) -> Entry:
+        if not callable(fn):
+            raise TypeError(f"a task is made of a function and its arguments, not of {fn!r}")
+        own: TaskOptions = getattr(fn, "__task_options__", None) or TaskOptions()
+        options = own.having(self._changes)
+        if isinstance(fn, types.MethodType):  # made anew each time somebody asks for it
+            return Entry(options, None)
+        key, entries, ready = id(fn), self._entries, self.ready
+
+        def forget(_: object) -> None:
+            entries.pop(key, None)
+            ready.pop(key, None)
+
+        try:
+            entry = entries[key] = Entry(options, weakref.ref(fn, forget))
+        except TypeError:
+            return Entry(options, None)
+        return entry
+
+    def _form(self, fn: Callable[..., Any], data: bytes, options: TaskOptions) -> Form:
+        """Equal functions made anew (bound methods, lambdas in a loop) share a form for a while."""
+        forms = self._forms
+        form = forms.get((data, options))
+        if form is None:
+            form = Form(self._table, _spec(fn, data, options), options)
+            forms[data, options] = form
+            while len(forms) > _FORMS_KEPT:
+                forms.popitem(last=False)
+        return form
+
+
+def _spec(fn: Callable[..., Any], data: bytes, options: TaskOptions) -> Spec:
+    retries = options.retries
+    on = retries.on if isinstance(retries.on, tuple) else (retries.on,)
+    never = retries.never if isinstance(retries.never, tuple) else (retries.never,)
+    return Spec(
+        function=data,
+        name=options.name or _name(fn),
+        queue=options.queue,
+        priority=options.priority,
+        timeout=options.timeout,
+        hard_timeout=options.hard_timeout,
+        expires=options.expires,
+        max_retries=retries.max,
+        backoff=retries.backoff,
+        factor=retries.factor,
+        max_backoff=retries.max_backoff,
+        jitter=retries.jitter,
+        retry_filter=dumps_filter(on, never),
+        acks=options.acks,
+        tags=options.tags,
+        on_client_loss=options.on_client_loss,
+    )
+
+
+def _name(fn: Any) -> str:
+    """Module and qualified name, for people: of a partial the function's, of an object its class's."""
+    while not hasattr(fn, "__qualname__") and hasattr(fn, "func"):
+        fn = fn.func
+    named = fn if hasattr(fn, "__qualname__") else type(fn)
+    module = getattr(named, "__module__", None)
+    return f"{module}.{named.__qualname__}" if module else str(named.__qualname__)

@@ -1,0 +1,83 @@
+"""How many items of a map go into one chunk, and how many chunks go ahead of the results."""
+
+from __future__ import annotations
+
+import math
+
+_CHUNK_S = 0.008
+"""A chunk takes about this long: much longer than handing it over, much shorter than anybody's patience."""
+
+_AHEAD_S = 0.1
+"""Work that each slot has waiting: a refill needs the GIL thrice, a caller who computes keeps it 5 ms."""
+
+_GROWTH = 8
+_MAX_ITEMS = 4096
+_MAX_BYTES = 256 << 10
+_FEW, _MANY = 2, 32
+
+
+class Pace:
+    """Sizes for the chunks of one map, from what earlier chunks took.
+
+    Attributes:
+        ahead: chunks that may be on their way at a time.
+    """
+
+    def __init__(self, slots: int, total: int | None, chunksize: int | None = None, bound: int | None = None):
+        """Sets out.
+
+        Args:
+            slots: how many run at a time.
+            total: items in all, None when unknown.
+            chunksize: items in a chunk; None measures.
+            bound: items that may be on their way at a time, None for no bound.
+        """
+        self._slots = slots
+        self._fixed = chunksize
+        self._item_s: float | None = None
+        self._item_bytes = 1.0
+        self._proven = 1
+        self._most = _MAX_ITEMS
+        if total is not None:
+            self._most = min(self._most, total // (4 * slots))
+        if bound is not None:
+            self._most = min(self._most, bound // (2 * slots))
+        self._most = max(1, self._most)
+        self.ahead: float = _FEW * slots if chunksize is None else math.inf
+
+    def size(self, left: int | None) -> int:
+        """Items for the next chunk; fewer when not many are `left`, so that all slots end together."""
+        if self._fixed is not None:
+            return self._fixed
+        if self._item_s is None:
+            return 1
+        items = self._settled()
+        if left is not None:
+            items = min(items, max(items // 8, left // (2 * self._slots)))
+        return max(1, items)
+
+    def note(self, items: int, seconds: float) -> None:
+        """A chunk of so many items has taken so long."""
+        if self._fixed is not None or items < 1:
+            return
+        measured = max(seconds / items, 1e-8)
+        if self._item_s is None or measured > self._item_s:
+            self._item_s = measured  # a surprise for the worse counts at once, one for the better by and by
+        else:
+            self._item_s = (self._item_s + measured) / 2
+        self._proven = max(self._proven, items)
+        chunk_s = self._settled() * self._item_s
+        self.ahead = self._slots * min(_MANY, max(_FEW, math.ceil(_AHEAD_S / chunk_s)))
+
+    def weigh(self, items: int, size: int) -> None:
+        """A chunk of so many items takes so many bytes."""
+        self._item_bytes = max(1.0, size / items)
+
+    def _settled(self) -> int:
+        item_s = self._item_s or _CHUNK_S
+        return max(
+            1,
+            min(
+                int(_CHUNK_S / item_s), self._proven * _GROWTH, self._most, int(_MAX_BYTES / self._item_bytes)
+            ),
+        )

@@ -1,0 +1,176 @@
+"""One client's life: pending table, port and delivery thread, from the first submit to the last goodbye."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+import warnings
+from typing import Protocol
+
+from taskmesh.client.delivery import Delivery
+from taskmesh.client.pending import PendingTable
+from taskmesh.config import Config
+from taskmesh.errors import ForkedMeshError, MeshClosed, TaskMeshError
+from taskmesh.net.opening import open_port
+from taskmesh.ports import SubmitPort
+from taskmesh.wire.code import FunctionCodec
+
+_CANCEL_S = 1.5
+_GOODBYE_S = 5.0
+
+
+class Feeding(Protocol):
+    """A map that has not submitted all of its items yet."""
+
+    def stop(self) -> None:
+        """Submits no more of them."""
+        ...
+
+
+class Session:
+    """What all surfaces of one mesh share. Opens by itself when the first task is submitted.
+
+    Attributes:
+        config: the settings. table: tasks without an outcome. delivery: where callbacks run.
+        remote: hub and pools are elsewhere. closed: nothing can be submitted any more.
+        feeds: maps that have not submitted all of their items; a clean close waits for them.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.delivery = Delivery()
+        self.table = PendingTable(config.client, self.delivery, self.open)
+        self.codec = FunctionCodec()
+        self.closed = False
+        self.feeds: set[Feeding] = set()
+        self.remote = bool(config.mesh.address)
+        self.new_group = itertools.count(1).__next__
+        self._port: SubmitPort | None = None
+        self._lock = threading.RLock()
+
+    def open(self) -> SubmitPort:
+        """Opens the port, if it is not open.
+
+        Raises:
+            HubUnreachable: no hub answered in time.
+            MeshClosed: the session has ended; ForkedMeshError: in the parent process.
+        """
+        if isinstance(self.table.refusal, ForkedMeshError):
+            raise self.table.refusal
+        with self._lock:
+            if self.closed:
+                raise MeshClosed("this mesh is closed: open a new one")
+            if self._port is None:
+                port = open_port(self.table, self.config)
+                self.table.attach(port)
+                try:
+                    port.start(self.config.mesh.open_timeout)
+                except BaseException:
+                    self.table.detach()
+                    raise
+                self._port = port
+                _open_sessions.add(self)
+            return self._port
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Ends the session: waits for all tasks first, or cancels them. Harmless when called again.
+
+        Raises:
+            BaseException: what interrupted the wait; the tasks are cancelled then.
+        """
+        try:
+            if not cancel:
+                self._wait_for_all()
+        except BaseException:
+            cancel = True
+            raise
+        finally:
+            self._end(cancel=cancel)
+
+    def slots(self) -> int:
+        """How many slots the mesh has, or may have: a remote hub is asked."""
+        if not self.remote:
+            return self.config.pool.slots
+        try:
+            pools = self.open().query("pools", limit=10_000, timeout=1.0)
+        except TaskMeshError:
+            pools = None
+        if not isinstance(pools, list):
+            return self.config.pool.slots
+        return sum(int(pool["slots"]) for pool in pools) or self.config.pool.slots
+
+    def started(self) -> set[str]:
+        """Ids of tasks that are with a slot, or on their way to one, as far as the hub can tell."""
+        found: set[str] = set()
+        for state in ("sent", "running"):
+            try:
+                tasks = self.open().query("tasks", state, limit=100_000)
+            except TaskMeshError:
+                continue
+            if isinstance(tasks, list):
+                found.update(str(task["task"]) for task in tasks)
+        return found
+
+    def forked(self) -> None:
+        """In a forked child: nothing of this is ours."""
+        self._lock = threading.RLock()
+        self.feeds.clear()
+        self.table.forked()
+        if self._port is not None:
+            self._port.forked()
+
+    def _wait_for_all(self) -> None:
+        if self._port is None or self.closed:
+            return
+        while self.table.refusal is None:
+            self.table.wait_idle(self.feeds)
+            self.delivery.flush()  # a callback may submit more
+            if self.table.idle and not self.feeds:
+                return
+
+    def _end(self, *, cancel: bool) -> None:
+        with self._lock:
+            already, self.closed = self.closed, True
+            port, self._port = self._port, None
+        if already or isinstance(self.table.refusal, ForkedMeshError):
+            return
+        for feed in list(self.feeds):
+            feed.stop()
+        if cancel:
+            self.table.cancel_all()
+        self.table.refuse()
+        try:
+            if port is not None:
+                port.close(cancel=cancel, timeout=_CANCEL_S if cancel else _GOODBYE_S)
+        finally:
+            self.delivery.close(0.2 if cancel else None)
+            _open_sessions.discard(self)
+
+
+_open_sessions: set[Session] = set()
+
+
+def _after_fork() -> None:
+    for session in list(_open_sessions):
+        session.forked()
+    _open_sessions.clear()
+
+
+def _at_exit() -> None:
+    """Nobody may hang at exit because of a mesh that was not closed."""
+    unclosed = list(_open_sessions)
+    for session in unclosed:
+        session.close(cancel=True)
+    if unclosed:
+        warnings.warn(
+            "a mesh was still open when the interpreter ended, its tasks were cancelled: "
+            "use `with Mesh() as mesh:`, or call mesh.close()",
+            ResourceWarning,
+            stacklevel=1,
+        )
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

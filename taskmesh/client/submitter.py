@@ -1,0 +1,231 @@
+"""Submitting: functions and their arguments become tasks of one session, with options of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
+
+from taskmesh.attendance import running_loop
+from taskmesh.client.feed import Feed, Source
+from taskmesh.client.functions import FunctionTable
+from taskmesh.client.options import OptionValues
+from taskmesh.client.pace import Pace
+from taskmesh.client.results import MapResults
+from taskmesh.client.session import Session
+from taskmesh.errors import ConfigError, QueueFull
+from taskmesh.future import Batch, TaskFuture
+from taskmesh.wire.payload import Payload, check_size, dumps_call
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+
+Chunksize = int | Literal["auto"]
+
+
+class Submitter:
+    """Submits tasks to a session, with options that go before the tasks' own. Any thread may use it."""
+
+    def __init__(self, session: Session, options: Mapping[str, Any]) -> None:
+        self._session = session
+        self._options = dict(options)
+        self._functions = FunctionTable(session.table, session.codec, options)
+        self._ready = self._functions.ready
+        self._put = session.table.put
+        self._memfd = not session.remote
+        self._limit = session.config.pool.max_payload if session.remote else 0
+
+    @overload
+    def submit(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> TaskFuture[T]: ...
+
+    @overload
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R]: ...
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
+        """Submits `fn(*args, **kwargs)`; returns as soon as it is in the pending table.
+
+        Raises:
+            SerializationError: the function or an argument cannot be pickled; names it and the cure.
+            QueueFull: the table is full, and an event loop runs in this thread; elsewhere submit waits.
+            MeshClosed: the mesh is closed.
+        """
+        return self._send(fn, args, kwargs)
+
+    def _send(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
+        """`submit` with the arguments already in hand; the hot path."""
+        batch = self._ready.get(id(fn))
+        if batch is None:
+            batch = self._functions.batch(fn, args, kwargs)
+        payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
+        if self._limit:
+            check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
+        return self._put(batch, payload)
+
+    @overload
+    async def asubmit(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> TaskFuture[T]: ...
+
+    @overload
+    async def asubmit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R]: ...
+
+    async def asubmit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
+        """Submits as `submit` does, and waits for room without blocking the event loop.
+
+        The future that it returns can be awaited in turn: `await (await mesh.asubmit(f, 1))`.
+        """
+        loop = running_loop()
+        if loop is None:
+            raise RuntimeError("asubmit() is awaited in an asyncio event loop; elsewhere use submit()")
+        await loop.run_in_executor(None, self._session.open)
+        batch, payload = self._prepared(fn, args, kwargs)
+        while True:
+            room = self._session.table.room(loop)
+            if room is not None:
+                await room
+                continue
+            try:
+                return self._put(batch, payload)
+            except QueueFull:
+                continue  # somebody was faster
+
+    def _prepared(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Batch, Payload]:
+        batch = self._functions.batch(fn, args, kwargs)
+        payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
+        check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
+        return batch, payload
+
+    @overload
+    def map(
+        self,
+        fn: Callable[[A], R],
+        items: Iterable[A],
+        /,
+        *,
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+    ) -> Iterator[R]: ...
+
+    @overload
+    def map(
+        self,
+        fn: Callable[[A, B], R],
+        items: Iterable[A],
+        others: Iterable[B],
+        /,
+        *,
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+    ) -> Iterator[R]: ...
+
+    @overload
+    def map(
+        self,
+        fn: Callable[..., R],
+        items: Iterable[Any],
+        others: Iterable[Any],
+        more: Iterable[Any],
+        /,
+        *rest: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+    ) -> Iterator[R]: ...
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+    ) -> Iterator[Any]:
+        """Calls `fn` with the items of the iterables, side by side, and iterates over the results.
+
+        An item's error is raised in its place. Items travel in chunks, unless the task has retries, limits or
+        a key, which belong to each call.
+
+        Args:
+            fn: a function or task function.
+            iterables: where its arguments come from; the shortest ends the map.
+            timeout: seconds from now within which every result has to be there.
+            chunksize: items in a chunk; "auto" measures what makes 5 to 10 ms of work.
+            buffersize: items that may be submitted and not yet given out. Without it all iterables are
+                drawn before this returns; with it they may be endless.
+            ordered: False gives results as they come.
+        """
+        if not iterables:
+            raise TypeError("map() takes a function and at least one iterable")
+        return self._mapped(fn, zip(*iterables), timeout, chunksize, buffersize, ordered=ordered)  # noqa: B905
+
+    def starmap(
+        self,
+        fn: Callable[..., R],
+        iterable: Iterable[Iterable[Any]],
+        /,
+        *,
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+    ) -> Iterator[R]:
+        """As `map`, for arguments that are tuples already: `fn(*item)` for each item."""
+        return self._mapped(fn, map(tuple, iterable), timeout, chunksize, buffersize, ordered=ordered)
+
+    def with_options(self, **options: Unpack[OptionValues]) -> Submitter:
+        """Submits to the same mesh with these options, which go before the tasks' own.
+
+        Raises:
+            ConfigError: an option is unknown, or its value cannot be used.
+        """
+        return Submitter(self._session, {**self._options, **options})
+
+    def _mapped(
+        self,
+        fn: Callable[..., Any],
+        calls: Iterator[tuple[Any, ...]],
+        timeout: float | None,
+        chunksize: Chunksize,
+        buffersize: int | None,
+        *,
+        ordered: bool,
+    ) -> MapResults[Any]:
+        """What `map` and `starmap` do with their calls, each a tuple of arguments."""
+        if chunksize != "auto" and (not isinstance(chunksize, int) or chunksize < 1):
+            raise ConfigError(f'chunksize has to be a number of items >= 1, or "auto", not {chunksize!r}')
+        if buffersize is not None and (not isinstance(buffersize, int) or buffersize < 1):
+            raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
+        form = self._functions.form(fn)
+        total = None
+        if buffersize is None:
+            items = list(calls)
+            calls, total = iter(items), len(items)
+        if form.options.key is not None:
+            raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
+        if not form.options.is_chunkable:
+            chunksize = 1
+        fixed = None if chunksize == "auto" else chunksize
+        feed = Feed(
+            self._session,
+            form,
+            Source(calls, total),
+            Pace(self._session.slots(), total, fixed, buffersize),
+            ordered=ordered,
+            buffersize=buffersize,
+        )
+        feed.start()
+        return MapResults(feed, timeout)

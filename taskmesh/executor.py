@@ -1,0 +1,131 @@
+"""MeshExecutor: a mesh for code that knows concurrent.futures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from typing import Any, ParamSpec, TypeVar, Unpack
+
+from taskmesh.client.feed import Feed
+from taskmesh.client.gathering import wait as wait_for
+from taskmesh.client.options import OptionValues
+from taskmesh.client.session import Session
+from taskmesh.client.submitter import Chunksize, Submitter
+from taskmesh.config import load
+from taskmesh.future import TaskFuture
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SWEEP = 1024
+
+
+class MeshExecutor(Executor):
+    """A `concurrent.futures.Executor` on a mesh.
+
+    `MeshExecutor(max_workers=4)` opens an embedded mesh of its own, and closes it at shutdown;
+    `mesh.executor()` uses an open one.
+
+    Args:
+        max_workers: slots of the mesh of its own; None for one per CPU.
+        mesh: the mesh to use instead.
+        options: task options for everything that is submitted.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        mesh: Submitter | None = None,
+        **options: Unpack[OptionValues],
+    ) -> None:
+        if max_workers is not None and mesh is not None:
+            raise ValueError(
+                "max_workers is for a mesh of the executor's own; the given mesh has its workers"
+            )
+        if max_workers is not None and max_workers < 1:
+            raise ValueError("max_workers must be greater than 0")
+        self._own: Session | None = None
+        if mesh is None:
+            slots = {} if max_workers is None else {"pool__concurrency": max_workers}
+            self._own = Session(load(None, {"mesh__address": (), **slots}))
+            mesh = Submitter(self._own, {})
+        self._mesh = mesh.with_options(**options)
+        self._lock = threading.Lock()
+        self._futures: list[TaskFuture[Any]] = []
+        self._feeds: list[Feed] = []
+        self._sweep_at = _SWEEP
+        self._shut = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T]:
+        """Submits `fn(*args, **kwargs)`; raises as `Mesh.submit`, and RuntimeError after `shutdown`."""
+        self._check()
+        future = self._mesh._send(fn, args, kwargs)
+        self._futures.append(future)
+        if len(self._futures) >= self._sweep_at:
+            self._sweep()
+        return future
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: Chunksize = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[T]:
+        """As `Executor.map`; `chunksize="auto"` measures. `buffersize` counts chunks, as in Python 3.14."""
+        self._check()
+        if buffersize is not None and isinstance(chunksize, int):
+            buffersize *= chunksize
+        calls = zip(*iterables)  # noqa: B905  the shortest ends it
+        results = self._mesh._mapped(fn, calls, timeout, chunksize, buffersize, ordered=True)
+        self._feeds = [*(feed for feed in self._feeds if feed.active), results.feed]
+        return results
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no more tasks, and waits for those that were submitted.
+
+        Args:
+            wait: False returns at once; what was submitted goes on, and a mesh of its own closes after it.
+            cancel_futures: cancel what has not been handed to a slot yet.
+        """
+        with self._lock:
+            already, self._shut = self._shut, True
+        if cancel_futures:
+            self._cancel_unstarted()
+        if wait:
+            self._finish()
+        elif self._own is not None and not already:
+            # no daemon: the interpreter waits for it, as it does for other executors' threads
+            threading.Thread(target=self._finish, name="taskmesh-shutdown", daemon=False).start()
+
+    def _finish(self) -> None:
+        for feed in self._feeds:
+            while feed.active:
+                wait_for(feed.futures)
+                feed.work(draw=False)
+        wait_for(self._futures)
+        if self._own is not None:
+            self._own.close()
+
+    def _cancel_unstarted(self) -> None:
+        for feed in self._feeds:
+            feed.stop()
+        futures = [future for future in self._futures if not future.done()]
+        futures += [future for feed in self._feeds for future in feed.futures]
+        started = self._mesh._session.started() if futures else set()
+        self._mesh._session.table.cancel([future for future in futures if future.task_id not in started])
+
+    def _check(self) -> None:
+        if self._shut:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+    def _sweep(self) -> None:
+        """Forgets futures that have ended; so rarely that it costs nothing."""
+        with self._lock:
+            ended = len(self._futures)
+            alive = [future for future in self._futures[:ended] if not future.done()]
+            self._futures[:ended] = alive
+            self._sweep_at = 2 * len(alive) + _SWEEP

@@ -1,0 +1,118 @@
+"""Task functions: what `@task` makes of a function. It stays callable as itself, and can be submitted."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+
+from taskmesh.client.current import current_mesh
+from taskmesh.client.options import Key, TaskOptions
+from taskmesh.retry import Retry
+from taskmesh.wire.values import is_by_value_module
+
+if TYPE_CHECKING:
+    from taskmesh.future import TaskFuture
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Task(Generic[P, R]):
+    """A function with task options. Calling it runs it here; `submit` runs it on the mesh.
+
+    Attributes:
+        options: how it is to be run.
+    """
+
+    options: TaskOptions
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, fn: Callable[P, R], options: TaskOptions) -> None:
+        functools.update_wrapper(self, fn)
+        self.__wrapped__ = fn.__wrapped__ if isinstance(fn, Task) else fn
+        self.options = options
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Calls the function here, as if it were not decorated."""
+        return self.__wrapped__(*args, **kwargs)
+
+    @overload
+    def submit(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T]: ...
+
+    @overload
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R]: ...
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[Any]:
+        """Submits a call to the innermost open mesh.
+
+        Raises:
+            NoMesh: no mesh is open here.
+            SerializationError: an argument cannot be pickled; else as `Mesh.submit`.
+        """
+        return current_mesh()._send(self, args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """As a method it is the plain function: a task has no place for `self`."""
+        return self if instance is None else types.MethodType(self.__wrapped__, instance)
+
+    @property
+    def __task_options__(self) -> TaskOptions:
+        return self.options
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """By name where the name leads here, as a function would; else with the function itself."""
+        name: str = self.__wrapped__.__qualname__
+        found: Any = sys.modules.get(self.__wrapped__.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is self and not is_by_value_module(self.__wrapped__.__module__):
+            return name
+        return Task, (self.__wrapped__, self.options)
+
+    def __repr__(self) -> str:
+        return f"<task {self.__wrapped__.__module__}.{self.__wrapped__.__qualname__}>"
+
+
+@overload
+def task(fn: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@overload
+def task(
+    *,
+    name: str = "",
+    queue: str = "default",
+    priority: int = 0,
+    retries: int | Retry = 0,
+    timeout: float | None = None,
+    hard_timeout: float | None = None,
+    expires: float | None = None,
+    acks: Literal["late", "early"] = "late",
+    key: Key | None = None,
+    tags: Iterable[str] = (),
+    on_client_loss: Literal["run", "cancel"] = "run",
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+
+def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Makes a task function, as `@task` or `@task(queue="slow", retries=3)`.
+
+    Options: see `TaskOptions`.
+
+    Raises:
+        ConfigError: an option is unknown, or its value cannot be used.
+    """
+    checked = TaskOptions().having(options)
+    if fn is None:
+        return lambda function: _decorated(function, checked)
+    return _decorated(fn, checked)
+
+
+def _decorated(fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
+    if not callable(fn):
+        raise TypeError(f"@task decorates a function, not {fn!r}; options are given by name")
+    return Task(fn, options)

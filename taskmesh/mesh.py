@@ -1,0 +1,161 @@
+"""Mesh: the one object that a user holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack, cast
+
+from taskmesh.attendance import running_loop
+from taskmesh.client.current import enter, leave
+from taskmesh.client.options import OptionValues
+from taskmesh.client.session import Session
+from taskmesh.client.submitter import Submitter
+from taskmesh.config import Config, Source, load
+from taskmesh.errors import ConfigError
+from taskmesh.executor import MeshExecutor
+from taskmesh.future import TaskFuture
+
+
+class Mesh(Submitter):
+    """Pools of workers that tasks are submitted to.
+
+    Without an address the mesh is embedded: a thread (or, with `hub="process"`, a child process) of this
+    program is its hub, and child processes run the tasks. With one, hub and pools are elsewhere.
+
+    It opens when it is entered or first used. Leaving the `with` block waits for all tasks; leaving it by an
+    exception cancels them, kills those of its own that run, and ends within two seconds.
+
+    Args:
+        address: the gateway of a hub such as "tcp://127.0.0.1:5550", or several in order of preference.
+        workers: slots of an embedded mesh, one for each CPU if not given.
+        hub: where an embedded hub lives.
+        config: a TOML file, a mapping of sections, or a Config, in place of the file that is looked for.
+        overrides: settings as `section__key=`, or by a key that only one section has.
+
+    Raises:
+        ConfigError: a setting is unknown, or its value cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str | Sequence[str] | None = None,
+        *,
+        workers: int | None = None,
+        hub: Literal["thread", "process"] | None = None,
+        config: Source = None,
+        **overrides: object,
+    ) -> None:
+        super().__init__(Session(_settings(address, workers, hub, config, overrides)), {})
+
+    def executor(self, **task_options: Unpack[OptionValues]) -> MeshExecutor:
+        """A concurrent.futures.Executor on this mesh; its shutdown leaves the mesh open."""
+        return MeshExecutor(mesh=self, **task_options)
+
+    def cancel(self, futures: TaskFuture[Any] | Iterable[TaskFuture[Any]]) -> int:
+        """Gives tasks up, running or not; returns how many of them had not ended."""
+        return self._session.table.cancel((futures,) if isinstance(futures, TaskFuture) else futures)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Waits until the hub has confirmed that every task submitted so far is in its ledger.
+
+        Raises:
+            TimeoutError: not within `timeout` seconds.
+            MeshClosed: the mesh was closed meanwhile.
+        """
+        self._session.table.flush(timeout)
+
+    def status(self, timeout: float = 5.0) -> Mapping[str, Any]:
+        """The hub's counts: tasks by state, pools, clients; plain data.
+
+        Raises:
+            HubUnreachable: no answer within `timeout` seconds.
+        """
+        return cast(Mapping[str, Any], self._session.open().query("status", timeout=timeout))
+
+    def events(
+        self, since: int = 0, *, limit: int = 100, timeout: float = 5.0
+    ) -> Sequence[Mapping[str, Any]]:
+        """The hub's newest events, oldest first: plain data, each with a number.
+
+        Args:
+            since: only events with a higher number.
+            limit: at most so many.
+            timeout: seconds to wait for the answer.
+
+        Raises:
+            HubUnreachable: no answer within `timeout` seconds.
+        """
+        argument = str(since) if since else ""
+        answer = self._session.open().query("events", argument, limit, timeout)
+        return cast(Sequence[Mapping[str, Any]], answer)
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Ends the mesh: waits for all tasks, or cancels them. Harmless when called again."""
+        leave(self)
+        self._session.close(cancel=cancel)
+
+    def __enter__(self) -> Self:
+        """Opens the mesh and makes it the current one.
+
+        Raises:
+            HubUnreachable: no hub answered within `mesh.open_timeout` seconds.
+        """
+        self._session.open()
+        enter(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Waits for all tasks; cancels them when the block was left by an exception."""
+        self.close(cancel=error is not None)
+
+    async def __aenter__(self) -> Self:
+        """As `__enter__`, without blocking the event loop."""
+        await _aside(self._session.open)
+        enter(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """As `__exit__`, without blocking the event loop."""
+        leave(self)
+        try:
+            await _aside(partial(self._session.close, cancel=error is not None))
+        except BaseException:  # cancelled while it waited for the tasks
+            await _aside(partial(self._session.close, cancel=True))
+            raise
+
+
+async def _aside(blocking: Callable[[], object]) -> None:
+    """Lets another thread do what blocks."""
+    loop = running_loop()
+    if loop is None:
+        raise RuntimeError("`async with` a mesh in an asyncio event loop; elsewhere use `with`")
+    await loop.run_in_executor(None, blocking)
+
+
+def _settings(
+    address: str | Sequence[str] | None,
+    workers: int | None,
+    hub: str | None,
+    config: Source,
+    overrides: Mapping[str, object],
+) -> Config:
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers= has to be a whole number >= 1, not {workers!r}")
+    if workers is not None and address:
+        raise ConfigError(
+            "workers= is for an embedded mesh: at an address, pools say how many slots they have"
+        )
+    given = {"mesh__address": address, "pool__concurrency": workers, "mesh__hub": hub}
+    return load(config, {key: value for key, value in given.items() if value is not None} | dict(overrides))
