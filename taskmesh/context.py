@@ -57,12 +57,12 @@ class TaskContext:
             TaskMeshError: `done` or `total` is negative or not a number.
         """
         try:
-            if done >= 0 and total >= 0:
-                self.report(float(done), float(total))
-                return
+            sound = done >= 0 and total >= 0
         except TypeError:
-            pass
-        raise TaskMeshError(f"progress(done, total) takes numbers >= 0, not ({done!r}, {total!r})")
+            sound = False
+        if not sound:
+            raise TaskMeshError(f"progress(done, total) takes numbers >= 0, not ({done!r}, {total!r})")
+        self.report(float(done), float(total))
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -73,16 +73,17 @@ class TaskContext:
             handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
             logger.addHandler(handler)
             logger.setLevel(logging.INFO)
-        return _TaskLog(logger, {"task": self.name, "id": self.id, "attempt": self.attempt})
+        task = {"task_name": self.name, "task_id": self.id, "task_attempt": self.attempt}
+        return _TaskLog(logger, task)
 
 
 class _TaskLog(logging.LoggerAdapter[logging.Logger]):
     """Puts the task before every line, and into the record's attributes."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        extra = dict(self.extra or {})
-        kwargs["extra"] = {**(kwargs.get("extra") or {}), **{f"task_{key}": extra[key] for key in extra}}
-        return f"[{extra['task']} {extra['id']} #{extra['attempt']}] {msg}", kwargs
+        task = dict(self.extra or {})
+        kwargs["extra"] = {**task, **(kwargs.get("extra") or {})}
+        return f"[{task['task_name']} {task['task_id']} #{task['task_attempt']}] {msg}", kwargs
 
 
 _sources: list[Callable[[], TaskContext | None]] = []

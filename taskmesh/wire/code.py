@@ -164,9 +164,6 @@ def _reference(fn: Any) -> tuple[str, str] | None:
     module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(name, str)) or is_by_value_module(module):
         return None
-    owner = sys.modules.get(module)
-    if owner is None or getattr(owner, "__spec__", None) is None:  # made by hand: nobody else can import it
-        return None
     return (module, name) if _found(module, name, fn) else None
 
 

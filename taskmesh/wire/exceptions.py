@@ -78,7 +78,8 @@ def load_exception(
     if exc is None:
         exc = RemoteError(f"{type_name}: {text}" if text else type_name, type_name, traceback_text)
     if traceback_text:
-        exc.__cause__ = RemoteTraceback(traceback_text)
+        # Not by assignment: a frozen dataclass would forbid it.
+        object.__setattr__(exc, "__cause__", RemoteTraceback(traceback_text))
     if problem:
         _add_note(exc, problem)
     _add_note(exc, f"task {task}, attempt {attempt}, worker {worker}")
@@ -201,12 +202,10 @@ def _picklable(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_note(exc: BaseException, note: str) -> None:
-    try:
-        exc.add_note(note)
-    except PASS:
-        raise
-    except BaseException:  # noqa: BLE001, S110 -- a class that forbids attributes; the error itself matters more
-        pass
+    """As add_note(), but not through a __setattr__ of the user's that may forbid it."""
+    notes = vars(exc).setdefault("__notes__", [])
+    if isinstance(notes, list):
+        notes.append(note)
 
 
 # --- text -------------------------------------------------------------------------------------------------
@@ -234,13 +233,12 @@ def _strip(report: traceback.TracebackException) -> None:
 
 
 def _users_frames(frames: Iterable[traceback.FrameSummary]) -> Iterable[traceback.FrameSummary]:
-    """All frames but taskmesh's own, and those of asyncio that run a task's coroutine."""
-    entered = False
+    """All frames but taskmesh's own, and those of asyncio by which taskmesh runs a coroutine."""
+    ours = True
     for frame in frames:
-        if frame.filename.startswith(_OURS) or (not entered and frame.filename.startswith(_ASYNCIO)):
-            continue
-        entered = True
-        yield frame
+        ours = frame.filename.startswith(_OURS) or (ours and frame.filename.startswith(_ASYNCIO))
+        if not ours:
+            yield frame
 
 
 def _cut(text: str, limit: int) -> str:

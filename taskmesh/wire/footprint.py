@@ -35,7 +35,6 @@ _FROZEN: Final = {
 _CONSTANT: Final = (
     types.CodeType,
     type(None),
-    enum.Enum,
     logging.Logger,
     re.Pattern,
 )
@@ -181,6 +180,8 @@ def _values(place: Any, names: tuple[str, ...]) -> list[Any]:
 def _parts(value: Any) -> list[Any] | None:
     """The parts of an immutable value that is nothing but its parts."""
     match value:
+        case enum.Enum():
+            return [type(value), value._name_ if value._name_ is not None else value._value_]
         case tuple():
             return [type(value), *value]
         case property():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, get_args
 
 import msgspec
 
@@ -96,6 +96,7 @@ class Decoder(Generic[_T]):
     def __init__(self, union: Any) -> None:
         self._union = union
         self._plain = msgspec.msgpack.Decoder(union)
+        self._checks = {cls: _checker(cls) for cls in get_args(union) or (union,)}
 
     def decode(self, frames: Sequence[Any]) -> _T:
         """The message in these frames: bytes, or anything with a buffer, which its Blobs keep alive.
@@ -104,13 +105,15 @@ class Decoder(Generic[_T]):
             RemoteProtocolError: they are not a message of this direction.
         """
         try:
-            if len(frames) == 1:
-                return self._checked(self._plain.decode(frames[0]))
-            return self._checked(self._with_parts(frames))
+            message = self._plain.decode(frames[0]) if len(frames) == 1 else self._with_parts(frames)
+            check = self._checks[type(message)]
+            if check is not None:
+                check(message)
         except RemoteProtocolError:
             raise
         except Exception as error:
             raise RemoteProtocolError(f"a malformed message: {error}") from error
+        return message  # type: ignore[no-any-return]
 
     def _with_parts(self, frames: Sequence[Any]) -> Any:
         rest = iter(frames[1:])
@@ -144,18 +147,20 @@ class Decoder(Generic[_T]):
             return Blob.from_fd(waiting.pop(), layout_of(sizes, flags))
 
         try:
-            message = self._checked(self._with_blobs(body, make) if waiting else self._plain.decode(body))
+            message = self._with_blobs(body, make) if waiting else self._plain.decode(body)
             if waiting:
                 raise RemoteProtocolError("more descriptors than the message announces")
+            check = self._checks[type(message)]
+            if check is not None:
+                check(message)
         except RemoteProtocolError:
             raise
         except Exception as error:
             raise RemoteProtocolError(f"a malformed message: {error}") from error
-        else:
-            return message
         finally:
             for descriptor in waiting:
                 os.close(descriptor)
+        return message  # type: ignore[no-any-return]
 
     def _with_blobs(self, header: Any, make: Callable[[list[int], list[int]], Blob]) -> Any:
         def hook(code: int, data: memoryview) -> Blob:
@@ -169,12 +174,8 @@ class Decoder(Generic[_T]):
 
         return msgspec.msgpack.Decoder(self._union, ext_hook=hook).decode(header)
 
-    def _checked(self, message: Any) -> _T:
-        """The message, if it also keeps the rules that its types do not tell."""
-        check = _CHECKS.get(type(message))
-        if check is not None:
-            check(message)
-        return message  # type: ignore[no-any-return]
+
+# --- what the types do not tell ---------------------------------------------------------------------------
 
 
 def _check_payloads(payloads: list[Any]) -> None:
@@ -188,46 +189,57 @@ def _check_counters(seqs: list[int]) -> None:
         raise RemoteProtocolError("a negative task counter")
 
 
-def _check_runs(runs: Iterable[m.Run | m.LaneRun | m.DoneRun]) -> None:
-    for run in runs:
-        if len(run.seqs) != len(run.payloads):
-            raise RemoteProtocolError(f"{len(run.seqs)} tasks with {len(run.payloads)} payloads")
-        _check_payloads(run.payloads)
-        _check_counters(run.seqs)
+def _check_run(run: m.Run | m.LaneRun | m.DoneRun) -> None:
+    if len(run.seqs) != len(run.payloads):
+        raise RemoteProtocolError(f"{len(run.seqs)} tasks with {len(run.payloads)} payloads")
+    _check_payloads(run.payloads)
+    _check_counters(run.seqs)
 
 
-def _check_outcomes(message: m.Results | m.Deliver) -> None:
-    _check_runs(message.done)
-    _check_counters([failed.seq for failed in message.failed])
+def _check_held(held: m.Held) -> None:
+    _check_counters(held.seqs)
 
 
-def _check_results(message: m.Results) -> None:
-    _check_outcomes(message)
-    _check_held(message.returned)
+def _check_counter(one: m.Failed | m.Progress) -> None:
+    if one.seq < 0:
+        raise RemoteProtocolError("a negative task counter")
 
 
-def _check_held(held: Iterable[m.Held]) -> None:
-    for line in held:
-        _check_counters(line.seqs)
+def _check_segment(segment: m.SlotSegment) -> None:
+    _check_payloads(segment.payloads)
 
 
-def _check_segments(message: m.SlotResults) -> None:
-    for segment in message.done:
-        _check_payloads(segment.payloads)
-
-
-_CHECKS: dict[type, Callable[[Any], None]] = {
-    m.Submit: lambda message: _check_runs(message.runs),
-    m.CancelTasks: lambda message: _check_counters(message.seqs),
-    m.Deliver: _check_outcomes,
-    m.Hello: lambda message: _check_held(message.inventory),
-    m.Results: _check_results,
-    m.Beat: lambda message: _check_counters([line.seq for line in message.running]),
-    m.Tasks: lambda message: _check_runs(message.runs),
-    m.Cancel: lambda message: _check_held(message.tasks),
-    m.SlotTasks: lambda message: _check_runs(message.runs),
-    m.SlotResults: _check_segments,
+_RULES: dict[type, Callable[[Any], None]] = {
+    m.Run: _check_run,
+    m.LaneRun: _check_run,
+    m.DoneRun: _check_run,
+    m.Held: _check_held,
+    m.Failed: _check_counter,
+    m.Progress: _check_counter,
+    m.SlotSegment: _check_segment,
 }
+
+
+def _checker(cls: type) -> Callable[[Any], None] | None:
+    """What to check in messages of this class: its lists of batches, and its own counters."""
+    lists: list[tuple[str, Callable[[Any], None]]] = []
+    counters: list[str] = []
+    for field in msgspec.structs.fields(cls):
+        (content, *_) = get_args(field.type) or (None,)
+        if content in _RULES:
+            lists.append((field.name, _RULES[content]))
+        elif content is int and field.name in {"seqs", "cancels"}:
+            counters.append(field.name)
+
+    def check(message: Any) -> None:
+        for name, rule in lists:
+            for item in getattr(message, name):
+                rule(item)
+        for name in counters:
+            _check_counters(getattr(message, name))
+
+    return check if lists or counters else None
+
 
 from_client: Decoder[m.ClientMessage] = Decoder(m.ClientMessage)
 """Client to hub, on the gateway."""
