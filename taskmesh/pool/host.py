@@ -72,6 +72,7 @@ class SlotHost:
         self._tokens: dict[int, Seat] = {}
         self._next_token = 1
         self._queue: deque[SlotEvent] = deque()
+        self._exits: dict[int, SlotExited] = {}  # the last of each slot; the caller may not have handled it yet
         self._dispatching = False
         watch(self._watch.fileno(), self._dispatch)
 
@@ -96,11 +97,11 @@ class SlotHost:
     def hand_over(self, slot: int, message: SlotTasks) -> None:
         """Gives tasks to a slot, which may be still starting.
 
-        To one whose SlotExited waits for delivery they count among its `unstarted` tasks.
+        To one that is gone, which the caller need not know yet, they count among its SlotExited's `unstarted`.
         """
         seat = self._seats.get(slot)
         if seat is None:
-            gone = self._exit_in_queue(slot)
+            gone = self._exits.get(slot)
             if gone is None:
                 raise LocalProtocolError(f"tasks for slot {slot}, which is not there")
             gone.unstarted += sum(len(run.seqs) for run in message.runs)
@@ -184,12 +185,6 @@ class SlotHost:
         seat.close()
         self._post(exited)
 
-    def _exit_in_queue(self, slot: int) -> SlotExited | None:
-        for event in self._queue:
-            if isinstance(event, SlotExited) and event.slot == slot:
-                return event
-        return None
-
     # --- slots' sockets ---
 
     def _hear(self, seat: Seat) -> None:
@@ -224,6 +219,8 @@ class SlotHost:
     # --- the loop ---
 
     def _post(self, event: SlotEvent) -> None:
+        if isinstance(event, SlotExited):
+            self._exits[event.slot] = event
         self._queue.append(event)
         if not self._dispatching:
             self._watch.alarm.ring()

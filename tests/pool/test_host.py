@@ -276,6 +276,19 @@ def test_tasks_for_a_slot_whose_exit_waits_for_delivery_are_unstarted(driver, ga
     assert driver.exit_of(1).unstarted == 5
 
 
+def test_tasks_for_a_slot_whose_exit_was_delivered_and_is_not_handled_yet_are_unstarted(driver, gates):
+    gate = gates()
+    driver.start(0)
+    driver.call(0, wait_at, (gate.path,))
+    driver.run_until(gate.reached)
+    driver.host.kill(0)
+    driver.run_until(lambda: driver.of(SlotExited))
+
+    driver.call(0, tasks.nothing, *[()] * 5)
+
+    assert driver.of(SlotExited)[0].unstarted == 5
+
+
 def test_close_waits_for_the_time_given_and_no_longer(system, gates):
     gate = gates()
     driver = Driver()
