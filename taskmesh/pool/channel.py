@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import contextlib
 import os
 import socket
 from collections import deque
@@ -145,24 +144,8 @@ class Outbound:
         self._sock = sock
         self.queue: deque[Parcel] = deque()
 
-    def send(self, data: bytes) -> None:
-        """Sends a frame without descriptors now, or queues what the socket does not take.
-
-        Raises:
-            OSError: the other end is gone.
-        """
-        sent = 0
-        if not self.queue:
-            with contextlib.suppress(BlockingIOError):
-                sent = self._sock.send(data)
-            if sent == len(data):
-                return
-        parcel = Parcel(memoryview(data)[sent:])
-        parcel.begun = sent > 0
-        self.queue.append(parcel)
-
     def put(self, parcel: Parcel) -> None:
-        """Queues a frame and sends what can be sent; raises as `send` does."""
+        """Queues a frame and sends what can be sent; raises as `flush` does."""
         self.queue.append(parcel)
         self.flush()
 

@@ -195,12 +195,35 @@ def swallow_timeout() -> str:
     return "went on"
 
 
+class Slow:
+    """Takes for ever to pickle."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        spin()
+        return Slow, ()
+
+
+def slow_to_pickle() -> Slow:
+    return Slow()
+
+
+def spin_or_not(n: int) -> int:
+    if n == 1:
+        spin()
+    return n
+
+
 # --- the running task ---
 
 
 def tell_progress(steps: int) -> None:
     for i in range(steps):
         current_task().progress(i + 1, steps)
+
+
+def progress_for_ever() -> None:
+    while True:
+        current_task().progress(1, 1)
 
 
 def about_me() -> tuple[str, str, int, str, bool]:
@@ -210,3 +233,27 @@ def about_me() -> tuple[str, str, int, str, bool]:
 
 def log_line() -> None:
     current_task().log.log(logging.WARNING, "watch this")
+
+
+# --- shortage ---
+
+_kept: list[Any] = []
+
+
+def devour() -> None:
+    """Take memory until somebody stops it."""
+    while True:
+        _kept.append(os.urandom(1 << 20) * 8)
+
+
+def exhaust_descriptors() -> int:
+    """Open descriptors until there are no more."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1100, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with contextlib.suppress(OSError):
+        while True:
+            _kept.append(os.dup(0))
+    return len(_kept)
+
+
+def make_bytes(size: int) -> bytes:
+    return os.urandom(size)

@@ -1,0 +1,76 @@
+"""Control groups for tests: real limits of memory and processes, where this machine lets us set them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.waiting import wait_until
+
+_MOUNT = Path("/sys/fs/cgroup")
+
+
+class Cgroup:
+    """One control group of cgroup v1 or v2.
+
+    Attributes:
+        folder: where it is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(self, pid: int) -> None:
+        """Move a process in; its later children belong to the group too."""
+        (self.folder / "cgroup.procs").write_text(str(pid), encoding="utf-8")
+
+    def count(self) -> int:
+        """How many processes are in it."""
+        return len((self.folder / "cgroup.procs").read_text(encoding="utf-8").split())
+
+    def set_pids(self, most: int) -> None:
+        """Limit the number of processes."""
+        (self.folder / "pids.max").write_text(str(most), encoding="utf-8")
+
+    def set_memory(self, size: int) -> None:
+        """Limit the memory, without swap."""
+        for name, value in (
+            ("memory.max", size),
+            ("memory.swap.max", 0),
+            ("memory.limit_in_bytes", size),
+            ("memory.memsw.limit_in_bytes", size),
+        ):
+            file = self.folder / name
+            if file.exists():
+                file.write_text(str(value), encoding="utf-8")
+
+
+def is_available(controller: str) -> bool:
+    """Whether we may make groups of this controller ("memory" or "pids")."""
+    return _parent(controller) is not None
+
+
+@contextmanager
+def group_of(controller: str) -> Iterator[Cgroup]:
+    """Make a group, and remove it at the end, when no process is left in it."""
+    parent = _parent(controller)
+    assert parent is not None
+    group = Cgroup(parent / f"taskmesh-test-{os.getpid()}")
+    group.folder.mkdir()
+    try:
+        yield group
+    finally:
+        wait_until(lambda: group.count() == 0, 5)
+        group.folder.rmdir()
+
+
+def _parent(controller: str) -> Path | None:
+    """The folder in which groups can be made: cgroup v1's mount, or our own group of v2."""
+    for candidate in (_MOUNT / controller, _MOUNT):
+        enabled = candidate / "cgroup.subtree_control"
+        suits = candidate.name == controller or (
+            enabled.exists() and controller in enabled.read_text(encoding="utf-8").split()
+        )
+        if suits and (candidate / "cgroup.procs").exists() and os.access(candidate, os.W_OK):
+            return candidate
+    return None

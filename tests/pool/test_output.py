@@ -1,0 +1,131 @@
+"""What slots print."""
+
+import io
+import os
+import sys
+import threading
+
+import pytest
+
+from taskmesh.pool.output import OutputTail, Tee
+from tests.pool import tasks
+from tests.pool.driver import Driver
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def loud(system):
+    with Driver(tee=True) as driver:
+        yield driver
+
+
+def test_output_is_passed_on(loud, monkeypatch):
+    streams = {"stdout": io.StringIO(), "stderr": io.StringIO()}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, stream)
+    loud.start(0)
+
+    loud.result(0, loud.call(0, tasks.speak, ("to stdout é", "to stderr"))[0])
+
+    loud.run_until(lambda: all(stream.getvalue() for stream in streams.values()))
+    assert streams["stdout"].getvalue() == "to stdout é\n"
+    assert streams["stderr"].getvalue() == "to stderr\n"
+
+
+def test_last_lines_are_told_with_the_exit(driver, capfd):
+    driver.start(0)
+    driver.result(0, driver.call(0, tasks.chatter, (1000,))[0])
+    driver.call(0, tasks.exit_at_once, (1,))
+
+    lines = driver.exit_of(0).log.splitlines()
+
+    assert lines == [f"line {i}" for i in range(900, 1000)]
+    assert capfd.readouterr().out == ""
+
+
+def test_logger_of_the_task_writes_to_stderr(driver):
+    driver.start(0)
+    driver.result(0, driver.call(0, tasks.log_line)[0])
+    driver.call(0, tasks.exit_at_once, (1,))
+
+    assert "watch this" in driver.exit_of(0).log
+
+
+def test_unread_stdout_holds_up_the_printing_task_alone(system, monkeypatch):
+    gate = threading.Event()
+    text = io.StringIO()
+
+    class Stuck:
+        def write(self, data: str) -> None:
+            gate.wait(30)
+            text.write(data)
+
+        def flush(self) -> None:
+            pass
+
+    monkeypatch.setattr(sys, "stdout", Stuck())
+    with Driver(tee=True) as driver:
+        driver.start(0, 1)
+        [loud] = driver.call(0, tasks.chatter, (500_000,))
+
+        assert driver.result(1, driver.call(1, tasks.add, (1, 1))[0]) == 2
+        driver.run_until(lambda: driver.host._console._held)
+        for _ in range(10):
+            driver.turn(0.01)
+        assert not driver.finished(0, [loud])
+
+        gate.set()
+        assert driver.result(0, loud) == 500_000
+        driver.close()
+    assert text.getvalue() == "".join(f"line {i}\n" for i in range(500_000))
+
+
+def test_stream_of_the_users_that_fails_loses_output_alone(system, monkeypatch):
+    class Broken:
+        def write(self, data: str) -> None:
+            raise ValueError("closed")
+
+    monkeypatch.setattr(sys, "stdout", Broken())
+    with Driver(tee=True) as driver:
+        driver.start(0)
+
+        assert driver.result(0, driver.call(0, tasks.chatter, (10,))[0]) == 10
+
+
+def test_tail_joins_characters_and_lines_across_reads():
+    tail = OutputTail()
+    try:
+        data = "grün\nunfinished".encode()
+        pieces = []
+        for i in range(len(data)):
+            os.write(tail.slot_ends[0], data[i : i + 1])
+            pieces.append(tail.read(tail.pipes[0]))
+        assert "".join(pieces) == "grün\nunfinished"
+        assert tail.text() == "grün\nunfinished"
+        assert tail.read(tail.pipes[0]) == ""
+        tail.let_go()
+        assert tail.read(tail.pipes[0]) is None
+    finally:
+        tail.close()
+
+
+def test_tee_says_when_it_is_full_and_when_it_is_relieved(monkeypatch):
+    gate, relieved = threading.Event(), threading.Event()
+
+    class Slow(io.StringIO):
+        def write(self, data: str) -> int:
+            gate.wait(30)
+            return super().write(data)
+
+    monkeypatch.setattr(sys, "stdout", Slow())
+    tee = Tee(relieved.set)
+    for _ in range(20):
+        tee.put(0, "x" * 100_000)
+
+    assert tee.full
+    assert not relieved.is_set()
+    gate.set()
+    assert relieved.wait(5)
+    wait_until(lambda: not tee.full)
+    tee.close(5)
+    assert len(sys.stdout.getvalue()) == 2_000_000

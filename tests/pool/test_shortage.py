@@ -1,0 +1,115 @@
+"""When memory, processes or descriptors run out."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from taskmesh.core.events import SlotExited
+from taskmesh.pool import host as host_module
+from taskmesh.wire import payload
+from taskmesh.wire.blob import Blob
+from tests.pool import tasks
+from tests.pool.cgroup import group_of, is_available
+from tests.requirement import require
+
+
+def server_of(driver) -> int:
+    return psutil.Process(next(iter(driver.host.pids().values()))).ppid()
+
+
+@pytest.mark.fault
+def test_kill_for_memory_is_told_as_such(driver):
+    require(is_available("memory"), "a memory cgroup that we may write to: run as root")
+    with group_of("memory") as group:
+        driver.start(9)
+        group.add(server_of(driver))
+        driver.start(0, 1)
+        group.set_memory(200 << 20)
+        driver.call(0, tasks.devour)
+
+        exited = driver.exit_of(0)
+
+        assert (exited.status, exited.oom) == (-signal.SIGKILL, True)
+        os.kill(driver.host.pids()[1], signal.SIGKILL)
+        assert not driver.exit_of(1).oom
+        driver.close()
+
+
+@pytest.mark.fault
+def test_our_own_kill_is_not_taken_for_the_kernels(driver):
+    driver.start(0)
+    driver.call(0, tasks.spin)
+
+    driver.host.kill(0)
+
+    assert not driver.exit_of(0).oom
+
+
+@pytest.mark.fault
+def test_fork_that_is_refused_is_reported(driver):
+    require(is_available("pids"), "a pids cgroup that we may write to: run as root")
+    with group_of("pids") as group:
+        driver.start(0)
+        group.add(server_of(driver))
+        group.set_pids(1)
+
+        driver.host.start(1)
+        exited = driver.exit_of(1)
+        assert not exited.ready
+        assert "no process for the slot" in exited.log
+        assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
+
+        group.set_pids(10)
+        driver.start(1)
+        assert driver.result(1, driver.call(1, tasks.add, (1, 1))[0]) == 2
+        driver.close()
+
+
+def test_slot_without_descriptors_is_reported(driver, monkeypatch):
+    driver.start(0)
+
+    def nothing_left(*args: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(host_module, "Seat", nothing_left)
+        driver.host.start(1)
+        exited = driver.exit_of(1)
+    assert not exited.ready
+    assert "Too many open files" in exited.log
+
+    driver.start(1)
+    assert len(driver.of(SlotExited)) == 1
+
+
+def test_large_argument_waits_for_a_descriptor(driver, monkeypatch):
+    driver.start(0)
+    refusals = []
+    to_fd = Blob.to_fd
+
+    def sometimes(blob: Blob) -> int:
+        if len(refusals) < 2:
+            refusals.append(blob)
+            raise OSError(24, "Too many open files")
+        return to_fd(blob)
+
+    monkeypatch.setattr(Blob, "to_fd", sometimes)
+    blob = payload.dumps_call((b"x" * 100_000,), {}, where="test", memfd=False)
+    [serial] = driver.give(0, [driver.run_of(driver.spec(tasks.echo), [blob])])
+
+    assert len(driver.result(0, serial)) == 100_000
+    assert len(refusals) == 2
+    refusals.clear()
+
+
+@pytest.mark.fault
+def test_slot_that_runs_out_of_descriptors(driver):
+    driver.start(0)
+    driver.call(0, tasks.exhaust_descriptors)
+
+    [serial] = driver.call(0, tasks.make_bytes, (1_000_000,))
+
+    assert "Too many open files" in driver.failure(0, serial).text
+    assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
