@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 from taskmesh import ids
 from taskmesh.attendance import Attendance, Gate, running_loop
 from taskmesh.errors import TaskMeshError
-from taskmesh.outcome import TaskState, chunk_of, end_state, error_of, noted
+from taskmesh.outcome import TaskState, attempt_of, chunk_of, end_state, error_of, noted
 from taskmesh.wire.messages import CALL, DoneRun, Failed, Progress, Spec
 from taskmesh.wire.payload import loads
 
@@ -190,8 +190,7 @@ class TaskFuture(Future[T]):
     @property
     def attempt(self) -> int:
         """The number of the attempt that gave the outcome or runs now, from 1; 0 while there is none."""
-        news = self._news
-        return news.attempt if news is not None else 0
+        return attempt_of(self._news)
 
     @property
     def worker(self) -> str:

@@ -15,7 +15,7 @@ from taskmesh.errors import (
     WorkerCrashed,
 )
 from taskmesh.wire.exceptions import load_exception
-from taskmesh.wire.messages import DoneRun, Failed, SlotFailure
+from taskmesh.wire.messages import DoneRun, Failed, Progress, SlotFailure
 from taskmesh.wire.payload import Payload, loads_chunk_result
 
 
@@ -65,10 +65,17 @@ def end_state(origin: DoneRun | Failed | None) -> TaskState:
     return TaskState.SUCCEEDED if isinstance(origin, DoneRun) else TaskState.FAILED
 
 
+def attempt_of(news: DoneRun | Failed | Progress | None) -> int:
+    """The attempt's number as people are shown it and the task saw it: those handed back do not count."""
+    if news is None:
+        return 0
+    # Of failures and progress the hub has taken them off already; runs of successes it passes on as they are.
+    return news.attempt - news.returns if isinstance(news, DoneRun) else news.attempt
+
+
 def noted(error: BaseException, task: str, origin: DoneRun | Failed | None) -> BaseException:
     """The error, with a note that says which task it is about and where that ran."""
-    attempt, worker = (origin.attempt, origin.worker) if origin is not None else (0, "")
-    error.add_note(_origin_note(task, attempt, worker))
+    error.add_note(_origin_note(task, attempt_of(origin), origin.worker if origin is not None else ""))
     return error
 
 
@@ -91,7 +98,7 @@ def chunk_of(payload: Payload, task: str, run: DoneRun) -> list[tuple[bool, obje
     items: list[tuple[bool, object]] = loads_chunk_result(payload)
     for index, (ok, value) in enumerate(items):
         if not ok and isinstance(value, SlotFailure):
-            error = _error(value, task=task, worker=run.worker, attempt=run.attempt, history=())
+            error = _error(value, task=task, worker=run.worker, attempt=attempt_of(run), history=())
             items[index] = (False, error)
     return items
 
