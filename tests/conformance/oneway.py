@@ -1,0 +1,367 @@
+"""What the sending and the receiving half of a one-way pattern must do: the same for PUSH/PULL and SCATTER/GATHER.
+
+`kind` is the typed socket under test, `other` the name of the role at the other end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import zmq
+
+from taskmesh.sockets import Gather, NoPeerWithinTimeout, Pull, Push, Scatter
+from tests.conformance.rig import PATIENCE_S, Rig, fill, numbers, receive, send_all
+from tests.waiting import wait_until
+
+Sender = type[Push] | type[Scatter]
+Receiver = type[Pull] | type[Gather]
+LARGE = bytes(256 * 1024)
+TINY: dict[str, Any] = {
+    "send_hwm_messages": 1,
+    "recv_hwm_messages": 1,
+    "send_buffer_bytes": 4096,
+    "recv_buffer_bytes": 4096,
+}
+"""As little room as a link can have: over tcp and ipc it then holds 2 to 8 large messages."""
+MOST_HELD = 12
+BODIES = [b"", b"\0", b"\xff", bytes(range(256)) * 17, bytes(1024 * 1024), b"\x01topic-like"]
+
+
+# --- the sending half ---
+
+
+def sends_to_any_number(rig: Rig, kind: Sender, other: str, count: int) -> None:
+    sender = rig.ours(kind)
+    receivers = rig.peers(count, other)
+    rig.join(sender, *receivers)
+
+    send_all(sender, numbers(count))
+
+    assert Counter(receiver.recv(PATIENCE_S) for receiver in receivers) == Counter(numbers(count))
+
+
+def sends_bodies_unchanged(rig: Rig, kind: Sender, other: str) -> None:
+    sender, receiver = rig.ours(kind), rig.peer(other)
+    rig.join(sender, receiver)
+
+    send_all(sender, BODIES)
+
+    assert receive(receiver, len(BODIES)) == BODIES
+
+
+def has_a_queue_for_each_receiver(rig: Rig, kind: Sender, other: str) -> None:
+    sender = rig.ours(kind, **TINY)
+    stalled, live = rig.peer(other, **TINY), rig.peer(other, **TINY)
+    rig.join(sender, stalled, live)
+
+    total, arrived, held = 2 * MOST_HELD + 10, 0, 0
+    for _ in range(total):
+        sender.send(LARGE, PATIENCE_S)  # would time out here if the stalled one's full queue were common to both
+        arrived += len(live.recv_many())
+
+    def all_there() -> bool:
+        nonlocal arrived, held
+        arrived += len(live.recv_many())
+        held += len(stalled.recv_many())
+        return arrived + held == total
+
+    wait_until(all_there, PATIENCE_S)
+    assert 1 <= held <= MOST_HELD
+
+
+def has_the_queue_from_connect_on(rig: Rig, kind: Sender, other: str) -> None:
+    limit = 10
+    sender = rig.ours(kind, send_hwm_messages=limit)
+    receiver = rig.peer(other, recv_hwm_messages=limit)
+    endpoint = _endpoint_before_bind(rig, receiver)
+    sender.connect(endpoint)
+
+    for message in numbers(limit):
+        assert sender.try_send(message)
+    if rig.is_network:
+        assert not sender.try_send(b"too many")
+    rig.bind_again(receiver, endpoint)
+
+    assert receive(receiver, limit) == numbers(limit)
+
+
+def _endpoint_before_bind(rig: Rig, receiver: Any) -> str:
+    """An endpoint that nobody is bound to, but that can be bound: for tcp a port that was free a moment ago."""
+    if not rig.is_network:
+        return rig.address()
+    endpoint = str(receiver.bind(rig.address()))
+    receiver.raw.unbind(endpoint)
+    return endpoint
+
+
+def keeps_the_queue_over_a_lost_connection(rig: Rig, kind: Sender, other: str) -> None:
+    sender, receiver = rig.ours(kind, reconnect_interval_ms=10), rig.peer(other)
+    endpoint = rig.join(receiver, sender)
+    sender.send(b"first", PATIENCE_S)
+    assert receiver.recv(PATIENCE_S) == b"first"
+    lost = rig.watch(sender, zmq.EVENT_DISCONNECTED)
+    receiver.close()
+    lost.wait(1)
+
+    for message in numbers(50):
+        assert sender.try_send(message)
+    successor = rig.peer(other)
+    rig.bind_again(successor, endpoint)
+
+    assert receive(successor, 50) == numbers(50)
+
+
+def makes_the_queue_when_a_receiver_arrives(rig: Rig, kind: Sender, other: str) -> None:
+    sender, receiver = rig.ours(kind), rig.peer(other)
+    sender.bind(rig.address())
+    assert not sender.try_send(b"too early")
+
+    rig.join(sender, receiver)
+
+    assert sender.try_send(b"now")
+    assert receiver.recv(PATIENCE_S) == b"now"
+
+
+def destroys_the_queue_when_the_receiver_leaves(rig: Rig, kind: Sender, other: str) -> None:
+    sender, receiver = rig.ours(kind), rig.peer(other)
+    rig.join(sender, receiver)
+    assert sender.try_send(b"queued")
+
+    receiver.close()
+
+    wait_until(lambda: not sender.try_send(b"probe"), PATIENCE_S)
+
+
+def discards_what_was_queued_for_a_receiver_that_left(rig: Rig, kind: Sender, other: str) -> None:
+    sender, first = rig.ours(kind, **TINY), rig.peer(other, **TINY)
+    rig.join(sender, first)
+    assert fill(sender.send, LARGE) > 0
+    first.close()
+    second = rig.peer(other)
+    rig.join(sender, second)
+
+    sender.send(b"new", PATIENCE_S)
+
+    assert second.recv(PATIENCE_S) == b"new"
+    assert second.recv_many() == []
+
+
+def has_a_limit_that_can_be_set(rig: Rig, kind: Sender, other: str) -> None:
+    accepted = []
+    for limit in (1, 40):
+        options = {**TINY, "send_hwm_messages": limit}
+        sender, receiver = rig.ours(kind, **options), rig.peer(other, **TINY)
+        rig.join(sender, receiver)
+        accepted.append(fill(sender.send, LARGE))
+
+    if rig.is_network:
+        assert accepted[0] <= MOST_HELD
+        assert 40 <= accepted[1] <= 40 + MOST_HELD
+    else:
+        assert accepted == [2, 41]  # one common queue of both limits
+
+
+def takes_a_receiver_as_available_only_while_its_queue_has_room(rig: Rig, kind: Sender, other: str) -> None:
+    sender = rig.ours(kind, **TINY)
+    stalled, *live = rig.peers(3, other, **TINY)
+    rig.join(sender, stalled, *live)
+    total, arrived = 60, [0, 0]
+
+    def take() -> None:
+        for index, receiver in enumerate(live):
+            arrived[index] += len(receiver.recv_many())
+
+    for _ in range(total):
+        sender.send(LARGE, PATIENCE_S)
+        take()
+    held = 0
+
+    def all_there() -> bool:
+        nonlocal held
+        take()
+        held += len(stalled.recv_many())
+        return sum(arrived) + held == total
+
+    wait_until(all_there, PATIENCE_S)
+    assert 1 <= held <= MOST_HELD
+    assert min(arrived) >= (total - MOST_HELD) // 3
+
+
+def goes_round_the_receivers_in_turn(rig: Rig, kind: Sender, other: str) -> None:
+    sender, receivers = rig.ours(kind), rig.peers(5, other)
+    rig.join(sender, *receivers)
+
+    send_all(sender, numbers(20))
+
+    for receiver in receivers:
+        mine = [int(message) for message in receive(receiver, 4)]
+        assert [later - earlier for earlier, later in zip(mine, mine[1:], strict=False)] == [5, 5, 5]
+
+
+def waits_or_fails_without_a_receiver(rig: Rig, kind: Sender, other: str) -> None:
+    sender, receiver = rig.ours(kind), rig.peer(other)
+    sender.bind(rig.address())
+
+    assert not sender.try_send(b"x")
+    start = time.monotonic()
+    try:
+        sender.send(b"x", 0.1)
+    except NoPeerWithinTimeout:
+        assert time.monotonic() - start >= 0.1
+    else:
+        raise AssertionError("a send without a receiver was accepted")
+    waiting = threading.Thread(target=sender.send, args=(b"waited",))
+    if isinstance(sender, Scatter):  # only this one may be used by two threads at once
+        waiting.start()
+        receiver.connect(sender.endpoint)
+    else:
+        endpoint = sender.endpoint
+        waiting.start()
+        receiver.connect(endpoint)
+    assert receiver.recv(PATIENCE_S) == b"waited"
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+
+
+def accepts_nothing_without_a_receiver(rig: Rig, kind: Sender, other: str) -> None:
+    sender, receiver = rig.ours(kind), rig.peer(other)
+    sender.bind(rig.address())
+    accepted = [message for message in numbers(10) if sender.try_send(message)]
+    assert accepted == []
+
+    rig.join(sender, receiver)
+    sender.send(b"accepted", PATIENCE_S)
+
+    assert receiver.recv(PATIENCE_S) == b"accepted"
+    assert receiver.recv_many() == []
+
+
+def discards_nothing_that_it_cannot_queue(rig: Rig, kind: Sender, other: str) -> None:
+    sender, receiver = rig.ours(kind, **TINY), rig.peer(other, **TINY)
+    rig.join(sender, receiver)
+    accepted, received = [], []
+    body = LARGE[:65_000]
+
+    for message in numbers(100):
+        if sender.try_send(message + body):
+            accepted.append(message)
+        elif len(received) < len(accepted):  # a slow reader
+            received.append(receiver.recv(PATIENCE_S))
+    while len(received) < len(accepted):
+        received.append(receiver.recv(PATIENCE_S))
+
+    assert [message.removesuffix(body) for message in received] == accepted
+    assert 0 < len(accepted) < 100
+    assert receiver.recv_many() == []
+
+
+# --- the receiving half ---
+
+
+def receives_from_any_number(rig: Rig, kind: Receiver, other: str, count: int) -> None:
+    receiver, senders = rig.ours(kind), rig.peers(count, other)
+    rig.join(receiver, *senders)
+
+    for sender, message in zip(senders, numbers(count), strict=True):
+        sender.send(message)
+
+    assert Counter(receive(receiver, count)) == Counter(numbers(count))
+
+
+def receives_bodies_unchanged(rig: Rig, kind: Receiver, other: str) -> None:
+    receiver, sender = rig.ours(kind), rig.peer(other)
+    rig.join(receiver, sender)
+
+    send_all(sender, BODIES)
+
+    assert receive(receiver, len(BODIES)) == BODIES
+
+
+def has_a_queue_for_each_sender(rig: Rig, kind: Receiver, other: str) -> None:
+    receiver = rig.ours(kind, recv_hwm_messages=5)
+    greedy, modest = rig.peer(other, send_hwm_messages=1), rig.peer(other, send_hwm_messages=1)
+    rig.join(receiver, greedy, modest)
+    assert fill(greedy.send, LARGE) >= 5  # its queue here is full
+
+    modest.send(b"modest")
+    rig.leave(receiver, modest)  # so that it has surely arrived
+
+    assert b"modest" in receive(receiver, 2)
+
+
+def has_the_incoming_queue_from_connect_on(rig: Rig, kind: Receiver, other: str) -> None:
+    receiver, sender = rig.ours(kind, reconnect_interval_ms=10), rig.peer(other)
+    endpoint = _endpoint_before_bind(rig, sender)
+    receiver.connect(endpoint)
+
+    rig.bind_again(sender, endpoint)
+    send_all(sender, numbers(20))
+
+    assert receive(receiver, 20) == numbers(20)
+
+
+def keeps_the_incoming_queue_over_a_lost_connection(rig: Rig, kind: Receiver, other: str) -> None:
+    receiver, sender = rig.ours(kind, reconnect_interval_ms=10), rig.peer(other)
+    endpoint = rig.join(sender, receiver)
+    send_all(sender, numbers(20))
+    rig.leave(receiver, sender)
+    successor = rig.peer(other)
+    rig.bind_again(successor, endpoint)
+    successor.send(b"after", PATIENCE_S)
+
+    assert receive(receiver, 21) == [*numbers(20), b"after"]
+
+
+def makes_the_incoming_queue_when_a_sender_arrives(rig: Rig, kind: Receiver, other: str) -> None:
+    receiver, early, late = rig.ours(kind), rig.peer(other), rig.peer(other)
+    rig.join(receiver, early)
+    early.send(b"early")
+    assert receiver.recv(PATIENCE_S) == b"early"
+
+    rig.join(receiver, late)
+    late.send(b"late")
+
+    assert receiver.recv(PATIENCE_S) == b"late"
+
+
+def delivers_what_it_read_before_the_sender_left(rig: Rig, kind: Receiver, other: str) -> None:
+    receiver, sender = rig.ours(kind), rig.peer(other)
+    rig.join(receiver, sender)
+    send_all(sender, numbers(100))
+
+    rig.leave(receiver, sender)
+
+    assert receive(receiver, 100) == numbers(100)
+    assert receiver.recv_many() == []
+
+
+def has_an_incoming_limit_that_can_be_set(rig: Rig, kind: Receiver, other: str) -> None:
+    accepted = []
+    for limit in (1, 40):
+        receiver = rig.ours(kind, **{**TINY, "recv_hwm_messages": limit})
+        sender = rig.peer(other, **TINY)
+        rig.join(receiver, sender)
+        accepted.append(fill(sender.send, LARGE))
+
+    if rig.is_network:
+        assert accepted[0] <= MOST_HELD
+        assert 40 <= accepted[1] <= 40 + MOST_HELD
+    else:
+        assert accepted == [2, 41]
+
+
+def takes_from_its_senders_in_turn(rig: Rig, kind: Receiver, other: str) -> None:
+    receiver, senders = rig.ours(kind), rig.peers(5, other)
+    rig.join(receiver, *senders)
+    for name, sender in enumerate(senders):
+        send_all(sender, [b"%d" % name] * (104 if name == 0 else 4))
+    rig.leave(receiver, *senders)
+
+    received = receive(receiver, 120)
+
+    for start in range(0, 20, 5):
+        assert set(received[start : start + 5]) == set(numbers(5))
+    assert received[20:] == [b"0"] * 100

@@ -1,0 +1,200 @@
+# ruff: noqa: N802 (a test is named after its clause)
+"""49/SCATTERGATHER, the SCATTER socket type and what holds for the family.
+
+Run on the emulation over PUSH and PULL, since the wheel's libzmq has no drafts; a raw peer is a PULL.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import zmq
+
+from taskmesh.sockets import Gather, MultipartRefused, Scatter, WrongDirection
+from tests.conformance import oneway
+from tests.conformance.clauses import CLAUSES
+from tests.conformance.coverage import clauses_without_a_test
+from tests.conformance.rig import PATIENCE_S, Rig, numbers, receive
+from tests.waiting import wait_until
+
+NETWORK = pytest.mark.transports("tcp", "ipc")
+THREADS, EACH = 4, 500
+
+
+def test_SG_01_every_clause_of_the_document_has_a_test() -> None:
+    assert clauses_without_a_test("SG") == []
+    assert sum(clause.family == "SG" for clause in CLAUSES) == 37
+
+
+def sent_by_threads(rig: Rig) -> tuple[list[bytes], list[bytes]]:
+    """What four threads sent through one socket, and what arrived, in order of arrival."""
+    scatter, gather = rig.ours(Scatter), rig.peer("GATHER")
+    rig.join(scatter, gather)
+
+    def send(thread: int) -> None:
+        for number in range(EACH):
+            scatter.send(b"%d %d %s" % (thread, number, b"x" * (number % 200)), PATIENCE_S)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        sending = [threads.submit(send, thread) for thread in range(THREADS)]
+        arrived = receive(gather, THREADS * EACH)
+        for future in sending:
+            future.result(PATIENCE_S)
+    sent = [b"%d %d %s" % (t, n, b"x" * (n % 200)) for t in range(THREADS) for n in range(EACH)]
+    return sent, arrived
+
+
+def test_SG_02_one_call_sends_a_whole_message(rig: Rig) -> None:
+    sent, arrived = sent_by_threads(rig)
+
+    assert sorted(arrived) == sorted(sent)
+
+
+def test_SG_03_no_message_of_several_parts(rig: Rig) -> None:
+    scatter, gather = rig.ours(Scatter), rig.ours(Gather)
+    rig.join(scatter, gather)
+
+    for refused in (lambda: scatter.send_parts([b"a", b"b"]), gather.recv_parts):
+        with pytest.raises(MultipartRefused):
+            refused()
+    scatter.send(b"one part", PATIENCE_S)
+    assert gather.recv(PATIENCE_S) == b"one part"
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_SG_04_any_number_of_gathers(rig: Rig, count: int) -> None:
+    oneway.sends_to_any_number(rig, Scatter, "GATHER", count)
+
+
+def test_SG_05_scatter_only_sends(rig: Rig) -> None:
+    scatter = rig.ours(Scatter)
+    rig.join(scatter, rig.peer("GATHER"))
+
+    with pytest.raises(WrongDirection):
+        scatter.recv()
+    with pytest.raises(zmq.ZMQError) as refusal:
+        scatter.raw.recv(zmq.NOBLOCK)
+    assert refusal.value.errno == zmq.ENOTSUP
+
+
+def test_SG_06_scatter_changes_nothing(rig: Rig) -> None:
+    oneway.sends_bodies_unchanged(rig, Scatter, "GATHER")
+
+
+def test_SG_07_a_queue_for_each_gather(rig: Rig) -> None:
+    oneway.has_a_queue_for_each_receiver(rig, Scatter, "GATHER")
+
+
+def test_SG_08_the_queue_exists_from_connect_on(rig: Rig) -> None:
+    """Holds, but see D3: not with the option `immediate`."""
+    oneway.has_the_queue_from_connect_on(rig, Scatter, "GATHER")
+
+
+@NETWORK
+def test_SG_09_the_queue_outlives_a_lost_connection(rig: Rig) -> None:
+    """Holds, but see D1: what was already given to the kernel is lost."""
+    oneway.keeps_the_queue_over_a_lost_connection(rig, Scatter, "GATHER")
+
+
+def test_SG_10_bound_scatter_makes_the_queue_when_a_gather_arrives(rig: Rig) -> None:
+    oneway.makes_the_queue_when_a_receiver_arrives(rig, Scatter, "GATHER")
+
+
+def test_SG_11_bound_scatter_destroys_the_queue_when_the_gather_leaves(rig: Rig) -> None:
+    oneway.destroys_the_queue_when_the_receiver_leaves(rig, Scatter, "GATHER")
+
+
+def test_SG_12_bound_scatter_discards_what_was_queued_for_a_gather_that_left(rig: Rig) -> None:
+    oneway.discards_what_was_queued_for_a_receiver_that_left(rig, Scatter, "GATHER")
+
+
+def test_SG_13_the_queues_have_a_limit_that_can_be_set(rig: Rig) -> None:
+    """Holds, but see D2: kernel buffers come on top."""
+    oneway.has_a_limit_that_can_be_set(rig, Scatter, "GATHER")
+
+
+def test_SG_14_scatter_is_thread_safe(rig: Rig) -> None:
+    scatter, gather = rig.ours(Scatter), rig.peer("GATHER")
+    stop = threading.Event()
+    bound = [scatter.bind(rig.address())]
+
+    def disturb() -> None:
+        while not stop.is_set():
+            extra = scatter.bind(rig.address())
+            assert scatter.fileno() >= 0
+            scatter.unbind(extra)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        disturbing = threads.submit(disturb)
+        sending = [
+            threads.submit(lambda: [scatter.send(message, PATIENCE_S) for message in numbers(EACH)])
+            for _ in range(THREADS - 1)
+        ]
+        gather.connect(bound[0])
+        arrived = receive(gather, EACH * (THREADS - 1))
+        stop.set()
+        disturbing.result(PATIENCE_S)
+        for future in sending:
+            future.result(PATIENCE_S)
+
+    assert sorted(arrived) == sorted(numbers(EACH) * (THREADS - 1))
+
+
+def test_SG_15_several_threads_send_and_each_keeps_its_order(rig: Rig) -> None:
+    _, arrived = sent_by_threads(rig)
+
+    for thread in range(THREADS):
+        mine = [int(message.split()[1]) for message in arrived if message.startswith(b"%d " % thread)]
+        assert mine == list(range(EACH))
+
+
+def test_SG_16_a_gather_is_available_only_while_its_queue_has_room(rig: Rig) -> None:
+    oneway.takes_a_receiver_as_available_only_while_its_queue_has_room(rig, Scatter, "GATHER")
+
+
+def test_SG_17_round_robin_over_available_peers(rig: Rig) -> None:
+    oneway.goes_round_the_receivers_in_turn(rig, Scatter, "GATHER")
+
+
+def test_SG_18_waits_or_fails_without_an_available_gather(rig: Rig) -> None:
+    oneway.waits_or_fails_without_a_receiver(rig, Scatter, "GATHER")
+
+
+def test_SG_18_a_thread_that_waits_keeps_nobody_from_the_socket(rig: Rig) -> None:
+    scatter, gather = rig.ours(Scatter), rig.peer("GATHER")
+    waiting = threading.Thread(target=scatter.send, args=(b"patient", PATIENCE_S))
+    waiting.start()
+    wait_until(lambda: scatter._line, PATIENCE_S)
+
+    assert not scatter.try_send(b"impatient")
+    rig.join(scatter, gather)
+
+    assert gather.recv(PATIENCE_S) == b"patient"
+    waiting.join(PATIENCE_S)
+
+
+def test_SG_19_accepts_nothing_without_an_available_gather(rig: Rig) -> None:
+    oneway.accepts_nothing_without_a_receiver(rig, Scatter, "GATHER")
+
+
+def test_SG_20_discards_nothing_that_it_cannot_queue(rig: Rig) -> None:
+    oneway.discards_nothing_that_it_cannot_queue(rig, Scatter, "GATHER")
+
+
+def test_SG_21_scatter_sends_no_message_of_several_parts(rig: Rig) -> None:
+    scatter, gather = rig.ours(Scatter), rig.peer("GATHER")
+    rig.join(scatter, gather)
+
+    for refused in (
+        lambda: scatter.send_parts([b"a", b"b"]),
+        lambda: scatter.try_send_parts([b"a", b"b"]),
+        lambda: scatter.send([b"a", b"b"]),
+        lambda: scatter.try_send([b"a", b"b"]),
+    ):
+        with pytest.raises(MultipartRefused):
+            refused()
+    scatter.send(b"still works", PATIENCE_S)
+
+    assert gather.recv(PATIENCE_S) == b"still works"

@@ -1,0 +1,87 @@
+"""A peer that speaks ZMTP 3.0 (mechanism NULL) on a bare socket: it can say what no libzmq socket would.
+
+Source: 23/ZMTP, greeting and framing.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from types import TracebackType
+from typing import Self
+
+MORE, LONG, COMMAND = 1, 2, 4
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+
+class WirePeer:
+    """Connects to a bound socket and claims to be of the given type."""
+
+    def __init__(self, endpoint: str, socket_type: str) -> None:
+        scheme, _, rest = endpoint.partition("://")
+        if scheme == "tcp":
+            host, _, port = rest.rpartition(":")
+            self._stream = socket.create_connection((host, int(port)), timeout=5)
+        else:
+            self._stream = socket.socket(socket.AF_UNIX)
+            self._stream.settimeout(5)
+            self._stream.connect(rest)
+        self._stream.sendall(GREETING)
+        self._read(64)
+        ready = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", len(socket_type)) + socket_type.encode()
+        self._stream.sendall(bytes([COMMAND, len(ready)]) + ready)
+        flags, _ = self.recv_frame()
+        assert flags & COMMAND, "the other end did not answer with READY"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send_parts(self, *parts: bytes) -> None:
+        """Sends one message."""
+        for index, part in enumerate(parts):
+            more = MORE if index < len(parts) - 1 else 0
+            self._stream.sendall(struct.pack(">BQ", more | LONG, len(part)) + part)
+
+    def recv_frame(self) -> tuple[int, bytes]:
+        """The next frame with its flags."""
+        flags = self._read(1)[0]
+        size = struct.unpack(">Q", self._read(8))[0] if flags & LONG else self._read(1)[0]
+        return flags, self._read(size)
+
+    def recv_parts(self) -> list[bytes]:
+        """The next message; commands are passed over."""
+        parts = []
+        while True:
+            flags, body = self.recv_frame()
+            if not flags & COMMAND:
+                parts.append(body)
+                if not flags & MORE:
+                    return parts
+
+    def is_cut_off(self) -> bool:
+        """Whether the other end has closed the connection; nothing must be under way."""
+        self._stream.setblocking(False)
+        try:
+            return self._stream.recv(1, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        finally:
+            self._stream.settimeout(5)
+
+    def close(self) -> None:
+        """Cuts the connection."""
+        self._stream.close()
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._stream.recv(size - len(data))
+            if not more:
+                raise ConnectionError("the other end closed the connection")
+            data += more
+        return data
