@@ -1,0 +1,164 @@
+"""A client that keeps a log: what it submits, what is acknowledged, what each task ends with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import Any
+
+from taskmesh import Mesh, TaskFuture
+from taskmesh.errors import TaskMeshError
+from tests.faults.checker import CANCELLED, OK, Verdict, check
+from tests.faults.journal import Journal
+from tests.faults.workload import answer, ordinary, pause_of
+from tests.waiting import wait_until
+
+SAMPLE_EVERY = 20
+"""Looks at a condition between two looks at the hub's books."""
+
+
+class Client:
+    """One mesh, whose tasks log themselves, and the client's own log of them.
+
+    Attributes:
+        futures: by task number. samples: the hub's status at several moments.
+    """
+
+    def __init__(self, mesh: Mesh, folder: Path, name: str = "client") -> None:
+        self.mesh = mesh
+        self.log = Journal(folder / f"{name}.log")
+        self.executions = Journal(folder / f"{name}-executions.log")
+        self.futures: dict[int, TaskFuture[str]] = {}
+        self.samples: list[dict[str, Any]] = []
+        self.ended: set[int] = set()
+        self._unconfirmed: set[int] = set()
+        self._next = 0
+
+    # --- submitting ---------------------------------------------------------------------------------------
+
+    def submit(self, function: Callable[..., str], *arguments: object, **options: Any) -> int:
+        """Submit a task of the workload; its log and number come first. Returns the number."""
+        index = self._next
+        self._next += 1
+        surface = self.mesh.with_options(**options) if options else self.mesh
+        self.log.write("submit", index)
+        future = surface.submit(function, self.executions.path, index, *arguments)
+        self.log.write("submitted", index, future.task_id)
+        self.futures[index] = future
+        self._unconfirmed.add(index)
+        future.add_done_callback(lambda ended: self._ended(index, ended))
+        return index
+
+    def submit_ordinary(self, count: int, data: bytes = b"", **options: Any) -> list[int]:
+        """Submit so many checksum tasks of 0 to 5 ms."""
+        return [self.submit(ordinary, data, pause_of(i), **options) for i in range(count)]
+
+    def cancel(self, index: int) -> bool:
+        self.log.write("cancel", index)
+        return self.futures[index].cancel()
+
+    def _ended(self, index: int, future: Future[str]) -> None:
+        """A task's done-callback."""
+        assert isinstance(future, TaskFuture)
+        try:
+            kind, value = OK, future.result()
+        except CancelledError:
+            kind, value = CANCELLED, "-"
+        except BaseException as error:  # noqa: BLE001  whatever the task ended with goes into the log
+            kind, value = type(error).__name__, "-"
+        self.log.write("outcome", index, kind, value, future.attempt)
+        self.ended.add(index)
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    def confirm(self) -> int:
+        """Log what the hub has confirmed since the last look; return how many it has not."""
+        for index in list(self._unconfirmed):
+            if self.futures[index].accepted:
+                self._unconfirmed.discard(index)
+                self.log.write("accepted", index)
+        return len(self._unconfirmed)
+
+    def wait_accepted(self, timeout: float = 10.0) -> None:
+        wait_until(lambda: not self.confirm(), timeout, "the hub has confirmed every task")
+
+    def wait_ended(self, count: int, timeout: float = 20.0) -> None:
+        """Wait until so many tasks have ended."""
+        self._wait(lambda: len(self.ended) >= count, timeout, f"{count} of {self._next} tasks have ended")
+
+    def wait_all(self, timeout: float = 20.0) -> None:
+        """Wait until every task has ended."""
+        self.wait_ended(self._next, timeout)
+
+    def wait_started(self, *indexes: int, timeout: float = 10.0) -> None:
+        """Wait until the execution log says that these tasks have started."""
+        self._wait(lambda: set(indexes) <= self.started(), timeout, f"tasks {indexes} have started")
+
+    def _wait(self, condition: Callable[[], bool], timeout: float, what: str) -> None:
+        looks = 0
+
+        def look() -> bool:
+            nonlocal looks
+            looks += 1
+            self.confirm()
+            if looks % SAMPLE_EVERY == 0:
+                self.sample()
+            return condition()
+
+        try:
+            wait_until(look, timeout, what)
+        except AssertionError as error:
+            left = [index for index in self.futures if index not in self.ended]
+            raise AssertionError(
+                f"{error}; {len(self.ended)} have; not, for example, {self._words(left[:5])}"
+            ) from None
+
+    def _words(self, indexes: Iterable[int]) -> str:
+        return ", ".join(f"{index}: {self.futures[index]!r}" for index in indexes)
+
+    def sample(self) -> None:
+        """Look at the hub's books, if it answers."""
+        with contextlib.suppress(TaskMeshError):
+            self.samples.append(self.mesh.status(timeout=0.2))
+
+    # --- looking back -------------------------------------------------------------------------------------
+
+    def started(self) -> set[int]:
+        return {entry.index for entry in self.executions.entries() if entry.kind == "start"}
+
+    def pid_of(self, index: int) -> int:
+        """The process in which a task was started last."""
+        return max(
+            (entry.when, int(entry.fields[2]))
+            for entry in self.executions.entries()
+            if entry.kind == "start" and entry.index == index
+        )[1]
+
+    def restarted(self, index: int) -> float:
+        """When a task was started for the second time."""
+        starts = [e.when for e in self.executions.entries() if e.kind == "start" and e.index == index]
+        return starts[1]
+
+    def verdict(self, data: bytes = b"", **options: Any) -> Verdict:
+        """Judge the run by its logs."""
+        self.confirm()
+        return check(
+            self.log, self.executions, lambda index: answer(index, data), samples=self.samples, **options
+        )
+
+    def assert_clean(self, *, repeated: Iterable[int] | None = None, data: bytes = b"") -> Verdict:
+        """Assert that nothing was lost, duplicated or unexpected and every invariant holds.
+
+        Args:
+            repeated: the only tasks that may have run more than once; None for any.
+        """
+        verdict = self.verdict(data)
+        print(verdict)  # noqa: T201  shown with a failed test
+        assert not verdict.violations, "\n".join(verdict.violations)
+        assert verdict.submitted == len(self.futures) == len(self.ended)
+        assert (verdict.lost, verdict.duplicated, verdict.unexpected) == ([], [], [])
+        if repeated is not None:
+            assert set(verdict.repeated) <= set(repeated), f"run again without a cause: {verdict.repeated}"
+        return verdict

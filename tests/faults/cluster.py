@@ -1,0 +1,94 @@
+"""A hub and pools as processes of their own, over tcp on loopback, with a lease of two seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.faults.program import Program
+
+LEASE = 2.0
+BEAT = 0.2
+SETTINGS = {"TASKMESH_HUB__LEASE": str(LEASE), "TASKMESH_HUB__BEAT": str(BEAT)}
+"""What every program of these tests gets in its environment."""
+OVERRIDES = {"hub__lease": LEASE, "hub__beat": BEAT}
+"""The same for a mesh in the test's own process."""
+
+
+class Cluster:
+    """One hub and its workers; ends all of them, and says what they wrote when a test fails."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.programs: list[Program] = []
+        self.address = ""
+
+    @property
+    def hub(self) -> Program:
+        """The hub that was started last."""
+        return next(program for program in reversed(self.programs) if program.name.startswith("hub"))
+
+    def start_hub(self, environ: Mapping[str, str] | None = None) -> Program:
+        """Start a hub, at the address of the one before, if there was one."""
+        bind = self.address or "tcp://127.0.0.1:0"
+        hub = self.start("hub", ["-m", "taskmesh.cli", "hub", "--bind", bind, "--json"], environ)
+        self.address = str(hub.ready()["gateway"])
+        return hub
+
+    def start_worker(
+        self,
+        name: str,
+        *options: str,
+        slots: int = 2,
+        environ: Mapping[str, str] | None = None,
+        prepare: Callable[[], None] | None = None,
+        wait: bool = True,
+    ) -> Program:
+        """Start a pool, and wait until its session is open."""
+        line = ["-m", "taskmesh.cli", "worker", "--json", "--address", self.address, "--name", name]
+        line += ["--concurrency", str(slots), *options]
+        worker = self.start(name, line, environ, prepare)
+        if wait:
+            worker.ready()
+        return worker
+
+    def start_workers(self, count: int, slots: int = 2) -> list[Program]:
+        """Start pools named pool-0 and so on, all at once."""
+        workers = [self.start_worker(f"pool-{i}", slots=slots, wait=False) for i in range(count)]
+        for worker in workers:
+            worker.ready()
+        return workers
+
+    def start_client(self, name: str, *arguments: object) -> Program:
+        """Start a client as a process of its own, see tests.faults.client_program."""
+        return self.start(name, ["-m", "tests.faults.client_program", self.address, *map(str, arguments)])
+
+    def start(
+        self,
+        name: str,
+        line: list[str],
+        environ: Mapping[str, str] | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> Program:
+        """Start any program with the settings of these tests."""
+        times = sum(program.name.split("#")[0] == name for program in self.programs)
+        label = f"{name}#{times}" if times else name
+        program = Program(self.folder, label, line, {**SETTINGS, **(environ or {})}, prepare)
+        self.programs.append(program)
+        return program
+
+    def close(self, *, tell: bool = False) -> None:
+        """End every program, the hub last."""
+        for program in reversed(self.programs):
+            program.close(tell=tell)
+
+    def report(self) -> str:
+        """What all programs wrote."""
+        return "\n".join(filter(None, (program.report() for program in self.programs)))
+
+
+def pools_of(status: Mapping[str, object]) -> dict[str, Mapping[str, object]]:
+    """A hub's pools by name, from its status."""
+    pools = status["pools"]
+    assert isinstance(pools, list)
+    return {str(pool["pool"]): pool for pool in pools}

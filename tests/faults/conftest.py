@@ -1,0 +1,82 @@
+"""Fixtures of the fault tests: a cluster of real processes, and clients that keep logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taskmesh import Mesh
+from tests.faults.client import Client
+from tests.faults.cluster import OVERRIDES, Cluster
+from tests.faults.gate import Gate
+
+Embedded = Callable[..., Client]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_FAILED] = report.failed
+    return report
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Hub and pools as processes; what they wrote is printed when the test fails."""
+    cluster = Cluster(tmp_path)
+    try:
+        yield cluster
+    finally:
+        failed = request.node.stash.get(_FAILED, False)
+        cluster.close(tell=failed)
+        if failed:
+            print(cluster.report())  # noqa: T201  pytest shows it with the failure
+
+
+@pytest.fixture
+def connect(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Client]]:
+    """Open meshes to the cluster's hub; closed at the end, cancelling what is left."""
+    meshes: list[Mesh] = []
+
+    def open_one(name: str = "client", **overrides: Any) -> Client:
+        meshes.append(Mesh(cluster.address, **{**OVERRIDES, **overrides}))
+        return Client(meshes[-1], tmp_path, name)
+
+    yield open_one
+    for mesh in meshes:
+        mesh.close(cancel=True)
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Embedded]:
+    """Open embedded meshes; closed at the end, cancelling what is left."""
+    meshes: list[Mesh] = []
+
+    def open_one(workers: int = 2, **overrides: Any) -> Client:
+        meshes.append(Mesh(workers=workers, **{**OVERRIDES, **overrides}))
+        return Client(meshes[-1], tmp_path, f"client-{len(meshes)}")
+
+    yield open_one
+    for mesh in meshes:
+        mesh.close(cancel=True)
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Iterator[Callable[[], Gate]]:
+    """Make gates that tasks wait at."""
+    made: list[Gate] = []
+
+    def make() -> Gate:
+        made.append(Gate(tmp_path / f"gate-{len(made)}"))
+        return made[-1]
+
+    yield make
+    for gate in made:
+        gate.open()

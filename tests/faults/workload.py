@@ -1,0 +1,206 @@
+"""What slots run in these tests: checksum tasks that log their start and end, and misdeeds between."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from taskmesh.context import current_task
+from tests.faults.gate import wait_at
+from tests.faults.journal import Journal
+
+LONGEST = 0.005
+"""Seconds that an ordinary task takes at most."""
+
+
+def answer(index: int, data: bytes = b"") -> str:
+    """What the task with this number has to give (S12): only this task's arguments make it."""
+    return hashlib.sha256(b"%d:" % index + data).hexdigest()[:24]
+
+
+def pause_of(index: int) -> float:
+    """How long the ordinary task with this number takes: 0 to 5 ms."""
+    return random.Random(index).random() * LONGEST
+
+
+def ordinary(log: str, index: int, data: bytes = b"", pause: float = 0.0) -> str:
+    """A checksum task."""
+    return around(log, index, lambda: _wait(pause), data)
+
+
+def around(log: str, index: int, deed: Callable[[], object], data: bytes = b"") -> str:
+    """Log the start, do it, log the end."""
+    journal, me = Journal(log), current_task()
+    fields = (me.id, me.attempt, os.getpid())
+    journal.write("start", index, *fields)
+    deed()
+    value = answer(index, data)
+    journal.write("end", index, *fields)
+    return value
+
+
+def _wait(seconds: float) -> None:
+    if seconds:
+        threading.Event().wait(seconds)
+
+
+def wait_for(log: str, index: int, gate: str) -> str:
+    """A task that lasts until the test opens the gate."""
+    return around(log, index, lambda: wait_at(gate))
+
+
+def wait_for_once(log: str, index: int, gate: str) -> str:
+    """The same in the first attempt, which the test takes away; a second one passes."""
+    first = current_task().attempt == 1
+    return around(log, index, lambda: wait_at(gate) if first else None)
+
+
+def misbehave(log: str, index: int, deed: str, *arguments: object) -> str:
+    """A task that does one of the deeds below."""
+    return around(log, index, lambda: DEEDS[deed](*arguments))
+
+
+def misbehave_once(log: str, index: int, deed: str, *arguments: object) -> str:
+    """The same in the first attempt only."""
+    first = current_task().attempt == 1
+    return around(log, index, lambda: DEEDS[deed](*arguments) if first else None)
+
+
+# --- deeds: ends of all kinds -----------------------------------------------------------------------------
+
+
+def exit_at_once() -> None:
+    os._exit(0)  # noqa: TID251  what the test is about
+
+
+def exit_politely() -> None:
+    sys.exit(3)
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def abort() -> None:
+    os.abort()
+
+
+def kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def recurse() -> None:
+    recurse()
+
+
+def recurse_deeply() -> None:
+    """Infinite recursion with the interpreter's guard taken away: the C stack overflows."""
+    sys.setrecursionlimit(1 << 30)
+    _compare(0)
+
+
+class _Deep:
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+
+    def __eq__(self, other: object) -> bool:
+        return _Deep(self.depth + 1) == self
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _compare(depth: int) -> None:
+    assert _Deep(depth) == _Deep(depth)
+
+
+def take_memory() -> None:
+    """Take address space until there is no more; none of it is touched."""
+    hoard = []
+    while True:
+        hoard.append(bytes(1 << 22))
+
+
+def use_memory(size: int) -> None:
+    """Take so many bytes and write to all of them."""
+    hoard = [b"x" * (1 << 20) for _ in range(size >> 20)]
+    assert len(hoard) == size >> 20
+
+
+def fail() -> None:
+    raise LookupError("meant")
+
+
+# --- deeds: bad manners -----------------------------------------------------------------------------------
+
+
+def hold_gil(seconds: float) -> None:
+    """A call into C that keeps the interpreter's lock."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+def ignore_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def move_away() -> None:
+    os.chdir("/")
+    os.umask(0o777)
+
+
+def close_descriptors() -> None:
+    os.closerange(3, 1000)
+
+
+def close_every_descriptor() -> None:
+    os.closerange(3, 4096)
+
+
+def leave_threads() -> None:
+    for daemon in (True, False):
+        threading.Thread(target=threading.Event().wait, daemon=daemon).start()
+
+
+def leave_child() -> None:
+    """A child that keeps every descriptor and never ends, and of which Python's hooks know nothing."""
+    libc = ctypes.CDLL(None)
+    if libc.fork() == 0:
+        while True:
+            libc.pause()
+
+
+def leave_forked_child() -> None:
+    if os.fork() == 0:
+        while True:
+            signal.pause()
+
+
+DEEDS: dict[str, Callable[..., object]] = {
+    deed.__name__: deed
+    for deed in (
+        exit_at_once,
+        exit_politely,
+        segfault,
+        abort,
+        kill_self,
+        recurse,
+        recurse_deeply,
+        take_memory,
+        use_memory,
+        fail,
+        hold_gil,
+        ignore_signals,
+        move_away,
+        close_descriptors,
+        close_every_descriptor,
+        leave_threads,
+        leave_child,
+        leave_forked_child,
+    )
+}
