@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from taskmesh.net.loop import Loop
 from taskmesh.net.pool_links import PoolSockets
 from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.stop import Stop
-from taskmesh.sockets import Context, EndpointError, Router
+from taskmesh.sockets import Context, EndpointError
 
 Record = Callable[[str, dict[str, object]], None]
 News = Callable[[str, str], None]
@@ -103,12 +104,12 @@ def listen(
     Raises:
         EndpointError: an address is taken.
     """
-    free = bind.startswith("tcp://") and bind.endswith((":0", ":*"))
+    free = bind.startswith("tcp://") and bind.endswith(":0")
     tries = FREE_PORT_TRIES if free else 1
     for left in reversed(range(tries)):
         sockets = HubSockets(context, loop, links.hub, record, local_pool, links.pool if local_pool else None)
         try:
-            sockets.bind(free_ports(context, bind) if free else Endpoints.of(bind))
+            sockets.bind(free_ports(bind) if free else Endpoints.of(bind))
         except EndpointError:
             sockets.close()
             if not left:
@@ -121,11 +122,28 @@ def listen(
     return sockets
 
 
-def free_ports(context: Context, bind: str) -> Endpoints:
-    """Endpoints whose gateway's port the kernel has just given out."""
-    with Router(context) as probe:
-        host, port = tcp_parts(probe.bind(bind.rpartition(":")[0] + ":*"))
-    return Endpoints.of(f"tcp://{host}:{min(port, 65533)}")
+def free_ports(bind: str) -> Endpoints:
+    """Endpoints on three ports in a row that nobody uses now.
+
+    Plain sockets look for them: libzmq gives a port back some time after its socket was closed.
+
+    Raises:
+        EndpointError: the host is not this machine's.
+    """
+    host, _ = tcp_parts(bind)
+    family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+    with contextlib.ExitStack() as probes:
+        first = 0
+        try:
+            for number in range(3):
+                probe = probes.enter_context(socket.socket(family, socket.SOCK_STREAM))
+                probe.bind((host.strip("[]"), first + number if first else 0))
+                first = first or probe.getsockname()[1]
+        except (OSError, OverflowError) as error:
+            raise EndpointError(
+                f"cannot bind {bind!r}: {error}", getattr(error, "errno", None) or 0
+            ) from None
+    return Endpoints.of(f"tcp://{host}:{first}")
 
 
 def run_pool(
