@@ -1,93 +1,67 @@
-"""How a slot runs tasks: tickets, functions, results.
+"""How a slot runs tasks: tickets, functions, calls.
 
-The loop over a run's tasks is the hottest code of the pool: it makes no object and calls no function of ours
-per task.
+The loop over a run's tasks is the hottest code of the pool: per task it makes no object and calls no function
+of ours, so long as arguments and result are plain.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import sys
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, Protocol
-
-import msgspec
+from typing import Any, Final
+from zlib import crc32
 
 from taskmesh import context
 from taskmesh.errors import LocalProtocolError, SerializationError, TaskTimeout
 from taskmesh.ids import task_id, text_of
-from taskmesh.pool import orders
 from taskmesh.pool.coroutines import runnable
 from taskmesh.pool.failure import failure_of
 from taskmesh.pool.limits import TimeLimit
-from taskmesh.pool.outbox import BREAK, DATA, FAILURE, OutboxWriter
+from taskmesh.pool.outbox import BREAK, OutboxWriter
+from taskmesh.pool.report import FLUSH_OFFSET, Link, Report
 from taskmesh.pool.tickets import ticket
 from taskmesh.wire import code, payload
 from taskmesh.wire.batches import CHUNK, LaneRun, Spec
-from taskmesh.wire.slot_messages import (
-    FromSlot,
-    SlotFailure,
-    SlotProgress,
-    SlotResults,
-    SlotSegment,
-    SlotTasks,
-)
+from taskmesh.wire.cures import cannot_rebuild
+from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
+from taskmesh.wire.values import PASS, STOP
 
-_FLUSH_AFTER: Final = 0.002
-_FLUSH_OFFSET: Final = DATA + (256 << 10)
-_PROGRESS_EVERY: Final = 0.05
-_ENCODE: Final = msgspec.msgpack.Encoder().encode
 _NO_TICKET: Final = b""
 _UNKNOWN: Final = Spec(function=b"", name="")
-
-
-class Link(Protocol):
-    """The way back to the supervisor."""
-
-    def send(self, kind: int, message: FromSlot) -> None:
-        """Sends results or progress."""
-        ...
-
-    def close(self) -> None:
-        """Closes the descriptor."""
-        ...
+_NONE: Final = pickle.dumps(None, 5)
+_PLAIN: Final = frozenset({bool, int, float, type(None)})
+"""Types whose pickles need no second look: they name nothing and are never large."""
 
 
 class Executor:
-    """Runs the tasks of one slot and reports them."""
+    """Runs the tasks of one slot.
+
+    Attributes:
+        disowned: this process is a child that a task has forked, and no slot.
+    """
 
     def __init__(self, link: Link, tickets: int, outbox: OutboxWriter) -> None:
-        self._link = link
+        self._limit = TimeLimit()
+        self._report = Report(link, outbox, self._limit)
         self._tickets = tickets
-        self._outbox = outbox
         self._specs: dict[int, Spec] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
         self._held = _NO_TICKET  # was read, and its message is still to come
-        self._limit = TimeLimit()
         self.disowned = False
-        # what is to be sent
-        self._done: list[SlotSegment] = []
-        self._failed: list[SlotFailure] = []
-        self._results: list[payload.Payload] = []  # of the segment under way
-        self._first = 0  # its first serial
-        self._began = 0.0
-        self._next = 0  # the serial that comes next
-        self._due = 0.0
-        self._idle = 0.0
-        self._resting = time.monotonic()
         # what runs
         self._run: LaneRun | None = None
-        self._run_first = 0
+        self._first = 0  # the run's first serial
         self._index = 0
         self._stage = ""
         self._deadline: float | None = None
-        self._progress_due = 0.0
         context.install(self._current)
 
-    # --- messages ---
+    # --- messages and tickets ---
 
     def run(self, message: SlotTasks) -> None:
         """Runs a message's tasks, as far as they are not taken back meanwhile."""
@@ -101,7 +75,8 @@ class Executor:
         for run in message.runs:
             if not self._take(mine):
                 break
-            self._begin(run, first)
+            self._report.begin(first)
+            self._run, self._first = run, first
             if not self._perform(run, mine):
                 break
             first += len(run.seqs)
@@ -109,16 +84,13 @@ class Executor:
 
     def rest(self) -> None:
         """Called before a wait for work: sends what is finished."""
-        self.flush()
+        self._report.rest()
         with contextlib.suppress(Exception):  # what a task has put there may fail as it likes
             sys.stdout.flush()
-        self._resting = time.monotonic()
 
     def resume(self) -> None:
         """Called when work has come."""
-        now = self._began = time.monotonic()
-        self._idle += now - self._resting
-        self._due = now + _FLUSH_AFTER
+        self._report.resume()
 
     def _take(self, mine: bytes) -> bool:
         """Takes the next task's ticket; False when the task has been taken back."""
@@ -133,17 +105,7 @@ class Executor:
             return False
         return True
 
-    def _begin(self, run: LaneRun, first: int) -> None:
-        """Begins a segment with the run's first task, whose ticket we have."""
-        if first != self._next:
-            self.flush()
-            self._next = first
-        now = time.monotonic()
-        self._close_segment(now)
-        if not self._outbox.index:
-            self._outbox.reset(first, now)
-        self._first = self._run_first = first
-        self._run = run
+    # --- runs: the first task's ticket has been taken ---
 
     def _perform(self, run: LaneRun, mine: bytes) -> bool:
         """Runs a run's tasks; False when the rest of them has been taken back."""
@@ -171,45 +133,59 @@ class Executor:
             if not self._take(mine):
                 return False
 
-    # --- tasks ---
-
-    def _perform_calls(self, run: LaneRun, function: Callable[..., Any], mine: bytes) -> bool:
-        """Plain calls without a time limit."""
-        payloads, last = run.payloads, len(run.payloads) - 1
-        loads, dumps, read, monotonic = payload.loads, payload.dumps, os.read, time.monotonic
-        tickets, size, outbox = self._tickets, len(mine), self._outbox
+    def _perform_calls(  # noqa: PLR0915  in pieces it would take twice as long
+        self, run: LaneRun, function: Callable[..., Any], mine: bytes
+    ) -> bool:
+        """Plain calls without a time limit. `_take` and `OutboxWriter.append` are spelt out in the loop."""
+        report, outbox = self._report, self._report.outbox
+        memory, words, clocks, sums = outbox.memory, outbox.words, outbox.clocks, outbox.sums
+        payloads, count, tickets, size = run.payloads, len(run.payloads), self._tickets, len(mine)
+        unpickle, pickled, read, monotonic = pickle.loads, pickle.dumps, os.read, time.monotonic
+        results, due, mark, entry, offset = report.room()
+        checked, none, plains = outbox.checked, _NONE, _PLAIN
+        dumps: Callable[[Any], Any] = _dumps
         index = 0
-        flags = BREAK
         while True:
             try:
                 stage = "argument"
-                args, kwargs = loads(payloads[index])
+                data = payloads[index]
+                plain = type(data) is bytes and data[-1] == STOP
+                args, kwargs = unpickle(data) if plain else payload.loads(data)
                 stage = "exception"
-                result = function(*args, **kwargs)
+                result = function(*args, **kwargs) if kwargs else function(*args)
                 stage = "result"
-                data = dumps(result)
-                if not isinstance(data, bytes):
-                    data.to_fd()
+                out = (
+                    none
+                    if result is None
+                    else pickled(result, 5)
+                    if type(result) in plains
+                    else dumps(result)
+                )
             except BaseException as error:  # noqa: BLE001  a task may raise anything
+                outbox.index, outbox.offset = entry, offset
                 self._fail(stage, error)
-                flags = BREAK
+                results, due, mark, entry, offset = report.room()
             else:
                 now = monotonic()
-                self._results.append(data)
-                if not isinstance(data, bytes) or not outbox.append(data, flags, now):
-                    self._next = self._run_first + index + 1
-                    self.flush()
-                    flags = BREAK
-                else:
-                    flags = 0
-                    if now > self._due or outbox.offset > _FLUSH_OFFSET:
-                        self._next = self._run_first + index + 1
-                        self.flush()
-                        flags = BREAK
-            if index == last:
-                self._next = self._run_first + index + 1
-                return True
+                results.append(out)
+                full = type(out) is not bytes or (end := offset + len(out)) > FLUSH_OFFSET
+                if not full:
+                    clocks[entry] = now  # first: see OutboxWriter.append
+                    memory[offset:end] = out
+                    if checked:
+                        sums[entry] = crc32(out)
+                    words[entry] = mark + end - offset
+                    entry += 1
+                    offset = end
+                    mark = outbox.tag
+                    full = now > due
+                if full:
+                    report.next = self._first + index + 1
+                    report.flush()
+                    results, due, mark, entry, offset = report.room()
             index += 1
+            if index == count:
+                break
             self._index = index
             try:
                 got = read(tickets, size)
@@ -217,11 +193,14 @@ class Executor:
                 got = _NO_TICKET
             if got != mine:
                 self._held = got
-                self._next = self._run_first + index
-                return False
+                break
+        outbox.index, outbox.offset = entry, offset
+        report.next = self._first + index
+        return index == count
 
     def _perform_guarded(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
         """Map chunks, and calls with a time limit."""
+        flags = BREAK
         while True:
             data = run.payloads[self._index]
             self._limit.struck = False
@@ -232,12 +211,12 @@ class Executor:
                 else:
                     self._deadline = time.monotonic() + spec.timeout
                     out = self._limit.call(spec.timeout, self._one, function, data)
-                if not isinstance(out, bytes):
-                    out.to_fd()
             except BaseException as error:  # noqa: BLE001  a task may raise anything
-                self._fail(self._kind(error), error)
+                self._fail(self._stage, error)
+                flags = BREAK
             else:
-                self._report(out)
+                self._report.add(out, flags)
+                flags = 0
             self._deadline = None
             self._index += 1
             if self._index == len(run.payloads):
@@ -245,13 +224,15 @@ class Executor:
             if not self._take(mine):
                 return False
 
+    # --- tasks ---
+
     def _one(self, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
         """One call, from its payload to its result's."""
         args, kwargs = payload.loads(data)
         self._stage = "exception"
         result = function(*args, **kwargs)
         self._stage = "result"
-        return payload.dumps(result)
+        return _dumps(result)
 
     def _chunk(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
         """Calls the function for each item, under the limit; one that fails does not stop the others."""
@@ -269,65 +250,27 @@ class Executor:
                 self._deadline = began + spec.timeout if spec.timeout > 0 else None
                 value = self._limit.call(spec.timeout, function, *item)
             except BaseException as error:  # noqa: BLE001  a task may raise anything
-                elapsed = time.monotonic() - began
-                failures[i] = failure_of(i, self._kind(error), error, spec, elapsed)
+                kind = self._kind(self._stage, error)
+                failures[i] = failure_of(i, kind, error, spec, time.monotonic() - began)
             if self.disowned:
                 raise LocalProtocolError("a child that a task has forked is no slot")
             values.append(value)
         self._stage = "result"
-        return payload.dumps_chunk_result(values, failures, where=spec.name)
+        result = payload.dumps_chunk_result(values, failures, where=spec.name)
+        return _held(result)
 
-    def _kind(self, error: BaseException) -> str:
-        return "timeout" if isinstance(error, TaskTimeout) and self._limit.struck else self._stage
-
-    # --- reports ---
-
-    def _report(self, data: payload.Payload) -> None:
-        """Adds a result to what is to be sent."""
-        now = time.monotonic()
-        flags = 0 if self._results else BREAK
-        self._results.append(data)
-        self._next = self._run_first + self._index + 1
-        if not isinstance(data, bytes) or not self._outbox.append(data, flags, now) or now > self._due:
-            self.flush()
-
-    def _fail(self, kind: str, error: BaseException) -> None:
-        """Adds a failure of the running task to what is to be sent."""
-        now = time.monotonic()
-        self._next = self._run_first + self._index + 1
-        began = self._close_segment(now)
+    def _fail(self, stage: str, error: BaseException) -> None:
+        """Reports that the running task has failed at this stage."""
+        kind = self._kind(stage, error)
+        if kind == "argument" and not isinstance(error, SerializationError | PASS):
+            cause, error = error, SerializationError(cannot_rebuild("an argument", error))
+            error.__cause__ = cause
         spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN
-        failure = failure_of(self._next - 1, kind, error, spec, now - began)
-        self._failed.append(failure)
-        self._first = self._next
-        self._began = now = time.monotonic()
-        if not self._outbox.append(_ENCODE(failure), FAILURE, now) or now > self._due:
-            self.flush()
+        serial = self._first + self._index
+        self._report.fail(failure_of(serial, kind, error, spec, self._report.elapsed()))
 
-    def _close_segment(self, now: float) -> float:
-        """Ends the segment under way; returns when the last of its tasks ended, or it began."""
-        began = self._began
-        if self._results:
-            self._done.append(SlotSegment(self._first, self._results, now - began))
-            self._results = []
-            began = now
-        self._began = now
-        return began
-
-    def flush(self) -> None:
-        """Sends what is finished."""
-        now = time.monotonic()
-        self._close_segment(now)
-        self._first = self._next
-        if self._done or self._failed:
-            done, self._done = self._done, []
-            failed, self._failed = self._failed, []
-            idle, self._idle = self._idle, 0.0
-            with self._limit.held_off():
-                self._link.send(orders.RESULTS, SlotResults(done, failed, now, idle))
-            now = self._began = time.monotonic()
-            self._outbox.reset(self._next, now)
-        self._due = now + _FLUSH_AFTER
+    def _kind(self, stage: str, error: BaseException) -> str:
+        return "timeout" if isinstance(error, TaskTimeout) and self._limit.struck else stage
 
     # --- the running task ---
 
@@ -343,18 +286,12 @@ class Executor:
             attempt=run.attempt - run.returns,
             queue=spec.queue,
             deadline=self._deadline,
-            report=self._tell_progress,
+            report=self._progress,
         )
 
-    def _tell_progress(self, done: float, total: float) -> None:
-        """Sends progress, at most every 50 ms: a tight loop must not drown the supervisor."""
-        now = time.monotonic()
-        if now < self._progress_due and not (total and done >= total):
-            return
-        self._progress_due = now + _PROGRESS_EVERY
-        if not self.disowned:
-            with self._limit.held_off():
-                self._link.send(orders.PROGRESS, SlotProgress(self._run_first + self._index, done, total))
+    def _progress(self, done: float, total: float) -> None:
+        if not self.disowned and self._run is not None:
+            self._report.progress(self._first + self._index, done, total)
 
     def interrupted(self, signum: int, frame: FrameType | None) -> None:
         """SIGINT's handler: a task may get one, a frame that is being sent must not be torn."""
@@ -365,7 +302,22 @@ class Executor:
         """Called in a child that a task has forked: what is the slot's must stay the slot's alone."""
         self.disowned = True
         context.install(None)
-        self._outbox.disown()
-        self._link.close()
+        self._report.disown()
         with contextlib.suppress(OSError):
             os.close(self._tickets)
+
+
+def _dumps(result: Any) -> payload.Payload:
+    """The payload of a result, with its descriptor if it needs one."""
+    return _held(payload.dumps(result))
+
+
+def _held(data: payload.Payload) -> payload.Payload:
+    """Makes a large payload's descriptor now: if there is none to be had, the task fails and not the slot.
+
+    Raises:
+        OSError: no descriptor or no shared memory is left.
+    """
+    if isinstance(data, payload.Blob):
+        data.to_fd()
+    return data

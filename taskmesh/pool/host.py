@@ -72,7 +72,7 @@ class SlotHost:
         self._tokens: dict[int, Seat] = {}
         self._next_token = 1
         self._queue: deque[SlotEvent] = deque()
-        self._exits: dict[int, SlotExited] = {}  # the last of each slot; the caller may not have handled it yet
+        self._exits: dict[int, SlotExited] = {}  # each slot's last; the caller may not have handled it yet
         self._dispatching = False
         watch(self._watch.fileno(), self._dispatch)
 
@@ -97,7 +97,7 @@ class SlotHost:
     def hand_over(self, slot: int, message: SlotTasks) -> None:
         """Gives tasks to a slot, which may be still starting.
 
-        To one that is gone, which the caller need not know yet, they count among its SlotExited's `unstarted`.
+        To one that is gone, as the caller may not know yet, they count among its SlotExited's `unstarted`.
         """
         seat = self._seats.get(slot)
         if seat is None:

@@ -35,7 +35,7 @@ TICKET: Final = struct.Struct("<H")
 socket can hold more than 256 recalled messages while a task runs, and the 257th generation must not look like
 the first."""
 
-OUTBOX_SIZE: Final = 512 << 10
+OUTBOX_SIZE: Final = 2 << 20
 """Bytes of a slot's outbox: tables and records, see `taskmesh.pool.outbox`."""
 
 

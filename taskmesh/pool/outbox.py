@@ -29,7 +29,8 @@ BREAK: Final = 1 << 30
 """A new segment of results begins with this record."""
 
 _SIZE_MASK: Final = (1 << 30) - 1
-ENTRIES: Final = 4096
+ENTRIES: Final = 1 << 16
+"""As many as fit: a pickle has at least four bytes. Memory that is not touched costs nothing."""
 _HEADER: Final = 64
 _WORDS: Final = _HEADER
 _CLOCKS: Final = _WORDS + 8 * ENTRIES

@@ -66,7 +66,7 @@ def test_unread_stdout_holds_up_the_printing_task_alone(system, monkeypatch):
     monkeypatch.setattr(sys, "stdout", Stuck())
     with Driver(tee=True) as driver:
         driver.start(0, 1)
-        [loud] = driver.call(0, tasks.chatter, (500_000,))
+        [loud] = driver.call(0, tasks.chatter, (200_000,))
 
         assert driver.result(1, driver.call(1, tasks.add, (1, 1))[0]) == 2
         driver.run_until(lambda: driver.host._console._held)
@@ -75,9 +75,9 @@ def test_unread_stdout_holds_up_the_printing_task_alone(system, monkeypatch):
         assert not driver.finished(0, [loud])
 
         gate.set()
-        assert driver.result(0, loud) == 500_000
+        assert driver.result(0, loud) == 200_000
         driver.close()
-    assert text.getvalue() == "".join(f"line {i}\n" for i in range(500_000))
+    assert text.getvalue() == "".join(f"line {i}\n" for i in range(200_000))
 
 
 def test_stream_of_the_users_that_fails_loses_output_alone(system, monkeypatch):
