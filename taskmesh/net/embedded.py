@@ -90,6 +90,7 @@ class EmbeddedPort(ThreadPort):
         self._client_config = replace(self._client_config, credit=0)
         self._config = config
         self._host: SlotHost | None = None
+        self._pool: PoolMachine | None = None
 
     def start(self, timeout: float) -> None:
         """Starts fork server and thread; returns when the client's session is open.
@@ -104,7 +105,8 @@ class EmbeddedPort(ThreadPort):
         loop = Loop(idle=self._about_to_block, awake=self._blocked)
         hub = HubShell(HubMachine(hub_config(self._config, epoch=new_epoch()), now), links)
         settings = pool_config(self._config, slots=self._config.pool.slots, name="local")
-        pool = PoolShell(PoolMachine(settings, now), links)
+        machine = self._pool = PoolMachine(settings, now)
+        pool = PoolShell(machine, links)
         shell = ClientShell(self._sink, self._client_config, now, links.to_hub, lambda: None)
         hub.events, pool.events, shell.events = links.hub, links.pool, links.client
         host = self._host = host_slots(loop, pool, "local")
@@ -121,6 +123,11 @@ class EmbeddedPort(ThreadPort):
         super().forked()
         if self._host is not None:
             self._host.forsake()
+
+    def _could_act(self, shell: ClientShell) -> bool:
+        """A slot is idle (or still starting, when the first result is what somebody waits for)."""
+        pool = self._pool
+        return pool is None or any([not slot.count for slot in pool.slots.values()])
 
     def _work(self, loop: Loop, host: SlotHost) -> None:
         try:

@@ -53,7 +53,7 @@ class Loop:
     Args:
         poller: None for select.poll, which is enough where no ZeroMQ socket takes part.
         readable, writable: the poller's flags.
-        idle: called before the loop would block; returns True when there is work after all.
+        idle: called before the loop would block; returns how long it may at most, 0 when there is work after all.
         awake: called when it has blocked.
     """
 
@@ -63,7 +63,7 @@ class Loop:
         *,
         readable: int = select.POLLIN,
         writable: int = select.POLLOUT,
-        idle: Callable[[], bool] | None = None,
+        idle: Callable[[], float] | None = None,
         awake: Callable[[], None] | None = None,
     ) -> None:
         self.parts: list[Part] = []
@@ -125,8 +125,8 @@ class Loop:
         wait = 0.0
         if not any([part.pending for part in parts]):
             wait = min(min(deadlines) - time.monotonic(), MAX_WAIT)
-            if wait > 0 and self._idle is not None and self._idle():
-                wait = 0.0
+            if wait > 0 and self._idle is not None:
+                wait = min(wait, self._idle())
         ready = self._poller.poll(wait * 1000.0 if wait > 0 else 0)
         if self._awake is not None:
             self._awake()

@@ -11,8 +11,13 @@ from taskmesh.core.client import Ask
 from taskmesh.errors import ForkedMeshError, MeshClosed
 from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.identity import new_client
+from taskmesh.net.loop import MAX_WAIT
 from taskmesh.ports import OutcomeSink
 from taskmesh.wire import messages as m
+
+
+LAZY_WAIT = 0.02
+"""Seconds after which new tasks are taken in though nothing can be done with them yet."""
 
 
 class WakeUp:
@@ -63,7 +68,8 @@ class ThreadPort:
     # --- SubmitPort ---------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Makes a sleeping loop drain the sink."""
+        """Makes a sleeping loop drain the sink; once is enough, however long it takes to get the GIL."""
+        self.sleeping = False
         if self._wake_up is not None:
             self._wake_up.ring()
 
@@ -115,18 +121,31 @@ class ThreadPort:
         finally:
             self.sleeping = False
 
-    def _about_to_block(self) -> bool:
-        self.sleeping = True
+    def _about_to_block(self) -> float:
+        """How long the loop may block; asks for `wake` only when a new task could be acted on at once.
+
+        While it could not, the loop is woken by what it waits for, and takes in at one stroke what has been
+        queued meanwhile. A needless wake costs the submitter more than the submission: it hands over the GIL.
+        """
         shell = self._shell
-        return (shell is not None and shell.pending) or self._closing.is_set()
+        if shell is None:
+            return 0.0
+        urgent = self._could_act(shell)
+        self.sleeping = urgent
+        if shell.pending or self._closing.is_set():
+            return 0.0
+        return MAX_WAIT if urgent else LAZY_WAIT
+
+    def _could_act(self, shell: ClientShell) -> bool:
+        """Whether a task that is queued now would go somewhere at once."""
+        raise NotImplementedError
 
     def _blocked(self) -> None:
         self.sleeping = False
 
     def _put(self, request: Ask) -> None:
         self._usable().asked.append(request)
-        if self.sleeping:
-            self.wake()
+        self.wake()
 
     def _usable(self) -> ClientShell:
         if os.getpid() != self._pid:

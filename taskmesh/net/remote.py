@@ -54,6 +54,10 @@ class RemotePort(ThreadPort):
                 f"`taskmesh hub --bind {self._addresses[0]}` starts one"
             )
 
+    def _could_act(self, shell: ClientShell) -> bool:
+        """Nothing is on its way to the hub: the acknowledgement of what is will wake the loop."""
+        return not shell.machine.unacknowledged
+
     def _work(self, wake_up: WakeUp) -> None:
         link: GatewayLink | None = None
         with Context() as context:
