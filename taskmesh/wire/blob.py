@@ -12,7 +12,7 @@ import mmap
 import os
 import resource
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
 Buffer = bytes | bytearray | memoryview
@@ -182,6 +182,12 @@ def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:
 def live_descriptors() -> int:
     """How many payload descriptors this process has open."""
     return len(_live)
+
+
+def discard(descriptors: Iterable[int]) -> None:
+    """Closes descriptors that came with a message and that no Blob owns."""
+    for fd in descriptors:
+        os.close(fd)
 
 
 def _end(layout: Layout) -> int:

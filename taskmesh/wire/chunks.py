@@ -7,29 +7,15 @@ taken apart. Classes and functions that travel by value are then written once fo
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
-from types import FunctionType
 from typing import Any, Final
 
 from taskmesh.wire.blob import Buffer
 from taskmesh.wire.cures import cannot_pickle, cannot_rebuild
-from taskmesh.wire.values import (
-    GLOBAL,
-    PASS,
-    class_name,
-    cloudpickle,
-    decode,
-    encode,
-    encode_plain,
-    is_by_value,
-    keeper,
-    marked,
-    type_name,
-)
+from taskmesh.wire.encoding import Definitions, decode, encode, load_definitions
+from taskmesh.wire.values import GLOBAL, MARK, PASS, class_name, encode_plain, type_name
 
 _SOUND: Final = {
     *("bool", "bytes", "bytearray", "complex", "float", "int", "str", "NoneType"),
@@ -89,8 +75,8 @@ def _sound(items: Items) -> bool:
 
 
 def _pack_apart(items: Items, buffers: list[memoryview]) -> bytes:
-    definitions = _Definitions()
-    entries, counts = _entries(items, buffers, definitions.encode)
+    definitions = Definitions()
+    entries, counts = _entries(items, buffers, lambda value, taken: definitions.encode(value, taken) + MARK)
     try:
         shared = definitions.dump()
     except PASS:
@@ -99,7 +85,7 @@ def _pack_apart(items: Items, buffers: list[memoryview]) -> bytes:
         buffers.clear()
         entries, counts = _entries(items, buffers, encode)
         shared = b""
-    return encode((entries, counts, shared, items.extra), None)
+    return encode((entries, counts, shared and shared + MARK, items.extra), None)
 
 
 def _entries(
@@ -135,50 +121,6 @@ def _name(items: Items, value: Any) -> str:
     return items.what
 
 
-class _Definitions:
-    """Classes and functions that travel by value, once for all items that use them."""
-
-    def __init__(self) -> None:
-        self._objects: list[object] = []
-        self._numbers: dict[int, int] = {}
-
-    def number(self, obj: object) -> int | None:
-        """The number of a definition; None for what is no such thing."""
-        if not (isinstance(obj, (type, FunctionType)) and is_by_value(obj)):
-            return None
-        number = self._numbers.setdefault(id(obj), len(self._objects))
-        if number == len(self._objects):
-            self._objects.append(obj)
-        return number
-
-    def encode(self, value: object, buffers: list[memoryview]) -> bytes:
-        """The pickle of an item, with numbers in place of definitions."""
-        file = io.BytesIO()
-        before = len(buffers)
-        try:
-            _sharing_pickler()(file, keeper(buffers), self.number).dump(value)
-        except BaseException:
-            del buffers[before:]
-            raise
-        return marked(file.getvalue())
-
-    def dump(self) -> bytes:
-        return encode(self._objects, None) if self._objects else b""
-
-
-@cache
-def _sharing_pickler() -> Any:
-    class SharingPickler(cloudpickle().Pickler):  # type: ignore[misc]
-        def __init__(self, file: io.BytesIO, keep: Any, number: Callable[[object], int | None]) -> None:
-            super().__init__(file, 5, buffer_callback=keep)
-            self._number = number
-
-        def persistent_id(self, obj: object) -> int | None:
-            return self._number(obj)
-
-    return SharingPickler
-
-
 def unpack_items(packed: tuple[Any, ...], buffers: Iterable[Buffer], what: str) -> tuple[list[Any], Any]:
     """(items, extra) of what `pack_items` packed; an item that fails is a BadItem.
 
@@ -188,7 +130,7 @@ def unpack_items(packed: tuple[Any, ...], buffers: Iterable[Buffer], what: str) 
     if len(packed) == 2:
         return packed
     entries, counts, definitions, extra = packed
-    shared = decode(definitions) if definitions else None
+    shared = load_definitions(definitions) if definitions else None
     rest = iter(buffers)
     values = [
         _unpack(entry, list(islice(rest, count)), shared, what)

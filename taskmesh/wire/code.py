@@ -15,13 +15,12 @@ from types import ModuleType
 from typing import Any, Final
 
 from taskmesh.errors import FunctionUnavailable, SerializationError
+from taskmesh.wire.encoding import decode, encode
 from taskmesh.wire.footprint import Footprint, references
 from taskmesh.wire.values import (
     PASS,
     WrongPython,
     by_value_module,
-    decode,
-    encode,
     error_text,
     is_by_value,
     is_by_value_module,

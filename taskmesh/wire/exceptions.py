@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from taskmesh.errors import RemoteError, TaskMeshError
-from taskmesh.wire.values import PASS, class_name, decode, encode, error_text
+from taskmesh.wire.encoding import decode, encode
+from taskmesh.wire.values import PASS, class_name, error_text
 
 MAX_TRACEBACK: Final = 64 << 10
 """Characters of traceback text that travel; the middle is cut out of longer ones."""

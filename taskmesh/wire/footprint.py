@@ -209,14 +209,20 @@ def _is_task(value: object) -> bool:
 
 
 def _members(cls: type) -> tuple[str, ...]:
-    """Names of a class's own methods and attributes, without what Python and its enums keep there."""
-    slots = (types.MemberDescriptorType, types.GetSetDescriptorType)
-    return tuple(
-        name
-        for name, value in vars(cls).items()
-        if not isinstance(value, slots)
-        and (isinstance(value, types.FunctionType) or not (name.startswith("_") and name.endswith("_")))
-    )
+    """Names of a class's own methods and attributes, without what Python and its decorators keep there."""
+    return tuple(name for name, value in vars(cls).items() if not _is_made(cls, name, value))
+
+
+def _is_made(cls: type, name: str, value: object) -> bool:
+    """Whether a member was made by the class statement, an enum or @dataclass, not written by the user."""
+    if isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+        return True
+    if not (name.startswith("_") and name.endswith("_")):
+        return False
+    if not isinstance(value, types.FunctionType):
+        return True
+    code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
+    return code is not None and code.co_filename == "<string>" and hasattr(cls, "__dataclass_fields__")
 
 
 _names: weakref.WeakKeyDictionary[types.CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()

@@ -10,7 +10,6 @@ What comes off a socket is never trusted: decoders raise RemoteProtocolError, wh
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Generic, NoReturn, TypeVar, get_args
@@ -19,7 +18,7 @@ import msgspec
 
 from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.wire import messages as m
-from taskmesh.wire.blob import BYTES, Blob, Buffer, layout_of
+from taskmesh.wire.blob import BYTES, Blob, Buffer, discard, layout_of
 
 Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool
 
@@ -158,8 +157,7 @@ class Decoder(Generic[_T]):
         except Exception as error:
             raise RemoteProtocolError(f"a malformed message: {error}") from error
         finally:
-            for descriptor in waiting:
-                os.close(descriptor)
+            discard(waiting)
         return message  # type: ignore[no-any-return]
 
     def _with_blobs(self, header: Any, make: Callable[[list[int], list[int]], Blob]) -> Any:

@@ -14,19 +14,10 @@ from taskmesh.errors import SerializationError, TooLarge
 from taskmesh.wire.blob import BYTES, PRIVATE, READONLY, SMALL, Blob
 from taskmesh.wire.chunks import BadItem, Items, pack_items, unpack_items
 from taskmesh.wire.cures import cannot_pickle, cannot_rebuild
+from taskmesh.wire.encoding import decode, encode
 from taskmesh.wire.exceptions import RemoteTraceback, dumps_exception, load_exception
 from taskmesh.wire.messages import SlotFailure
-from taskmesh.wire.values import (
-    MAIN,
-    PASS,
-    REGISTERED,
-    STOP,
-    decode,
-    encode,
-    in_band,
-    names_by_value,
-    type_name,
-)
+from taskmesh.wire.values import MAIN, PASS, REGISTERED, STOP, in_band, names_by_value, type_name
 
 __all__ = [
     "Blob",

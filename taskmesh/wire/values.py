@@ -1,8 +1,7 @@
-"""One value to a pickle with out-of-band buffers, and back: the rules under payload, code and exceptions.
+"""The picklers under `wire.encoding`: the plain one, and cloudpickle for what workers cannot import.
 
-The plain pickler goes first. Where it fails, or where the bytes name `__main__` or a module registered for
-by-value, cloudpickle does it again: a worker's `__main__` is another one. Bytes that hold code objects end in
-two more bytes, the Python minor version that made them and a mark; unpicklers stop before them.
+Bytes that hold code objects end in two more bytes, the Python minor version that made them and a mark;
+unpicklers stop before them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from types import ModuleType
+from functools import cache
+from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from taskmesh.errors import SerializationError, TaskMeshError, TaskTimeout
@@ -22,8 +22,8 @@ PASS: Final = (KeyboardInterrupt, TaskTimeout)
 """What a signal may raise while a value is (un)pickled: not the value's fault, never turned into an error."""
 
 _MINOR: Final = sys.version_info[1]
-_MARK: Final = bytes((_MINOR, 0xCB))
-_PROTO_BYTE: Final = 0x80
+MARK: Final = bytes((_MINOR, 0xCB))
+"""The end of bytes by value."""
 
 # How a pickle of protocol 4 and above spells the module's name before a class or function of __main__. The
 # plain word would also be found in every text with `if __name__ == "__main__"`.
@@ -74,18 +74,10 @@ def names_by_value(data: bytes) -> bool:
     return MAIN in data or any(name in data for name in REGISTERED)
 
 
-def encode(value: object, buffers: list[memoryview] | None) -> bytes:
-    """The pickle of `value`; buffers of SMALL bytes and more are appended to `buffers`, unless that is None.
-
-    Raises:
-        Exception: whatever the value's own code or the picklers raise; `buffers` is then as it was.
-    """
-    data = encode_plain(value, buffers)
-    return _encode_by_value(value, buffers) if data is None else data
-
-
 def encode_plain(value: object, buffers: list[memoryview] | None) -> bytes | None:
-    """As `encode`, by the plain pickler alone: None where cloudpickle has to try.
+    """The pickle of a value whose parts can all be imported elsewhere; None where cloudpickle has to try.
+
+    Buffers of SMALL bytes and more are appended to `buffers`, unless that is None.
 
     Raises:
         RecursionError: the value is nested too deeply for either.
@@ -137,36 +129,69 @@ def keeper(buffers: list[memoryview]) -> Callable[[pickle.PickleBuffer], bool]:
     return keep
 
 
-def _encode_by_value(value: object, buffers: list[memoryview] | None) -> bytes:
+def encode_by_value(
+    value: object, buffers: list[memoryview] | None, number: Callable[[object], int | None]
+) -> bytes:
+    """The pickle that cloudpickle makes of a value, without a mark.
+
+    Args:
+        value: anything that cloudpickle can do.
+        buffers: as for `encode_plain`.
+        number: asked for each class and function: a number stands in its place, unless it gives None.
+
+    Raises:
+        Exception: whatever the value's own code or cloudpickle raise; `buffers` is then as it was.
+    """
     start = 0 if buffers is None else len(buffers)
+    file = io.BytesIO()
     try:
-        data: bytes = cloudpickle().dumps(value, 5, None if buffers is None else keeper(buffers))
+        _sharing_pickler()(file, None if buffers is None else keeper(buffers), number).dump(value)
     except BaseException:
         if buffers is not None:
             del buffers[start:]
         raise
-    return marked(data) if b"cloudpickle.cloudpickle" in data else data
+    return file.getvalue()
 
 
-def marked(data: bytes) -> bytes:
-    """Marks what cloudpickle made with this Python's version."""
-    return data + _MARK
+@cache
+def _sharing_pickler() -> Any:
+    class SharingPickler(cloudpickle().Pickler):  # type: ignore[misc]
+        def __init__(self, file: io.BytesIO, keep: Any, number: Callable[[object], int | None]) -> None:
+            super().__init__(file, 5, buffer_callback=keep)
+            self._number = number
+
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, (type, FunctionType)):
+                number = self._number(obj)
+                if number is not None:
+                    return definition, (number,)
+            return super().reducer_override(obj)
+
+    return SharingPickler
 
 
-def is_by_value(definition: Any) -> bool:
-    """Whether a class or function travels by value: not to be had by importing its module and its name."""
-    return not cloudpickle()._should_pickle_by_reference(definition)
-
-
-def decode(data: Buffer, buffers: Iterable[Buffer] = (), shared: Sequence[object] | None = None) -> Any:
-    """The value of `encode`'s bytes; `shared` are definitions that they refer to by number.
+def definition(number: int) -> object:
+    """In a pickle: the definition of that number, which came apart. `ByValueUnpickler` puts it in.
 
     Raises:
-        WrongPython: they hold code of another Python version.
+        UnpicklingError: some other unpickler came along.
+    """
+    raise pickle.UnpicklingError(f"definition {number} came apart from this pickle")
+
+
+def is_by_value(obj: Any) -> bool:
+    """Whether a class or function travels by value: not to be had by importing its module and its name."""
+    if isinstance(obj, type) and obj.__module__ == "builtins":
+        return False  # also those without a name there, like the type of None
+    return not cloudpickle()._should_pickle_by_reference(obj)
+
+
+def decode_plain(data: Buffer, buffers: Iterable[Buffer]) -> Any:
+    """The value of `encode_plain`'s bytes.
+
+    Raises:
         Exception: whatever the value's own code or the unpickler raise.
     """
-    if data[-1:] == _MARK[1:] and data[0] == _PROTO_BYTE:
-        return ByValueUnpickler(data, buffers=buffers, shared=shared).load()
     return pickle.loads(data, buffers=buffers)
 
 
@@ -178,7 +203,7 @@ class ByValueUnpickler(pickle.Unpickler):
     """
 
     def __init__(
-        self, data: Buffer, *, buffers: Iterable[Buffer] = (), shared: Sequence[object] | None = None
+        self, data: Buffer, buffers: Iterable[Buffer] = (), shared: Sequence[object] | None = None
     ) -> None:
         minor = data[-2]
         if minor != _MINOR:
@@ -187,19 +212,15 @@ class ByValueUnpickler(pickle.Unpickler):
         self._shared = shared
 
     def find_class(self, module: str, name: str) -> Any:
-        """As usual, but with our own ways of remaking classes."""
+        """As usual, but with our own ways of remaking classes, and with what came apart from this pickle."""
         if module == "cloudpickle.cloudpickle":
             if name == "_class_setstate":
                 return _set_class_state
             if name in {"_make_skeleton_class", "_make_skeleton_enum"}:
                 return _note_received(getattr(cloudpickle(), name))
+        if name == "definition" and module == __name__ and self._shared is not None:
+            return self._shared.__getitem__
         return super().find_class(module, name)
-
-    def persistent_load(self, pid: Any) -> Any:
-        """An entry of the definitions that several pickles share."""
-        if self._shared is None:
-            raise pickle.UnpicklingError("refers to definitions that did not come with it")
-        return self._shared[pid]
 
 
 _received: weakref.WeakSet[type] = weakref.WeakSet()

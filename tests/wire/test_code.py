@@ -18,7 +18,7 @@ import pytest
 from taskmesh.errors import FunctionUnavailable, SerializationError, TaskTimeout
 from taskmesh.wire import values
 from taskmesh.wire.code import FunctionCodec, dump_function, load_function, register_by_value, unwrap
-from tests.wire.echo_slot import call_in_slot
+from tests.wire.echo_slot import call_all_in_slot, call_in_slot
 
 ROOT = Path(__file__).parents[2]
 LOCK = threading.Lock()
@@ -33,6 +33,11 @@ class Tool:
 
     def __init__(self, size=0):
         self.size = size
+
+    def __eq__(self, other):
+        return self.size == other.size
+
+    __hash__ = None
 
     def __call__(self, x):
         return x + self.size
@@ -92,9 +97,8 @@ def test_a_task_travels_as_the_function_in_it():
     assert unwrap(functools.wraps(triple)(lambda: 0))() == 0, "other people's decorators stay"
 
 
-@pytest.mark.parametrize(
-    ("fn", "argument", "result"),
-    [
+def test_other_callables_work_in_this_and_in_another_process():
+    cases = [
         (lambda x: x + 1, 1, 2),
         (functools.partial(triple), 2, 6),
         (functools.partial(operator.add, 5), 2, 7),
@@ -105,12 +109,15 @@ def test_a_task_travels_as_the_function_in_it():
         ([3, 4].index, 4, 1),
         (np.square, 3, 9),
         (np.linalg.norm, [3, 4], 5.0),
-    ],
-    ids=lambda value: getattr(value, "__qualname__", None) or repr(value)[:20],
-)
-def test_other_callables_work_in_this_and_in_another_process(fn, argument, result):
-    assert passed_through(fn)(argument) == result
-    assert call_in_slot(fn, argument) == result
+        (quadruple, 2, 8),
+        (len, "abc", 3),
+        (Tool, 3, Tool(3)),
+    ]
+
+    results = call_all_in_slot([(fn, (argument,), {}) for fn, argument, _ in cases])
+
+    assert results == [result for _, _, result in cases]
+    assert [passed_through(fn)(argument) for fn, argument, _ in cases] == results
 
 
 def test_nested_functions_take_along_what_they_close_over():

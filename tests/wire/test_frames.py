@@ -198,7 +198,7 @@ def test_messages_of_another_direction_are_refused(decoder, message):
 
 
 @given(st.data())
-@settings(max_examples=400)
+@settings(max_examples=300)
 def test_no_mutation_of_a_message_raises_anything_else(data):
     decoder, message = data.draw(st.sampled_from(MESSAGES))
     sent = [bytearray(frame) for frame in frames.encode(message)]
