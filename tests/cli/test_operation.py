@@ -1,0 +1,217 @@
+"""Commands against a hub with pools: what operators see, submit and command."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taskmesh import Mesh
+from tests.net import workload
+from tests.programs import Programs, rows, shared
+from tests.waiting import wait_until
+
+WORK = "tests.net.workload"
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    yield from shared(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="module")
+def address(programs: Programs) -> str:
+    """A hub with a pool `steady` of one slot."""
+    address = programs.hub()[1]
+    programs.worker(address, "--name", "steady")
+    return address
+
+
+def test_a_submitted_function_prints_its_result(programs, address):
+    outcome = programs.run("submit", f"{WORK}:add", "1", "b=2", "--address", address)
+
+    assert (outcome.returncode, outcome.stdout) == (0, "3\n"), outcome.stderr
+
+
+def test_a_text_is_printed_as_it_is(programs, address):
+    outcome = programs.run("submit", f"{WORK}:echo", "two words", "--address", address)
+
+    assert (outcome.returncode, outcome.stdout) == (0, "two words\n"), outcome.stderr
+
+
+def test_numbers_below_zero_come_after_two_dashes(programs, address):
+    outcome = programs.run("submit", "--address", address, f"{WORK}:add", "--", "-1", "-2")
+
+    assert (outcome.returncode, outcome.stdout) == (0, "-3\n"), outcome.stderr
+
+
+def test_json_tells_the_result_and_where_it_ran(programs, address):
+    outcome = programs.run("submit", f"{WORK}:echo", '{"a": [1, null]}', "--address", address, "--json")
+
+    found = rows(outcome)
+    assert found["result"] == {"a": [1, None]}
+    assert (found["worker"], found["attempt"]) == ("steady/0", 1)
+    assert len(found["task_id"]) == 32
+
+
+def test_a_failing_function_is_exit_code_1_with_the_remote_traceback(programs, address):
+    outcome = programs.run("submit", f"{WORK}:refuse", "because", "--address", address)
+
+    assert (outcome.returncode, outcome.stdout) == (1, "")
+    assert "Refusal: because" in outcome.stderr
+    assert "raise Refusal(text)" in outcome.stderr
+    assert "worker steady/0" in outcome.stderr
+
+
+def test_a_failure_as_json_has_the_same(programs, address):
+    outcome = programs.run("submit", f"{WORK}:refuse", "because", "--address", address, "--json")
+
+    error = rows(outcome)["error"]
+    assert outcome.returncode == 1
+    assert (error["type"], error["message"]) == ("Refusal", "because")
+    assert "raise Refusal(text)" in error["traceback"]
+
+
+def test_a_function_of_the_current_directory_is_found_here_and_there(programs, address):
+    (programs.folder / "mine.py").write_text("def twice(value):\n    return 2 * value\n")
+
+    outcome = programs.run("submit", "mine:twice", "21", "--address", address)
+
+    assert (outcome.returncode, outcome.stdout) == (0, "42\n"), outcome.stderr
+
+
+def test_what_is_not_done_in_time_is_cancelled_and_exit_code_4(programs, address, tmp_path):
+    line = ("submit", f"{WORK}:hold", str(tmp_path / "journal"), "held", str(tmp_path / "gate"))
+
+    outcome = programs.run(*line, "--timeout", "0.5", "--address", address)
+
+    assert outcome.returncode == 4
+    assert "not finished within 0.5 s" in outcome.stderr
+    status = rows(programs.run("status", "--address", address, "--json"))
+    assert not any(status["tasks"].values())
+
+
+def test_status_counts_tasks_pools_and_clients(programs, address):
+    outcome = programs.run("status", "--address", address)
+
+    assert outcome.returncode == 0
+    lines = outcome.stdout.splitlines()
+    assert lines[0].endswith("on their way: none")
+    assert lines[1].split() == ["pools:", "1,", "with", "1", "slots,", "0", "of", "them", "busy"]
+
+
+def test_pools_are_listed(programs, address):
+    [pool] = rows(programs.run("pools", "--address", address, "--json"))
+
+    assert (pool["pool"], pool["slots"], pool["queues"], pool["state"]) == ("steady", 1, ["default"], "ready")
+
+
+def test_tasks_on_their_way_are_listed_and_cancelled(programs, address, tmp_path):
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+        wait_until(journal.exists)
+
+        [task] = rows(programs.run("tasks", "--address", address, "--json"))
+        assert (task["task"], task["pool"]) == (held.task_id, "steady")
+        assert task["name"] == f"{WORK}.hold"
+        outcome = programs.run("cancel", held.task_id, "--address", address)
+
+        assert (outcome.returncode, outcome.stdout) == (0, f"cancelled {held.task_id}\n")
+        wait_until(held.cancelled)
+        assert programs.run("cancel", held.task_id, "--address", address).returncode == 1
+
+
+def test_ping_tells_how_long_each_pool_took(programs, address):
+    [row] = rows(programs.run("ping", "--address", address, "--json"))
+
+    assert (row["pool"], row["answered"]) == ("steady", True)
+    assert 0 < row["seconds"] < 5
+
+
+def test_ping_of_a_pool_that_stands_still_is_exit_code_1(programs, address):
+    frozen = programs.worker(address, "--name", "frozen", "--queues", "none")
+    frozen.signal(signal.SIGSTOP)
+
+    outcome = programs.run("ping", "frozen", "--address", address, "--timeout", "0.5", "--json")
+    frozen.kill()
+
+    assert outcome.returncode == 1
+    assert rows(outcome) == [{"pool": "frozen", "answered": False, "seconds": None}]
+    wait_until(lambda: len(rows(programs.run("pools", "--address", address, "--json"))) == 1)
+
+
+def test_a_paused_pool_gets_no_work_until_it_is_resumed(programs, address):
+    assert programs.run("pause", "steady", "--address", address).stdout == "paused steady\n"
+    with Mesh(address) as mesh:
+        future = mesh.submit(workload.add, 1, 2)
+        wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 1)
+        [pool] = rows(programs.run("pools", "--address", address, "--json"))
+        assert pool["state"] == "paused"
+        assert not future.done()
+
+        assert programs.run("resume", "steady", "--address", address).stdout == "resumed steady\n"
+
+        assert future.result(20) == 3
+
+
+def test_an_unknown_pool_is_exit_code_1_and_the_known_ones_are_named(programs, address):
+    outcome = programs.run("drain", "nosuch", "--address", address)
+
+    assert outcome.returncode == 1
+    assert "there are: steady" in outcome.stderr
+
+
+def test_a_drained_pool_ends(programs, address):
+    worker = programs.worker(address, "--name", "leaving", "--queues", "none")
+
+    assert programs.run("drain", "leaving", "--address", address, "--json").returncode == 0
+
+    assert worker.wait() == 0
+    assert '"event": "draining"' in worker.errors
+    assert [pool["pool"] for pool in rows(programs.run("pools", "--address", address, "--json"))] == [
+        "steady"
+    ]
+
+
+def test_a_taken_address_is_exit_code_2(programs, address):
+    outcome = programs.run("hub", "--bind", address, "--json")
+
+    assert outcome.returncode == 2
+    assert "somebody listens there" in json.loads(outcome.stdout)["error"]["message"]
+
+
+def test_a_taken_ipc_path_is_not_taken_over(programs):
+    bind = f"ipc://{programs.folder}/own"
+    hub, _ = programs.hub(bind)
+
+    outcome = programs.run("hub", "--bind", bind)
+
+    assert outcome.returncode == 2
+    assert "somebody listens there" in outcome.stderr
+    assert programs.run("status", "--address", bind).returncode == 0
+    hub.signal(signal.SIGINT)
+    assert hub.wait() == 0
+
+
+def test_up_is_hub_and_pool_in_one(programs: Programs):
+    (programs.folder / "ours.py").write_text("def answer():\n    return 42\n")
+    program = programs.start("up", "ours", "--concurrency", "2", "--bind", "tcp://127.0.0.1:0", "--json")
+    found = program.ready()
+
+    outcome = programs.run("submit", "ours:answer", "--address", found["gateway"])
+
+    assert (found["slots"], outcome.returncode, outcome.stdout) == (2, 0, "42\n"), outcome.stderr
+    program.signal(signal.SIGTERM)
+    assert program.wait() == 0
+
+
+def test_programs_tell_people_in_words(programs: Programs):
+    program = programs.start("hub", "--bind", f"ipc://{programs.folder}/words")
+
+    wait_until(lambda: program.out.read_text().startswith("taskmesh hub: ready: gateway ipc://"), 20)
+    program.signal(signal.SIGINT)
+
+    assert program.wait() == 0
+    assert Path(program.out).read_text().count("\n") == 1

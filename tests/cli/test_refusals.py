@@ -1,0 +1,109 @@
+"""What goes wrong has an exit code, and a message that names the cure."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.programs import Programs, environment
+
+UNUSED = "ipc://nobody.here"
+
+
+def test_help_names_every_command_and_the_exit_codes(programs: Programs):
+    outcome = programs.run("--help")
+
+    assert outcome.returncode == 0
+    for name in ("up", "hub", "worker", "submit", "status", "pools", "tasks", "ping", "drain", "cancel"):
+        assert f" {name} " in outcome.stdout
+    assert "3 no hub answered" in " ".join(outcome.stdout.split())
+
+
+def test_help_loads_neither_zmq_nor_the_mesh():
+    heavy = {"zmq", "msgspec", "cloudpickle", "taskmesh.mesh"}
+    code = (
+        "import sys\nfrom taskmesh.cli import main\nsys.argv[1:] = ['--help']\nmain()\n"
+        f"print(sorted({heavy} & set(sys.modules)), file=sys.stderr)"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert outcome.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:5550", "tcp://*:5550", "tcp://192.0.2.7:5550"])
+@pytest.mark.parametrize("program", ["hub", "up"])
+def test_a_hub_beyond_this_machine_is_refused(programs: Programs, program, address):
+    outcome = programs.run(program, "--bind", address)
+
+    assert outcome.returncode == 2
+    assert "only loopback" in outcome.stderr
+    assert "SSH tunnel" in outcome.stderr
+    assert outcome.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["submit", "math:sqrt", "4"], ["worker"]])
+def test_dialling_beyond_this_machine_is_refused(programs: Programs, arguments):
+    outcome = programs.run(*arguments, "--address", "tcp://192.0.2.7:5550")
+
+    assert outcome.returncode == 2
+    assert "only loopback" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["pools"], ["tasks"], ["ping"], ["drain", "p"], ["cancel", "0" * 32]]
+)
+def test_no_hub_is_exit_code_3(programs: Programs, arguments):
+    outcome = programs.run(*arguments, "--address", UNUSED, "--timeout", "0.3", "--json")
+
+    assert outcome.returncode == 3
+    error = json.loads(outcome.stdout)["error"]
+    assert error["type"] == "HubUnreachable"
+    assert "taskmesh hub --bind" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nosuch"], "No such command"),
+        (["status", "--nosuch"], "No such option"),
+        (["hub", "--bind", "tcp://127.0.0.1"], "write tcp://HOST:PORT"),
+        (["hub", "--bind", "tcp://127.0.0.1:65535"], "the next two ports"),
+        (["hub", "--bind", "ipc://" + "x" * 100], "take a shorter one"),
+        (["up", "--concurrency", "many"], "whole number of slots"),
+        (["up", "--name", "all"], "means every pool"),
+        (["submit", "math.sqrt"], "write package.module:function"),
+        (["worker", "--concurrency", "many"], "whole number of slots"),
+        (["worker", "--name", "two words"], "without spaces"),
+        (["worker", "--nosuch"], "unrecognized arguments"),
+        (["worker", "--config", "nosuch.toml"], "cannot be read"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(programs: Programs, arguments, complaint):
+    outcome = programs.run(*arguments)
+
+    assert outcome.returncode == 2, outcome.stderr
+    assert complaint in " ".join(outcome.stderr.replace("│", " ").split())
+
+
+def test_unknown_settings_name_the_nearest_key(programs: Programs):
+    (programs.folder / "taskmesh.toml").write_text("[pool]\nconcurency = 3\n")
+
+    outcome = programs.run("worker")
+
+    assert outcome.returncode == 2
+    assert "did you mean 'concurrency'?" in outcome.stderr
+
+
+def test_the_address_comes_from_the_environment(programs: Programs):
+    outcome = programs.run("pools", "--timeout", "0.2", env={"TASKMESH_ADDRESS": UNUSED})
+
+    assert outcome.returncode == 3
+    assert UNUSED in outcome.stderr

@@ -1,0 +1,48 @@
+"""Hubs and workers for tests: of one test, or shared by those that leave them as they were."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taskmesh import Mesh
+from taskmesh.sockets import Context, Pull, Push
+from tests.programs import Programs, running, shared
+
+LARGE = 1 << 17
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pyzmq_collector() -> None:
+    """Start what pyzmq keeps for the life of a process that sends without copying: a thread and a context."""
+    with Context() as context, Push(context) as push, Pull(context) as pull:
+        pull.bind("inproc://warm")
+        push.connect("inproc://warm")
+        push.send_parts([bytes(LARGE)], timeout=1.0)
+        assert len(pull.recv_parts(timeout=1.0)[0]) == LARGE
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    yield from running(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    yield from shared(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="module", params=["tcp", "ipc"])
+def shared_address(request: pytest.FixtureRequest, shared_programs: Programs) -> str:
+    """The gateway of a hub with one worker of two slots, shared by the tests of a module."""
+    bind = "tcp://127.0.0.1:0" if request.param == "tcp" else f"ipc://{shared_programs.folder}/hub"
+    address = shared_programs.hub(bind)[1]
+    shared_programs.worker(address, "--name", "first", slots=2)
+    return address
+
+
+@pytest.fixture
+def mesh(shared_address: str) -> Iterator[Mesh]:
+    """A client of the shared hub."""
+    with Mesh(shared_address) as mesh:
+        yield mesh

@@ -1,0 +1,69 @@
+"""`Mesh(hub="process")`: hub and pool in a child process, which ends with its parent."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+
+from taskmesh import Mesh
+from tests.net import workload
+from tests.programs import environment
+from tests.waiting import wait_until
+
+PARENT = """
+import sys
+from taskmesh import Mesh
+from tests.net.workload import supervisor
+with Mesh(hub="process", workers=1) as mesh:
+    print(mesh.submit(supervisor).result(20), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_tasks_run_in_a_pool_of_the_child(tmp_path):
+    with Mesh(hub="process", workers=2) as mesh:
+        assert list(mesh.map(workload.add, range(500), range(500))) == list(range(0, 1000, 2))
+        data = os.urandom(1 << 20)
+        assert mesh.submit(workload.echo, data).result(20) == data
+        supervisor = mesh.submit(workload.supervisor).result(20)
+        assert psutil.Process(supervisor).ppid() != os.getpid()  # the child's, not ours
+        assert [pool["slots"] for pool in mesh.status()["pools"]] == [2]
+
+    assert not psutil.pid_exists(supervisor)
+
+
+def test_an_exception_in_the_block_ends_child_and_tasks(tmp_path):
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    try:
+        with Mesh(hub="process", workers=1) as mesh:
+            held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+            wait_until(journal.exists)
+            raise KeyError("enough")
+    except KeyError:
+        pass
+
+    assert held.cancelled()
+
+
+def test_nothing_is_left_when_the_parent_is_killed():
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        supervisor = int(parent.stdout.readline())
+        family = psutil.Process(parent.pid).children(recursive=True)
+        assert supervisor in {process.pid for process in family}
+
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(10)
+
+        wait_until(lambda: not any(alive(process) for process in family), 10)
+
+
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -1,0 +1,168 @@
+"""Workers and hubs that are killed or leave: nothing is lost, and what runs goes on where it can."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from taskmesh import Mesh
+from tests.net import workload
+from tests.net.journal import pools, words
+from tests.programs import Programs
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.fault
+
+
+TCP = "tcp://127.0.0.1:0"
+LEASE = "3"
+
+
+@pytest.fixture(params=["tcp", "ipc"])
+def bind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return TCP if request.param == "tcp" else f"ipc://{tmp_path}/hub"
+
+
+def test_a_killed_worker_loses_nothing(programs, bind, tmp_path):
+    address = programs.hub(bind)[1]
+    doomed = programs.worker(address, "--name", "doomed", slots=2)
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        held = [mesh.submit(workload.hold, str(journal), f"{n}", str(gate)) for n in range(2)]
+        rest = [mesh.submit(workload.add, n, 1) for n in range(500)]
+        wait_until(lambda: len(words(journal)) == 2)
+
+        doomed.kill()
+        programs.worker(address, "--name", "spare", slots=2)
+        gate.touch()
+
+        assert [future.result(30) for future in held] == ["0", "1"]
+        assert [future.result(30) for future in rest] == list(range(1, 501))
+        assert {future.worker.partition("/")[0] for future in held} == {"spare"}
+        assert mesh.status()["finished"] == 502
+
+
+def test_sigterm_drains_a_worker(programs, tmp_path):
+    address = programs.hub(TCP)[1]
+    leaving = programs.worker(address, "--name", "leaving")
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+        wait_until(lambda: words(journal) == ["held"])
+        rest = [mesh.submit(workload.note, str(journal), f"{n}") for n in range(100)]
+
+        leaving.signal(signal.SIGTERM)
+        wait_until(lambda: pools(mesh) == {"leaving": "draining"})
+        programs.worker(address, "--name", "staying")
+        assert [future.result(20) for future in rest] == [str(n) for n in range(100)]
+        assert leaving.process.poll() is None  # it waits for the task that it runs
+
+        gate.touch()
+
+        assert held.result(20) == "held"
+        assert leaving.wait() == 0
+        assert held.worker == "leaving/0"
+        assert sorted(words(journal)) == sorted(["held", *(f"{n}" for n in range(100))])
+        assert {future.attempt for future in rest} == {1}
+
+
+def test_a_second_signal_ends_a_worker_at_once_and_its_task_runs_elsewhere(programs, tmp_path):
+    address = programs.hub(TCP)[1]
+    leaving = programs.worker(address, "--name", "leaving")
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+        wait_until(lambda: words(journal) == ["held"])
+
+        leaving.signal(signal.SIGINT)
+        wait_until(lambda: pools(mesh) == {"leaving": "draining"})
+        leaving.signal(signal.SIGINT)
+
+        assert leaving.wait() == 1
+        programs.worker(address, "--name", "staying")
+        gate.touch()
+        assert held.result(20) == "held"
+        assert held.worker == "staying/0"
+
+
+def test_a_task_that_outlasts_the_grace_runs_elsewhere(programs, tmp_path):
+    address = programs.hub(TCP)[1]
+    leaving = programs.worker(address, "--name", "leaving", "--grace", "0.5")
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+        wait_until(lambda: words(journal) == ["held"])
+
+        leaving.signal(signal.SIGTERM)
+
+        assert leaving.wait() == 0
+        programs.worker(address, "--name", "staying")
+        gate.touch()
+        assert held.result(20) == "held"
+        assert held.worker == "staying/0"
+
+
+def test_a_hub_that_is_killed_and_comes_back_loses_nothing(programs, bind, tmp_path):
+    hub, address = programs.hub(bind, TASKMESH_LEASE=LEASE)
+    programs.worker(address, "--name", "steady")
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        assert mesh.submit(workload.add, 1, 1).result(20) == 2
+        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+        rest = [mesh.submit(workload.add, n, 1) for n in range(200)]
+        wait_until(lambda: words(journal) == ["held"])
+
+        hub.kill()
+        later = [mesh.submit(workload.add, n, 2) for n in range(100)]
+        programs.hub(address, TASKMESH_LEASE=LEASE)
+        wait_until(lambda: pools(mesh) == {"steady": "ready"}, 20)
+        gate.touch()
+
+        assert [future.result(40) for future in rest] == list(range(1, 201))
+        assert [future.result(40) for future in later] == list(range(2, 102))
+        assert held.result(40) == "held"
+        assert words(journal) == ["held"]  # its pool has kept it: it was not run again
+
+
+def test_a_worker_waits_for_a_hub_that_is_not_there_yet(programs: Programs, tmp_path):
+    worker = programs.start("worker", "--address", f"ipc://{tmp_path}/hub", "--json")
+    wait_until(lambda: '"event": "waiting"' in worker.errors, 20)
+
+    programs.hub(f"ipc://{tmp_path}/hub")
+
+    assert worker.ready()["address"] == f"ipc://{tmp_path}/hub"
+
+
+def test_a_worker_tries_the_second_address_when_the_first_does_not_answer(programs: Programs, tmp_path):
+    address = programs.hub(TCP)[1]
+
+    worker = programs.start("worker", "--address", f"ipc://{tmp_path}/no", "--address", address, "--json")
+
+    assert worker.ready()["address"] == address
+
+
+def test_a_worker_whose_hub_is_gone_still_obeys_sigterm(programs: Programs, tmp_path):
+    hub, address = programs.hub(TCP)
+    worker = programs.worker(address)
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+        wait_until(lambda: words(journal) == ["held"])
+        hub.kill()
+        worker.signal(signal.SIGTERM)
+        gate.touch()
+
+        assert worker.wait() == 0
+        assert held.cancel()
+
+
+def test_a_hub_ends_on_ctrl_c_with_everything_that_it_has_started(programs: Programs):
+    program = programs.start("up", "--bind", TCP, "--concurrency", "1", "--json")
+    address = program.ready()["gateway"]
+    with Mesh(address) as mesh:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+
+    program.signal(signal.SIGINT)
+
+    assert program.wait() == 0
+    assert "Traceback" not in program.errors

@@ -1,0 +1,154 @@
+"""A mesh elsewhere: hub, worker and client are processes of their own, over tcp and over ipc."""
+
+import importlib
+import os
+import sys
+
+import pytest
+
+from taskmesh import Mesh, Retry
+from taskmesh.errors import FunctionUnavailable, HubUnreachable, InsecureBind
+from tests.net import workload
+from tests.net.journal import states, words
+from tests.waiting import wait_until
+
+
+def test_a_thousand_tasks_come_back_each_with_its_own_result(mesh):
+    before = mesh.status()["finished"]
+
+    futures = [mesh.submit(workload.add, number, 1) for number in range(1000)]
+
+    assert [future.result(20) for future in futures] == list(range(1, 1001))
+    assert mesh.status()["finished"] == before + 1000
+
+
+def test_map_comes_back_in_order(mesh):
+    assert list(mesh.map(workload.add, range(2000), range(2000), timeout=20)) == list(range(0, 4000, 2))
+
+
+def test_an_exception_comes_back_as_itself_with_its_remote_traceback(mesh):
+    future = mesh.submit(workload.refuse, "not like this")
+
+    error = future.exception(20)
+
+    assert type(error) is workload.Refusal
+    assert error.args == ("not like this",)
+    assert "raise Refusal(text)" in future.traceback_text
+    assert any("attempt 1, worker first/" in note for note in error.__notes__)
+
+
+def test_a_function_that_no_module_has_travels_by_value(mesh):
+    step = 3
+
+    assert mesh.submit(lambda value: value + step, 4).result(20) == 7
+
+
+@pytest.mark.parametrize("size", [60_000, 70_000, 200_000, 3_000_000])
+def test_large_payloads_go_there_and_back(mesh, size):
+    data = os.urandom(size)
+
+    assert mesh.submit(workload.size_of, data).result(20) == size
+    assert mesh.submit(workload.echo, data).result(20) == data
+
+
+def test_many_large_payloads_are_under_way_at_once(mesh):
+    values = [os.urandom(100_000 + number) for number in range(40)]
+
+    futures = [mesh.submit(workload.echo, [number, value]) for number, value in enumerate(values)]
+
+    assert [future.result(20) for future in futures] == [[n, value] for n, value in enumerate(values)]
+
+
+def test_arrays_come_back_writable(mesh):
+    numpy = pytest.importorskip("numpy")
+    array = numpy.arange(100_000, dtype="f8")
+
+    found = mesh.submit(workload.echo, array).result(20)
+
+    assert numpy.array_equal(found, array)
+    assert found.flags.writeable
+
+
+def test_retries_run_the_task_again(mesh, tmp_path):
+    journal = tmp_path / "journal"
+    steady = mesh.with_options(retries=Retry(max=5, backoff=0.01))
+
+    assert steady.submit(workload.fail_first, str(journal)).result(20) == 3
+    assert words(journal) == ["try"] * 3
+
+
+def test_a_running_task_can_be_cancelled_and_its_slot_works_on(mesh, tmp_path):
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+    wait_until(lambda: words(journal) == ["held"])
+
+    assert held.cancel()
+
+    assert held.cancelled()
+    wait_until(lambda: not any(states(mesh).values()))
+    futures = [mesh.submit(workload.add, number, 1) for number in range(10)]
+    assert [future.result(20) for future in futures] == list(range(1, 11))
+
+
+def test_tasks_that_wait_can_be_cancelled(mesh, tmp_path):
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    held = [mesh.submit(workload.hold, str(journal), f"h{n}", str(gate)) for n in range(2)]
+    waiting = [mesh.submit(workload.note, str(journal), f"w{n}") for n in range(20)]
+    wait_until(lambda: len(words(journal)) == 2)
+
+    assert mesh.cancel(waiting) == 20
+    gate.touch()
+
+    assert [future.result(20) for future in held] == ["h0", "h1"]
+    assert sorted(words(journal)) == ["h0", "h1"]
+
+
+def test_a_function_whose_module_the_worker_lacks_is_a_typed_error(mesh, tmp_path, monkeypatch):
+    (tmp_path / "only_here.py").write_text("def answer():\n    return 42\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "only_here", raising=False)
+    only_here = importlib.import_module("only_here")
+
+    error = mesh.submit(only_here.answer).exception(20)
+
+    assert isinstance(error, FunctionUnavailable)
+    assert "only_here" in str(error)
+
+
+def test_several_clients_share_a_hub(mesh, shared_address):
+    with Mesh(shared_address) as other:
+        futures = [each.submit(workload.add, number, 1) for number in range(200) for each in (mesh, other)]
+
+        assert sum(future.result(20) for future in futures) == 2 * sum(range(1, 201))
+        assert present(mesh) == 2
+
+
+def test_a_client_that_leaves_is_not_there_any_more(mesh, shared_address):
+    with Mesh(shared_address) as leaving:
+        assert leaving.submit(workload.add, 1, 1).result(20) == 2
+        assert present(mesh) == 2
+
+    wait_until(lambda: present(mesh) == 1)
+
+
+def present(mesh: Mesh) -> int:
+    return sum(client["present"] for client in mesh.status()["clients"])
+
+
+def test_no_hub_is_an_error_within_the_time_given(tmp_path):
+    mesh = Mesh(f"ipc://{tmp_path}/nobody", open_timeout=0.3)
+
+    with pytest.raises(HubUnreachable, match="taskmesh hub --bind"):
+        mesh.submit(workload.add, 1, 2)
+
+
+def test_an_address_beyond_this_machine_is_refused():
+    mesh = Mesh("tcp://192.0.2.1:5550")
+
+    with pytest.raises(InsecureBind, match="no keys"):
+        mesh.submit(workload.add, 1, 2)
+
+
+def test_the_second_address_is_tried_when_the_first_does_not_answer(shared_address, tmp_path):
+    with Mesh([f"ipc://{tmp_path}/nobody", shared_address], open_timeout=20) as mesh:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3

@@ -1,0 +1,55 @@
+"""Tasks that the tests of the network layer run; workers import this module."""
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from tests.waiting import wait_until
+
+
+class Refusal(Exception):
+    """An exception of the user's."""
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+def refuse(text: str) -> NoReturn:
+    raise Refusal(text)
+
+
+def echo(value: object) -> object:
+    return value
+
+
+def size_of(data: bytes) -> int:
+    return len(data)
+
+
+def supervisor() -> int:
+    """The process id of the fork server, which is one for each pool."""
+    return os.getppid()
+
+
+def note(journal: str, word: str) -> str:
+    """Appends a word to a file."""
+    with Path(journal).open("a") as file:
+        file.write(f"{word}\n")
+    return word
+
+
+def hold(journal: str, word: str, gate: str) -> str:
+    """Appends a word, then waits until the gate is there."""
+    note(journal, word)
+    wait_until(Path(gate).exists, 50)
+    return word
+
+
+def fail_first(journal: str) -> int:
+    """Fails the first two times."""
+    note(journal, "try")
+    times = len(Path(journal).read_text().split())
+    if times < 3:
+        raise Refusal(f"attempt {times}")
+    return times
