@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
+import select
 import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -19,6 +21,7 @@ Buffer = bytes | bytearray | memoryview
 _MAX_FDS: Final = 253  # the kernel's SCM_MAX_FD
 _ANCILLARY: Final = socket.CMSG_SPACE(_MAX_FDS * 4)
 _BUFFER: Final = 256 << 10
+_FEWER_IN_FLIGHT: Final = 0.01
 _NOTHING: Final = msgspec.msgpack.encode(None)
 
 
@@ -105,9 +108,14 @@ def pack(kind: int, body: Buffer = _NOTHING, fds: int = 0) -> bytes:
 
 def send_all(sock: socket.socket, data: Buffer, fds: Sequence[int] = ()) -> None:
     """Sends a whole frame over a blocking socket, its descriptors with the first bytes."""
-    view = memoryview(data)
-    for chunk, some in _with_fds(view, fds):
+    if not fds:
+        sock.sendall(data)
+        return
+    for chunk, some in _with_fds(memoryview(data), fds):
         sent = _send_some(sock, chunk, some)
+        while sent < 0:
+            select.select([], [], [], _FEWER_IN_FLIGHT)
+            sent = _send_some(sock, chunk, some)
         if sent < len(chunk):
             sock.sendall(chunk[sent:])
 
@@ -121,9 +129,15 @@ def _with_fds(view: memoryview, fds: Sequence[int]) -> Iterator[tuple[memoryview
 
 
 def _send_some(sock: socket.socket, data: Buffer, fds: Sequence[int]) -> int:
+    """Sends once; returns how many bytes went, or -1 when too many descriptors are in flight just now."""
     if not fds:
         return sock.send(data)
-    return sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+    try:
+        return sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+    except OSError as error:
+        if error.errno == errno.ETOOMANYREFS:  # a user may have RLIMIT_NOFILE of them in sockets' buffers
+            return -1
+        raise
 
 
 class Parcel:
@@ -144,10 +158,26 @@ class Outbound:
         self._sock = sock
         self.queue: deque[Parcel] = deque()
 
-    def put(self, parcel: Parcel) -> None:
-        """Queues a frame and sends what can be sent; raises as `flush` does."""
+    def send(self, data: bytes, fds: Sequence[int] = (), keep: object = None) -> None:
+        """Sends a frame, or queues what cannot be sent now; raises as `flush` does.
+
+        Args:
+            data: the frame. fds: descriptors that go along.
+            keep: what keeps them open until they are sent; whoever looks at `queue` finds it there.
+        """
+        sent = 0
+        if not self.queue and not fds:
+            try:
+                sent = self._sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            if sent == len(data):
+                return
+        parcel = Parcel(memoryview(data)[sent:], fds, keep)
+        parcel.begun = sent > 0
         self.queue.append(parcel)
-        self.flush()
+        if fds:
+            self.flush()
 
     def flush(self) -> bool:
         """Sends what can be sent; True when nothing is left.
@@ -162,6 +192,8 @@ class Outbound:
                 try:
                     sent = _send_some(self._sock, view, fds)
                 except BlockingIOError:
+                    return False
+                if sent < 0:
                     return False
                 parcel.begun = True
                 if sent < len(view):

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Sequence
 from typing import Final, NoReturn
 
 import msgspec
@@ -30,11 +31,11 @@ _KILL: Final = msgspec.msgpack.Decoder(orders.Kill)
 _LOOK_MS: Final = 250  # how often the parent's id is asked for, where no descriptor tells its death
 
 
-def main(control: int, parent: int) -> NoReturn:
+def main(control: int, parent: int, preload: Sequence[str] = ()) -> NoReturn:
     """What the fresh interpreter runs: serves the supervisor at the socket `control` while `parent` lives."""
     birth = ForkServer(control, parent).serve()
     if birth is not None:
-        run_slot(birth)
+        run_slot(birth, preload)
     os._exit(0)  # noqa: TID251  all children are reaped, and nothing here needs a farewell
 
 
@@ -110,6 +111,7 @@ class ForkServer:
 
     def _fork(self, order: orders.Fork, fds: list[int]) -> Birth | None:
         server = os.getpid()
+        self._oom.refresh()
         try:
             pid = os.fork()
         except OSError as error:
@@ -159,15 +161,15 @@ class ForkServer:
             if info is None:
                 return
             token = self._tokens.pop(info.si_pid, None)
-            if token is not None:
-                _kill_group(info.si_pid)
-            os.waitpid(info.si_pid, 0)
-            if token is None:
-                continue  # an orphan of a slot
-            del self._pids[token]
+            if token is None:  # an orphan of a slot
+                os.waitpid(info.si_pid, 0)
+                continue
+            _kill_group(info.si_pid)
             killed = info.si_code != os.CLD_EXITED
             status = -info.si_status if killed else info.si_status
             oom = status == -signal.SIGKILL and self._oom.has_struck(info.si_pid)
+            os.waitpid(info.si_pid, 0)
+            del self._pids[token]
             self._tell(orders.EXITED, orders.Exited(token, status, oom))
 
     def _tell(self, kind: int, message: object, fds: list[int] | None = None) -> None:

@@ -43,6 +43,7 @@ class SlotHost:
         unwatch: called by `close` with that descriptor.
         name: the pool's, for people.
         sys_path: where slots find modules; None for this process's `sys.path`.
+        preload: modules that every slot imports before it is ready.
         tee: pass what slots print on to this process's stdout and stderr.
     """
 
@@ -54,6 +55,7 @@ class SlotHost:
         unwatch: Callable[[int], None],
         name: str,
         sys_path: Sequence[str] | None = None,
+        preload: Sequence[str] = (),
         tee: bool = True,
     ) -> None:
         self._on_event = on_event
@@ -62,7 +64,7 @@ class SlotHost:
         births = Births(self._forked, self._refused, self._exited)
         path = list(sys.path if sys_path is None else sys_path)
         self._nursery = Nursery(
-            self._system, path, name, births, self._server_lost
+            self._system, path, name, births, self._server_lost, preload
         )  # first: it takes longest
         self._watch = Watch(self._system, self._rung)
         self._nursery.watched_by(self._watch)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
-_MOUNT: Final = Path("/sys/fs/cgroup")
-_ROOTS: Final = (
-    _MOUNT / "memory" / "memory.oom_control",
-    _MOUNT / "memory.events",
-)  # a container sees its own here
+_V1: Final = "/sys/fs/cgroup/memory{}/memory.oom_control"
+_V2: Final = "/sys/fs/cgroup{}/memory.events"
+_ROOTS: Final = (_V1.format(""), _V2.format(""))  # a container sees its own here
 
 
 class OomCounter:
@@ -17,7 +14,7 @@ class OomCounter:
 
     def __init__(self) -> None:
         self._owed = 0
-        self._seen: dict[Path, int] = {}
+        self._seen: dict[str, int] = {}
         self._look([*_counter_files("self"), *_ROOTS])
 
     def refresh(self) -> None:
@@ -37,7 +34,7 @@ class OomCounter:
             return True
         return False
 
-    def _look(self, files: list[Path]) -> int:
+    def _look(self, files: list[str]) -> int:
         """By how much the counters have moved since the last look; a file not seen before counts from 0."""
         moved = 0
         for file in files:
@@ -48,33 +45,35 @@ class OomCounter:
         return moved
 
 
-def _counter_files(pid: str) -> list[Path]:
+def _counter_files(pid: str) -> list[str]:
     """The counters of the memory cgroups that a process is in; the whole machine's when it is in none."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
+        with open(f"/proc/{pid}/cgroup", encoding="utf-8") as groups:
+            lines = groups.read().splitlines()
     except OSError:
         return []
     files = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
-            files += [_MOUNT / "memory" / path.lstrip("/") / "memory.oom_control"]
+            files.append(_V1.format(path.rstrip("/")))
         elif not controllers:
-            files += [_MOUNT / path.lstrip("/") / "memory.events"]
+            files.append(_V2.format(path.rstrip("/")))
     for candidates in (files, _ROOTS):
         readable = [file for file in candidates if _count(file) is not None]
         if readable:
             return readable
-    return [Path("/proc/vmstat")]
+    return ["/proc/vmstat"]
 
 
-def _count(file: Path) -> int | None:
+def _count(file: str) -> int | None:
     """The `oom_kill` line of a counter file."""
     try:
-        text = file.read_text(encoding="utf-8")
+        with open(file, encoding="utf-8") as counters:
+            lines = counters.read().splitlines()
     except OSError:
         return None
-    for line in text.splitlines():
+    for line in lines:
         name, _, value = line.partition(" ")
         if name == "oom_kill":
             return int(value)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ class TimeLimit:
 
     Attributes:
         struck: the limit of the latest `call` was exceeded.
-        is_held_off: inside `held_off()`.
+        is_held_off: between `hold_off` and `let_on`.
     """
 
     def __init__(self) -> None:
@@ -42,14 +41,13 @@ class TimeLimit:
             self._armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    @contextmanager
-    def held_off(self) -> Iterator[None]:
-        """Nothing is raised inside, but at its end: for code that must not be torn in two."""
+    def hold_off(self) -> None:
+        """Nothing is raised until `let_on`: what follows must not be torn in two."""
         self.is_held_off = True
-        try:
-            yield
-        finally:
-            self.is_held_off = False
+
+    def let_on(self) -> None:
+        """Ends `hold_off`; raises TaskTimeout if that was due meanwhile."""
+        self.is_held_off = False
         if self.struck and self._armed:
             self._raise()
 

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from taskmesh.pool import orders
-from taskmesh.pool.channel import Inbound, Outbound, Parcel, pack
+from taskmesh.pool.channel import Inbound, Outbound, pack
 from taskmesh.pool.session import end_session
 from taskmesh.pool.system import System
 
@@ -46,13 +46,20 @@ class ForkServerLink:
         sock: its socket, non-blocking.
     """
 
-    def __init__(self, system: System, sys_path: Sequence[str], name: str, births: Births) -> None:
+    def __init__(
+        self,
+        system: System,
+        sys_path: Sequence[str],
+        name: str,
+        births: Births,
+        preload: Sequence[str] = (),
+    ) -> None:
         self._births = births
         self.up = False
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
-                line = _command(list(sys_path), theirs.fileno(), name)
+                line = _command(list(sys_path), list(preload), theirs.fileno(), name)
                 self._process = subprocess.Popen(
                     line, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
                 )
@@ -69,19 +76,19 @@ class ForkServerLink:
 
     def fork(self, token: int, slot: int, fds: Sequence[int], sent: object) -> None:
         """Orders a slot. `sent` is kept until its descriptors have gone."""
-        self._put(Parcel(pack(orders.FORK, _ENCODE(orders.Fork(token, slot)), len(fds)), fds, sent))
+        self._send(pack(orders.FORK, _ENCODE(orders.Fork(token, slot)), len(fds)), fds, sent)
 
     def kill(self, token: int) -> None:
         """Orders a slot's death."""
-        self._put(Parcel(pack(orders.KILL, _ENCODE(orders.Kill(token)))))
+        self._send(pack(orders.KILL, _ENCODE(orders.Kill(token))))
 
     def end(self) -> None:
         """Orders the fork server to kill every slot and to end."""
-        self._put(Parcel(pack(orders.END)))
+        self._send(pack(orders.END))
 
-    def _put(self, parcel: Parcel) -> None:
+    def _send(self, data: bytes, fds: Sequence[int] = (), keep: object = None) -> None:
         with contextlib.suppress(OSError):  # its death is told by `handle` or by the socket's end
-            self._outbound.put(parcel)
+            self._outbound.send(data, fds, keep)
 
     @property
     def wants_write(self) -> bool:
@@ -149,11 +156,11 @@ class ForkServerLink:
         self._process.returncode = 0  # it is not this process's child
 
 
-def _command(sys_path: list[str], control: int, name: str) -> list[str]:
+def _command(sys_path: list[str], preload: list[str], control: int, name: str) -> list[str]:
     """The command line of a fork server: our own interpreter and its options; `name` is for `ps`."""
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = (
         f"__import__('sys').path[:] = {sys_path!r}; "
-        f"__import__({_SERVER!r}, fromlist=['main']).main({control}, {os.getpid()})"
+        f"__import__({_SERVER!r}, fromlist=['main']).main({control}, {os.getpid()}, {preload!r})"
     )
     return [sys.executable, *options, "-c", code, f"taskmesh:{name}"]

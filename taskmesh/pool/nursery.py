@@ -30,9 +30,11 @@ class Nursery:
         name: str,
         births: Births,
         lost: Callable[[str], None],
+        preload: Sequence[str] = (),
     ) -> None:
         self._system = system
         self._sys_path = sys_path
+        self._preload = preload
         self._name = name
         self._births = births
         self._lost = lost
@@ -78,7 +80,9 @@ class Nursery:
 
     def _spawn(self) -> None:
         try:
-            self._link = ForkServerLink(self._system, self._sys_path, self._name, self._births)
+            self._link = ForkServerLink(
+                self._system, self._sys_path, self._name, self._births, self._preload
+            )
         except OSError as error:
             self._failed(f"the fork server could not be started: {error}")
 

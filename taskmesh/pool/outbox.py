@@ -14,10 +14,9 @@ in order (x86) needs no more; elsewhere each record has a checksum.
 from __future__ import annotations
 
 import mmap
-import platform
+import os
 import time
 import zlib
-from dataclasses import dataclass
 from typing import Final
 
 from taskmesh.pool.orders import OUTBOX_SIZE
@@ -40,17 +39,19 @@ ROOM: Final = OUTBOX_SIZE - DATA
 """Bytes for records."""
 
 _EPOCHS: Final = 1 << 31
-KEEPS_STORE_ORDER: Final = platform.machine().lower() in {"x86_64", "amd64", "i686", "i386"}
+KEEPS_STORE_ORDER: Final = os.uname().machine.lower() in {"x86_64", "amd64", "i686", "i386"}
 
 
-@dataclass(slots=True)
 class Record:
-    """One unsent result: `ended` is the slot's monotonic clock."""
+    """One unsent result; `ended` is the slot's clock."""
 
-    serial: int
-    flags: int
-    data: bytes
-    ended: float
+    __slots__ = ("data", "ended", "flags", "serial")
+
+    def __init__(self, serial: int, flags: int, data: bytes, ended: float) -> None:
+        self.serial = serial
+        self.flags = flags
+        self.data = data
+        self.ended = ended
 
 
 class OutboxWriter:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import selectors
 import tempfile
-from pathlib import Path
 
 from taskmesh.pool.system import READ, WRITE
 
@@ -89,9 +88,9 @@ class Portable:
 
     def memory(self, size: int) -> int:
         """An unlinked temporary file, in memory where /dev/shm is."""
-        folder = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108
+        folder = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108
         fd, path = tempfile.mkstemp(prefix="taskmesh-", dir=folder)
-        Path(path).unlink()
+        os.unlink(path)
         os.ftruncate(fd, size)
         return fd
 

@@ -103,8 +103,11 @@ class Report:
         self._first = self.next
         if self._done or self._failed:
             message = SlotResults(self._done, self._failed, now, self._idle)
-            with self._limit.held_off():
+            self._limit.hold_off()
+            try:
                 self._link.send(orders.RESULTS, message)
+            finally:
+                self._limit.let_on()
             self._done, self._failed, self._idle = [], [], 0.0
             now = self._began = time.monotonic()
             self.outbox.reset(self.next, now)
@@ -126,8 +129,11 @@ class Report:
         now = time.monotonic()
         if now >= self._progress_due or (total and done >= total):
             self._progress_due = now + _PROGRESS_EVERY
-            with self._limit.held_off():
+            self._limit.hold_off()
+            try:
                 self._link.send(orders.PROGRESS, SlotProgress(serial, done, total))
+            finally:
+                self._limit.let_on()
 
     def disown(self) -> None:
         """In a child that a task has forked: nothing can be reported any more."""

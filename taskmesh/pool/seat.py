@@ -6,13 +6,14 @@ import contextlib
 import os
 import socket
 from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 
 from taskmesh.core.events import SlotFinished, SlotReady, SlotReported
 from taskmesh.errors import ProtocolError, RemoteProtocolError
 from taskmesh.pool import orders
-from taskmesh.pool.channel import Inbound, Outbound, Parcel, pack
+from taskmesh.pool.channel import Inbound, Outbound, pack
 from taskmesh.pool.orders import OUTBOX_SIZE
 from taskmesh.pool.outbox import BREAK, FAILURE, OutboxReader, Record, clock
 from taskmesh.pool.output import OutputTail
@@ -120,18 +121,18 @@ class Seat:
             except OSError:
                 return True
             self._backlog.popleft()
-            self._put(Parcel(pack(orders.TASKS, body, len(fds)), fds, handed))
+            self._send(pack(orders.TASKS, body, len(fds)), fds, handed)
         return False
 
     def stop(self) -> None:
         """Tells the slot to end when it has done what it was given."""
-        self._put(Parcel(pack(orders.STOP)))
+        self._send(pack(orders.STOP))
 
-    def _put(self, parcel: Parcel) -> None:
+    def _send(self, data: bytes, fds: Sequence[int] = (), keep: object = None) -> None:
         if self._broken:
             return
         try:
-            self._outbound.put(parcel)
+            self._outbound.send(data, fds, keep)
         except OSError:  # the slot is gone: its exit will be told, and the tickets say what was not started
             self._broken = True
 

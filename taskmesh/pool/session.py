@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from pathlib import Path
 from typing import Final
 
 _ROUNDS: Final = 5
@@ -14,15 +13,15 @@ _ROUNDS: Final = 5
 def members(session: int) -> list[int]:
     """The live processes of a session other than its leader; none where there is no /proc."""
     found = []
-    proc = Path("/proc")
     try:
-        names = os.listdir(proc)
+        names = os.listdir("/proc")
     except OSError:
         return []
     for name in names:
         if name.isdigit() and int(name) != session:
             try:
-                fields = (proc / name / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as stat:
+                    fields = stat.read().rpartition(")")[2].split()
             except OSError:
                 continue
             if int(fields[3]) == session and fields[0] not in "ZX":

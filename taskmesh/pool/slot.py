@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import faulthandler
 import fcntl
+import importlib
 import io
 import os
 import signal
@@ -14,7 +15,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -83,8 +83,8 @@ class SlotLink:
         self._sock.close()
 
 
-def run_slot(birth: Birth) -> None:
-    """Runs tasks until the supervisor says stop or is gone."""
+def run_slot(birth: Birth, preload: Sequence[str] = ()) -> None:
+    """Runs tasks until the supervisor says stop or is gone; imports the modules of `preload` first."""
     _settle(birth)
     sock, tickets = _out_of_reach(birth.sock), _out_of_reach(birth.tickets)
     link = SlotLink(sock)
@@ -94,6 +94,8 @@ def run_slot(birth: Birth) -> None:
     os.register_at_fork(after_in_child=executor.disown)
     signal.signal(signal.SIGINT, executor.interrupted)
     try:
+        for module in preload:
+            importlib.import_module(module)
         link.hello()
         _serve(link, executor)
     except BaseException:  # noqa: BLE001  whatever it is, this process ends here
@@ -127,9 +129,13 @@ def _settle(birth: Birth) -> None:
     sys.stderr = _text(2)
     faulthandler.enable(2)
     birth.system.name_process(f"slot-{birth.slot}")
-    with contextlib.suppress(OSError, ValueError):
-        score = Path("/proc/self/oom_score_adj")  # rather a slot than the supervisor
-        score.write_text(str(min(1000, int(score.read_text()) + _OOM_SCORE)))
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open("/proc/self/oom_score_adj", "r+", encoding="ascii") as score,
+    ):  # rather a slot than its supervisor
+        adjusted = min(1000, int(score.read()) + _OOM_SCORE)
+        score.seek(0)
+        score.write(str(adjusted))
 
 
 def _text(fd: int) -> io.TextIOWrapper:

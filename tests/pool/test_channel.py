@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from taskmesh.errors import RemoteProtocolError
-from taskmesh.pool.channel import Inbound, Outbound, Parcel, pack, send_all
+from taskmesh.pool.channel import Inbound, Outbound, pack, send_all
 from taskmesh.pool.orders import HEADER
 
 
@@ -36,7 +36,7 @@ def test_frames_come_out_as_they_went_in(pair):
     outbound, inbound = Outbound(left), Inbound(right)
 
     for kind, body in frames:
-        outbound.put(Parcel(pack(kind, body)))
+        outbound.send(pack(kind, body))
     found = all_frames(inbound)
     while not outbound.flush():
         found += all_frames(inbound)
@@ -50,8 +50,8 @@ def test_frame_larger_than_any_buffer(pair):
     outbound, inbound = Outbound(left), Inbound(right)
     body = os.urandom(5_000_000)
 
-    outbound.put(Parcel(pack(7, body)))
-    outbound.put(Parcel(pack(8, b"after")))
+    outbound.send(pack(7, body))
+    outbound.send(pack(8, b"after"))
     found = all_frames(inbound)
     while outbound.queue:
         outbound.flush()
@@ -80,9 +80,9 @@ def test_descriptors_arrive_with_their_frame(pair, count):
     outbound, inbound = Outbound(left), Inbound(right)
     reader, writer = os.pipe()
     try:
-        outbound.put(Parcel(pack(1, b"before")))
-        outbound.put(Parcel(pack(2, b"with them", count), [writer] * count))
-        outbound.put(Parcel(pack(3, b"after")))
+        outbound.send(pack(1, b"before"))
+        outbound.send(pack(2, b"with them", count), [writer] * count)
+        outbound.send(pack(3, b"after"))
         found = all_frames(inbound)
     finally:
         os.close(writer)
@@ -128,7 +128,7 @@ def test_full_socket_does_not_block(pair):
     outbound = Outbound(left)
 
     for _ in range(100):
-        outbound.put(Parcel(pack(1, b"x" * 50_000)))
+        outbound.send(pack(1, b"x" * 50_000))
 
     assert not outbound.flush()
     assert outbound.queue
@@ -141,4 +141,4 @@ def test_closed_end_is_told(pair):
 
     assert not inbound.receive()
     with pytest.raises(OSError, match="Broken pipe"):
-        outbound.put(Parcel(pack(1, b"x")))
+        outbound.send(pack(1, b"x"))
