@@ -81,7 +81,9 @@ class TaskOptions:
             self.key,
             "text, or a function of the task's arguments that returns text",
         )
-        _expect(all(isinstance(tag, str) for tag in self.tags), "tags", self.tags, "a list of tags")
+        tags = self.tags
+        is_list = isinstance(tags, tuple) and all(isinstance(tag, str) for tag in tags)
+        _expect(is_list, "tags", tags, "a list of tags")
         _expect(
             self.on_client_loss in {"run", "cancel"},
             "on_client_loss",

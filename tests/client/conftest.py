@@ -1,0 +1,59 @@
+"""Meshes over the inline port: real pending table, real payloads, no processes."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import taskmesh.client.session as session_module
+from taskmesh.mesh import Mesh
+from tests.client.inline_port import InlinePort
+
+
+class Opened:
+    """Ports in the order they were opened."""
+
+    def __init__(self) -> None:
+        self.ports: list[InlinePort] = []
+
+    def __call__(self, sink: object, config: object) -> InlinePort:
+        port = InlinePort(sink, config)  # type: ignore[arg-type]
+        self.ports.append(port)
+        return port
+
+    @property
+    def last(self) -> InlinePort:
+        return self.ports[-1]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """Makes every mesh of the test open an inline port."""
+    ports = Opened()
+    monkeypatch.setattr(session_module, "open_port", ports)
+    return ports
+
+
+@pytest.fixture
+def make_mesh(opened: Opened) -> Iterator[Callable[..., Mesh]]:
+    """Makes meshes that the test need not close."""
+    meshes: list[Mesh] = []
+
+    def make(**settings: object) -> Mesh:
+        mesh = Mesh(workers=2, config={}, **settings)
+        meshes.append(mesh)
+        mesh.__enter__()
+        return mesh
+
+    yield make
+    for mesh in reversed(meshes):
+        mesh.close(cancel=True)
+
+
+@pytest.fixture
+def mesh(make_mesh: Callable[..., Mesh]) -> Mesh:
+    return make_mesh()
+
+
+@pytest.fixture
+def port(mesh: Mesh, opened: Opened) -> InlinePort:
+    return opened.last

@@ -1,0 +1,151 @@
+"""A true fake of a SubmitPort: its thread drains the sink, runs the tasks and resolves with real bytes."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from taskmesh.config import Config
+from taskmesh.ports import OutcomeSink
+from taskmesh.wire.code import load_function
+from taskmesh.wire.exceptions import dumps_exception
+from taskmesh.wire.messages import CHUNK, DoneRun, Failed, Progress, Run, SlotFailure, Spec
+from taskmesh.wire.payload import dumps, dumps_chunk_result, loads, loads_chunk
+
+WORKER = "inline/0"
+
+
+class InlinePort:
+    """Runs tasks in submission order, one batch for each turn of its thread.
+
+    Attributes:
+        gate: clear it and nothing runs (tasks are still drained and accepted).
+        accepting: whether the hub confirms tasks. crashes: arguments whose task kills its worker.
+        ran: arguments in the order in which they ran. runs, cancelled: what the client sent.
+    """
+
+    def __init__(self, sink: OutcomeSink, config: Config) -> None:
+        self.client = 0x1234
+        self.sleeping = False
+        self.gate = threading.Event()
+        self.gate.set()
+        self.accepting = True
+        self.crashes: Callable[[tuple[object, ...]], bool] = lambda args: False
+        self.ran: list[tuple[object, ...]] = []
+        self.runs: list[Run] = []
+        self.cancelled: list[int] = []
+        self.closed_with: list[bool] = []
+        self.was_forked = False
+        self.max_batch = 1000
+        self._sink = sink
+        self._config = config
+        self._specs: dict[int, Spec] = {}
+        self._todo: deque[Run] = deque()
+        self._bell = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="taskmesh-inline", daemon=True)
+
+    def start(self, timeout: float) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._bell.set()
+
+    def cancel(self, seqs: Sequence[int]) -> None:
+        self.cancelled += seqs
+
+    def query(self, what: str, argument: str = "", limit: int = 100, timeout: float = 5.0) -> object:
+        if what == "tasks":
+            return []
+        return {"what": what, "argument": argument, "limit": limit}
+
+    def command(self, verb: str, target: str, timeout: float = 5.0) -> object:
+        return None
+
+    def close(self, *, cancel: bool, timeout: float) -> None:
+        self.closed_with.append(cancel)
+        self._closing = True
+        self.gate.set()
+        self._bell.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def forked(self) -> None:
+        self.was_forked = True
+
+    def release(self) -> None:
+        """Lets everything run."""
+        self.gate.set()
+        self._bell.set()
+
+    def _work(self) -> None:
+        while not self._closing:
+            self.sleeping = True
+            if not self._sink.queued and not (self._todo and self.gate.is_set()):
+                self._bell.wait(1.0)
+            self.sleeping = False
+            self._bell.clear()
+            self._take()
+            if self.gate.is_set() and self._todo:
+                self._run_some()
+
+    def _take(self) -> None:
+        specs, runs = self._sink.drain()
+        self._specs.update(specs)
+        self._todo += runs
+        self.runs += [Run(run.spec, run.group, run.seqs, [], run.key, run.again) for run in runs]
+        if self.accepting:
+            self._sink.accepted([seq for run in runs for seq in run.seqs])
+
+    def _run_some(self) -> None:
+        done: list[DoneRun] = []
+        failed: list[Failed] = []
+        budget = self.max_batch
+        while self._todo and budget > 0 and not self._closing:
+            run = self._todo.popleft()
+            budget -= len(run.seqs)
+            spec = self._specs[run.spec]
+            for seq, payload in zip(run.seqs, run.payloads, strict=True):
+                started = time.perf_counter()
+                outcome = self._outcome(spec, seq, payload)
+                if isinstance(outcome, Failed):
+                    failed.append(outcome)
+                else:
+                    elapsed = time.perf_counter() - started
+                    done.append(DoneRun(run.spec, self.client, 1, WORKER, [seq], [outcome], elapsed))
+        self._sink.resolve(done, failed)
+
+    def _outcome(self, spec: Spec, seq: int, payload: bytes) -> object:
+        fn = load_function(spec.function)
+        if spec.kind == CHUNK:
+            items = loads_chunk(payload)
+            if any(isinstance(args, tuple) and self.crashes(args) for args in items):
+                return Failed(self.client, seq, 1, "crash", worker=WORKER, history=["attempt 1: crash"])
+            return self._chunk(fn, items, spec.name)
+        args, kwargs = loads(payload)
+        if self.crashes(args):
+            return Failed(self.client, seq, 3, "crash", worker=WORKER, history=["attempt 3: crash"])
+        self.ran.append(args)
+        try:
+            return dumps(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001
+            return Failed(self.client, seq, 1, "exception", *dumps_exception(error), worker=WORKER)
+
+    def _chunk(self, fn: Callable[..., object], items: list[object], name: str) -> object:
+        values: list[object] = []
+        failures: dict[int, SlotFailure] = {}
+        for index, args in enumerate(items):
+            try:
+                if not isinstance(args, tuple):
+                    raise args  # type: ignore[misc]  # an argument that could not be pickled or rebuilt
+                self.ran.append(args)
+                values.append(fn(*args))
+            except Exception as error:  # noqa: BLE001
+                values.append(None)
+                failures[index] = SlotFailure(index, "exception", *dumps_exception(error))
+        return dumps_chunk_result(values, failures, where=name)
+
+
+def progress(seq: int, done: float, total: float) -> Progress:
+    """News of a running task."""
+    return Progress(0x1234, seq, 1, done, total, WORKER)

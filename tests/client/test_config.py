@@ -1,0 +1,144 @@
+"""Settings: what goes before what, and errors that name the cure."""
+
+import re
+
+import pytest
+
+from taskmesh.config import Config, PoolConfig, load
+from taskmesh.errors import ConfigError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "inner").mkdir()
+    return tmp_path
+
+
+def test_defaults_stand_where_nothing_is_said(folder):
+    config = load(environ={}, directory=folder)
+
+    assert config == Config()
+    assert config.client.max_pending == 2_000_000
+    assert (config.hub.lease, config.hub.beat, config.hub.crash_limit) == (10.0, 1.0, 3)
+    assert (config.pool.grace, config.pool.max_payload) == (30.0, 256 << 20)
+    assert config.pool.slots >= 1
+
+
+def test_file_goes_before_defaults_environment_before_file_arguments_before_all(folder):
+    (folder / "taskmesh.toml").write_text("[hub]\nlease = 2\nbeat = 0.5\ncrash_limit = 5\n")
+
+    config = load(
+        None,
+        {"lease": 4},
+        environ={"TASKMESH_HUB__LEASE": "3", "TASKMESH_HUB__BEAT": "0.25"},
+        directory=folder / "inner",
+    )
+
+    assert (config.hub.lease, config.hub.beat, config.hub.crash_limit) == (4.0, 0.25, 5)
+
+
+def test_innermost_file_counts_and_taskmesh_toml_goes_before_pyproject(folder):
+    (folder / "taskmesh.toml").write_text("[hub]\nlease = 1\n")
+    (folder / "inner" / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
+    assert load(environ={}, directory=folder / "inner").hub.lease == 1
+
+    (folder / "inner" / "pyproject.toml").write_text("[tool.taskmesh.hub]\nlease = 2\n")
+    assert load(environ={}, directory=folder / "inner").hub.lease == 2
+
+    (folder / "inner" / "taskmesh.toml").write_text("[hub]\nlease = 3\n")
+    assert load(environ={}, directory=folder / "inner").hub.lease == 3
+
+
+def test_given_file_is_the_only_one_read(folder):
+    (folder / "taskmesh.toml").write_text("[hub]\nlease = 1\n")
+    other = folder / "other.toml"
+    other.write_text("[pool]\nqueues = ['a', 'b']\n")
+
+    config = load(other, environ={}, directory=folder)
+
+    assert (config.hub.lease, config.pool.queues) == (10.0, ("a", "b"))
+
+
+def test_finished_config_is_changed_by_arguments_alone(folder):
+    config = load(
+        Config(pool=PoolConfig(concurrency=3)),
+        {"grace": 1},
+        environ={"TASKMESH_GRACE": "x"},
+        directory=folder,
+    )
+
+    assert (config.pool.concurrency, config.pool.grace) == (3, 1.0)
+
+
+def test_address_in_the_environment_is_the_meshs():
+    config = load({}, environ={"TASKMESH_ADDRESS": "tcp://127.0.0.1:5550, tcp://127.0.0.1:6550"})
+
+    assert config.mesh.address == ("tcp://127.0.0.1:5550", "tcp://127.0.0.1:6550")
+
+
+def test_sizes_and_lists_are_read_as_people_write_them():
+    config = load({"pool": {"max_payload": "64MiB"}}, {"queues": "a, b,"}, environ={})
+
+    assert (config.pool.max_payload, config.pool.queues) == (64 << 20, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "environ", "words"),
+    [
+        ({"hub": {"leas": 1}}, {}, {}, ["config", "'leas'", "[hub]", "did you mean 'lease'?"]),
+        ({"hubs": {}}, {}, {}, ["unknown section [hubs]", "did you mean 'hub'?"]),
+        ({"zzz": {}}, {}, {}, ["known are client, hub, mesh, pool"]),
+        ({"hub": 3}, {}, {}, ["hub has to be a section: [hub]"]),
+        ({"hub": {"lease": "soon"}}, {}, {}, ["hub.lease has to be seconds, more than 0, not 'soon'"]),
+        ({"hub": {"lease": 0}}, {}, {}, ["hub.lease has to be seconds, more than 0, not 0"]),
+        ({"hub": {"lease": True}}, {}, {}, ["not True"]),
+        ({"hub": {"lease": float("inf")}}, {}, {}, ["not inf"]),
+        ({"hub": {"crash_limit": 1.5}}, {}, {}, ["a whole number, at least 1, not 1.5"]),
+        ({"pool": {"queues": [1]}}, {}, {}, ["a list of queue names"]),
+        ({"pool": {"concurrency": "four"}}, {}, {}, ["a whole number of slots"]),
+        ({}, {"hub": "proces"}, {}, ["argument hub", "'thread' or 'process'"]),
+        ({}, {"max_bytes": 1}, {}, ["client__max_bytes or hub__max_bytes"]),
+        ({}, {"lese": 1}, {}, ["argument lese: unknown key; did you mean 'lease'?"]),
+        ({}, {}, {"TASKMESH_HUB__LEES": "1"}, ["TASKMESH_HUB__LEES", "did you mean 'lease'?"]),
+        ({}, {}, {"TASKMESH_HUBB__LEASE": "1"}, ["TASKMESH_HUBB__LEASE", "did you mean 'hub'?"]),
+        ({}, {}, {"TASKMESH_ADRESS": "x"}, ["TASKMESH_ADRESS", "did you mean 'address'?"]),
+    ],
+)
+def test_bad_setting_is_named_with_the_cure(source, overrides, environ, words):
+    with pytest.raises(ConfigError) as caught:
+        load(source, overrides, environ=environ)
+
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_all_problems_are_told_at_once_with_the_files_name(folder):
+    file = folder / "taskmesh.toml"
+    file.write_text("[hub]\nleas = 1\nbeat = 'x'\n[pol]\n")
+
+    with pytest.raises(ConfigError) as caught:
+        load(environ={}, directory=folder)
+
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith(str(file)) for line in lines)
+
+
+@pytest.mark.parametrize("content", [b"[hub\n", b"\xff\xfe"])
+def test_file_that_is_no_toml_is_named(folder, content):
+    file = folder / "taskmesh.toml"
+    file.write_bytes(content)
+
+    with pytest.raises(ConfigError, match=re.escape("taskmesh.toml")):
+        load(environ={}, directory=folder)
+
+
+def test_variables_that_kubernetes_sets_for_a_service_of_our_name_are_left_alone():
+    environ = {
+        "TASKMESH_SERVICE_HOST": "10.0.0.1",
+        "TASKMESH_PORT": "tcp://10.0.0.1:5550",
+        "TASKMESH_PORT_5550_TCP_ADDR": "10.0.0.1",
+        "TASKMESH_OS": "portable",
+    }
+
+    assert load({}, environ=environ) == Config()

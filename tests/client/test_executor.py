@@ -1,0 +1,146 @@
+"""MeshExecutor behaves as concurrent.futures.Executor says."""
+
+import asyncio
+import concurrent.futures
+import threading
+
+import pytest
+
+from taskmesh import Mesh, MeshExecutor, task
+from tests.waiting import wait_until
+
+WAIT_S = 10
+
+
+def double(number):
+    return 2 * number
+
+
+def add(a, b):
+    return a + b
+
+
+def test_executor_is_one_and_closes_its_own_mesh(opened):
+    with MeshExecutor(max_workers=3) as executor:
+        assert isinstance(executor, concurrent.futures.Executor)
+        assert executor.submit(add, 1, b=2).result(WAIT_S) == 3
+        assert list(executor.map(add, [1, 2], [3, 4])) == [4, 6]
+
+    assert opened.last._config.pool.concurrency == 3
+    assert opened.last.closed_with == [False]
+
+
+def test_executor_of_a_mesh_leaves_it_open(mesh, port):
+    with mesh.executor(queue="slow") as executor:
+        assert executor.submit(double, 1).result(WAIT_S) == 2
+
+    assert port._specs[port.runs[-1].spec].queue == "slow"
+    assert port.closed_with == []
+    assert mesh.submit(double, 2).result(WAIT_S) == 4
+
+
+def test_executor_after_shutdown_takes_nothing(mesh):
+    executor = mesh.executor()
+    executor.shutdown()
+    executor.shutdown()
+
+    for call in (lambda: executor.submit(double, 1), lambda: executor.map(double, [1])):
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            call()
+
+
+def test_shutdown_waits_for_everything_submitted(mesh, port):
+    port.gate.clear()
+    executor = mesh.executor()
+    futures = [executor.submit(double, i) for i in range(10)]
+    executor.map(double, range(3000), chunksize="auto")
+    threading.Timer(0.02, port.release).start()
+
+    executor.shutdown()
+
+    assert all(future.done() for future in futures)
+    assert len(port.ran) == 3010
+
+
+def test_shutdown_without_wait_returns_at_once_and_closes_its_own_mesh_later(opened):
+    executor = MeshExecutor(1)
+    future = executor.submit(double, 1)
+    opened.last.gate.clear()
+    futures = [executor.submit(double, i) for i in range(10)]
+
+    executor.shutdown(wait=False)
+    opened.last.release()
+
+    assert [f.result(WAIT_S) for f in (future, *futures)] == [2, *(2 * i for i in range(10))]
+    wait_until(lambda: opened.last.closed_with == [False])
+
+
+def test_shutdown_can_cancel_what_has_not_started(mesh, port, monkeypatch):
+    port.gate.clear()
+    executor = mesh.executor()
+    futures = [executor.submit(double, i) for i in range(4)]
+    started = futures[0].task_id
+    answer = {"sent": [{"task": started}], "running": []}
+    monkeypatch.setattr(port, "query", lambda what, argument="", limit=0, timeout=0: answer[argument])
+
+    executor.shutdown(wait=False, cancel_futures=True)
+
+    assert [future.cancelled() for future in futures] == [False, True, True, True]
+
+
+def test_executor_forgets_futures_that_have_ended(mesh):
+    executor = mesh.executor()
+
+    for i in range(5000):
+        executor.submit(double, i).result(WAIT_S)
+
+    assert len(executor._futures) <= 1024
+    executor.shutdown()
+
+
+def test_executor_map_with_a_buffer_counts_chunks(mesh):
+    drawn = []
+
+    def numbers():
+        for number in range(100):
+            drawn.append(number)
+            yield number
+
+    results = mesh.executor().map(double, numbers(), chunksize=5, buffersize=2)
+
+    assert len(drawn) == 10
+    assert list(results) == [2 * i for i in range(100)]
+
+
+def test_executor_works_in_an_event_loop(mesh):
+    async def main():
+        loop = asyncio.get_running_loop()
+        executor = mesh.executor()
+        return await asyncio.gather(*(loop.run_in_executor(executor, double, i) for i in range(50)))
+
+    assert asyncio.run(main()) == [2 * i for i in range(50)]
+
+
+def test_executor_takes_tasks(mesh, port):
+    slow = task(queue="slow")(double)
+
+    assert mesh.executor().submit(slow, 4).result(WAIT_S) == 8
+    assert port._specs[port.runs[-1].spec].queue == "slow"
+
+
+def test_executor_refuses_what_makes_no_sense(mesh):
+    with pytest.raises(ValueError, match="greater than 0"):
+        MeshExecutor(0)
+    with pytest.raises(ValueError, match="of the executor's own"):
+        MeshExecutor(2, mesh=mesh)
+
+
+def test_executor_alone_is_embedded_whatever_the_environment_says(opened, monkeypatch):
+    monkeypatch.setenv("TASKMESH_ADDRESS", "tcp://127.0.0.1:5550")
+
+    with MeshExecutor(1) as executor:
+        executor.submit(double, 1).result(WAIT_S)
+    with Mesh() as mesh:
+        mesh.submit(double, 1).result(WAIT_S)
+
+    assert [port._config.mesh.address for port in opened.ports] == [(), ("tcp://127.0.0.1:5550",)]

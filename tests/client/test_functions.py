@@ -1,0 +1,171 @@
+"""The table of functions: a dict hit for functions by reference, a fresh look for those by value."""
+
+import functools
+import gc
+
+import pytest
+
+from taskmesh import Retry, task
+from taskmesh.client.functions import FunctionTable
+from taskmesh.errors import ConfigError
+from taskmesh.wire.code import FunctionCodec, load_function
+from taskmesh.wire.messages import CALL, CHUNK
+from taskmesh.wire.spec_number import spec_number
+
+TABLE = object()
+
+
+def add(a, b):
+    return a + b
+
+
+@task(name="sum", queue="slow", priority=3, retries=Retry(max=2, on=(OSError,)), timeout=1, tags=("gpu",))
+def decorated(a, b):
+    return a + b
+
+
+def make_table(**changes):
+    return FunctionTable(TABLE, FunctionCodec(), changes)
+
+
+def test_function_by_reference_is_ready_after_its_first_call():
+    functions = make_table()
+
+    batch = functions.batch(add, (1, 2), {})
+
+    assert functions.ready[id(add)] is batch
+    assert functions.batch(add, (3, 4), {}) is batch
+    assert batch.spec.name == f"{__name__}.add"
+    assert batch.number == spec_number(batch.spec)
+    assert load_function(batch.spec.function) is add
+
+
+def test_task_brings_its_options_and_the_table_overrides_them():
+    spec = make_table(queue="fast").batch(decorated, (), {}).spec
+
+    assert (spec.name, spec.queue, spec.priority, spec.timeout, spec.tags) == (
+        "sum",
+        "fast",
+        3,
+        1.0,
+        ("gpu",),
+    )
+    assert (spec.max_retries, spec.kind, spec.acks) == (2, CALL, "late")
+    assert spec.retry_filter
+    assert load_function(spec.function)(2, 3) == 5
+    assert make_table().batch(decorated, (), {}).spec.queue == "slow"
+
+
+def test_chunks_have_a_spec_of_their_own():
+    form = make_table().form(add)
+
+    chunk = form.chunked(7)
+
+    assert (chunk.spec.kind, chunk.group) == (CHUNK, 7)
+    assert chunk.number != form.call.number
+    assert form.chunked(8).spec is chunk.spec
+    assert form.grouped(9).number == form.call.number
+
+
+def test_function_by_value_that_has_changed_gets_another_form():
+    functions = make_table()
+    cell = [1]
+
+    def nested():
+        return cell[0]
+
+    first = functions.batch(nested, (), {})
+    again = functions.batch(nested, (), {})
+    cell = [2]
+    changed = functions.batch(nested, (), {})
+
+    assert again is first
+    assert id(nested) not in functions.ready
+    assert changed.spec.function != first.spec.function
+    assert load_function(changed.spec.function)() == 2
+
+
+def test_lambdas_made_anew_are_forgotten_with_their_functions():
+    functions = make_table()
+
+    for number in range(50):
+        functions.batch(lambda number=number: number, (), {})
+    gc.collect()
+
+    assert len(functions._entries) <= 1
+    assert len(functions._forms) <= 256
+
+
+def test_forgotten_function_leaves_no_batch_for_another_with_its_id():
+    functions = make_table()
+    namespace = {"__name__": __name__}
+    exec("def once(): return 1", namespace)  # noqa: S102
+    once = namespace.pop("once")
+    functions.ready[id(once)] = None
+    functions.batch(once, (), {})
+    key = id(once)
+
+    del once
+    gc.collect()
+
+    assert key not in functions.ready
+    assert key not in functions._entries
+
+
+class Counter:
+    def __init__(self, start):
+        self.start = start
+
+    def add(self, number):
+        return self.start + number
+
+    def __call__(self, number):
+        return self.start - number
+
+
+def test_bound_method_and_object_travel_as_they_are_now():
+    functions = make_table()
+    counter = Counter(10)
+    first = functions.batch(counter.add, (), {}).spec
+    counter.start = 20
+    second = functions.batch(counter.add, (), {}).spec
+    called = functions.batch(counter, (), {}).spec
+    counter.start = 30
+    called_again = functions.batch(counter, (), {}).spec
+
+    assert [load_function(spec.function)(1) for spec in (first, second, called, called_again)] == [
+        11,
+        21,
+        19,
+        29,
+    ]
+    assert called.name == f"{__name__}.Counter"
+
+
+def test_partial_is_named_after_its_function():
+    spec = make_table().batch(functools.partial(add, 1), (), {}).spec
+
+    assert spec.name == f"{__name__}.add"
+    assert load_function(spec.function)(2) == 3
+
+
+def test_key_makes_a_batch_of_its_own():
+    functions = make_table(key=lambda a, b: f"{a}+{b}")
+
+    first, second = functions.batch(add, (1, 2), {}), functions.batch(add, (1,), {"b": 3})
+
+    assert (first.key, second.key) == ("1+2", "1+3")
+    assert first is not second
+    assert first.number == second.number
+    assert id(add) not in functions.ready
+    assert make_table(key="same").batch(add, (), {}).key == "same"
+
+
+def test_key_that_is_no_text_is_refused():
+    with pytest.raises(ConfigError, match="key= has to give text, not 3"):
+        make_table(key=lambda a, b: a + b).batch(add, (1, 2), {})
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TypeError, match="not of 'add'"):
+        make_table().batch("add", (), {})

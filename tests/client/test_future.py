@@ -1,0 +1,474 @@
+"""TaskFuture is a concurrent.futures.Future, can be awaited, and rebuilds its result once, in the caller."""
+
+import asyncio
+import concurrent.futures
+import pickle
+import threading
+from concurrent.futures import CancelledError, Future, InvalidStateError
+
+import pytest
+
+from taskmesh.errors import SerializationError
+from taskmesh.future import TaskFuture
+from taskmesh.outcome import TaskState
+from tests.client.inline_port import WORKER, progress
+from tests.waiting import wait_until
+
+WAIT_S = 10
+
+
+def double(number):
+    return 2 * number
+
+
+def fail(text):
+    raise ValueError(text)
+
+
+class Slow:
+    """Rebuilding it waits for `allowed`; `rebuilt` counts."""
+
+    allowed = threading.Event()
+    rebuilt = []  # noqa: RUF012
+
+    def __reduce__(self):
+        return Slow._rebuild, ()
+
+    @staticmethod
+    def _rebuild():
+        Slow.rebuilt.append(threading.get_ident())
+        Slow.allowed.wait(WAIT_S)
+        return Slow()
+
+
+def make_slow():
+    return Slow()
+
+
+@pytest.fixture
+def slow():
+    Slow.allowed.clear()
+    Slow.rebuilt.clear()
+    yield Slow
+    Slow.allowed.set()
+
+
+class Stubborn:
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def make_stubborn():
+    return Stubborn()
+
+
+# --- results
+
+
+def test_result_is_the_tasks_value(mesh):
+    future = mesh.submit(double, 21)
+
+    assert future.result(WAIT_S) == 42
+    assert future.exception() is None
+    assert future.done()
+    assert not future.cancelled()
+    assert not future.running()
+
+
+def test_result_raises_the_tasks_exception_with_notes_and_remote_traceback(mesh):
+    future = mesh.submit(fail, "no")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        future.result(WAIT_S)
+
+    assert future.exception() is caught.value
+    notes = "\n".join(caught.value.__notes__)
+    assert future.task_id in notes
+    assert WORKER in notes
+    assert "attempt 1" in notes
+    assert "in fail" in future.traceback_text
+
+
+def test_result_times_out_and_then_comes(mesh, port):
+    port.gate.clear()
+    future = mesh.submit(double, 1)
+
+    with pytest.raises(TimeoutError, match="not done within"):
+        future.result(timeout=0.01)
+    assert not future.done()
+
+    port.release()
+    assert future.result(WAIT_S) == 2
+
+
+def test_result_of_a_value_that_cannot_be_rebuilt_is_a_serialization_error(mesh):
+    future = mesh.submit(make_stubborn)
+
+    with pytest.raises(SerializationError, match="result") as caught:
+        future.result(WAIT_S)
+
+    assert future.task_id in caught.value.__notes__[-1]
+    assert isinstance(future.exception(), SerializationError)
+
+
+def test_result_is_rebuilt_once_for_two_threads(mesh, slow):
+    future = mesh.submit(make_slow)
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(future.result(WAIT_S))) for _ in range(2)]
+
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: slow.rebuilt)
+    slow.allowed.set()
+    for thread in threads:
+        thread.join(WAIT_S)
+
+    assert len(slow.rebuilt) == 1
+    assert results[0] is results[1]
+
+
+def test_result_whose_rebuilding_blocks_blocks_only_its_own_callers(mesh, slow):
+    future = mesh.submit(make_slow)
+    thread = threading.Thread(target=future.result)
+    thread.start()
+    wait_until(lambda: slow.rebuilt)
+
+    others = [mesh.submit(double, i) for i in range(100)]
+
+    assert [other.result(WAIT_S) for other in others] == [2 * i for i in range(100)]
+    with pytest.raises(TimeoutError, match="rebuilding"):
+        future.result(timeout=0.01)
+    slow.allowed.set()
+    thread.join(WAIT_S)
+
+
+def test_result_that_asks_for_itself_while_it_is_rebuilt_is_an_error_not_a_hang(mesh, monkeypatch):
+    future = mesh.submit(make_slow)
+    concurrent.futures.wait([future], WAIT_S)
+
+    monkeypatch.setattr(Slow, "_rebuild", staticmethod(future.result))
+
+    with pytest.raises(SerializationError, match="asks for itself"):
+        future.result(WAIT_S)
+
+
+def test_interrupted_rebuilding_can_be_tried_again(mesh, monkeypatch):
+    future = mesh.submit(double, 4)
+    concurrent.futures.wait([future], WAIT_S)
+    real = TaskFuture._decode.__globals__["loads"]
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(TaskFuture._decode.__globals__, "loads", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        future.result(WAIT_S)
+    monkeypatch.setitem(TaskFuture._decode.__globals__, "loads", real)
+
+    assert future.result(WAIT_S) == 8
+
+
+# --- concurrent.futures
+
+
+def test_stdlib_wait_returns_all_when_all_are_done(mesh, port):
+    port.gate.clear()
+    futures = [mesh.submit(double, i) for i in range(50)]
+    threading.Timer(0.02, port.release).start()
+
+    done, pending = concurrent.futures.wait(futures, WAIT_S)
+
+    assert done == set(futures)
+    assert pending == set()
+
+
+@pytest.mark.parametrize("round_", range(30))
+def test_stdlib_wait_never_returns_early(mesh, round_):
+    futures = [mesh.submit(double, i) for i in range(200)]
+
+    done, pending = concurrent.futures.wait(futures, WAIT_S)
+
+    assert len(done) == 200
+    assert not pending
+
+
+@pytest.mark.parametrize("round_", range(30))
+def test_stdlib_as_completed_yields_each_once(mesh, round_):
+    futures = [mesh.submit(double, i) for i in range(200)]
+
+    results = sorted(future.result() for future in concurrent.futures.as_completed(futures, WAIT_S))
+
+    assert results == [2 * i for i in range(200)]
+
+
+def test_stdlib_wait_for_the_first_exception(mesh, port):
+    port.gate.clear()
+    bad, good = mesh.submit(fail, "x"), mesh.submit(double, 1)
+    port.max_batch = 1
+    port.release()
+
+    done, _ = concurrent.futures.wait([good, bad], WAIT_S, concurrent.futures.FIRST_EXCEPTION)
+
+    assert bad in done
+
+
+def test_stdlib_wait_sees_a_cancelled_future(mesh, port):
+    port.gate.clear()
+    future = mesh.submit(double, 1)
+    threading.Timer(0.02, future.cancel).start()
+
+    done, _ = concurrent.futures.wait([future], WAIT_S)
+
+    assert done == {future}
+    assert future.cancelled()
+
+
+def test_future_is_a_future_that_only_the_mesh_ends(mesh):
+    future = mesh.submit(double, 1)
+
+    assert isinstance(future, Future)
+    for call in (
+        lambda: future.set_result(1),
+        lambda: future.set_exception(ValueError()),
+        future.set_running_or_notify_cancel,
+    ):
+        with pytest.raises(InvalidStateError):
+            call()
+    with pytest.raises(TypeError, match="submit"):
+        TaskFuture()
+    with pytest.raises(TypeError, match="pass its result"):
+        pickle.dumps(future)
+    assert future.result(WAIT_S) == 2
+
+
+# --- cancel
+
+
+def test_cancel_is_at_once_and_for_good(mesh, port):
+    port.gate.clear()
+    future = mesh.submit(double, 1)
+    wait_until(lambda: future.accepted)
+
+    assert future.cancel() is True
+    assert future.cancelled()
+    assert future.cancel() is True
+    assert port.cancelled == [1]
+    with pytest.raises(CancelledError):
+        future.result()
+    with pytest.raises(CancelledError):
+        future.exception()
+
+    port.release()  # its late result is dropped
+    assert mesh.submit(double, 2).result(WAIT_S) == 4
+    assert future.cancelled()
+    assert future.state is TaskState.CANCELLED
+
+
+def test_cancel_of_a_done_future_is_refused(mesh, port):
+    future = mesh.submit(double, 1)
+    future.result(WAIT_S)
+
+    assert future.cancel() is False
+    assert future.result() == 2
+    assert port.cancelled == []
+
+
+def test_cancel_wakes_those_who_wait(mesh, port):
+    port.gate.clear()
+    future = mesh.submit(double, 1)
+    errors = []
+
+    def wait():
+        try:
+            future.result(WAIT_S)
+        except CancelledError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: future._extras is not None and future._extras.watchers)
+    future.cancel()
+    thread.join(WAIT_S)
+
+    assert len(errors) == 1
+
+
+# --- callbacks
+
+
+def test_callbacks_run_in_order_in_one_thread_that_is_not_the_ports(mesh, port):
+    port.gate.clear()
+    seen = []
+    futures = [mesh.submit(double, i) for i in range(20)]
+    for future in futures:
+        future.add_done_callback(lambda f: seen.append((f.result(), threading.current_thread().name)))
+        future.add_done_callback(lambda f: seen.append((f.result(), threading.current_thread().name)))
+    port.release()
+    wait_until(lambda: len(seen) == 40)
+
+    assert [value for value, _ in seen] == [2 * (i // 2) for i in range(40)]
+    assert {name for _, name in seen} == {"taskmesh-delivery"}
+
+
+def test_callback_of_a_done_future_runs_here_and_now(mesh):
+    future = mesh.submit(double, 1)
+    future.result(WAIT_S)
+    seen = []
+
+    future.add_done_callback(lambda f: seen.append(threading.current_thread()))
+
+    assert seen == [threading.current_thread()]
+
+
+def test_callback_that_submits_and_waits_stalls_nobody(mesh, port):
+    port.gate.clear()
+    seen = []
+    first = mesh.submit(double, 1)
+    first.add_done_callback(lambda f: seen.append(mesh.submit(double, f.result()).result(WAIT_S)))
+    later = mesh.submit(double, 5)
+    later.add_done_callback(lambda f: seen.append(f.result()))
+    port.release()
+
+    assert later.result(WAIT_S) == 10
+    wait_until(lambda: len(seen) == 2)
+    assert seen == [4, 10]
+
+
+def test_callback_that_raises_is_logged_and_the_next_one_runs(mesh, port, caplog):
+    port.gate.clear()
+    future = mesh.submit(double, 1)
+    seen = []
+    future.add_done_callback(lambda f: 1 / 0)
+    future.add_done_callback(seen.append)
+    port.release()
+    wait_until(lambda: seen)
+
+    assert seen == [future]
+    assert "exception calling callback" in caplog.text
+
+
+def test_callback_added_by_a_callback_runs_after_those_before_it(mesh, port):
+    port.gate.clear()
+    future = mesh.submit(double, 1)
+    seen = []
+
+    def first(f):
+        f.add_done_callback(lambda f: seen.append("third"))
+        seen.append("first")
+
+    future.add_done_callback(first)
+    future.add_done_callback(lambda f: seen.append("second"))
+    port.release()
+    wait_until(lambda: len(seen) == 3)
+
+    assert seen == ["first", "second", "third"]
+
+
+# --- asyncio
+
+
+def test_future_can_be_awaited(mesh):
+    async def main():
+        assert await mesh.submit(double, 1) == 2
+        with pytest.raises(ValueError, match="no"):
+            await mesh.submit(fail, "no")
+        return await asyncio.gather(*(mesh.submit(double, i) for i in range(100)))
+
+    assert asyncio.run(main()) == [2 * i for i in range(100)]
+
+
+def test_awaiting_calls_the_loop_once_a_batch(mesh, port):
+    calls = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        port.gate.clear()
+        real = loop.call_soon_threadsafe
+        waiting = [asyncio.ensure_future(_await(mesh.submit(double, i))) for i in range(100)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        loop.call_soon_threadsafe = lambda *args: (calls.append(args), real(*args))[1]
+        await asyncio.to_thread(lambda: wait_until(lambda: len(port.runs) and not mesh._session.table.queued))
+        calls.clear()
+        port.max_batch = 1000
+        port.release()
+        return await asyncio.gather(*waiting)
+
+    assert asyncio.run(main()) == [2 * i for i in range(100)]
+    assert len([args for args in calls if args[0].__name__ == "_set_all"]) == 1
+
+
+async def _await(future):
+    return await future
+
+
+def test_cancelled_await_cancels_the_task(mesh, port):
+    port.gate.clear()
+
+    async def main():
+        future = mesh.submit(double, 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_await(future), 0.02)
+        return future
+
+    assert asyncio.run(main()).cancelled()
+
+
+def test_await_of_a_cancelled_future_is_cancelled(mesh, port):
+    port.gate.clear()
+
+    async def main():
+        future = mesh.submit(double, 1)
+        asyncio.get_running_loop().call_later(0.01, future.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await future
+
+    asyncio.run(main())
+
+
+def test_asyncio_wrap_future_works(mesh):
+    async def main():
+        return await asyncio.wrap_future(mesh.submit(double, 4))
+
+    assert asyncio.run(main()) == 8
+
+
+def test_await_outside_a_loop_says_what_to_do(mesh, port):
+    port.gate.clear()
+
+    with pytest.raises(RuntimeError, match="result"):
+        mesh.submit(double, 1).__await__().send(None)
+
+
+# --- what it tells
+
+
+def test_future_tells_where_its_task_stands(mesh, port):
+    port.gate.clear()
+    port.accepting = False
+    future = mesh.submit(double, 3)
+    wait_until(lambda: port.runs)
+    assert (future.state, future.accepted) == (TaskState.PENDING, False)
+    assert (future.attempt, future.worker, future.progress) == (0, "", None)
+
+    table = mesh._session.table
+    table.accepted([1])
+    assert (future.state, future.accepted) == (TaskState.QUEUED, True)
+
+    table.notice([progress(1, 0, -1)])
+    assert future.running()
+    assert (future.state, future.progress) == (TaskState.RUNNING, None)
+    assert (future.attempt, future.worker) == (1, WORKER)
+
+    table.notice([progress(1, 2, 5)])
+    assert future.progress == (2, 5)
+
+    port.release()
+    assert future.result(WAIT_S) == 6
+    assert not future.running()
+    assert (future.state, future.attempt, future.worker) == (TaskState.SUCCEEDED, 1, WORKER)
+    assert future.progress == (2, 5)
+    assert future.traceback_text == ""
+    assert len(future.task_id) == 32
+    assert future.task_id in repr(future)
+    assert "succeeded" in repr(future)

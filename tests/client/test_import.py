@@ -1,0 +1,44 @@
+"""What importing costs: slots import modules full of tasks, programs import taskmesh without using it."""
+
+import subprocess
+import sys
+
+import pytest
+
+import taskmesh
+
+HEAVY = ("zmq", "asyncio", "msgspec", "cloudpickle", "concurrent.futures", "logging")
+
+
+def loaded_after(statement):
+    """The heavy modules that a fresh interpreter has loaded after the statement."""
+    code = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_import_of_taskmesh_loads_nothing_heavy():
+    assert loaded_after("import taskmesh") == set()
+
+
+@pytest.mark.parametrize("name", [name for name in taskmesh.__all__ if name != "errors"])
+def test_no_public_name_loads_zeromq_or_asyncio(name):
+    assert not loaded_after(f"from taskmesh import {name}") & {"zmq", "asyncio"}
+
+
+def test_task_function_needs_neither_futures_nor_messages():
+    statement = "from taskmesh import task\n@task(retries=2)\ndef f(): pass"
+
+    assert not loaded_after(statement) & {"zmq", "asyncio", "concurrent.futures", "logging"}
+
+
+def test_task_is_the_decorator_whatever_was_imported_before():
+    assert loaded_after("import taskmesh.mesh\nfrom taskmesh import task\n@task\ndef f(): pass\nf()") >= set()
+
+
+def test_names_that_are_not_there_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no attribute 'delay'"):
+        _ = taskmesh.delay
+    assert set(taskmesh.__all__) <= set(dir(taskmesh))

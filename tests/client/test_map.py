@@ -1,0 +1,301 @@
+"""map and starmap: in order or not, lazily, in chunks; errors in their places, crashes on the guilty."""
+
+import gc
+import itertools
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+
+from taskmesh import task
+from taskmesh.errors import ConfigError, MeshClosed, SerializationError, WorkerCrashed
+from taskmesh.wire.messages import CHUNK
+from tests.waiting import wait_until
+
+WAIT_S = 10
+
+
+def double(number):
+    return 2 * number
+
+
+def add(a, b):
+    return a + b
+
+
+def pick(number):
+    if number % 5 == 0:
+        raise ValueError(f"five in {number}")
+    return number
+
+
+def stay(number):
+    return number
+
+
+def items_of(port):
+    return [args[0] for args in port.ran]
+
+
+class Unpicklable:
+    def __reduce__(self):
+        raise TypeError("no way")
+
+
+@pytest.mark.parametrize("chunksize", [1, 7, "auto", 10_000])
+@pytest.mark.parametrize("count", [0, 1, 10, 3000])
+def test_map_gives_all_results_in_order(mesh, chunksize, count):
+    results = mesh.map(double, range(count), chunksize=chunksize)
+
+    assert list(results) == [2 * i for i in range(count)]
+
+
+def test_map_without_order_gives_all_results(mesh):
+    results = mesh.map(double, range(3000), ordered=False)
+
+    assert sorted(results) == [2 * i for i in range(3000)]
+
+
+def test_map_stops_at_the_shortest_iterable_and_starmap_takes_tuples(mesh):
+    assert list(mesh.map(add, [1, 2, 3], (10, 20))) == [11, 22]
+    assert list(mesh.starmap(add, ([i, i] for i in range(4)), chunksize=3)) == [0, 2, 4, 6]
+
+
+def test_map_in_chunks_sends_chunks(mesh, port):
+    list(mesh.map(double, range(100), chunksize=25))
+
+    specs = [port._specs[run.spec].kind for run in port.runs]
+    assert sum(len(run.seqs) for run in port.runs) == 4
+    assert set(specs) == {CHUNK}
+    assert len({run.group for run in port.runs}) == 1
+    assert port.runs[0].group > 0
+
+
+def test_map_chunks_grow(mesh, port):
+    list(mesh.map(stay, range(20_000)))
+
+    assert sum(len(run.seqs) for run in port.runs) < 1000
+
+
+def test_map_raises_an_items_error_in_its_place_and_can_go_on(mesh):
+    results = mesh.map(pick, range(1, 12), chunksize=4)
+
+    seen = []
+    while True:
+        try:
+            seen.append(next(results))
+        except StopIteration:
+            break
+        except ValueError as error:
+            seen.append(f"{error}, {error.__notes__[-1].split(', ')[1]}")
+
+    assert seen == [1, 2, 3, 4, "five in 5, attempt 1", 6, 7, 8, 9, "five in 10, attempt 1", 11]
+
+
+def test_map_in_a_for_loop_ends_at_an_error(mesh):
+    seen = []
+
+    with pytest.raises(ValueError, match="five in 5"):
+        seen.extend(mesh.map(pick, range(1, 12), chunksize=4))
+
+    assert seen == [1, 2, 3, 4]
+
+
+def test_map_item_that_cannot_be_pickled_fails_alone(mesh):
+    results = mesh.map(stay, [1, Unpicklable(), 3], chunksize=1)
+
+    assert next(results) == 1
+    with pytest.raises(SerializationError, match="argument 1"):
+        next(results)
+    assert next(results) == 3
+
+
+def test_map_with_a_crash_in_a_chunk_blames_the_guilty_item_alone(mesh, port):
+    port.crashes = lambda args: args[0] == 13
+    results = mesh.map(stay, range(20), chunksize=10)
+
+    assert list(itertools.islice(results, 13)) == list(range(13))
+    with pytest.raises(WorkerCrashed, match=r"test_map\.stay") as caught:
+        next(results)
+    assert "attempt 3: crash" in caught.value.__notes__
+    assert list(results) == list(range(14, 20))
+
+
+def test_map_without_order_with_a_crash_gives_all_the_others(mesh, port):
+    port.crashes = lambda args: args[0] == 13
+    results = mesh.map(stay, range(20), chunksize=10, ordered=False)
+    seen = []
+    with pytest.raises(WorkerCrashed):
+        seen.extend(results)  # keeps what came before the error
+    seen += list(results)
+
+    assert sorted(seen) == [i for i in range(20) if i != 13]
+
+
+def test_map_of_an_at_most_once_task_is_not_run_again_after_a_crash(mesh, port):
+    port.crashes = lambda args: args[0] == 3
+    results = mesh.with_options(acks="early").map(stay, range(6), chunksize=3)
+
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    for _ in range(3):
+        with pytest.raises(WorkerCrashed):
+            next(results)
+    with pytest.raises(StopIteration):
+        next(results)
+    assert 4 not in items_of(port)
+
+
+def test_map_of_tasks_with_retries_or_limits_sends_calls(mesh, port):
+    limited = task(retries=2)(stay)
+
+    assert list(mesh.map(limited, range(5), chunksize=5)) == list(range(5))
+    assert {port._specs[run.spec].kind for run in port.runs} == {0}
+
+
+def test_map_with_a_buffer_takes_endless_iterables_and_stays_within_it(mesh):
+    drawn = []
+
+    def endless():
+        for number in itertools.count():
+            drawn.append(number)
+            yield number
+
+    results = mesh.map(stay, endless(), buffersize=10)
+    assert len(drawn) <= 10
+    for expected in range(200):
+        assert next(results) == expected
+        assert len(drawn) <= expected + 1 + 10
+
+
+@pytest.mark.parametrize("chunksize", [1, 3, 100, "auto"])
+@pytest.mark.parametrize("buffersize", [1, 5, 64])
+def test_map_with_a_buffer_gives_all_results(mesh, chunksize, buffersize):
+    results = mesh.map(double, iter(range(500)), chunksize=chunksize, buffersize=buffersize)
+
+    assert list(results) == [2 * i for i in range(500)]
+
+
+def test_map_draws_a_buffered_iterable_in_the_consumers_thread_only(mesh):
+    threads = set()
+
+    def numbers():
+        for number in range(300):
+            threads.add(threading.current_thread())
+            yield number
+
+    assert len(list(mesh.map(stay, numbers(), buffersize=20, chunksize=2))) == 300
+    assert threads == {threading.current_thread()}
+
+
+def test_map_raises_what_its_iterable_raises_after_the_items_before_it(mesh):
+    def numbers():
+        yield from range(5)
+        raise OSError("the list is torn")
+
+    results = mesh.map(stay, numbers(), buffersize=3, chunksize=1)
+    assert [next(results) for _ in range(5)] == list(range(5))
+    with pytest.raises(OSError, match="torn"):
+        next(results)
+    with pytest.raises(StopIteration):
+        next(results)
+    with pytest.raises(OSError, match="torn"):
+        mesh.map(stay, numbers())
+
+
+def test_map_times_out(mesh, port):
+    port.gate.clear()
+    results = mesh.map(stay, range(10), timeout=0.02)
+
+    with pytest.raises(TimeoutError, match=r"test_map\.stay"):
+        next(results)
+
+
+def test_map_that_nobody_iterates_over_runs_to_its_end(mesh, port):
+    mesh.map(stay, range(5000))
+
+    wait_until(lambda: len(port.ran) == 5000)
+
+
+def test_map_whose_consumer_is_away_goes_on(mesh, port):
+    results = mesh.map(stay, range(5000))
+    assert next(results) == 0
+
+    wait_until(lambda: len(port.ran) == 5000)
+    assert list(results) == list(range(1, 5000))
+
+
+def test_map_that_was_begun_and_dropped_is_cancelled(mesh, port):
+    port.max_batch = 1
+    for value in mesh.map(stay, range(5000), chunksize=1):
+        if value == 3:
+            port.gate.clear()
+            break
+    gc.collect()
+
+    assert mesh._session.table.idle
+    assert not mesh._session.feeds
+    assert port.cancelled
+
+
+def test_map_in_a_callback_works_while_the_delivery_thread_is_busy_with_it(mesh):
+    results = []
+
+    mesh.submit(stay, 1).add_done_callback(lambda f: results.append(list(mesh.map(stay, range(3000)))))
+
+    wait_until(lambda: results)
+    assert results == [list(range(3000))]
+
+
+def test_map_is_waited_for_by_a_clean_exit(make_mesh, opened):
+    mesh = make_mesh()
+
+    mesh.map(stay, range(5000))
+    mesh.close()
+
+    assert len(opened.last.ran) == 5000
+
+
+def test_map_on_a_closed_mesh_is_refused(mesh):
+    mesh.close()
+
+    with pytest.raises(MeshClosed):
+        mesh.map(stay, [1])
+
+
+def test_map_is_cancelled_with_its_mesh(mesh, port):
+    port.gate.clear()
+    results = mesh.map(stay, range(10), chunksize=5)
+    wait_until(lambda: port.runs)
+    mesh.close(cancel=True)
+
+    with pytest.raises(CancelledError):
+        next(results)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"chunksize": 0}, "chunksize"), ({"chunksize": "big"}, "chunksize"), ({"buffersize": 0}, "buffersize")],
+)
+def test_map_refuses_bad_sizes(mesh, options, words):
+    with pytest.raises(ConfigError, match=words):
+        mesh.map(stay, [1], **options)
+
+
+def test_map_refuses_a_task_with_a_key(mesh):
+    with pytest.raises(ConfigError, match="one by one"):
+        mesh.map(task(key="k")(stay), [1])
+    with pytest.raises(TypeError, match="at least one iterable"):
+        mesh.map(stay)
+
+
+def test_map_of_items_that_take_time_spreads_over_small_chunks(mesh, port):
+    def wait(number):
+        threading.Event().wait(0.004)
+        return number
+
+    started = time.monotonic()
+    assert list(mesh.map(wait, range(60))) == list(range(60))
+
+    assert time.monotonic() - started < WAIT_S
+    assert sum(len(run.seqs) for run in port.runs) >= 8

@@ -1,0 +1,390 @@
+"""Mesh: opening, leaving, who is current, waiting for room, forks."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from taskmesh import Mesh, errors, task
+from taskmesh.client.current import current_mesh
+from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh, QueueFull
+from tests.client.inline_port import InlinePort
+from tests.waiting import wait_until
+
+WAIT_S = 10
+
+
+@task
+def double(number: int) -> int:
+    return 2 * number
+
+
+# --- opening
+
+
+def test_mesh_opens_at_the_first_submit(opened):
+    mesh = Mesh(workers=2, config={})
+    assert opened.ports == []
+
+    assert mesh.submit(double, 4).result(WAIT_S) == 8
+    mesh.close()
+
+    assert opened.last.closed_with == [False]
+
+
+def test_mesh_that_cannot_open_says_why_and_can_be_tried_again(opened, monkeypatch):
+    def unreachable(self, timeout):
+        raise HubUnreachable(f"not within {timeout}")
+
+    mesh = Mesh("tcp://127.0.0.1:1", config={}, open_timeout=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(InlinePort, "start", unreachable)
+        for call in (lambda: mesh.submit(double, 1), mesh.__enter__, lambda: list(mesh.map(double, [1]))):
+            with pytest.raises(HubUnreachable, match="3"):
+                call()
+
+    assert mesh.submit(double, 1).result(WAIT_S) == 2
+    mesh.flush(WAIT_S)
+    mesh.close()
+
+
+def test_settings_reach_the_port(opened):
+    with Mesh(workers=3, hub="process", config={"hub": {"lease": 2}}, pool__grace=1):
+        config = opened.last._config
+
+    assert (config.pool.concurrency, config.mesh.hub, config.hub.lease, config.pool.grace) == (
+        3,
+        "process",
+        2,
+        1,
+    )
+
+
+def test_workers_beside_an_address_are_refused_but_not_beside_one_of_the_environment(opened, monkeypatch):
+    with pytest.raises(ConfigError, match="embedded"):
+        Mesh("tcp://127.0.0.1:5550", workers=2)
+    with pytest.raises(ConfigError, match="workers="):
+        Mesh(workers=0)
+
+    monkeypatch.setenv("TASKMESH_ADDRESS", "tcp://127.0.0.1:5550")
+    with Mesh(workers=2):
+        assert opened.last._config.mesh.address == ("tcp://127.0.0.1:5550",)
+
+
+def test_unknown_setting_is_refused_at_once():
+    with pytest.raises(ConfigError, match="did you mean 'lease'"):
+        Mesh(leese=3)
+
+
+# --- who is current
+
+
+def test_innermost_mesh_is_current(make_mesh):
+    outer = make_mesh()
+    assert current_mesh() is outer
+    with Mesh(workers=1, config={}) as inner:
+        assert current_mesh() is inner
+        assert double.submit(1).result(WAIT_S) == 2
+    assert current_mesh() is outer
+    outer.close()
+    with pytest.raises(NoMesh):
+        current_mesh()
+
+
+def test_mesh_is_current_in_threads_started_inside_and_in_async_tasks(mesh):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(current_mesh()))
+    thread.start()
+    thread.join(WAIT_S)
+
+    async def main():
+        async with Mesh(workers=1, config={}) as inner:
+            task = asyncio.create_task(_current())
+            found.append(await task is inner)
+        found.append(await asyncio.create_task(_current()))
+
+    asyncio.run(main())
+    assert found == [mesh, True, mesh]
+
+
+async def _current():
+    return current_mesh()
+
+
+def test_meshes_of_two_threads_do_not_mix(opened):
+    meshes = {}
+    barrier = threading.Barrier(2, timeout=WAIT_S)
+
+    def run(name):
+        with Mesh(workers=1, config={}) as mesh:
+            barrier.wait()
+            meshes[name] = current_mesh() is mesh
+            barrier.wait()
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+
+    assert meshes == {"a": True, "b": True}
+
+
+# --- leaving
+
+
+def test_clean_exit_waits_for_all_tasks_and_their_callbacks(opened):
+    seen = []
+    with Mesh(workers=2, config={}) as mesh:
+        port = opened.last
+        port.gate.clear()
+        futures = [mesh.submit(double, i) for i in range(100)]
+        futures[0].add_done_callback(lambda f: seen.append(mesh.submit(double, 500)))
+        threading.Timer(0.05, port.release).start()
+
+    assert all(future.done() for future in futures)
+    assert seen[0].result(0) == 1000
+    assert port.closed_with == [False]
+
+
+def test_exit_by_an_exception_cancels(opened):
+    futures = []
+
+    def use():
+        with Mesh(workers=2, config={}) as mesh:
+            opened.last.gate.clear()
+            futures.extend(mesh.submit(double, i) for i in range(10))
+            raise OSError("mine")
+
+    with pytest.raises(OSError, match="mine"):
+        use()
+
+    assert len(futures) == 10
+    assert all(future.cancelled() for future in futures)
+    assert opened.last.closed_with == [True]
+    with pytest.raises(CancelledError):
+        futures[0].result()
+
+
+def test_clean_exit_that_is_interrupted_cancels(opened, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with contextlib.suppress(KeyboardInterrupt), Mesh(workers=2, config={}) as mesh:
+        opened.last.gate.clear()
+        future = mesh.submit(double, 1)
+        monkeypatch.setattr(mesh._session.table, "wait_idle", interrupted)
+
+    assert future.cancelled()
+    assert opened.last.closed_with == [True]
+
+
+def test_closed_mesh_takes_nothing(mesh):
+    mesh.close()
+    mesh.close()
+
+    for call in (
+        lambda: mesh.submit(double, 1),
+        mesh.status,
+        mesh.__enter__,
+        lambda: mesh.executor().submit(double, 1),
+    ):
+        with pytest.raises(MeshClosed):
+            call()
+    with pytest.raises(NoMesh):
+        double.submit(1)
+
+
+def test_close_by_a_callback_does_not_hang(make_mesh):
+    mesh = make_mesh()
+    closed = threading.Event()
+
+    mesh.submit(double, 1).add_done_callback(lambda f: (mesh.close(), closed.set()))
+
+    assert closed.wait(WAIT_S)
+
+
+def test_broken_port_ends_every_future_with_its_error(mesh, port):
+    port.gate.clear()
+    future = mesh.submit(double, 1)
+
+    mesh._session.table.broken(HubUnreachable("the hub is gone"))
+
+    for call in (future.result, lambda: mesh.submit(double, 1), lambda: mesh.flush(1)):
+        with pytest.raises(HubUnreachable):
+            call()
+
+
+def test_async_mesh_waits_without_blocking_the_loop(opened):
+    async def main():
+        async with Mesh(workers=2, config={}) as mesh:
+            port = opened.last
+            port.gate.clear()
+            future = mesh.submit(double, 2)
+            asyncio.get_running_loop().call_later(0.02, port.release)  # only a loop that runs gets there
+        return future.result(0)
+
+    assert asyncio.run(main()) == 4
+
+
+def test_async_mesh_whose_exit_is_cancelled_cancels_its_tasks(opened):
+    submitted = asyncio.Event()
+
+    async def use():
+        async with Mesh(workers=2, config={}) as mesh:
+            opened.last.gate.clear()
+            mesh.submit(double, 2)
+            submitted.set()
+
+    async def main():
+        using = asyncio.create_task(use())
+        await submitted.wait()
+        await asyncio.sleep(0)
+        using.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await using
+
+    asyncio.run(main())
+    assert opened.last.closed_with == [True]
+
+
+# --- submitting
+
+
+def test_asubmit_waits_for_room_where_submit_would_raise(make_mesh, opened):
+    mesh = make_mesh(max_pending=5)
+    port = opened.last
+
+    async def main():
+        port.gate.clear()
+        futures = [await mesh.asubmit(double, i) for i in range(5)]
+        with pytest.raises(QueueFull):
+            mesh.submit(double, 5)
+        asyncio.get_running_loop().call_later(0.02, port.release)
+        futures += [await mesh.asubmit(double, i) for i in range(5, 50)]
+        return [await future for future in futures]
+
+    assert asyncio.run(main()) == [2 * i for i in range(50)]
+
+
+def test_submit_from_many_threads(mesh):
+    results = []
+
+    def work(start):
+        futures = [mesh.submit(double, i) for i in range(start, start + 500)]
+        results.extend(future.result(WAIT_S) for future in futures)
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in range(0, 4000, 500)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+
+    assert sorted(results) == [2 * i for i in range(4000)]
+
+
+def test_submit_names_the_argument_that_cannot_be_pickled(mesh):
+    lock = threading.Lock()
+
+    with pytest.raises(errors.SerializationError, match="argument 2"):
+        mesh.submit(print, 1, lock)
+    with pytest.raises(errors.SerializationError, match="'file'"):
+        mesh.submit(print, file=lock)
+
+
+def test_submit_to_a_remote_mesh_above_max_payload_is_refused(opened):
+    with Mesh("tcp://127.0.0.1:5550", config={}, max_payload=100_000) as mesh:
+        with pytest.raises(errors.TooLarge, match="max_payload"):
+            mesh.submit(len, b"x" * 200_000)
+        assert mesh.submit(len, b"x" * 1000).result(WAIT_S) == 1000
+    with Mesh(config={}, max_payload=100_000) as mesh:
+        assert mesh.submit(len, b"x" * 200_000).result(WAIT_S) == 200_000
+
+
+def test_with_options_go_before_the_tasks_own_and_add_up(mesh, port):
+    urgent = mesh.with_options(priority=5).with_options(queue="fast")
+
+    assert urgent.submit(double, 1).result(WAIT_S) == 2
+
+    spec = port._specs[port.runs[-1].spec]
+    assert (spec.priority, spec.queue) == (5, "fast")
+    with pytest.raises(ConfigError, match="did you mean 'queue'"):
+        mesh.with_options(queu="x")
+
+
+def test_key_travels_with_a_run_of_its_own(mesh, port):
+    keyed = mesh.with_options(key=lambda number: f"n{number}")
+
+    assert [keyed.submit(double, i).result(WAIT_S) for i in (1, 2, 1)] == [2, 4, 2]
+    assert [(run.key, len(run.seqs)) for run in port.runs] == [("n1", 1), ("n2", 1), ("n1", 1)]
+
+
+def test_cancel_takes_one_or_many(mesh, port):
+    port.gate.clear()
+    futures = [mesh.submit(double, i) for i in range(5)]
+
+    assert mesh.cancel(futures[0]) == 1
+    assert mesh.cancel(iter(futures)) == 4
+    assert all(future.cancelled() for future in futures)
+
+
+def test_flush_waits_until_the_hub_has_confirmed(mesh, port):
+    port.gate.clear()
+    port.accepting = False
+    mesh.submit(double, 1)
+    mesh.submit(double, 2)
+    with pytest.raises(TimeoutError):
+        mesh.flush(0.01)
+
+    mesh._session.table.accepted([1, 2])
+    mesh.flush(WAIT_S)
+
+
+def test_status_and_events_are_the_hubs(mesh):
+    assert mesh.status()["what"] == "status"
+    assert mesh.events(7, limit=3) == {"what": "events", "argument": "7", "limit": 3}
+    assert mesh.events()["argument"] == ""
+
+
+# --- forks
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_mesh_in_a_forked_child_raises_and_the_parents_goes_on(mesh, port):
+    port.gate.clear()
+    pending = mesh.submit(double, 1)
+    wait_until(lambda: port.runs)
+    reading, writing = os.pipe()
+
+    child = os.fork()
+    if child == 0:
+        told = [str(port.was_forked)]
+        for call in (
+            lambda: mesh.submit(double, 1),
+            lambda: double.submit(1),
+            lambda: pending.result(WAIT_S),
+            mesh.status,
+            lambda: mesh.map(double, [1]),
+        ):
+            try:
+                call()
+                told.append("nothing")
+            except BaseException as error:  # noqa: BLE001
+                told.append(type(error).__name__)
+        mesh.close()
+        told.append("closed")
+        os.write(writing, " ".join(told).encode())
+        os._exit(0)  # noqa: TID251  a forked child
+    os.close(writing)
+    with open(reading) as pipe:
+        told = pipe.read().split()
+    os.waitpid(child, 0)
+    port.release()
+
+    assert told == ["True", *[ForkedMeshError.__name__] * 5, "closed"]
+    assert pending.result(WAIT_S) == 2
+    assert not port.was_forked

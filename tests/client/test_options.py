@@ -1,0 +1,55 @@
+"""Task options are checked where they are written."""
+
+import pytest
+
+from taskmesh import Retry, task
+from taskmesh.client.options import TaskOptions
+from taskmesh.errors import ConfigError
+
+
+def test_options_take_what_users_write():
+    options = TaskOptions().having(
+        {"retries": 3, "timeout": 2, "expires": None, "tags": ["gpu", "big"], "key": "k", "queue": "slow"}
+    )
+
+    assert options.retries == Retry(max=3)
+    assert (options.timeout, options.expires, options.tags) == (2.0, 0.0, ("gpu", "big"))
+    assert options.having({"tags": "gpu"}).tags == ("gpu",)
+    assert options.having({}) is options
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("queue", "", "name of a queue"),
+        ("priority", 1.5, "whole number"),
+        ("priority", True, "whole number"),
+        ("retries", -1, "retries"),
+        ("retries", "3", "retries"),
+        ("timeout", 0, "seconds > 0, or None"),
+        ("hard_timeout", "1s", "seconds > 0, or None"),
+        ("expires", float("nan"), "seconds > 0, or None"),
+        ("timeout", float("inf"), "seconds > 0, or None"),
+        ("acks", "never", "'late' or 'early'"),
+        ("key", "", "text, or a function"),
+        ("key", 7, "text, or a function"),
+        ("tags", [1], "list of tags"),
+        ("tags", 1, "list of tags"),
+        ("on_client_loss", "stop", "'run' or 'cancel'"),
+        ("name", 3, "text"),
+    ],
+)
+def test_option_with_a_bad_value_is_refused_in_words(option, value, words):
+    with pytest.raises(ConfigError, match=words):
+        task(**{option: value})
+
+
+def test_unknown_option_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'priority'"):
+        TaskOptions().having({"prioritty": 1})
+
+
+def test_options_that_belong_to_each_call_forbid_chunks():
+    assert TaskOptions().is_chunkable
+    for change in ({"retries": 1}, {"timeout": 1}, {"hard_timeout": 1}, {"key": "k"}):
+        assert not TaskOptions().having(change).is_chunkable

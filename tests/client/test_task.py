@@ -1,0 +1,96 @@
+"""@task: still the function, and something to submit."""
+
+import inspect
+import pickle
+
+import cloudpickle
+import pytest
+
+from taskmesh import Task, TaskFuture, task
+from taskmesh.errors import NoMesh
+
+WAIT_S = 10
+
+
+@task
+def plain(a: int, b: int = 1) -> int:
+    """Adds."""
+    return a + b
+
+
+@task(queue="slow", retries=2)
+def slow(text: str) -> str:
+    return text.upper()
+
+
+@task
+async def coming(number):
+    return number
+
+
+class Holder:
+    @task
+    def method(self, number):
+        return (type(self).__name__, number)
+
+
+def test_task_is_still_its_function():
+    assert isinstance(plain, Task)
+    assert plain(2, b=3) == 5
+    assert (plain.__name__, plain.__doc__, plain.__module__) == ("plain", "Adds.", __name__)
+    assert list(inspect.signature(plain).parameters) == ["a", "b"]
+    assert slow.options.queue == "slow"
+    assert slow.options.retries.max == 2
+    assert "plain" in repr(plain)
+
+
+def test_task_submits_to_the_innermost_mesh(mesh):
+    future = plain.submit(2, b=5)
+
+    assert isinstance(future, TaskFuture)
+    assert future.result(WAIT_S) == 7
+    assert mesh.submit(plain, 1).result(WAIT_S) == 2
+    assert list(mesh.map(slow, ["a", "b"])) == ["A", "B"]
+
+
+def test_task_without_a_mesh_says_what_to_do():
+    with pytest.raises(NoMesh, match="with Mesh"):
+        plain.submit(1)
+
+
+def test_task_on_a_method_stays_a_method():
+    holder = Holder()
+
+    assert holder.method(3) == ("Holder", 3)
+    assert isinstance(Holder.method, Task)
+
+
+def test_task_on_a_method_is_submitted_by_its_class(mesh):
+    assert Holder.method.submit(Holder(), 4).result(WAIT_S) == ("Holder", 4)
+
+
+def test_task_of_a_task_has_one_function_and_the_outer_options():
+    outer = task(priority=4)(slow)
+
+    assert outer.__wrapped__ is slow.__wrapped__
+    assert (outer.options.priority, outer.options.queue) == (4, "default")
+
+
+def test_task_pickles_by_name_where_the_name_leads_to_it():
+    assert pickle.loads(pickle.dumps(plain)) is plain
+
+
+def test_task_pickles_by_value_where_its_name_leads_nowhere():
+    @task(queue="inner")
+    def nested(number):
+        return number + 1
+
+    copy = cloudpickle.loads(cloudpickle.dumps(nested))
+
+    assert copy(1) == 2
+    assert copy.options.queue == "inner"
+
+
+def test_task_decorates_functions_only():
+    with pytest.raises(TypeError, match="decorates a function"):
+        task("queue")
