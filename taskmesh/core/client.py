@@ -74,6 +74,7 @@ class ClientMachine:
         self.refused = ""
         self._pending = pending
         self._next = 1
+        self._limit = MAX_SUBMIT
         self._unacked: OrderedDict[int, m.Submit] = OrderedDict()
         self._hello_at = now
         self._heard = now
@@ -141,11 +142,20 @@ class ClientMachine:
                 out.append(Tell(message))
 
     def _complete(self, number: int, specs: list[int], out: list[object]) -> None:
-        """The hub lacks these specs: this Submit again, with them."""
+        """The hub lacks these specs: this Submit again, with them.
+
+        Tasks whose specs the pending table does not have any more were given up meanwhile. A Submit that has
+        the specs already is under way: answering each repetition would make more of them.
+        """
         submit = self._unacked.get(number)
-        if submit is not None:
-            submit.specs = self._pending.specs_of(specs)
-            self._send_from(number, out)
+        lacking = set(specs)
+        if submit is None or lacking <= {known for known, _ in submit.specs}:
+            return
+        found = self._pending.specs_of(sorted(lacking))
+        unknown = lacking.difference(known for known, _ in found)
+        runs = [run for run in submit.runs if run.spec not in unknown]
+        self._unacked[number] = m.Submit(number, [*submit.specs, *found], runs, submit.cancels)
+        self._send_from(number, out)
 
     def _refused(self, refused: m.ClientRefused, now: float, out: list[object]) -> None:
         if refused.reason:
@@ -164,12 +174,26 @@ class ClientMachine:
         self._beat = welcome.beat
         self._beat_at = now + self._beat
         self._moved = now
+        self._limit = max(1, min(MAX_SUBMIT, welcome.max_tasks // 2))
+        if first_time:
+            self._cut_anew()
         if same or first_time:
             self._send_from(0, out)
         else:
             self._start_over(now, out)
         out += [Send(question) for question in self._questions]
         self._questions.clear()
+
+    def _cut_anew(self) -> None:
+        """Nothing was ever sent: the Submits that wait are made as large as the hub takes them."""
+        waiting = list(self._unacked.values())
+        if waiting and any(sum(len(run.seqs) for run in submit.runs) > self._limit for submit in waiting):
+            self._next = waiting[0].number
+            self._unacked.clear()
+            for submit in waiting:
+                self._cut(submit.specs, submit.runs)
+                if submit.cancels:
+                    self._close([], [], submit.cancels)
 
     def _start_over(self, now: float, out: list[object]) -> None:
         """The hub knows nothing of this session: everything unresolved is submitted again."""
@@ -231,28 +255,35 @@ class ClientMachine:
         if not self._unacked:
             self._moved = now
         first = self._next
+        self._cut(specs, runs)
+        if self.open and self._next > first:
+            self._send_from(first, out)
+
+    def _cut(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run]) -> None:
+        """Makes Submits of tasks, none larger than the limit."""
         batch: list[m.Run] = []
         count = 0
         for run in runs:
-            for part in split_run(run, MAX_SUBMIT):
-                if batch and count + len(part.seqs) > MAX_SUBMIT:
+            for part in split_run(run, self._limit):
+                if batch and count + len(part.seqs) > self._limit:
                     self._close(specs, batch)
                     specs, batch, count = [], [], 0
                 batch.append(part)
                 count += len(part.seqs)
         if batch:
             self._close(specs, batch)
-        if self.open and self._next > first:
-            self._send_from(first, out)
 
     def _close(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], cancels: Sequence[int] = ()) -> None:
         self._unacked[self._next] = m.Submit(self._next, specs, runs, list(cancels))
         self._next += 1
 
     def _send_from(self, number: int, out: list[object]) -> None:
-        for key, submit in self._unacked.items():
+        for key, kept in self._unacked.items():
             if key >= number:
-                submit.epoch = self.epoch
+                submit = kept
+                if kept.epoch != self.epoch:
+                    submit = m.Submit(key, kept.specs, kept.runs, kept.cancels, self.epoch)
+                    self._unacked[key] = submit
                 out.append(Send(submit))
 
     # --- time ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
-from taskmesh.core.slots import Piece, Slot, SlotState
+from taskmesh.core.slots import Piece, Slot
 from taskmesh.wire.messages import DoneRun, Failed, Held, LaneRun, SlotTasks, Spec
 
 HORIZON = 0.020
@@ -21,6 +21,8 @@ STEAL_AFTER = 0.003
 """Silence of a slot with tasks queued after which they are taken back, when another slot is idle."""
 STEAL_WORTH = 0.002
 """Seconds of work queued in one slot that are worth sharing with an idle one at once."""
+GENERATIONS = 1 << 16
+"""Tickets have room for so many; no slot is recalled as often while one task runs."""
 UNSTICK_AFTER = 0.020
 """The same when no slot is idle."""
 
@@ -124,8 +126,8 @@ class Feeder:
     def _portion(self, slot: Slot, horizon: float, share: int, now: float) -> list[Piece]:
         """The next tasks for a slot: its share of what waits, no more than the horizon, one if it is long.
 
-        The whole share, not half of it for a better balance at the end: what one slot has too much of is taken
-        back when another is idle, and a slot that runs dry waits for a loop that may be short of the GIL.
+        The whole share, not half of it for a better balance at the end: what one slot has too much of is
+        taken back when another is idle, and a slot that runs dry waits for a loop that may lack the GIL.
         """
         room = horizon - self._load(slot, horizon)
         pieces: list[Piece] = []
@@ -226,7 +228,8 @@ class Feeder:
     def recall(self, slot: Slot) -> list[PeekSlot | RecallSlot]:
         """Takes every unstarted task of a slot back; it is given nothing until it reports."""
         slot.recalling = slot.quiet = True
-        slot.generation = (slot.generation + 1) % 256
+        slot.refilled = False
+        slot.generation = (slot.generation + 1) % GENERATIONS
         return [PeekSlot(slot.number), RecallSlot(slot.number, slot.generation)]
 
     def recall_deadline(self) -> float | None:
@@ -235,11 +238,11 @@ class Feeder:
         return min(busy) + self._patience(idle=self._some_idle()) if busy else None
 
     def _some_idle(self) -> bool:
-        return not self.backlog and any([slot.idle for slot in self._slots.values()])
+        return not self.backlog and any([slot.idle for slot in self._slots.values()])  # noqa: C419  a generator costs more here
 
     def _patience(self, *, idle: bool) -> float:
         return max(STEAL_AFTER if idle else UNSTICK_AFTER, 1.5 * self.lag)
 
     @staticmethod
     def _may_be_stuck(slot: Slot) -> bool:
-        return slot.count >= 2 and slot.state is SlotState.UP and not slot.quiet and not slot.recalling
+        return slot.can_give and not slot.quiet

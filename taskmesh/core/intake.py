@@ -64,7 +64,11 @@ class Intake:
             SendClient(
                 hello.client,
                 m.ClientWelcome(
-                    config.epoch, known, config.client_max_tasks, config.client_max_bytes, config.beat
+                    config.epoch,
+                    known,
+                    min(config.client_max_tasks, config.max_tasks),
+                    config.client_max_bytes,
+                    config.beat,
                 ),
             )
         )
@@ -93,10 +97,10 @@ class Intake:
         self.cancel_all(session.client, only_bound=True)
 
     def cancel_all(self, client: int, *, only_bound: bool) -> None:
-        """Cancels a client's tasks, or only those with on_client_loss="cancel"."""
+        """Cancels a client's tasks, or those with on_client_loss="cancel"; it is told should it come back."""
         for task, record in self._ledger.of_client(client):
             if not only_bound or record.spec.spec.on_client_loss == "cancel":
-                self.cancel(task, quiet=True)
+                self.cancel(task)
 
     def forget_absent(self, now: float) -> None:
         """Forgets clients that have been away too long, the largest sooner when outcomes take too much room.
@@ -124,9 +128,9 @@ class Intake:
         for spec_number, spec in submit.specs:
             if spec_number not in self._specs:
                 self._specs[spec_number] = SpecEntry(spec_number, spec)
-        missing = [run.spec for run in submit.runs if run.spec not in self._specs]
+        missing = {run.spec for run in submit.runs if run.spec not in self._specs}
         if missing:
-            self.out.append(SendClient(session.client, m.NeedSpec(number, missing)))
+            self.out.append(SendClient(session.client, m.NeedSpec(number, sorted(missing))))
             return
         if not self._fits(session, submit):
             self.out.append(SendClient(session.client, m.Busy(number, RETRY_BUSY)))

@@ -75,6 +75,8 @@ class PoolMachine:
     @property
     def deadline(self) -> float:
         """When a Tick is due at the latest."""
+        if self._left:
+            return self._now + 3600.0
         times = [self.member.deadline]
         recall = self.feeder.recall_deadline()
         if recall is not None:
@@ -83,7 +85,8 @@ class PoolMachine:
             times.append(self._drain_until)
         for slot in self.slots.values():
             if slot.state is SlotState.DOWN:
-                times.append(slot.start_at)
+                if self._drain_until is None:
+                    times.append(slot.start_at)
             elif slot.kill_at is not None and not slot.reason:
                 times.append(slot.kill_at)
         return min(times)
@@ -189,7 +192,7 @@ class PoolMachine:
         """
         self._frozen = True
         for slot in self.slots.values():
-            if slot.state is SlotState.UP and slot.count >= 2 and not slot.recalling:
+            if slot.can_give:
                 self._out += self.feeder.recall(slot)
         self.member.ask(now)
 
@@ -240,10 +243,13 @@ class PoolMachine:
     def _slot_recalled(self, slot: Slot, count: int) -> None:
         slot.recalling = False
         self.feeder.put_back(slot.take_back(count))
+        if slot.count >= 2:
+            self._out.append(PeekSlot(slot.number))  # all but the last are done: it must not hold them up
         if slot.count:
             self._kill_doomed(slot)
         else:
             slot.quiet = False
+            slot.kill_at = None
 
     def _slot_reported(self, slot: Slot, progress: m.SlotProgress) -> None:
         if slot.pieces and progress.serial >= slot.pieces[0].first:
@@ -298,11 +304,10 @@ class PoolMachine:
         for slot in self.slots.values():
             if slot.state is not SlotState.UP or slot.recalling or not self.feeder.has_doomed(slot):
                 continue
-            if slot.quiet:
-                self._out.append(PeekSlot(slot.number))
-                self._kill_doomed(slot)
-            else:
+            if slot.refilled:
                 self._out += self.feeder.recall(slot)
+            else:
+                self._kill_doomed(slot)
 
     def _kill_doomed(self, slot: Slot) -> None:
         """After a recall only started tasks are left: kills the slot when the running one is cancelled."""
@@ -314,7 +319,7 @@ class PoolMachine:
 
     def _may_return(self) -> bool:
         return bool(self.feeder.backlog) or any(
-            slot.recalling or (slot.count >= 2 and not slot.quiet) for slot in self.slots.values()
+            slot.recalling or slot.can_give for slot in self.slots.values()
         )
 
     def _return(self) -> None:
@@ -322,8 +327,7 @@ class PoolMachine:
         given = self.feeder.give_up(self._return_wanted)
         self.spool.returned += given
         self._return_wanted -= sum(len(held.seqs) for held in given)
-        busy = [slot for slot in self.slots.values() if slot.count >= 2 and not slot.quiet]
-        waiting = [slot for slot in busy if not slot.recalling and slot.state is SlotState.UP]
+        waiting = [slot for slot in self.slots.values() if slot.can_give]
         if self._return_wanted > 0 and waiting:
             for slot in waiting:
                 self._out += self.feeder.recall(slot)

@@ -69,8 +69,10 @@ class Slot:
     """One slot.
 
     Attributes:
-        pieces: handed over and not reported, oldest first. count: how many tasks that are; work: of which spec.
+        pieces: handed over and not reported, oldest first. count: how many tasks; work: how many by spec.
         generation: of the tickets that tasks are handed over with. heard: when it last reported.
+        recalling: its tasks are being taken back. quiet: it was silent then, and has not reported since.
+        refilled: it was handed tasks since the last recall; if not, all that it has is started.
         kill_at: when its running task's hard limit is over. reason: why we killed it, empty if we did not.
     """
 
@@ -87,6 +89,7 @@ class Slot:
         self.heard = 0.0
         self.recalling = False
         self.quiet = False
+        self.refilled = False
         self.kill_at: float | None = None
         self.reason = ""
         self.failures = 0
@@ -95,8 +98,13 @@ class Slot:
 
     @property
     def takes_work(self) -> bool:
-        """Up, not about to be killed, and nothing is being taken back from it."""
-        return self.state is SlotState.UP and not self.recalling and not self.reason
+        """Up, not about to be killed, nothing is being taken back from it, and no task with a limit runs."""
+        return self.state is SlotState.UP and not self.recalling and not self.reason and self.kill_at is None
+
+    @property
+    def can_give(self) -> bool:
+        """Whether a recall may find something: it was handed tasks since the last one, not one alone."""
+        return self.count >= 2 and self.refilled and self.state is SlotState.UP and not self.recalling
 
     @property
     def idle(self) -> bool:
@@ -118,7 +126,7 @@ class Slot:
         self.pid = 0
         self.reason = ""
         self.kill_at = None
-        self.recalling = self.quiet = False
+        self.recalling = self.quiet = self.refilled = False
         self.progress = (0.0, -1.0)
         self.start_at = start_at
 
@@ -132,6 +140,7 @@ class Slot:
             self.count += size
             self.work[piece.run.spec] = self.work.get(piece.run.spec, 0) + size
             self.pieces.append(piece)
+        self.refilled = True
         return first
 
     def _less(self, spec: int, count: int) -> None:

@@ -82,8 +82,8 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
 class TaskRecord(msgspec.Struct, gc=False, eq=False):
     """One accepted task: the ledger's row.
 
-    A msgspec struct without garbage collection: made in a quarter of the time of a Python class, and a million
-    of them cost a full collection nothing. It takes part in no cycle.
+    A msgspec struct without garbage collection: made in a quarter of the time of a Python class, and a
+    million of them cost a full collection nothing. It takes part in no cycle.
 
     Attributes:
         id: the task id. spec: its SpecEntry. group: fairness and cancel unit.

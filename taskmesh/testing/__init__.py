@@ -1,0 +1,5 @@
+"""Tools for tests: the simulated mesh."""
+
+from taskmesh.testing.simulation import Report, SimulationFailure, World
+
+__all__ = ["Report", "SimulationFailure", "World"]

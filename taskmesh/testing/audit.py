@@ -1,0 +1,210 @@
+"""What the world sees and the machines cannot: who ran what how often, who was told what, and whether that is right.
+
+The letters are those of the specification: S1-S12 safety, L1-L5 liveness.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from taskmesh.core.hub import HubMachine
+from taskmesh.core.lanes import MAX_WINDOW, Lane
+from taskmesh.core.states import State
+from taskmesh.ids import SEQ_BITS
+from taskmesh.testing.workload import Act, Plan, Workload
+from taskmesh.wire.messages import CHUNK, DoneRun, Failed, Tasks
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+RAISES = frozenset({"exception", "timeout"})
+
+
+class Audit:
+    """Everything that is promised, checked as it happens.
+
+    Attributes:
+        faults: how often each fault met each role. limits: crash and memory limits of the hub.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.faults: Counter[tuple[str, str]] = Counter()
+        self.crash_limit = 3
+        self.outcomes: dict[tuple[int, int], str] = {}
+        self.cancelled: set[tuple[int, int]] = set()
+        self.cancel_known: set[tuple[int, int]] = set()
+        self._workload = workload
+        self._pushes: Counter[tuple[int, int, int]] = Counter()
+        self._runs: Counter[tuple[int, int, int]] = Counter()
+        self._died: Counter[tuple[int, int, int]] = Counter()
+        self._attempts: dict[tuple[int, int, int], int] = {}
+        self._deliveries: dict[tuple[int, int, int], int] = {}
+
+    # --- hub ----------------------------------------------------------------------------------------------
+
+    def pushed(self, hub: HubMachine, lane: Lane, messages: Sequence[Tasks]) -> None:
+        """S5, S9 and S11 of what one event had pushed on one lane."""
+        epoch = hub.config.epoch
+        tasks, total = hub.ledger.tasks, sum(len(run.seqs) for message in messages for run in message.runs)
+        before = lane.outstanding - total
+        for message in messages:
+            for run in message.runs:
+                self._check_credit(hub, lane, run.spec, before, len(run.seqs))
+                before += len(run.seqs)
+                for seq in run.seqs:
+                    record = tasks.get(run.client << SEQ_BITS | seq)
+                    live = record is not None and record.state is State.SENT and record.attempt == run.attempt
+                    self.require(live, "S11: pushed a task that is not to be run", (run.client, seq))
+                    self.require(
+                        (run.client, seq) not in self.cancel_known, "S11: pushed after its cancellation"
+                    )
+                    key = (epoch, run.client, seq)
+                    rises = run.attempt > self._attempts.get(key, 0)
+                    self.require(rises, "S5: attempts must rise", key, run.attempt)
+                    self._attempts[key] = run.attempt
+                    self._pushes[run.client, seq, run.attempt] += 1
+        self._check_load(hub, lane, messages[-1].runs[-1].spec)
+
+    def _check_credit(self, hub: HubMachine, lane: Lane, spec: int, before: int, count: int) -> None:
+        """S9: a task that is long, or whose time is unknown, goes to a free slot only."""
+        if before + count <= lane.slots:
+            return
+        service = hub.specs[spec].service
+        short = service is not None and service <= lane.horizon
+        self.require(short, "S9: prefetched a long task", lane.pool, before, count, service)
+
+    def _check_load(self, hub: HubMachine, lane: Lane, last: int) -> None:
+        """S9: short tasks are prefetched within the window."""
+        self.require(lane.outstanding <= lane.slots * MAX_WINDOW, "S9: more than the window", lane.pool)
+        if lane.outstanding <= lane.slots:
+            return
+        horizon = lane.horizon
+
+        def cost(spec: int) -> float:
+            service = hub.specs[spec].service
+            return horizon if service is None else min(horizon, max(service, 1e-7))
+
+        load = sum(count * cost(spec) for spec, count in lane.counts.items()) - cost(last)
+        self.require(load < lane.slots * horizon + 1e-6, "S9: more than the horizon", lane.pool, load)
+
+    def delivered(self, epoch: int, number: int, done: Sequence[DoneRun], failed: Sequence[Failed]) -> None:
+        """S3, S4: the hub states one outcome of a task, under one number."""
+        for run in done:
+            for seq in run.seqs:
+                self._stated(epoch, run.client, seq, number)
+        for failure in failed:
+            self._stated(epoch, failure.client, failure.seq, number)
+
+    def _stated(self, epoch: int, client: int, seq: int, number: int) -> None:
+        known = self._deliveries.setdefault((epoch, client, seq), number)
+        self.require(known == number, "S3: two outcomes of one task", (client, seq), known, number)
+
+    # --- pools and slots ----------------------------------------------------------------------------------
+
+    def started(self, plan: Plan, attempt: int) -> None:
+        """S2, S5, S6: only what was pushed runs, each attempt once, at-most-once tasks once at all."""
+        plan.runs += 1
+        key = (plan.client, plan.seq, attempt)
+        self._runs[key] += 1
+        self.require(
+            self._runs[key] <= self._pushes[key], "S5: an attempt ran more often than it was sent", key
+        )
+        once = plan.kind.spec.acks == "early"
+        self.require(plan.runs == 1 or not once, "S6: an at-most-once task ran again", key)
+
+    def died(self, plan: Plan, attempt: int) -> None:
+        """A slot died while it ran this."""
+        plan.deaths += 1
+        self._died[plan.client, plan.seq, attempt] += 1
+
+    def blamed(self, failures: Sequence[Failed]) -> None:
+        """S8: only what ran when its slot died is blamed for it."""
+        for failure in failures:
+            if failure.kind in ("crash", "oom", "hard_timeout"):
+                key = (failure.client, failure.seq, failure.attempt)
+                self.require(
+                    self._died[key] > 0, f"S8: blamed for a {failure.kind} that it had no part in", key
+                )
+
+    # --- clients ------------------------------------------------------------------------------------------
+
+    def resolved(self, client: int, done: Sequence[DoneRun], failed: Sequence[Failed]) -> None:
+        """S2, S4, S12: one outcome for each task, and one that it can have."""
+        for run in done:
+            for seq, payload in zip(run.seqs, run.payloads, strict=True):
+                if plan := self._outcome(client, seq, "done"):
+                    self._check_result(plan, payload)
+        for failure in failed:
+            if plan := self._outcome(client, failure.seq, failure.kind):
+                self._check_failure(plan, failure)
+
+    def _outcome(self, client: int, seq: int, kind: str) -> Plan | None:
+        key = (client, seq)
+        plan = self._workload.plans.get(key)
+        if plan is None:
+            raise Violation(f"S2: an outcome of a task that was never submitted: {key}")
+        if key in self.cancelled:
+            return None
+        self.require(key not in self.outcomes, "S4: a second outcome", key, self.outcomes.get(key), kind)
+        self.outcomes[key] = kind
+        return plan
+
+    def _check_result(self, plan: Plan, payload: bytes) -> None:
+        if plan.key:
+            accepted = {other.result for other in self._same_key(plan)}
+            self.require(payload in accepted, "S12: not the result of any task of this key", plan.key)
+            return
+        self.require(payload == plan.result, "S12: another task's result", (plan.client, plan.seq), payload)
+        hopeless = plan.act in (Act.POISON, Act.HOG, Act.BAD, Act.FAILS, Act.HANGS)
+        self.require(not hopeless, "S12: succeeded though it cannot", (plan.client, plan.seq), plan.act)
+
+    def _same_key(self, plan: Plan) -> list[Plan]:
+        return [
+            other
+            for other in self._workload.plans.values()
+            if other.key == plan.key and other.kind is plan.kind
+        ]
+
+    def _check_failure(self, plan: Plan, failure: Failed) -> None:
+        spec, kind = plan.kind.spec, failure.kind
+        deaths = max(other.deaths for other in self._same_key(plan)) if plan.key else plan.deaths
+        may = {
+            "exception": plan.act in (Act.FAILS, Act.FLAKY),
+            "timeout": plan.act in (Act.FAILS, Act.FLAKY),
+            "argument": plan.act is Act.BAD,
+            "function": plan.act is Act.BAD,
+            "result": plan.act is Act.BAD,
+            "hard_timeout": spec.hard_timeout > 0,
+            "expired": spec.expires > 0,
+            "lost": spec.acks == "early",
+            "cancelled": spec.on_client_loss == "cancel",
+            "crash": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
+            "oom": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
+        }
+        self.require(may.get(kind, False), f"a task cannot end so: {kind}", plan, deaths, failure.history)
+
+    # --- at the end ---------------------------------------------------------------------------------------
+
+    def check_once(self, plans: Sequence[Plan]) -> None:
+        """S7, L5: where nothing went wrong, every task ran exactly as often as planned."""
+        for plan in plans:
+            key = (plan.client, plan.seq)
+            if (
+                key not in self.cancelled
+                and self.outcomes.get(key) not in ("expired", "cancelled")
+                and not plan.key
+            ):
+                self.require(
+                    plan.runs == plan.expected_runs,
+                    "S7: ran too often or too seldom",
+                    plan,
+                    plan.expected_runs,
+                )
+
+    def require(self, holds: bool, promise: str, *facts: object) -> None:
+        """Raises Violation with the facts unless it holds."""
+        if not holds:
+            raise Violation(f"{promise}: {', '.join(map(repr, facts))}")

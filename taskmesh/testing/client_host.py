@@ -1,0 +1,175 @@
+"""The simulated client: a pending table in place of futures, and the link to the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from taskmesh.core import actions as act
+from taskmesh.core import events as ev
+from taskmesh.core.client import Ask, ClientConfig, ClientMachine, Queued
+from taskmesh.testing.host import Host
+from taskmesh.testing.hub_host import HubHost
+from taskmesh.testing.network import Link
+from taskmesh.testing.setting import Setting
+from taskmesh.testing.workload import Plan
+from taskmesh.wire import messages as m
+
+_TO_CLIENT = msgspec.msgpack.Decoder(m.ToClient).decode
+
+
+class Table:
+    """Unresolved tasks, by counter: what futures are in a real client."""
+
+    def __init__(self, client: int) -> None:
+        self.plans: dict[int, Plan] = {}
+        self._client = client
+
+    def pending_runs(self) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+        """Every unresolved task, to submit again."""
+        return runs_of(list(self.plans.values()), again=True)
+
+    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, m.Spec]]:
+        """Specs by number."""
+        specs = {plan.kind.number: plan.kind.spec for plan in self.plans.values()}
+        return [(number, specs[number]) for number in numbers if number in specs]
+
+    def lose_early(self) -> list[m.Failed]:
+        """Takes at-most-once tasks out of the table: each is lost."""
+        seqs = [seq for seq, plan in self.plans.items() if plan.kind.spec.acks == "early"]
+        for seq in seqs:
+            del self.plans[seq]
+        return [m.Failed(self._client, seq, 0, "lost", text="the hub was lost") for seq in seqs]
+
+
+def runs_of(plans: list[Plan], *, again: bool) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+    """Tasks as runs: one for each spec and group, one for each task with a key."""
+    specs: dict[int, m.Spec] = {}
+    runs: dict[tuple[int, int, str, int], m.Run] = {}
+    for plan in plans:
+        number = plan.kind.number
+        specs[number] = plan.kind.spec
+        at = (number, plan.group, plan.key, plan.seq if plan.key else 0)
+        run = runs.get(at)
+        if run is None:
+            run = runs[at] = m.Run(number, plan.group, [], [], plan.key, again)
+        run.seqs.append(plan.seq)
+        run.payloads.append(plan.payload)
+    return list(specs.items()), list(runs.values())
+
+
+class ClientHost(Host):
+    """One client session.
+
+    Attributes:
+        up_link, down_link: to and from the hub. unaccepted: tasks that the hub has not acknowledged.
+    """
+
+    def __init__(self, setting: Setting, hub: HubHost, config: ClientConfig) -> None:
+        super().__init__(f"client-{config.client}", setting)
+        self.client = config.client
+        self.up_link = Link("gateway", lambda data: hub.from_client(config.client, data))
+        self.down_link = Link("gateway", self._from_hub)
+        self.table = Table(config.client)
+        self.accepted: set[int] = set()
+        self.answers: dict[int, m.Answer] = {}
+        self.asked = 0
+        self._config = config
+        self._next = 1
+        self._known: set[int] = set()
+        self._cancels: dict[int, list[int]] = {}
+
+    @property
+    def machine(self) -> ClientMachine:
+        """The client's machine."""
+        assert isinstance(self._machine, ClientMachine)
+        return self._machine
+
+    def start(self) -> None:
+        """Starts the session."""
+        self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
+        self.boot(ClientMachine(self._config, self.table, self.clock()))
+
+    def _from_hub(self, data: bytes) -> None:
+        if not self.up:
+            return
+        message = _TO_CLIENT(data)
+        if isinstance(message, m.Accepted):
+            self._accepted(message.number)
+        self.tell(ev.FromHubToClient(message))
+
+    def _accepted(self, number: int) -> None:
+        """Cancellations that the ledger knows of now; of a key's tasks another may be run in their place."""
+        plans = self.setting.workload.plans
+        for sent in [sent for sent in self._cancels if sent <= number]:
+            for seq in self._cancels.pop(sent):
+                if not plans[self.client, seq].key:
+                    self.setting.audit.cancel_known.add((self.client, seq))
+
+    # --- what the application does ------------------------------------------------------------------------
+
+    def submit(self, count: int, *, calm: bool = False) -> list[Plan]:
+        """Submits `count` new tasks."""
+        workload = self.setting.workload
+        make = workload.calm_burst if calm else workload.burst
+        plans = make(self.client, self._next, count)
+        self._next += count
+        self.table.plans.update((plan.seq, plan) for plan in plans)
+        specs, runs = runs_of(plans, again=False)
+        fresh = [(number, spec) for number, spec in specs if number not in self._known]
+        self._known.update(number for number, _ in fresh)
+        self.tell(Queued(fresh, runs))
+        return plans
+
+    def cancel(self, count: int) -> None:
+        """Gives up `count` unresolved tasks."""
+        seqs = self.setting.chance.sample(list(self.table.plans), min(count, len(self.table.plans)))
+        if seqs:
+            for seq in seqs:
+                del self.table.plans[seq]
+                self.setting.audit.cancelled.add((self.client, seq))
+            self.tell(Ask(m.CancelTasks(seqs)))
+
+    def ask(self, what: str) -> int:
+        """Asks for a view; returns the question's number."""
+        self.asked += 1
+        self.tell(Ask(m.Query(self.asked, what)))
+        return self.asked
+
+    def command(self, verb: str, target: str) -> None:
+        """Gives an operator's command."""
+        self.asked += 1
+        self.tell(Ask(m.Command(self.asked, verb, target)))
+
+    # --- actions ------------------------------------------------------------------------------------------
+
+    def perform(self, actions: list[object]) -> None:
+        """Does what the machine wants done, in order."""
+        for action in actions:
+            match action:
+                case act.Send(message=message):
+                    if isinstance(message, m.Submit) and message.cancels:
+                        self._cancels[message.number] = message.cancels
+                    self.setting.network.send(self.up_link, message)
+                case act.Resolve(done=done, failed=failed):
+                    self._resolve(done, failed)
+                case act.Accept(seqs=seqs):
+                    self.accepted.update(seqs)
+                case act.Reconnect():
+                    self.up_link.reset()
+                    self.down_link.reset()
+                case act.Tell(message=m.Answer() as answer):
+                    self.answers[answer.number] = answer
+                case act.Tell():
+                    pass
+                case _:
+                    raise TypeError(f"not an action of a client: {action!r}")
+
+    def _resolve(self, done: list[m.DoneRun], failed: list[m.Failed]) -> None:
+        self.setting.audit.resolved(self.client, done, failed)
+        for run in done:
+            for seq in run.seqs:
+                self.table.plans.pop(seq, None)
+        for failure in failed:
+            self.table.plans.pop(failure.seq, None)

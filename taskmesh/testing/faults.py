@@ -1,0 +1,258 @@
+"""What goes wrong in a simulated world, when, and to whom; all of it is over when the world heals."""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol
+
+from taskmesh.core.events import LinkLost
+from taskmesh.testing.client_host import ClientHost
+from taskmesh.testing.host import Host
+from taskmesh.testing.hub_host import HubHost
+from taskmesh.testing.network import Link, Weather
+from taskmesh.testing.pool_host import PoolHost
+from taskmesh.testing.setting import Setting
+
+CRASHES = ("hub", "pool", "client", "slot")
+ROLES = ("hub", "pool", "client", "slot")
+LINKS = ("gateway", "lane", "collector", "control", "beat")
+WEATHERS = ("lost", "duplicated", "reordered", "delayed")
+CUTS = ("in", "out", "both")
+
+EXPECTED = (
+    *((kind, link) for kind in WEATHERS for link in LINKS),
+    *(("crash", role) for role in CRASHES),
+    *((pause, role) for pause in ("short pause", "long pause") for role in ROLES),
+    *((f"partition {way}", role) for way in CUTS for role in ("pool", "client")),
+    ("reset", "lane"),
+    ("reset", "pool"),
+    ("reset", "gateway"),
+    ("oom", "slot"),
+    ("fork failure", "slot"),
+)
+"""Every fault with the role or link that it meets; a campaign must show each of them often enough."""
+
+
+class World(Protocol):
+    """What faults are done to."""
+
+    setting: Setting
+    hub: HubHost
+    pools: list[PoolHost]
+    clients: list[ClientHost]
+    lease: float
+
+    def replace_client(self, client: ClientHost) -> None:
+        """A client has crashed: another takes its place in a while."""
+        ...
+
+
+class Faults:
+    """Plans faults for the time until the world heals, and does them."""
+
+    def __init__(self, world: World, until: float) -> None:
+        self._world = world
+        self._until = until
+        self._chance: random.Random = world.setting.chance
+        self._counts = world.setting.audit.faults
+        self._cut: set[Link] = set()
+
+    def plan(self, severity: float) -> None:
+        """Chooses the weather and about `severity` events a second."""
+        chance, world = self._chance, self._world
+        if chance.random() < 0.7:
+            scale = severity * chance.choice((0.002, 0.01, 0.03))
+            shares = [scale * chance.random() for _ in WEATHERS]
+            world.setting.network.weather = Weather(*shares)
+        happenings = (
+            (self._crash, 5),
+            (self._pause, 5),
+            (self._partition, 4),
+            (self._reset, 4),
+            (self._fork_failures, 1),
+        )
+        kinds, weights = [kind for kind, _ in happenings], [weight for _, weight in happenings]
+        for _ in range(round(severity * self._until * (0.3 + 0.7 * chance.random()))):
+            when = 0.3 + (self._until - 0.3) * chance.random()
+            world.setting.timetable.at(when, self._happen, chance.choices(kinds, weights)[0])
+
+    def _happen(self, what: object) -> None:
+        if self._world.setting.timetable.now < self._until and callable(what):
+            what()
+
+    def heal(self) -> None:
+        """Everything is mended: the weather is fair, ways are open, who was stopped or dead is back."""
+        world = self._world
+        world.setting.network.weather = None
+        for link in list(self._cut):
+            world.setting.network.unblock(link)
+        self._cut.clear()
+        for pool in world.pools:
+            pool.blocked_in = ""
+            pool.fork_failures = 0
+            for slot in pool.slots.values():
+                slot.resume()
+        for host in (world.hub, *world.pools, *world.clients):
+            host.resume()
+        if not world.hub.up:
+            world.hub.start()
+        for pool in world.pools:
+            if not pool.up:
+                pool.start()
+
+    def _count(self, kind: str, role: str) -> None:
+        self._counts[kind, role] += 1
+        self._world.setting.note("FAULT", f"{kind} {role}")
+
+    def _later(self, low: float, high: float) -> float:
+        """A delay in which something is over; never after the healing, which does it itself."""
+        return low + (high - low) * self._chance.random()
+
+    # --- crashes ------------------------------------------------------------------------------------------
+
+    def _crash(self) -> None:
+        role = self._chance.choices(CRASHES, (2, 4, 1, 4))[0]
+        {
+            "hub": self._crash_hub,
+            "pool": self._crash_pool,
+            "client": self._crash_client,
+            "slot": self._kill_slot,
+        }[role]()
+
+    def _crash_hub(self) -> None:
+        world, chance = self._world, self._chance
+        if not world.hub.up:
+            return
+        self._count("crash", "hub")
+        world.hub.kill()
+        for pool in world.pools:
+            lane = pool.lane
+            if lane is not None:
+                pool.lane_closed(lane, signalled=chance.random() < 0.5)
+            for link in (pool.collector, pool.beat, pool.control):
+                if chance.random() < 0.5:
+                    link.reset()
+        for client in world.clients:
+            client.up_link.reset()
+            if chance.random() < 0.5:
+                client.down_link.reset()
+            if chance.random() < 0.5:
+                world.setting.timetable.after(0.01, client.tell, LinkLost())
+        down = self._later(0.0, chance.choice((0.1, 1.0, 1.5 * world.lease)))
+        world.setting.timetable.after(down, self._start, world.hub)
+
+    def _start(self, host: HubHost | PoolHost) -> None:
+        if not host.up:
+            host.start()
+
+    def _crash_pool(self) -> None:
+        pool = self._chance.choice(self._world.pools)
+        if not pool.up:
+            return
+        self._count("crash", "pool")
+        pool.kill()
+        if self._world.hub.up and self._chance.random() < 0.5:
+            self._world.setting.timetable.after(0.005, self._links_lost, pool, pool.instance)
+        down = self._later(0.0, self._chance.choice((0.1, 1.0, 1.5 * self._world.lease)))
+        self._world.setting.timetable.after(down, self._start, pool)
+
+    def _links_lost(self, pool: PoolHost, instance: int) -> None:
+        if not pool.up or pool.instance == instance:
+            pool.reset_links()
+
+    def _crash_client(self) -> None:
+        client = self._chance.choice(self._world.clients)
+        if client.up:
+            self._count("crash", "client")
+            client.kill()
+            client.down_link.reset()
+            self._world.replace_client(client)
+
+    def _kill_slot(self) -> None:
+        pool = self._chance.choice(self._world.pools)
+        alive = [slot for slot in pool.slots.values() if slot.alive]
+        if alive:
+            self._count("crash", "slot")
+            self._chance.choice(alive).end(-9)
+
+    def _fork_failures(self) -> None:
+        self._chance.choice(self._world.pools).fork_failures += self._chance.randint(1, 4)
+        self._kill_slot()
+
+    # --- pauses -------------------------------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        world, chance = self._world, self._chance
+        role = chance.choices(ROLES, (2, 4, 2, 3))[0]
+        long = chance.random() < 0.5
+        lease = world.lease
+        seconds = self._later(1.2 * lease, 2.0 * lease) if long else self._later(0.0, 0.9 * lease)
+        if role == "slot":
+            self._pause_slot(seconds, "long pause" if long else "short pause")
+            return
+        hosts: dict[str, list[Host]] = {
+            "hub": [world.hub],
+            "pool": [*world.pools],
+            "client": [*world.clients],
+        }
+        host = chance.choice(hosts[role])
+        if host.up and not host.paused:
+            self._count("long pause" if long else "short pause", role)
+            host.pause()
+            world.setting.timetable.after(seconds, host.resume)
+
+    def _pause_slot(self, seconds: float, kind: str) -> None:
+        pool = self._chance.choice(self._world.pools)
+        alive = [slot for slot in pool.slots.values() if slot.alive and not slot.paused]
+        if alive:
+            self._count(kind, "slot")
+            slot = self._chance.choice(alive)
+            slot.pause()
+            self._world.setting.timetable.after(seconds / 4, slot.resume)
+
+    # --- cuts ---------------------------------------------------------------------------------------------
+
+    def _partition(self) -> None:
+        world, chance = self._world, self._chance
+        role, way = chance.choice(("pool", "pool", "client")), chance.choice(CUTS)
+        links: list[Link] = []
+        mode = chance.choice(("hold", "drop"))
+        if role == "pool":
+            pool = chance.choice(world.pools)
+            links += pool.links_in() if way != "out" else []
+            links += pool.links_out() if way != "in" else []
+            if way != "out":
+                pool.blocked_in = mode
+        else:
+            client = chance.choice(world.clients)
+            links += [client.down_link] if way != "out" else []
+            links += [client.up_link] if way != "in" else []
+        self._count(f"partition {way}", role)
+        for link in links:
+            link.blocked = mode
+        self._cut.update(links)
+        seconds = self._later(0.05, chance.choice((0.5, 1.0, 2.0)) * world.lease)
+        world.setting.timetable.after(seconds, self._mend, links, pool if role == "pool" else None)
+
+    def _mend(self, links: list[Link], pool: PoolHost | None) -> None:
+        if pool is not None:
+            pool.blocked_in = ""
+            links = [*links, *pool.links_in()]
+        for link in links:
+            self._cut.discard(link)
+            self._world.setting.network.unblock(link)
+
+    def _reset(self) -> None:
+        world, chance = self._world, self._chance
+        role = chance.choice(("lane", "lane", "pool", "gateway"))
+        if role == "gateway":
+            client = chance.choice(world.clients)
+            client.up_link.reset()
+            client.down_link.reset()
+            if chance.random() < 0.5:
+                client.tell(LinkLost())
+        elif role == "lane":
+            chance.choice(world.pools).reset_lane()
+        else:
+            chance.choice(world.pools).reset_links()
+        self._count("reset", role)

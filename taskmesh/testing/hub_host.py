@@ -1,0 +1,172 @@
+"""The simulated hub: binds lanes, pushes, publishes, and comes back without memory when it is killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from taskmesh.core import actions as act
+from taskmesh.core import events as ev
+from taskmesh.core.hub import HubMachine
+from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.states import Cause, State
+from taskmesh.testing.host import Host
+from taskmesh.testing.network import Link
+from taskmesh.testing.setting import Setting
+from taskmesh.wire import messages as m
+
+_FROM_CLIENT = msgspec.msgpack.Decoder(m.ClientMessage).decode
+_FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
+
+
+class LaneEnd:
+    """A bound lane: what is pushed before the pool has dialled it waits here."""
+
+    def __init__(self, session: int, pool: str) -> None:
+        self.session = session
+        self.pool = pool
+        self.link: Link | None = None
+        self.waiting: list[m.Tasks] = []
+        self.dead = False
+
+
+class Far(Protocol):
+    """The far ends of a hub's links."""
+
+    def control(self, pool: str) -> list[Link]:
+        """The control links to one pool, or to all when `pool` is empty."""
+        ...
+
+    def gateway(self, client: int) -> Link | None:
+        """The link to a client, None when it is not there."""
+        ...
+
+    def lane_closed(self, lane: LaneEnd) -> None:
+        """The hub has closed a lane."""
+        ...
+
+
+class HubHost(Host):
+    """One hub and its successors.
+
+    Attributes:
+        lanes: endpoint -> lane, of the present life. transitions: those of all lives.
+    """
+
+    def __init__(self, setting: Setting, far: Far, config: HubConfig) -> None:
+        super().__init__("hub", setting)
+        self.lanes: dict[str, LaneEnd] = {}
+        self.transitions: Counter[tuple[State, Cause]] = Counter()
+        self.records: Counter[str] = Counter()
+        self.started = 0.0
+        self.resumed = 0.0
+        self._far = far
+        self._config = config
+        self._by_session: dict[int, LaneEnd] = {}
+
+    @property
+    def machine(self) -> HubMachine:
+        """The machine of the present life."""
+        assert isinstance(self._machine, HubMachine)
+        return self._machine
+
+    @property
+    def epoch(self) -> int:
+        """Of the present or the next life."""
+        return self._config.epoch
+
+    def start(self) -> None:
+        """Starts, with the next epoch if it was there before."""
+        self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
+        self.started = self.resumed = self.setting.timetable.now
+        self.boot(HubMachine(self._config, self.clock()))
+
+    def resume(self) -> None:
+        self.resumed = self.setting.timetable.now
+        super().resume()
+
+    def kill(self) -> None:
+        self.take_counts()
+        super().kill()
+        self.lanes.clear()
+        self._by_session.clear()
+        self._config = replace(self._config, epoch=self._config.epoch + 1)
+
+    def take_counts(self) -> None:
+        """Adds the present life's transitions to the others'."""
+        if self.up:
+            self.transitions.update(self.machine.ledger.counts)
+            self.machine.ledger.counts.clear()
+
+    # --- what comes in ------------------------------------------------------------------------------------
+
+    def from_client(self, client: int, data: bytes) -> None:
+        """A message off the gateway."""
+        if self.up:
+            self.tell(ev.FromClient(client, _FROM_CLIENT(data)))
+
+    def from_pool(self, data: bytes) -> None:
+        """A message off the collector."""
+        if self.up:
+            self.tell(ev.FromPool(_FROM_POOL(data)))
+
+    # --- actions ------------------------------------------------------------------------------------------
+
+    def perform(self, actions: list[object]) -> None:
+        """Does what the machine wants done, in order."""
+        pushed: dict[int, list[m.Tasks]] = {}
+        for action in actions:
+            match action:
+                case act.Push(session=session, message=message):
+                    pushed.setdefault(session, []).append(message)
+                    self._push(session, message)
+                case act.SendClient(client=client, message=message):
+                    self._send_client(client, message)
+                case act.Publish(pool=pool, message=message):
+                    for link in self._far.control(pool):
+                        self.setting.network.send(link, message)
+                case act.OpenLane(session=session, pool=pool):
+                    lane = self._by_session[session] = LaneEnd(session, pool)
+                    endpoint = f"{self.epoch}:{session}"
+                    self.lanes[endpoint] = lane
+                    self.tell(ev.LaneOpened(session, endpoint))
+                case act.CloseLane(session=session):
+                    self._close(session)
+                case act.Record(kind=kind):
+                    self.records[kind] += 1
+                case _:
+                    raise TypeError(f"not an action of a hub: {action!r}")
+        for session, messages in pushed.items():
+            self.setting.audit.pushed(self.machine, self.machine.lanes[session], messages)
+
+    def _send_client(self, client: int, message: m.ToClient) -> None:
+        if isinstance(message, m.Deliver):
+            self.setting.audit.delivered(message.epoch, message.number, message.done, message.failed)
+        link = self._far.gateway(client)
+        if link is not None:
+            self.setting.network.send(link, message)
+        elif self.setting.chance.random() < 0.3:
+            self.tell(ev.ClientGone(client))
+
+    def _push(self, session: int, message: m.Tasks) -> None:
+        lane = self._by_session[session]
+        if lane.link is None:
+            lane.waiting.append(message)
+        elif not lane.dead:
+            self.setting.network.send(lane.link, message)
+
+    def _close(self, session: int) -> None:
+        lane = self._by_session.pop(session, None)
+        if lane is not None:
+            del self.lanes[f"{self.epoch}:{session}"]
+            self._far.lane_closed(lane)
+
+    def connected(self, lane: LaneEnd, link: Link) -> None:
+        """A pool has dialled a lane: what waited goes."""
+        lane.link = link
+        waiting, lane.waiting = lane.waiting, []
+        for message in waiting:
+            self.setting.network.send(link, message)

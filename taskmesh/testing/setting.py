@@ -1,0 +1,32 @@
+"""What all processes of a simulated world share."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from taskmesh.testing.audit import Audit
+from taskmesh.testing.network import Network
+from taskmesh.testing.timetable import Timetable
+from taskmesh.testing.workload import Workload
+
+_BYTES = re.compile(r"""b'[^']*'|b"[^"]*\"""")
+"""Payloads, which say nothing in a trace."""
+
+
+class Setting:
+    """What all processes share: time, chance, network, plans and the audit."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)  # noqa: S311  seeded, wanted
+        self.timetable = Timetable()
+        self.network = Network(self.chance, self.timetable)
+        self.workload = Workload(self.chance)
+        self.audit = Audit(self.workload)
+        self.trace: list[str] | None = None
+        self.calm = False
+
+    def note(self, who: str, what: object) -> None:
+        """Writes a line of the trace, when there is one."""
+        if self.trace is not None:
+            self.trace.append(f"{self.timetable.now:9.4f} {who:12} {_BYTES.sub('..', str(what))}")

@@ -1,0 +1,340 @@
+"""A whole mesh in one thread: the production machines under a virtual clock, with everything going wrong.
+
+`World(seed).run()` plays one seed: first faults, with every safety promise checked as things happen; then all is
+mended, and everything that was accepted must find its end in bounded time; then every pool drains without a loss.
+The same seed plays the same way, always.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from taskmesh.core import events as ev
+from taskmesh.core.client import ClientConfig
+from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.states import Cause, State
+from taskmesh.errors import TaskMeshError
+from taskmesh.testing.audit import Violation
+from taskmesh.testing.client_host import ClientHost
+from taskmesh.testing.faults import Faults
+from taskmesh.testing.hub_host import HubHost, LaneEnd
+from taskmesh.testing.network import Link
+from taskmesh.testing.pool_host import PoolHost
+from taskmesh.testing.setting import Setting
+from taskmesh.testing.workload import Plan
+
+BEAT = 0.5
+LEASE = 3.0
+CHECK_EVERY = 150
+"""Steps between two readings of the machines' books."""
+BOUND = 20.0
+"""Seconds after the healing in which everything must have its end (L1)."""
+DETECTION = LEASE + 5.0
+"""Seconds in which what a dead pool held must be taken from it (L2)."""
+GRACE = 10.0
+MAX_STEPS = 400_000
+
+
+class SimulationFailure(AssertionError):
+    """A seed broke a promise. The text says which, and how to play it again."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a seed has shown.
+
+    Attributes:
+        transitions: of the ledgers. faults: (kind, role). steps: how much has happened; seconds: of virtual time.
+    """
+
+    seed: int
+    tasks: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    transitions: Counter[tuple[State, Cause]] = field(default_factory=Counter)
+    faults: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+class World:
+    """One hub, three pools, two clients, and what happens to them.
+
+    Args:
+        seed: decides everything. calm: True plays it without faults (about every twelfth seed is calm anyway).
+        trace: keeps a line for every event and action in `trace`.
+    """
+
+    def __init__(self, seed: int, *, calm: bool | None = None, trace: bool = False) -> None:
+        self.seed = seed
+        self.lease = LEASE
+        self.setting = Setting(seed)
+        if trace:
+            self.setting.trace = []
+        chance = self.setting.chance
+        self.calm = self.setting.calm = seed % 12 == 0 if calm is None else calm
+        self._heal_at = 4.0 + 4.0 * chance.random()
+        self.hub = HubHost(self.setting, self, self._hub_config())
+        self.pools = [PoolHost(self.setting, self.hub, self._pool_config(index)) for index in range(3)]
+        self.clients: list[ClientHost] = []
+        self._gateways: dict[int, ClientHost] = {}
+        self._client_ids = 0
+        self._credit = chance.choice((1 << 26, 1 << 26, 600))
+        self._faults = Faults(self, self._heal_at)
+        self._plans: list[Plan] = []
+
+    @property
+    def trace(self) -> list[str]:
+        """What happened, when it was asked for."""
+        return self.setting.trace or []
+
+    def _hub_config(self) -> HubConfig:
+        chance = self.setting.chance
+        tight = chance.random() < 0.2
+        return HubConfig(
+            epoch=1,
+            beat=BEAT,
+            lease=LEASE,
+            links_grace=0.5,
+            client_grace=2.0,
+            result_ttl=600.0,
+            client_max_tasks=40 if tight else 100_000,
+            max_tasks=70 if tight else 100_000,
+            spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,
+        )
+
+    def _pool_config(self, index: int) -> PoolConfig:
+        queues = (("default", "a", "b"), ("default", "a"), ("default", "b"))[index]
+        return PoolConfig(
+            pool=f"pool-{index}",
+            instance=index + 1,
+            slots=self.setting.chance.randint(1, 3),
+            queues=queues,
+            tags=("gpu",) if index != 1 else (),
+            hello=0.5,
+            beat=BEAT,
+            lease=LEASE,
+        )
+
+    # --- far ends -----------------------------------------------------------------------------------------
+
+    def control(self, pool: str) -> list[Link]:
+        """The control links to one pool, or to all when `pool` is empty."""
+        return [host.control for host in self.pools if pool in ("", host.name)]
+
+    def gateway(self, client: int) -> Link | None:
+        """The link to a client, None when it is not there."""
+        host = self._gateways.get(client)
+        return host.down_link if host is not None and host.up else None
+
+    def lane_closed(self, lane: LaneEnd) -> None:
+        """The hub has closed a lane."""
+        for pool in self.pools:
+            if pool.name == lane.pool:
+                pool.lane_closed(lane, signalled=self.setting.chance.random() < 0.7)
+
+    # --- clients ------------------------------------------------------------------------------------------
+
+    def _new_client(self) -> ClientHost:
+        self._client_ids += 1
+        config = ClientConfig(
+            self._client_ids, credit=self._credit, hello=0.5, patience=3 * BEAT, resend=2 * BEAT
+        )
+        host = self._gateways[config.client] = ClientHost(self.setting, self.hub, config)
+        self.clients.append(host)
+        host.start()
+        return host
+
+    def replace_client(self, client: ClientHost) -> None:
+        """A client has crashed: another takes its place at once, with an id of its own."""
+        self.clients.remove(client)
+        self._new_client()
+
+    # --- the course of events -----------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        """Plays the seed.
+
+        Raises:
+            SimulationFailure: a promise was broken.
+        """
+        try:
+            self._play()
+        except (Violation, AssertionError, TaskMeshError, LookupError, TypeError, ValueError) as error:
+            message = f"seed {self.seed} at {self.setting.timetable.now:.4f}: {type(error).__name__}: {error}"
+            replay = f"python -m taskmesh.testing --start {self.seed} --seeds 1 --trace"
+            raise SimulationFailure(f"{message}\n  play it again: {replay}") from error
+        return self._report()
+
+    def _play(self) -> None:
+        timetable, chance = self.setting.timetable, self.setting.chance
+        timetable.after(0.0, self.hub.start)
+        for pool in self.pools:
+            timetable.after(0.2 * chance.random(), pool.start)
+        for _ in range(2):
+            self._new_client()
+        self._plan_work()
+        if not self.calm:
+            self._faults.plan(chance.choice((0.5, 1.0, 2.0, 4.0)))
+        self._until(self._heal_at)
+        self._faults.heal()
+        timetable.after(0.0, self._ask_status)
+        self._finish("L1", BOUND)
+        self._check_answers()
+        if self.calm:
+            self.setting.audit.check_once(self._plans)
+        self._drain()
+
+    def _plan_work(self) -> None:
+        chance = self.setting.chance
+        left = 200 + chance.randrange(60)
+        while left > 0:
+            count = min(left, chance.choice((1, 3, 10, 30, 60)))
+            left -= count
+            when = 0.01 + (self._heal_at - 1.0) * chance.random() ** 2
+            self.setting.timetable.at(when, self._submit, count)
+        for _ in range(chance.randrange(6)):
+            self.setting.timetable.at(self._heal_at * chance.random(), self._cancel)
+        if chance.random() < 0.3:
+            self.setting.timetable.at(self._heal_at * chance.random(), self._command)
+
+    def _submit(self, count: int) -> None:
+        client = self.setting.chance.choice(self.clients)
+        if client.paused:
+            self.setting.timetable.after(0.1, self._submit, count)
+            return
+        self._plans += client.submit(count)
+
+    def _cancel(self) -> None:
+        client = self.setting.chance.choice(self.clients)
+        if not client.paused:
+            client.cancel(self.setting.chance.choice((1, 2, 8)))
+
+    def _command(self) -> None:
+        client = self.clients[0]
+        pool = self.setting.chance.choice([*(pool.name for pool in self.pools), "all"])
+        if not client.paused:
+            client.command("pause", pool)
+        self.setting.timetable.at(self._heal_at + 0.1, self._resume_pools)
+
+    def _resume_pools(self) -> None:
+        self.clients[-1].command("resume", "all")
+        self.setting.timetable.after(1.0, self._insist)
+
+    def _insist(self) -> None:
+        if any(pool.machine.state == "paused" for pool in self.pools if pool.up and pool.left is None):
+            self._resume_pools()
+
+    def _until(self, when: float) -> None:
+        timetable = self.setting.timetable
+        timetable.at(when, _nothing)
+        while timetable.now < when:
+            self._step()
+
+    def _step(self) -> None:
+        timetable = self.setting.timetable
+        timetable.step()
+        if timetable.steps % CHECK_EVERY == 0:
+            self._check()
+            if timetable.steps > MAX_STEPS:
+                raise Violation("the world does not come to rest")
+
+    def _check(self) -> None:
+        """The machines' own books (S3, S8, S9, S10) and L2."""
+        hub, now = self.hub, self.setting.timetable.now
+        if hub.up:
+            hub.machine.check()
+            if not hub.paused and now - hub.resumed > DETECTION:
+                dead = {
+                    pool.name: pool.instance
+                    for pool in self.pools
+                    if pool.died_at and now - pool.died_at > DETECTION
+                }
+                for lane in hub.machine.lanes.values():
+                    late = lane.pool in dead and lane.instance < dead[lane.pool] and lane.outstanding
+                    self.setting.audit.require(not late, "L2: a dead pool still holds tasks", lane.pool)
+        for pool in self.pools:
+            if pool.up:
+                pool.machine.check()
+
+    # --- liveness -----------------------------------------------------------------------------------------
+
+    def _settled(self) -> bool:
+        return not self.hub.machine.ledger.tasks and not any(client.table.plans for client in self.clients)
+
+    def _finish(self, promise: str, bound: float) -> None:
+        """Waits until every task has its outcome; breaks the promise when that takes longer than `bound`."""
+        timetable = self.setting.timetable
+        deadline = timetable.now + bound
+        while not self._settled():
+            if timetable.now > deadline:
+                raise Violation(
+                    f"{promise}: not finished {bound:g} s after everything was mended: {self._left()}"
+                )
+            for _ in range(20):
+                self._step()
+        self._check()
+
+    def _left(self) -> str:
+        ledger = [
+            (
+                record.id >> 64,
+                record.id & (1 << 64) - 1,
+                record.state.name,
+                record.attempt,
+                record.spec.spec.name,
+            )
+            for record in self.hub.machine.ledger.tasks.values()
+        ]
+        waiting = {client.name: sorted(client.table.plans)[:10] for client in self.clients}
+        return f"ledger {ledger[:10]}, clients {waiting}, pools {[pool.machine.snapshot() for pool in self.pools]}"
+
+    def _ask_status(self) -> None:
+        for client in self.clients:
+            client.answers.clear()
+            client.ask("status")
+
+    def _check_answers(self) -> None:
+        """L4: a question asked when all is well is answered."""
+        for client in self.clients:
+            self._wait_for(client, client.ask("pools"))
+
+    def _wait_for(self, client: ClientHost, number: int) -> None:
+        deadline = self.setting.timetable.now + 5.0
+        while number not in client.answers:
+            if self.setting.timetable.now > deadline:
+                raise Violation(f"L4: {client.name} got no answer within 5 s")
+            self._step()
+
+    def _drain(self) -> None:
+        """L5: pools leave one after the other under load, the last when all is done; nothing is lost or repeated."""
+        timetable = self.setting.timetable
+        self._until(timetable.now + 2 * BEAT)
+        plans = [plan for client in self.clients for plan in client.submit(12, calm=True)]
+        first, *others = self.pools  # it serves every queue and stays to the last
+        for pool in (*others, first):
+            if pool is first or self.setting.chance.random() < 0.3:
+                self._finish("L5", BOUND)
+            pool.tell(ev.DrainRequested(GRACE))
+            deadline = timetable.now + GRACE + 2.0
+            while pool.left is None:
+                if timetable.now > deadline:
+                    raise Violation(f"L5: {pool.name} did not leave: {pool.machine.snapshot()}")
+                self._step()
+        self.setting.audit.check_once(plans)
+        self._until(timetable.now + 2 * BEAT)
+        self._check()
+        left = [lane.pool for lane in self.hub.machine.lanes.values()]
+        self.setting.audit.require(not left, "L5: pools left and their sessions live on", left)
+
+    def _report(self) -> Report:
+        self.hub.take_counts()
+        timetable = self.setting.timetable
+        report = Report(self.seed, len(self.setting.workload.plans), timetable.steps, timetable.now)
+        report.transitions += self.hub.transitions
+        report.faults += self.setting.audit.faults + self.setting.network.faults
+        return report
+
+
+def _nothing() -> None:
+    """Only the time passes."""

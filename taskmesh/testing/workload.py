@@ -1,0 +1,210 @@
+"""What simulated clients submit: tasks whose behaviour is planned, so that their outcomes can be checked."""
+
+from __future__ import annotations
+
+import enum
+import random
+import struct
+import zlib
+from dataclasses import dataclass
+
+from taskmesh.wire.messages import CHUNK, Spec
+from taskmesh.wire.spec_number import spec_number
+
+_KEY = struct.Struct(">QQ")
+FOREVER = float("inf")
+
+
+class Act(enum.Enum):
+    """What a task does when it runs."""
+
+    OK = "ok"
+    FLAKY = "raises a few times, then succeeds"
+    FAILS = "raises always"
+    BAD = "cannot be rebuilt"
+    POISON = "kills its slot always"
+    SHAKY = "kills its slot a few times, then succeeds"
+    HOG = "takes all memory always"
+    GREEDY = "takes all memory a few times, then succeeds"
+    HANGS = "never ends"
+    STALLS = "never ends a few times, then succeeds"
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """One task and what is known of its life.
+
+    Attributes:
+        seconds: how long a run takes. times: how often it misbehaves before it succeeds.
+        runs: executions started. deaths: slots that died while it ran. calm: submitted when no fault can come any more.
+    """
+
+    client: int
+    seq: int
+    kind: Kind
+    act: Act
+    seconds: float
+    times: int
+    payload: bytes
+    group: int
+    key: str = ""
+    runs: int = 0
+    deaths: int = 0
+    calm: bool = False
+
+    @property
+    def result(self) -> bytes:
+        """What it returns."""
+        return result_of(self.payload)
+
+    @property
+    def expected_runs(self) -> int:
+        """How often it runs when nothing interferes."""
+        once = self.kind.spec.acks == "early" or self.kind.spec.kind == CHUNK
+        if self.act in (Act.OK, Act.BAD) or once:
+            return 1
+        retries = self.kind.spec.max_retries
+        match self.act:
+            case Act.FAILS | Act.HANGS:
+                return 1 + retries
+            case Act.FLAKY | Act.STALLS:
+                return min(self.times, retries) + 1
+            case Act.POISON | Act.HOG:
+                return 3
+            case _:
+                return min(self.times, 2) + 1
+
+
+def result_of(payload: bytes) -> bytes:
+    """The result of a task with this payload: it depends on every byte."""
+    return b"r" + zlib.crc32(payload).to_bytes(4, "big") + payload[:16]
+
+
+def key_of(payload: bytes) -> tuple[int, int]:
+    """The client and counter that a payload was made for."""
+    found: tuple[int, int] = _KEY.unpack_from(payload)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A spec with the behaviours that its tasks have, weighted, and how long they take."""
+
+    number: int
+    spec: Spec
+    acts: tuple[tuple[Act, int], ...]
+    seconds: tuple[float, float]
+    slow: float
+    weight: int
+    keyed: bool
+
+
+def _kind(
+    name: str,
+    *,
+    seconds: tuple[float, float] = (0.0, 0.0),
+    acts: tuple[tuple[Act, int], ...] = ((Act.OK, 1),),
+    slow: float = 0.0,
+    weight: int = 10,
+    keyed: bool = False,
+    **options: object,
+) -> Kind:
+    spec = Spec(function=name.encode() * 20, name=name, **options)  # type: ignore[arg-type]
+    return Kind(spec_number(spec), spec, acts, seconds, slow, weight, keyed)
+
+
+OK = (Act.OK, 8)
+KINDS = (
+    _kind("instant", slow=0.02, weight=30),
+    _kind("instant-a", queue="a", slow=0.02, weight=20),
+    _kind("short", seconds=(0.001, 0.006), slow=0.05, weight=25, keyed=True),
+    _kind("long", seconds=(0.03, 0.5), queue="a", weight=10, keyed=True),
+    _kind(
+        "flaky", acts=(OK, (Act.FLAKY, 6), (Act.FAILS, 2)), max_retries=2, backoff=0.05, seconds=(0.0, 0.004)
+    ),
+    _kind("bad", acts=(OK, (Act.BAD, 4)), queue="b", weight=6),
+    _kind(
+        "deadly",
+        acts=((Act.OK, 16), (Act.POISON, 2), (Act.SHAKY, 4), (Act.HOG, 1), (Act.GREEDY, 3)),
+        seconds=(0.0, 0.003),
+        weight=14,
+    ),
+    _kind(
+        "limited",
+        acts=(OK, (Act.HANGS, 2), (Act.STALLS, 3)),
+        seconds=(0.001, 0.02),
+        hard_timeout=0.2,
+        max_retries=1,
+        backoff=0.02,
+        weight=6,
+    ),
+    _kind("fleeting", seconds=(0.0, 0.01), expires=0.6, weight=8),
+    _kind(
+        "once",
+        acts=((Act.OK, 14), (Act.FAILS, 2), (Act.POISON, 1)),
+        seconds=(0.0, 0.02),
+        acks="early",
+        max_retries=2,
+        weight=14,
+    ),
+    _kind(
+        "chunk",
+        acts=((Act.OK, 14), (Act.POISON, 1), (Act.HOG, 1)),
+        kind=CHUNK,
+        seconds=(0.002, 0.02),
+        weight=6,
+    ),
+    _kind("urgent", priority=5, seconds=(0.0, 0.002), weight=6),
+    _kind("tagged", tags=("gpu",), queue="b", seconds=(0.0, 0.02), weight=6),
+    _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),
+)
+CALM_KINDS = tuple(
+    kind for kind in KINDS if kind.spec.name in ("instant", "short", "long", "instant-a", "urgent")
+)
+
+
+class Workload:
+    """Makes plans; finds a plan by the payload that a slot was given."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.plans: dict[tuple[int, int], Plan] = {}
+        self._chance = chance
+        self._weights = [kind.weight for kind in KINDS]
+        self._acts = {
+            kind.spec.name: ([act for act, _ in kind.acts], [weight for _, weight in kind.acts])
+            for kind in KINDS
+        }
+
+    def burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """`count` new tasks of a client, with counters from `first` on."""
+        kinds = self._chance.choices(KINDS, self._weights, k=count)
+        return [self._plan(client, first + index, kind) for index, kind in enumerate(kinds)]
+
+    def calm_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that succeed at once."""
+        plans = []
+        for index in range(count):
+            plan = self._plan(client, first + index, self._chance.choice(CALM_KINDS))
+            plan.act, plan.key, plan.calm = Act.OK, "", True
+            plan.seconds = min(plan.seconds, 0.2)
+            plans.append(plan)
+        return plans
+
+    def _plan(self, client: int, seq: int, kind: Kind) -> Plan:
+        chance = self._chance
+        acts, weights = self._acts[kind.spec.name]
+        act = chance.choices(acts, weights)[0] if len(acts) > 1 else acts[0]
+        low, high = kind.seconds
+        seconds = low + (high - low) * chance.random() if high else 0.0
+        if kind.slow and chance.random() < kind.slow:
+            seconds = 0.05 + 1.2 * chance.random()
+        payload = _KEY.pack(client, seq) + bytes(chance.randrange(24))
+        plan = Plan(client, seq, kind, act, seconds, chance.randint(1, 2), payload, chance.randrange(3))
+        if kind.keyed and chance.random() < 0.15:
+            plan.key = f"key-{chance.randrange(3)}"
+        self.plans[client, seq] = plan
+        return plan
+
+    def of_payload(self, payload: bytes) -> Plan:
+        """The plan of the task that was given this payload."""
+        return self.plans[key_of(payload)]
