@@ -45,7 +45,12 @@ class MeshConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What one client may have under way: tasks, and bytes of their arguments. Beyond it submit() waits."""
+    """What one client may have under way: tasks, and bytes. Beyond it submit() waits.
+
+    Attributes:
+        max_bytes: of arguments at the client; at the hub also of results that the client has not taken, and
+            beyond that no more of its tasks are run.
+    """
 
     max_pending: int = _setting(2_000_000, "a whole number of tasks, at least 1", least=1)
     max_bytes: int = _setting(1 << 30, "bytes, as a number or like '256MiB'", least=1)

@@ -18,11 +18,12 @@ QUANTUM = 64
 
 
 class Lineup:
-    """The groups of one priority of one route, served in turn."""
+    """The groups of one priority of one route, served in turn; those of clients in `full` are passed over."""
 
-    __slots__ = ("groups", "turns")
+    __slots__ = ("full", "groups", "turns")
 
-    def __init__(self) -> None:
+    def __init__(self, full: set[int]) -> None:
+        self.full = full
         self.groups: dict[tuple[int, int], deque[TaskRecord]] = {}
         self.turns: deque[tuple[int, int]] = deque()
 
@@ -37,9 +38,14 @@ class Lineup:
     def take(self, count: int) -> list[TaskRecord]:
         """Up to `count` queued tasks, groups in turn; stale entries are dropped on the way."""
         taken: list[TaskRecord] = []
-        queued = State.QUEUED
-        while self.turns and len(taken) < count:
+        queued, full = State.QUEUED, self.full
+        passed_over = 0
+        while len(taken) < count and passed_over < len(self.turns):
             key = self.turns[0]
+            if key[0] in full:
+                self.turns.rotate(-1)
+                passed_over += 1
+                continue
             line = self.groups[key]
             want = count - len(taken)
             if len(self.turns) > 1:
@@ -58,8 +64,13 @@ class Lineup:
 
     def head(self) -> TaskRecord | None:
         """The task whose turn it is, or None; drops stale entries before it."""
-        while self.turns:
+        passed_over = 0
+        while passed_over < len(self.turns):
             key = self.turns[0]
+            if key[0] in self.full:
+                self.turns.rotate(-1)
+                passed_over += 1
+                continue
             line = self.groups[key]
             while line and line[0].state is not State.QUEUED:
                 line.popleft()
@@ -71,9 +82,14 @@ class Lineup:
 
 
 class Backlog:
-    """Every queued task of the hub, by route."""
+    """Every queued task of the hub, by route.
+
+    Attributes:
+        full: clients that have so many results to take that no more of their tasks are run for now.
+    """
 
     def __init__(self) -> None:
+        self.full: set[int] = set()
         self._routes: dict[Route, dict[int, Lineup]] = {}
 
     def routes(self) -> list[Route]:
@@ -99,21 +115,25 @@ class Backlog:
             head = priorities[priority].head()
             if head is not None:
                 return head
-            del priorities[priority]
-        del self._routes[route]
+            self._forget_empty(route, priority)
         return None
 
     def take(self, route: Route, count: int) -> list[TaskRecord]:
         """Up to `count` tasks of the highest priority that waits on the route."""
-        priorities = self._routes.get(route)
-        while priorities:
-            priority = max(priorities) if len(priorities) > 1 else next(iter(priorities))
+        priorities = self._routes.get(route, {})
+        for priority in sorted(priorities, reverse=True):
             taken = priorities[priority].take(count)
             if taken:
                 return taken
-            del priorities[priority]
-        self._routes.pop(route, None)
+            self._forget_empty(route, priority)
         return []
+
+    def _forget_empty(self, route: Route, priority: int) -> None:
+        priorities = self._routes[route]
+        if not priorities[priority].turns:
+            del priorities[priority]
+        if not priorities:
+            del self._routes[route]
 
     def count(self) -> int:
         """How many queued tasks wait; looks at every entry (for views and checks)."""
@@ -142,5 +162,5 @@ class Backlog:
         priorities = self._routes.setdefault(route, {})
         lineup = priorities.get(priority)
         if lineup is None:
-            lineup = priorities[priority] = Lineup()
+            lineup = priorities[priority] = Lineup(self.full)
         return lineup

@@ -48,11 +48,14 @@ class ClientSession:
         """Whether outcomes wait that were never sent."""
         return bool(self._done or self._failed)
 
-    def done(self, run: DoneRun) -> None:
-        """Keeps successes for the next delivery."""
-        if self.credit:
-            self.size += size_of(run)
+    def done(self, run: DoneRun) -> int:
+        """Keeps successes for the next delivery; returns how many bytes they are counted for."""
         self._done.append(run)
+        if not self.credit:
+            return 0
+        size = size_of(run)
+        self.size += size
+        return size
 
     def failed(self, failure: Failed) -> None:
         """Keeps a bad end for the next delivery."""

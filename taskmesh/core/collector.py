@@ -74,7 +74,9 @@ class Collector:
         if entry is not None:
             self._settle(run, entry, odd, size, counts, released)
         if not odd:
-            self._give(run)
+            size = self._give(run)
+            if size and entry is not None:
+                entry.weighed(len(run.seqs), size)
             return
         left = set(odd)
         plain = [index for index in range(len(run.seqs)) if index not in left]
@@ -148,11 +150,12 @@ class Collector:
             run.returns,
         )
 
-    def _give(self, run: DoneRun) -> None:
+    def _give(self, run: DoneRun) -> int:
         client = self._clients.get(run.client)
-        if client is not None:
-            client.done(run)
-            self.news.add(run.client)
+        if client is None:
+            return 0
+        self.news.add(run.client)
+        return client.done(run)
 
     # --- failures -----------------------------------------------------------------------------------------
 

@@ -111,6 +111,7 @@ class HubMachine:
                     self.views.remember(action, now)
             actions += out
             out.clear()
+        self._weigh_results()
         actions += self.ventilator.dispatch(now)
         if len(self.lanes) > 1:
             for lane, count in self.ventilator.recalls(now):
@@ -211,6 +212,16 @@ class HubMachine:
             self.intake.out += actions
         self.intake.out.append(SendClient(client, answer))
 
+    def _weigh_results(self) -> None:
+        """A client that does not take its results gets no more made: completions are always taken in."""
+        full = self.ledger.backlog.full
+        for client in self.collector.news:
+            session = self.clients.get(client)
+            if session is not None and session.size > self.config.client_max_bytes:
+                full.add(client)
+            else:
+                full.discard(client)
+
     # --- time ---------------------------------------------------------------------------------------------
 
     def _extend(self, gap: float) -> None:
@@ -230,6 +241,7 @@ class HubMachine:
             if resend is not None and now >= resend:
                 self.intake.out += session.again(now)
         self.intake.forget_absent(now)
+        self.ledger.backlog.full.intersection_update(self.clients)
         if now - self._started > 3 * config.lease:
             self._unclaimed.clear()
             self.pools.adoptable.clear()

@@ -13,6 +13,8 @@ HORIZON = 0.020
 MAX_HORIZON = 0.500
 MAX_WINDOW = 4096
 """Most tasks outstanding per slot, however short they are."""
+RESULTS_AHEAD = 8 << 20
+"""Bytes of results that a slot may have outstanding: a client's cap sees them only when they come."""
 
 
 class LaneState(enum.Enum):
@@ -76,17 +78,17 @@ class Lane:
 
     def load(self, specs: dict[int, SpecEntry]) -> float:
         """Seconds of slot time outstanding, no task counted for more than the horizon."""
-        horizon = self.horizon
-        total = 0.0
-        for number, count in self.counts.items():
-            service = specs[number].service
-            total += count * (horizon if service is None or service > horizon else service)
-        return total
+        return sum(count * self.cost(specs[number]) for number, count in self.counts.items())
 
     def cost(self, entry: SpecEntry) -> float:
-        """Seconds of slot time that a task counts for: unknown and long ones fill the horizon."""
+        """Seconds of slot time that a task counts for: unknown and long ones fill the horizon.
+
+        So does a large result: a share of the horizon as large as its share of RESULTS_AHEAD.
+        """
         service, horizon = entry.service, self.horizon
-        return horizon if service is None or service > horizon else max(service, 1e-7)
+        if service is None:
+            return horizon
+        return min(horizon, max(service, horizon * entry.result_size / RESULTS_AHEAD, 1e-7))
 
     def has_room(self, entry: SpecEntry, load: float) -> bool:
         """Whether the lane is available to a task (RFC 30: its queue, the credit window, is not full)."""

@@ -22,9 +22,10 @@ class SpecEntry:
 
     Attributes:
         service: seconds a task takes in a slot, measured; None before the first result.
+        result_size: bytes of a result, measured; 0 for an embedded client's, which are in its hands at once.
     """
 
-    __slots__ = ("live", "number", "priority", "route", "service", "size", "spec")
+    __slots__ = ("live", "number", "priority", "result_size", "route", "service", "size", "spec")
 
     def __init__(self, number: int, spec: Spec) -> None:
         self.number = number
@@ -32,6 +33,7 @@ class SpecEntry:
         self.route: Route = (spec.queue, frozenset(spec.tags))
         self.priority = spec.priority
         self.service: float | None = None
+        self.result_size = 0.0
         self.live = 0
         self.size = len(spec.function) + len(spec.retry_filter) + 200
 
@@ -39,6 +41,10 @@ class SpecEntry:
         """Takes in `count` runs that took `elapsed` seconds together."""
         mean = elapsed / count
         self.service = mean if self.service is None else self.service + 0.3 * (mean - self.service)
+
+    def weighed(self, count: int, size: int) -> None:
+        """Takes in `count` results of `size` bytes together."""
+        self.result_size += 0.3 * (size / count - self.result_size)
 
     @property
     def is_chunk(self) -> bool:

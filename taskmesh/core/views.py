@@ -174,6 +174,8 @@ class Views:
             lane = self._pools.lanes.get(record.session)
             pool = lane.pool if lane is not None else "?"
             return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
+        if record.id >> SEQ_BITS in self._ledger.backlog.full:
+            return "its client has to take results that wait for it first (client.max_bytes)"
         queue, tags = record.spec.route
         serving = [lane for lane in self._pools.lanes.values() if lane.serves(record.spec.route)]
         if not serving:

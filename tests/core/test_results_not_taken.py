@@ -1,0 +1,113 @@
+"""A client that does not take its results: they count against its cap, and no more of its tasks are run."""
+
+import pytest
+
+from taskmesh.core.actions import OpenLane, Push, SendClient
+from taskmesh.core.events import FromClient, FromPool, LaneOpened
+from taskmesh.core.hub import HubMachine
+from taskmesh.core.hub_config import HubConfig
+from taskmesh.wire import messages as m
+
+EPOCH, SPEC = 7, 5
+
+
+class Mesh:
+    """A hub with one pool of four slots, and clients."""
+
+    def __init__(self, cap: int, result: bytes = b"x" * 1000) -> None:
+        self.result = result
+        self.hub = HubMachine(HubConfig(EPOCH, client_max_bytes=cap), 0.0)
+        self.now = 0.0
+        self.held: list[tuple[int, int, int]] = []  # client, seq, attempt
+        self.delivered: dict[int, list[m.Deliver]] = {}
+        self.results = 0
+        self.tell(FromPool(m.Hello("pool", 1, 1, 4, ["default"], [], 0, 0, [])))
+        self.tell(FromPool(m.Beat(EPOCH, 1, "pool", 0, 0, 0, [])))
+
+    def tell(self, event: object) -> None:
+        self.now += 0.001
+        for action in self.hub.handle(event, self.now):
+            match action:
+                case OpenLane(session=session):
+                    self.tell(LaneOpened(session, "1"))
+                case Push(message=message):
+                    self.held += [(run.client, seq, run.attempt) for run in message.runs for seq in run.seqs]
+                case SendClient(client=client, message=m.Deliver() as deliver):
+                    self.delivered.setdefault(client, []).append(deliver)
+        self.hub.check()
+
+    def join(self, client: int, tasks: int) -> None:
+        self.tell(FromClient(client, m.ClientHello(client, 0, credit=1 << 20)))
+        run = m.Run(SPEC, 1, list(range(1, tasks + 1)), [b"call"] * tasks)
+        self.tell(FromClient(client, m.Submit(1, [(SPEC, m.Spec(function=b"f", name="f"))], [run])))
+
+    def run_one(self) -> None:
+        client, seq, attempt = self.held.pop(0)
+        self.results += 1
+        done = m.DoneRun(SPEC, client, attempt, "pool/0", [seq], [self.result], 0.001)
+        self.tell(FromPool(m.Results(EPOCH, 1, self.results, [done], [], [])))
+
+    def run_all(self) -> int:
+        """Run what the pool is given until it is given nothing more; return how many tasks that were."""
+        before = self.results
+        while self.held:
+            self.run_one()
+        return self.results - before
+
+    def acknowledge(self, client: int) -> None:
+        self.tell(FromClient(client, m.ResultAck(EPOCH, self.delivered[client][-1].number)))
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    return Mesh(cap=20_000)
+
+
+def test_no_more_is_run_until_the_client_has_taken_its_results(mesh):
+    mesh.join(11, tasks=200)
+
+    assert 20 <= mesh.run_all() < 100, "to the cap, and what was on its way then"
+    assert mesh.hub.clients[11].size > 20_000
+
+    mesh.acknowledge(11)
+    assert mesh.run_all() >= 20
+
+
+def test_other_clients_tasks_go_on(mesh):
+    mesh.join(11, tasks=200)
+    mesh.run_all()
+
+    mesh.join(12, tasks=10)
+    assert mesh.run_all() == 10
+    assert {deliver.done[0].client for deliver in mesh.delivered[12]} == {12}
+
+
+def test_all_of_it_is_run_by_a_client_that_keeps_up(mesh):
+    mesh.join(11, tasks=200)
+
+    while mesh.held:
+        mesh.run_all()
+        mesh.acknowledge(11)
+
+    assert mesh.results == 200
+    assert not mesh.hub.ledger.tasks
+
+
+def test_people_are_told_why(mesh):
+    mesh.join(11, tasks=200)
+    mesh.run_all()
+    waiting = next(iter(mesh.hub.ledger.tasks))
+
+    view = mesh.hub.views.answer(m.Query(1, "task", f"{waiting:032x}"), mesh.now)
+
+    assert "client.max_bytes" in view.value["why"]
+
+
+def test_tasks_with_large_results_are_not_given_out_far_ahead():
+    mesh = Mesh(cap=1 << 30, result=b"x" * (4 << 20))
+    mesh.join(11, tasks=100)
+
+    for _ in range(50):
+        mesh.run_one()
+
+    assert 4 <= len(mesh.held) <= 8, "two for each slot"
