@@ -11,7 +11,6 @@ What comes off a socket is never trusted: decoders raise RemoteProtocolError, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
 from typing import Any, Generic, NoReturn, TypeVar, get_args
 
 import msgspec
@@ -28,11 +27,6 @@ _BLOB = 1
 _KINDS = {bytes, Blob}
 _PACK = msgspec.msgpack.Encoder()
 _LAYOUT = msgspec.msgpack.Decoder(list[tuple[int, int]])
-
-
-def spec_number(spec: m.Spec) -> int:
-    """A spec's number: a digest of its bytes, 63 bits, the same for every client and hub."""
-    return int.from_bytes(blake2b(_PACK.encode(spec), digest_size=8).digest()) >> 1
 
 
 # --- messages to bytes ------------------------------------------------------------------------------------

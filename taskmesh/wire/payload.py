@@ -41,7 +41,7 @@ Payload = bytes | Blob
 Classes = tuple[type[BaseException], ...]
 
 
-def dumps(value: object, *, what: str = "the value", memfd: bool = True) -> Payload:
+def dumps(value: object, *, what: str = "the result", memfd: bool = True) -> Payload:
     """The payload of one value, a result for instance.
 
     Args:
@@ -104,7 +104,7 @@ def dumps_call(
     return _seal(data, buffers, memfd)
 
 
-def loads(payload: Payload, *, what: str = "the value") -> Any:
+def loads(payload: Payload, *, what: str = "an argument") -> Any:
     """The value of a payload that a peer with the right to do so has made: unpickling runs its code.
 
     Raises:

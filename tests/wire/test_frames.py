@@ -11,6 +11,7 @@ from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.wire import blob, frames, payload
 from taskmesh.wire import messages as m
 from taskmesh.wire.blob import MEMFD_FROM
+from taskmesh.wire.spec_number import spec_number
 from tests.wire.samples import DIRECTIONS, MESSAGES, blob_of, messages
 
 SPEC = m.Spec(b"Ros\0getpid", "os.getpid", queue="q", max_retries=3, tags=("gpu",))
@@ -75,10 +76,10 @@ def test_a_blob_received_from_a_socket_goes_on_without_a_copy():
 
 
 def test_spec_numbers_are_the_same_everywhere_and_differ_by_content():
-    number = frames.spec_number(SPEC)
+    number = spec_number(SPEC)
 
-    assert number == frames.spec_number(m.Spec(**msgspec.structs.asdict(SPEC)))
-    assert number != frames.spec_number(msgspec.structs.replace(SPEC, timeout=1.0))
+    assert number == spec_number(m.Spec(**msgspec.structs.asdict(SPEC)))
+    assert number != spec_number(msgspec.structs.replace(SPEC, timeout=1.0))
     assert 0 <= number < 1 << 63
     assert number == 2885655513070477403, "stable from version to version, or a mesh of mixed versions breaks"
 
