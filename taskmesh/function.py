@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """A function with task options. Calling it runs it here; `submit` runs it on the mesh.
 
     Attributes:
@@ -29,14 +30,14 @@ class Task(Generic[P, R]):
     """
 
     options: TaskOptions
-    __wrapped__: Callable[P, R]
+    __wrapped__: Callable[P, R_co]
 
-    def __init__(self, fn: Callable[P, R], options: TaskOptions) -> None:
+    def __init__(self, fn: Callable[P, R_co], options: TaskOptions) -> None:
         functools.update_wrapper(self, fn)
         self.__wrapped__ = fn.__wrapped__ if isinstance(fn, Task) else fn
         self.options = options
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Calls the function here, as if it were not decorated."""
         return self.__wrapped__(*args, **kwargs)
 
@@ -44,7 +45,7 @@ class Task(Generic[P, R]):
     def submit(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T]: ...
 
     @overload
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R]: ...
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R_co]: ...
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[Any]:
         """Submits a call to the innermost open mesh.

@@ -141,18 +141,16 @@ class PendingTable:
                 f"{limits.max_bytes} are pending (client.max_pending, client.max_bytes): in an event loop "
                 "use `await mesh.asubmit()`, which waits for room"
             )
-        self._wait(lambda: not self.full, None)
+        self._wait(lambda: not self._is_full(), None)
 
-    @property
-    def full(self) -> bool:
-        """Whether `put` would have to wait."""
+    def _is_full(self) -> bool:
         limits = self._limits
         return len(self._pending) >= limits.max_pending or self._weight >= limits.max_bytes
 
     def room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
         """What to await before `put` is tried again; None when there is room (or never will be)."""
         with self.lock:
-            if not self.full or self.refusal is not None:
+            if not self._is_full() or self.refusal is not None:
                 return None
             waiter: asyncio.Future[None] = loop.create_future()
             self._awaiting.append((loop, waiter))
@@ -198,8 +196,14 @@ class PendingTable:
         finally:
             self._watching -= 1
 
-    def cancel(self, futures: Iterable[TaskFuture[Any]], *, tell: bool = True) -> int:
-        """Gives tasks up, and tells the port; returns how many of them were still pending."""
+    def cancel(self, futures: Iterable[TaskFuture[Any]] | None = None) -> int:
+        """Gives tasks up, and tells the port; returns how many of them were still pending.
+
+        None gives all of them up, without a word to the port, which is about to close.
+        """
+        tell = futures is not None
+        if futures is None:
+            futures = list(self._pending.values())
         ending = Ending(self._delivery)
         with self.lock:
             seqs = [future._seq for future in futures if self._take(future, CANCELLED, ending)]
@@ -210,10 +214,6 @@ class PendingTable:
         if tell and seqs and self._port is not None:
             self._port.cancel(seqs)
         return len(seqs)
-
-    def cancel_all(self) -> int:
-        """Gives every task up, without a word to the port, which is about to close."""
-        return self.cancel(list(self._pending.values()), tell=False)
 
     def refuse(self, reason: BaseException | None = None) -> None:
         """Takes nothing any more, and ends what is pending with the reason (default: MeshClosed)."""
@@ -226,6 +226,8 @@ class PendingTable:
             outcome = broken(self.refusal)
             self._release([future._seq for future in taken if self._take(future, outcome, ending)])
         ending.announce()
+
+    broken = refuse  # what a port that cannot go on calls
 
     def forked(self) -> None:
         """In a forked child: whoever held the lock is not here; every future ends with ForkedMeshError."""
@@ -359,10 +361,6 @@ class PendingTable:
                 future = self._pending.get(news.seq)
                 if future is not None:
                     future._attendance().progress = news
-
-    def broken(self, error: BaseException) -> None:
-        """The port cannot go on: every pending future fails with `error`, and so does every later submit."""
-        self.refuse(error)
 
     def _oldest(self) -> int:
         return min(list(self._pending), default=self._acceptance.to + 1)

@@ -139,7 +139,7 @@ class Session:
         for feed in list(self.feeds):
             feed.stop()
         if cancel:
-            self.table.cancel_all()
+            self.table.cancel()
         self.table.refuse()
         try:
             if port is not None:

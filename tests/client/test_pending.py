@@ -139,7 +139,7 @@ def test_put_of_many_bytes_waits_for_room():
     table = make_table(max_bytes=1000)
     batch = Batch(table, 1, Spec(b"f", "f"))
     table.put(batch, b"x" * 2000)
-    assert table.full
+    assert table._is_full()
     thread = threading.Thread(target=table.put, args=(batch, b"x" * 300))
     thread.start()
     wait_until(lambda: table._watching)

@@ -1,0 +1,165 @@
+"""Who is told when a future ends: callbacks in the delivery thread, event loops once a batch."""
+
+import asyncio
+import threading
+
+import pytest
+
+from tests.waiting import wait_until
+
+WAIT_S = 10
+
+
+def double(number):
+    return 2 * number
+
+
+def fail(text):
+    raise ValueError(text)
+
+
+# --- callbacks
+
+
+def test_callbacks_run_in_order_in_one_thread_that_is_not_the_ports(mesh, port):
+    port.gate.clear()
+    seen = []
+    futures = [mesh.submit(double, i) for i in range(20)]
+    for future in futures:
+        future.add_done_callback(lambda f: seen.append((f.result(), threading.current_thread().name)))
+        future.add_done_callback(lambda f: seen.append((f.result(), threading.current_thread().name)))
+    port.release()
+    wait_until(lambda: len(seen) == 40)
+
+    assert [value for value, _ in seen] == [2 * (i // 2) for i in range(40)]
+    assert {name for _, name in seen} == {"taskmesh-delivery"}
+
+
+def test_callback_of_a_done_future_runs_here_and_now(mesh):
+    future = mesh.submit(double, 1)
+    future.result(WAIT_S)
+    seen = []
+
+    future.add_done_callback(lambda f: seen.append(threading.current_thread()))
+
+    assert seen == [threading.current_thread()]
+
+
+def test_callback_that_submits_and_waits_stalls_nobody(mesh, port):
+    port.gate.clear()
+    seen = []
+    first = mesh.submit(double, 1)
+    first.add_done_callback(lambda f: seen.append(mesh.submit(double, f.result()).result(WAIT_S)))
+    later = mesh.submit(double, 5)
+    later.add_done_callback(lambda f: seen.append(f.result()))
+    port.release()
+
+    assert later.result(WAIT_S) == 10
+    wait_until(lambda: len(seen) == 2)
+    assert seen == [4, 10]
+
+
+def test_callback_that_raises_is_logged_and_the_next_one_runs(mesh, port, caplog):
+    port.gate.clear()
+    future = mesh.submit(double, 1)
+    seen = []
+    future.add_done_callback(lambda f: 1 / 0)
+    future.add_done_callback(seen.append)
+    port.release()
+    wait_until(lambda: seen)
+
+    assert seen == [future]
+    assert "exception calling callback" in caplog.text
+
+
+def test_callback_added_by_a_callback_runs_after_those_before_it(mesh, port):
+    port.gate.clear()
+    future = mesh.submit(double, 1)
+    seen = []
+
+    def first(f):
+        f.add_done_callback(lambda f: seen.append("third"))
+        seen.append("first")
+
+    future.add_done_callback(first)
+    future.add_done_callback(lambda f: seen.append("second"))
+    port.release()
+    wait_until(lambda: len(seen) == 3)
+
+    assert seen == ["first", "second", "third"]
+
+
+# --- asyncio
+
+
+def test_future_can_be_awaited(mesh):
+    async def main():
+        assert await mesh.submit(double, 1) == 2
+        with pytest.raises(ValueError, match="no"):
+            await mesh.submit(fail, "no")
+        return await asyncio.gather(*(mesh.submit(double, i) for i in range(100)))
+
+    assert asyncio.run(main()) == [2 * i for i in range(100)]
+
+
+def test_awaiting_calls_the_loop_once_a_batch(mesh, port):
+    calls = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        port.gate.clear()
+        real = loop.call_soon_threadsafe
+        waiting = [asyncio.ensure_future(_await(mesh.submit(double, i))) for i in range(100)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        loop.call_soon_threadsafe = lambda *args: (calls.append(args), real(*args))[1]
+        await asyncio.to_thread(lambda: wait_until(lambda: len(port.runs) and not mesh._session.table.queued))
+        calls.clear()
+        port.max_batch = 1000
+        port.release()
+        return await asyncio.gather(*waiting)
+
+    assert asyncio.run(main()) == [2 * i for i in range(100)]
+    assert len([args for args in calls if args[0].__name__ == "_set_all"]) == 1
+
+
+async def _await(future):
+    return await future
+
+
+def test_cancelled_await_cancels_the_task(mesh, port):
+    port.gate.clear()
+
+    async def main():
+        future = mesh.submit(double, 1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_await(future), 0.02)
+        return future
+
+    assert asyncio.run(main()).cancelled()
+
+
+def test_await_of_a_cancelled_future_is_cancelled(mesh, port):
+    port.gate.clear()
+
+    async def main():
+        future = mesh.submit(double, 1)
+        asyncio.get_running_loop().call_later(0.01, future.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await future
+
+    asyncio.run(main())
+
+
+def test_asyncio_wrap_future_works(mesh):
+    async def main():
+        return await asyncio.wrap_future(mesh.submit(double, 4))
+
+    assert asyncio.run(main()) == 8
+
+
+def test_await_outside_a_loop_says_what_to_do(mesh, port):
+    port.gate.clear()
+
+    with pytest.raises(RuntimeError, match="result"):
+        mesh.submit(double, 1).__await__().send(None)
