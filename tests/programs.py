@@ -43,6 +43,7 @@ class Program:
         folder.mkdir(parents=True, exist_ok=True)
         number = len(list(folder.glob("*.out")))
         self.folder = folder
+        self.name = arguments[0]
         self.out = folder / f"{number}-{arguments[0]}.out"
         self.err = folder / f"{number}-{arguments[0]}.err"
         with self.out.open("wb") as out, self.err.open("wb") as err:
@@ -139,11 +140,12 @@ class Programs:
         )
 
     def end(self) -> None:
-        """Ends everything, workers before their hub."""
-        for program in reversed(self.started):
+        """Ends everything, workers before the hubs that take their goodbye."""
+        workers = [program for program in self.started if program.name == "worker"]
+        for program in workers:
             if program.process.poll() is None:
                 program.signal(signal.SIGTERM)
-        for program in reversed(self.started):
+        for program in [*workers, *self.started]:
             program.end()
 
 

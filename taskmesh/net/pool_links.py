@@ -14,6 +14,7 @@ from taskmesh.net import wires
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.hub_links import ALL, BATCH, topic
 from taskmesh.net.loop import Loop
+from taskmesh.net.sizes import hold_against
 from taskmesh.sockets import Context, Part, Pull, Push, Sub
 from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_pool
@@ -28,10 +29,17 @@ class PoolSockets:
     Args:
         hubs: where hubs listen; the first that answers is kept until it does not answer any more.
         events: the pool shell's.
+        max_payload: bytes of a result that may travel.
     """
 
     def __init__(
-        self, context: Context, loop: Loop, hubs: Sequence[Endpoints], pool: str, events: deque[object]
+        self,
+        context: Context,
+        loop: Loop,
+        hubs: Sequence[Endpoints],
+        pool: str,
+        events: deque[object],
+        max_payload: int,
     ) -> None:
         self._context = context
         self._loop = loop
@@ -40,6 +48,7 @@ class PoolSockets:
         self._unanswered = 0
         self._pool = pool
         self._events = events
+        self._max_payload = max_payload
         self._lane: Pull | None = None
         self.refused = 0
         self._dial_hub()
@@ -65,7 +74,9 @@ class PoolSockets:
 
     def send(self, message: m.PoolMessage) -> None:
         """To the collector."""
-        if isinstance(message, m.Hello) and len(self._hubs) > 1:
+        if isinstance(message, m.Results):
+            hold_against(message, self._max_payload)
+        elif isinstance(message, m.Hello) and len(self._hubs) > 1:
             self._try_next_hub()
         self._collector.try_send_parts(encode(message))
 

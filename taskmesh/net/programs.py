@@ -181,7 +181,7 @@ def run_pool(
     with Context() as context, Stop(loop).listening() as stop:
         machine = PoolMachine(settings, time.monotonic())
         links = InProcessLinks()
-        sockets = PoolSockets(context, loop, endpoints, settings.pool, links.pool)
+        sockets = PoolSockets(context, loop, endpoints, settings.pool, links.pool, config.pool.max_payload)
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
         host = host_slots(loop, pool, settings.pool, modules)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from taskmesh import Mesh
+from taskmesh.errors import SerializationError
 from tests.net import workload
 from tests.net.journal import states, words
 from tests.programs import Programs, rows
@@ -63,6 +64,18 @@ def test_a_task_that_no_pool_serves_waits_for_one(mesh, programs, pools):
     programs.worker(pools, "--queues", "rare")
 
     assert future.result(20) == 3
+
+
+def test_a_result_above_the_limit_of_its_pool_is_that_tasks_failure(mesh, programs, pools):
+    programs.worker(pools, "--queues", "narrow", TASKMESH_MAX_PAYLOAD="100kB")
+    narrow = mesh.with_options(queue="narrow")
+    futures = [narrow.submit(workload.zeros, size) for size in (99_000, 101_000, 10)]
+
+    error = futures[1].exception(20)
+
+    assert isinstance(error, SerializationError)
+    assert "above max_payload = 100,000" in str(error)
+    assert [len(futures[index].result(20)) for index in (0, 2)] == [99_000, 10]
 
 
 def test_pools_with_work_for_both_share_it(mesh, programs, pools, tmp_path):

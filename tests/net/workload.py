@@ -27,6 +27,10 @@ def size_of(data: bytes) -> int:
     return len(data)
 
 
+def zeros(size: int) -> bytes:
+    return bytes(size)
+
+
 def supervisor() -> int:
     """The process id of the fork server, which is one for each pool."""
     return os.getppid()
