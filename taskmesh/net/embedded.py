@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import replace
-from typing import Any
 
 from taskmesh.config import Config
 from taskmesh.core.events import FromClient, FromHub, FromHubToClient, FromPool
@@ -139,7 +138,8 @@ class EmbeddedPort(ThreadPort):
 
 def host_slots(loop: Loop, pool: PoolShell, name: str, modules: tuple[str, ...] = ()) -> SlotHost:
     """Gives a pool in a loop its slots. `modules`: what they import when they start."""
-    more: dict[str, Any] = {"preload": modules} if modules else {}
-    host = SlotHost(on_event=pool.events.append, watch=loop.watch, unwatch=loop.unwatch, name=name, **more)
+    host = SlotHost(
+        on_event=pool.events.append, watch=loop.watch, unwatch=loop.unwatch, name=name, preload=modules
+    )
     pool.attach(host)
     return host
