@@ -1,0 +1,189 @@
+"""Programs that leave a real embedded mesh, properly or not: they end in time, and nothing stays behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 40
+LEAVE_S = 2.0
+
+HEAD = """
+import threading, time
+from taskmesh import Mesh, MeshExecutor, task
+
+@task
+def nap(seconds):
+    threading.Event().wait(seconds)
+    return seconds
+
+def told(text):
+    print(text, time.time(), flush=True)
+"""
+
+
+def start(tmp_path, body, *options):
+    """A program of its own, in a session of its own as at a terminal."""
+    script = tmp_path / "program.py"
+    script.write_text(HEAD + body)
+    return subprocess.Popen(
+        [sys.executable, *options, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def end(program):
+    """(exit status, words of its lines by the first of them, stderr, when it ended)."""
+    out, errors = program.communicate(timeout=WAIT_S)
+    ended = time.time()
+    return program.returncode, dict(line.split(maxsplit=1) for line in out.splitlines()), errors, ended
+
+
+def test_program_without_a_guard_ends_cleanly(tmp_path):
+    program = start(
+        tmp_path,
+        """
+with Mesh(workers=2) as mesh:
+    futures = [nap.submit(0.01) for _ in range(20)]
+told(str(sum(f.result(0) for f in futures) > 0.19))
+""",
+    )
+
+    status, lines, errors, _ = end(program)
+
+    assert (status, errors) == (0, "")
+    assert "True" in lines
+
+
+def test_program_that_raises_in_the_block_ends_within_two_seconds(tmp_path):
+    program = start(
+        tmp_path,
+        """
+with Mesh(workers=2) as mesh:
+    nap.submit(0).result(30)
+    futures = [nap.submit(60) for _ in range(100)]
+    told("raised")
+    raise SystemExit(7)
+""",
+    )
+
+    status, lines, errors, ended = end(program)
+
+    assert (status, errors) == (7, "")
+    assert ended - float(lines["raised"]) < LEAVE_S
+
+
+def test_program_that_is_interrupted_at_the_terminal_ends_within_two_seconds(tmp_path):
+    program = start(
+        tmp_path,
+        """
+with Mesh(workers=2) as mesh:
+    futures = [nap.submit(60) for _ in range(100)]
+    nap.submit(0)
+    told("waiting")
+    futures[0].result()
+""",
+    )
+    line = program.stdout.readline()
+    sent = time.time()
+    os.killpg(program.pid, signal.SIGINT)
+
+    status, _, errors, ended = end(program)
+
+    assert line.startswith("waiting")
+    assert status == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors
+    assert ended - sent < LEAVE_S
+
+
+def test_program_that_forgets_to_close_is_warned_and_ends(tmp_path):
+    program = start(
+        tmp_path,
+        """
+mesh = Mesh(workers=1)
+mesh.submit(nap, 0).result(30)
+futures = [mesh.submit(nap, 60) for _ in range(10)]
+told("end")
+""",
+        "-W",
+        "always::ResourceWarning",
+    )
+
+    status, lines, errors, ended = end(program)
+
+    assert status == 0
+    assert "mesh.close()" in errors
+    assert ended - float(lines["end"]) < LEAVE_S + 0.5
+
+
+def test_program_whose_executor_does_not_wait_still_does_its_work(tmp_path):
+    program = start(
+        tmp_path,
+        """
+executor = MeshExecutor(1)
+executor.submit(nap, 0.3).add_done_callback(lambda f: told(f"done{f.result()}"))
+executor.shutdown(wait=False)
+told("end")
+""",
+    )
+
+    status, lines, errors, _ = end(program)
+
+    assert (status, errors) == (0, "")
+    assert float(lines["done0.3"]) > float(lines["end"])
+
+
+def test_program_in_an_event_loop_that_is_interrupted_ends(tmp_path):
+    program = start(
+        tmp_path,
+        """
+import asyncio
+
+async def main():
+    async with Mesh(workers=1) as mesh:
+        future = mesh.submit(nap, 60)
+        told("waiting")
+        await future
+
+asyncio.run(main())
+""",
+    )
+    program.stdout.readline()
+    sent = time.time()
+    os.killpg(program.pid, signal.SIGINT)
+
+    _, _, errors, ended = end(program)
+
+    assert "KeyboardInterrupt" in errors
+    assert ended - sent < LEAVE_S
+
+
+@pytest.mark.parametrize("hub", ["thread", "process"])
+def test_command_line_program_works(tmp_path, hub):
+    code = f"""
+from taskmesh import Mesh
+with Mesh(workers=1, hub={hub!r}) as mesh:
+    print(mesh.submit(lambda: 6 * 7).result(30))
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("42\n", "")
