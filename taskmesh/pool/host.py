@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -66,7 +69,11 @@ class SlotHost:
         self._nursery = Nursery(
             self._system, path, name, births, self._server_lost, preload
         )  # first: it takes longest
-        self._watch = Watch(self._system, self._rung)
+        try:
+            self._watch = Watch(self._system, self._rung)
+        except OSError:
+            self._nursery.bury()
+            raise
         self._nursery.watched_by(self._watch)
         self._console = Console(self._watch, tee=tee)
         self._timer: threading.Timer | None = None
@@ -76,6 +83,7 @@ class SlotHost:
         self._queue: deque[SlotEvent] = deque()
         self._exits: dict[int, SlotExited] = {}  # each slot's last; the caller may not have handled it yet
         self._dispatching = False
+        self._closed = False
         watch(self._watch.fileno(), self._dispatch)
 
     # --- actions ---
@@ -166,6 +174,9 @@ class SlotHost:
         """The fork server has died, and its slots are being killed."""
         deadline = time.monotonic() + _DYING
         for seat in list(self._tokens.values()):
+            if seat.pid and not self._system.kill_process(seat.handle):
+                with contextlib.suppress(OSError):  # where there is no /proc to find a session's processes by
+                    os.killpg(seat.pid, signal.SIGKILL)
             _await_death(seat, deadline)
             self._bury(seat, _KILLED, oom=False, reason=reason)
 
@@ -212,7 +223,7 @@ class SlotHost:
 
     def _retry_soon(self) -> None:
         """Rings in a while: descriptors that were not to be had may be free then."""
-        if self._timer is None or not self._timer.is_alive():
+        if self._timer is None:
             self._timer = threading.Timer(_RETRY, self._watch.alarm.ring)
             self._timer.name = "taskmesh-retry"
             self._timer.daemon = True
@@ -228,6 +239,9 @@ class SlotHost:
             self._watch.alarm.ring()
 
     def _rung(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for seat in self._seats.values():
             self._pump(seat)
         self._console.relieve()
@@ -250,8 +264,11 @@ class SlotHost:
         """Ends every slot and the fork server, and leaves nothing behind.
 
         Slots have `timeout` seconds to finish what they were given, then they are killed. Events of that time
-        are given to `on_event` from inside.
+        are given to `on_event` from inside. May be called twice.
         """
+        if self._closed:
+            return
+        self._closed = True
         if timeout > 0:
             for slot in list(self._seats):
                 self.stop(slot)

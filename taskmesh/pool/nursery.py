@@ -80,9 +80,7 @@ class Nursery:
 
     def _spawn(self) -> None:
         try:
-            self._link = ForkServerLink(
-                self._system, self._sys_path, self._name, self._births, self._preload
-            )
+            self._link = ForkServerLink(self._system, self._sys_path, self._name, self._births, self._preload)
         except OSError as error:
             self._failed(f"the fork server could not be started: {error}")
 

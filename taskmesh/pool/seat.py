@@ -207,7 +207,10 @@ class Seat:
                     events.append(event)
         except BlockingIOError:
             return False
-        except (OSError, ProtocolError, msgspec.DecodeError) as error:
+        except OSError:
+            self.at_end = True
+            return False
+        except (ProtocolError, msgspec.DecodeError) as error:
             self.trouble = str(error)
             self.at_end = True
             return False

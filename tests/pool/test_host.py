@@ -289,6 +289,55 @@ def test_tasks_for_a_slot_whose_exit_was_delivered_and_is_not_handled_yet_are_un
     assert driver.of(SlotExited)[0].unstarted == 5
 
 
+def test_modules_are_loaded_before_the_slot_is_ready(system):
+    with Driver(preload=["colorsys"]) as driver:
+        driver.start(0)
+
+        assert "colorsys" in driver.result(0, driver.call(0, tasks.modules)[0])
+
+
+def test_module_that_cannot_be_loaded_is_told(system):
+    with Driver(preload=["no_such_module"]) as driver:
+        driver.host.start(0)
+
+        exited = driver.exit_of(0)
+        assert not exited.ready
+        assert "No module named 'no_such_module'" in exited.log
+
+
+def test_forked_child_of_the_supervisor_lets_go_of_everything(driver):
+    driver.start(0, 1)
+    host = driver.host
+    ours = {host._watch.fileno(), *(seat.sock.fileno() for seat in host._seats.values())}
+    before = set(tasks.descriptors())
+    assert ours < before
+
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            host.forsake()
+            left = set(tasks.descriptors())
+            status = 0 if not left & ours and len(before - left) > 10 else 2
+        finally:
+            os._exit(status)  # noqa: TID251  a forked child of pytest
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
+
+
+def test_close_twice(system):
+    driver = Driver()
+    driver.start(0)
+
+    driver.host.close(timeout=5)
+    driver.host.close(timeout=5)
+
+    assert [event.status for event in driver.of(SlotExited)] == [0]
+    driver.closed = True
+    driver._selector.close()
+
+
 def test_close_waits_for_the_time_given_and_no_longer(system, gates):
     gate = gates()
     driver = Driver()
