@@ -57,6 +57,8 @@ def dumps(value: object, *, what: str = "the result", memfd: bool = True) -> Pay
             data = pickle(value, 5, buffer_callback=in_band)
             if len(data) <= SMALL and data.find(MAIN) < 0 and (not REGISTERED or not names_by_value(data)):
                 return data
+        except PASS:
+            raise
         except BaseException:  # noqa: BLE001, S110 -- the slow way raises what is to be raised
             pass
     buffers: list[memoryview] = []
@@ -90,6 +92,8 @@ def dumps_call(
             data = pickle((args, kwargs), 5, buffer_callback=in_band)
             if len(data) <= SMALL and data.find(MAIN) < 0 and (not REGISTERED or not names_by_value(data)):
                 return data
+        except PASS:
+            raise
         except BaseException:  # noqa: BLE001, S110 -- the slow way raises what is to be raised
             pass
     buffers: list[memoryview] = []

@@ -53,7 +53,6 @@ def test_coroutine_that_waits_too_long(driver):
     assert driver.result(0, driver.call(0, coroutines.coroutine, (1,))[0]) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="wire.payload.dumps swallows a TaskTimeout in its fast path")
 def test_result_that_takes_too_long_to_pickle(driver):
     driver.start(0)
 
