@@ -77,7 +77,10 @@ def encode_local(message: m.SlotTasks | m.FromSlot) -> tuple[bytes, list[Blob]]:
     Raises:
         LocalProtocolError: something in it cannot travel.
     """
-    return _encode(message)
+    body, blobs = _encode(message)
+    for blob in blobs:
+        blob.sends += 1
+    return body, blobs
 
 
 # --- bytes to messages ------------------------------------------------------------------------------------

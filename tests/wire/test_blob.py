@@ -1,10 +1,13 @@
 import mmap
 import os
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from taskmesh.wire import blob as blobs
+from taskmesh.wire import frames
+from taskmesh.wire import messages as m
 from taskmesh.wire.blob import BYTES, MEMFD_FROM, PRIVATE, READONLY, Blob, layout_of, live_descriptors
 
 PICKLE = b"p" * 100
@@ -13,7 +16,7 @@ PICKLE = b"p" * 100
 def test_layout_aligns_every_part_for_arrays():
     layout = layout_of([100, 0, 64, 1], [READONLY, PRIVATE, BYTES, PRIVATE])
 
-    assert layout == [(0, 100, READONLY), (128, 0, PRIVATE), (128, 64, BYTES), (192, 1, PRIVATE)]
+    assert layout == [(64, 100, READONLY), (192, 0, PRIVATE), (192, 64, BYTES), (256, 1, PRIVATE)]
 
 
 @pytest.mark.parametrize("portable", [False, True])
@@ -135,10 +138,10 @@ def test_close_is_idempotent_and_ends_reading():
 
 def test_a_file_shorter_than_its_layout_is_refused_and_closed():
     fd = os.memfd_create("short")
-    os.write(fd, b"x" * 10)
+    os.write(fd, b"x" * 74)
 
     with pytest.raises(OSError, match="shorter"):
-        Blob.from_fd(fd, [(0, 11, READONLY)])
+        Blob.from_fd(fd, [(64, 11, READONLY)])
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
 
@@ -164,3 +167,126 @@ def test_parts_of_a_file_are_views_of_one_private_mapping():
     assert isinstance(first.obj, mmap.mmap)
     assert first.obj is second.obj
     assert first.readonly
+
+
+# --- files that are used again ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spares():
+    """A process that keeps spare files, as slots do."""
+    blobs.keep_spares(4 << 20)
+    yield blobs._spares
+    blobs.keep_spares(0)
+    assert blobs._spares == []
+
+
+def packed(fill, size=MEMFD_FROM):
+    return Blob.pack([PICKLE, bytes([fill]) * size], [PRIVATE])
+
+
+def send(made):
+    """The Blob that arrives when `made` is sent to another process."""
+    _, [one] = frames.encode_local(m.SlotProgress(1, 0, made))
+    return Blob.from_fd(os.dup(one.to_fd()), one.layout)
+
+
+def inode(blob):
+    return os.fstat(blob.fd).st_ino
+
+
+def test_a_file_is_used_again_when_its_only_receiver_is_through(spares):
+    first = packed(1)
+    file = inode(first)
+    received = send(first)
+    del first
+    held = packed(2)
+    part = received.reader_parts()[1]
+    del received
+    second = packed(3)
+
+    assert inode(held) != file, "somebody was still reading"
+    assert inode(second) == file
+    assert bytes(part) == b"\1" * MEMFD_FROM, "what was read is a copy"
+    assert bytes(second.parts[1]) == b"\3" * MEMFD_FROM
+
+
+def test_a_file_that_was_never_sent_is_used_again_at_once(spares):
+    first = packed(1)
+    file = inode(first)
+    del first
+
+    assert inode(packed(2)) == file
+
+
+@pytest.mark.parametrize("reason", ["sent twice", "mapped by its maker", "mapped by its receiver", "sent on"])
+def test_a_file_that_somebody_may_still_look_at_is_not_used_again(spares, reason):
+    size = blobs.MAP_FROM if reason == "mapped by its receiver" else MEMFD_FROM
+    blobs.keep_spares(2 * blobs.MAP_FROM)
+    first = packed(1, size)
+    file = inode(first)
+    received = send(first)
+    looked_at = None
+    if reason == "sent twice":
+        looked_at = send(first)
+    elif reason == "mapped by its maker":
+        looked_at = first.parts
+    elif reason == "mapped by its receiver":
+        looked_at = received.reader_parts()
+    else:
+        looked_at = send(received)
+    del first, received
+
+    again = [packed(2, size) for _ in range(3)]
+
+    assert file not in map(inode, again)
+    content = looked_at[1] if isinstance(looked_at, list) else looked_at.reader_parts()[1]
+    assert bytes(content) == b"\1" * size
+
+
+def test_a_forked_child_neither_frees_nor_takes_files(spares):
+    first = packed(1)
+    spare = packed(2)
+    files = {inode(first), inode(spare)}
+    received = send(first)
+    del spare
+    child = os.fork()
+    if not child:
+        del received
+        taken = {inode(packed(3)) for _ in range(3)}
+        os._exit(1 if taken & files else 0)  # noqa: TID251 -- a forked child that must not run pytest's exit
+
+    assert os.waitpid(child, 0)[1] == 0
+    del first
+    others = {inode(one) for one in [packed(4), packed(5)]}
+    assert inode(received) not in others
+    assert bytes(received.reader_parts()[1]) == b"\1" * MEMFD_FROM
+
+
+def test_spare_files_are_bounded_in_number_and_bytes(spares):
+    made = [packed(i, 1 << 20) for i in range(6)]
+    del made
+    assert sum(spare.size for spare in spares) <= 4 << 20
+    assert len(spares) == 3
+
+    made = [packed(i) for i in range(30)]
+    del made
+    assert len(spares) <= 16
+
+    blobs.keep_spares(0)
+    assert spares == []
+    del spares[:]
+    one = packed(1)
+    del one
+    assert spares == []
+
+
+def test_threads_never_get_the_same_file(spares):
+    def work(i):
+        for j in range(40):
+            one = packed((i + j) % 256)
+            assert set(bytes(one.reader_parts()[1])) == {(i + j) % 256}
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))
