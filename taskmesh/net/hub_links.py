@@ -20,6 +20,7 @@ from taskmesh.sockets import (
     Push,
     Router,
     Sendable,
+    SocketError,
     Subscribed,
     XPub,
 )
@@ -162,10 +163,22 @@ class HubSockets:
             self._clients.pop(identity, None)
 
     def open_lane(self, session: int, pool: str) -> str:
-        """Binds a lane; returns the port, or the ipc endpoint, that WELCOME names."""
+        """Binds a lane; returns the port, or the ipc endpoint, that WELCOME names.
+
+        It is empty when no lane is to be had (descriptors or ports have run out): the pool is not welcomed
+        then, and asks again.
+        """
         if self._local is not None and pool == self._local_pool:
             self._local_sessions.add(session)
             return "local"
+        try:
+            return self._bind_lane(session, pool)
+        except SocketError as error:
+            self.close_lane(session)
+            self.record("lane.failed", {"pool": pool, "error": str(error)})
+            return ""
+
+    def _bind_lane(self, session: int, pool: str) -> str:
         socket = Push(self._context, wires.LANE)
         lane = self._lanes[session] = LaneLink(socket, pool)
         self._wait_for(session, lane)

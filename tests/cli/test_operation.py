@@ -92,6 +92,20 @@ def test_what_is_not_done_in_time_is_cancelled_and_exit_code_4(programs, address
     assert not any(status["tasks"].values())
 
 
+def test_ctrl_c_cancels_the_task_and_is_exit_code_130(programs, address, tmp_path):
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    line = ("submit", f"{WORK}:hold", str(journal), "held", str(gate), "--address", address)
+    waiting = programs.start(*line)
+    wait_until(journal.exists, 20)
+
+    waiting.signal(signal.SIGINT)
+
+    assert waiting.wait() == 130
+    assert "Traceback" not in waiting.errors
+    status = rows(programs.run("status", "--address", address, "--json"))
+    assert not any(status["tasks"].values())
+
+
 def test_status_counts_tasks_pools_and_clients(programs, address):
     outcome = programs.run("status", "--address", address)
 

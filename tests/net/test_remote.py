@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import subprocess
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from taskmesh import Mesh, Retry
 from taskmesh.errors import FunctionUnavailable, HubUnreachable, InsecureBind
 from tests.net import workload
 from tests.net.journal import states, words
+from tests.programs import environment
 from tests.waiting import wait_until
 
 
@@ -133,6 +135,38 @@ def test_a_client_that_leaves_is_not_there_any_more(mesh, shared_address):
 
 def present(mesh: Mesh) -> int:
     return sum(client["present"] for client in mesh.status()["clients"])
+
+
+FORKS = """
+import os, sys
+from taskmesh import Mesh
+from taskmesh.errors import ForkedMeshError
+with Mesh(sys.argv[1]) as mesh:
+    assert mesh.submit(abs, -1).result(20) == 1
+    child = os.fork()
+    if not child:
+        try:
+            mesh.submit(abs, -2)
+        except ForkedMeshError:
+            os._exit(42)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert mesh.submit(abs, -3).result(20) == 3
+print("done")
+"""
+
+
+def test_a_caller_that_forks_keeps_the_mesh_for_itself(shared_address):
+    outcome = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS, shared_address],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+
+    assert (outcome.stdout, outcome.stderr) == ("done\n", "")
 
 
 def test_no_hub_is_an_error_within_the_time_given(tmp_path):

@@ -23,6 +23,8 @@ def main(line: Sequence[str]) -> int:
         use_current_directory()
         check_modules(arguments.modules)
         return _run(arguments, reports)
+    except KeyboardInterrupt:  # before the pool's own handler was there, or after it had gone
+        return FAILED
     except ConfigError as error:
         reports.news("error", str(error))
         return USAGE
