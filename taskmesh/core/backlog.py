@@ -1,13 +1,14 @@
 """What waits in the hub for a lane: by route, then priority, then round-robin over groups, then FIFO.
 
 A route is a queue name with the tags a pool must have. Entries are hints: a task that was cancelled or
-adopted stays in its deque and is passed over when its turn comes, so leaving a queue costs nothing.
+adopted stays in its deque and is passed over when its turn comes, so leaving a queue costs nothing; should it
+be queued again before that, it has its place already.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from taskmesh.core.states import State, TaskRecord
 
@@ -52,6 +53,7 @@ class Lineup:
                 want = min(want, max(1, min(QUANTUM, count // len(self.turns))))
             while line and want:
                 record = line.popleft()
+                record.lined_up = False
                 if record.state is queued:
                     taken.append(record)
                     want -= 1
@@ -73,7 +75,7 @@ class Lineup:
                 continue
             line = self.groups[key]
             while line and line[0].state is not State.QUEUED:
-                line.popleft()
+                line.popleft().lined_up = False
             if line:
                 return line[0]
             self.turns.popleft()
@@ -100,11 +102,17 @@ class Backlog:
         self, route: Route, priority: int, group: tuple[int, int], records: Iterable[TaskRecord]
     ) -> None:
         """Queues tasks behind the others of their group."""
-        self._lineup(route, priority).line(group).extend(records)
+        line = self._lineup(route, priority).line(group)
+        for record in records:
+            if not record.lined_up:
+                record.lined_up = True
+                line.append(record)
 
     def push_front(self, route: Route, priority: int, group: tuple[int, int], record: TaskRecord) -> None:
         """Queues a task that had been on its way already before the others of its group."""
-        self._lineup(route, priority).line(group).appendleft(record)
+        if not record.lined_up:
+            record.lined_up = True
+            self._lineup(route, priority).line(group).appendleft(record)
 
     def head(self, route: Route) -> TaskRecord | None:
         """The next task of a route, or None; forgets what is empty."""
@@ -137,16 +145,14 @@ class Backlog:
 
     def count(self) -> int:
         """How many queued tasks wait; looks at every entry (for views and checks)."""
-        return len(
-            {
-                id(record)
-                for priorities in self._routes.values()
-                for lineup in priorities.values()
-                for line in lineup.groups.values()
-                for record in line
-                if record.state is State.QUEUED
-            }
-        )
+        return sum(record.state is State.QUEUED for record in self.entries())
+
+    def entries(self) -> Iterator[TaskRecord]:
+        """Every entry, stale ones too."""
+        for priorities in self._routes.values():
+            for lineup in priorities.values():
+                for line in lineup.groups.values():
+                    yield from line
 
     def waiting(self, route: Route, enough: int) -> int:
         """How many entries the route has, counted no further than `enough`."""

@@ -6,7 +6,7 @@ the machine can submit all of them again to a hub that has lost its memory.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +18,7 @@ from taskmesh.wire import messages as m
 MAX_SUBMIT = 2000
 """Tasks in one Submit: a hub that is full refuses little at a time."""
 MAX_QUESTIONS = 100
-"""Queries and commands kept until a hub is there to answer them."""
+"""Queries and commands kept until they are answered, to be asked again over the next link."""
 
 Question = m.Query | m.Command
 
@@ -84,7 +84,7 @@ class ClientMachine:
         self._busy_until = 0.0
         self._delivered = 0
         self._early: set[int] = set()
-        self._questions: deque[Question] = deque(maxlen=MAX_QUESTIONS)
+        self._questions: OrderedDict[int, Question] = OrderedDict()
 
     def handle(self, event: object, now: float) -> list[object]:
         """Takes in one event; returns what is to be done, in order."""
@@ -138,7 +138,10 @@ class ClientMachine:
                 self._complete(number, specs, out)
             case m.ClientRefused():
                 self._refused(message, now, out)
-            case m.Notice() | m.Answer():
+            case m.Notice():
+                out.append(Tell(message))
+            case m.Answer(number=number):
+                self._questions.pop(number, None)
                 out.append(Tell(message))
 
     def _complete(self, number: int, specs: list[int], out: list[object]) -> None:
@@ -166,6 +169,8 @@ class ClientMachine:
 
     def _welcome(self, welcome: m.ClientWelcome, now: float, out: list[object]) -> None:
         if self.open:
+            if welcome.epoch != self.epoch:
+                self._lost(now, out)
             return
         same = welcome.known and welcome.epoch == self.epoch
         first_time = not self.epoch
@@ -181,8 +186,7 @@ class ClientMachine:
             self._send_from(0, out)
         else:
             self._start_over(now, out)
-        out += [Send(question) for question in self._questions]
-        self._questions.clear()
+        out += [Send(question) for question in self._questions.values()]
 
     def _cut_anew(self) -> None:
         """Nothing was ever sent: the Submits that wait are made as large as the hub takes them."""
@@ -244,9 +248,13 @@ class ClientMachine:
                 self._close([], [], seqs)
                 if self.open:
                     self._send_from(self._next - 1, out)
-            case m.Query() | m.Command() if not self.open:
-                self._questions.append(message)
-            case _ if self.open:
+            case m.Query() | m.Command():
+                self._questions[message.number] = message
+                if len(self._questions) > MAX_QUESTIONS:
+                    self._questions.popitem(last=False)
+                if self.open:
+                    out.append(Send(message))
+            case m.ClientBye() if self.open:
                 out.append(Send(message))
 
     def _queue(
@@ -308,7 +316,7 @@ class ClientMachine:
             self._send_from(0, out)
         if now >= self._beat_at:
             self._beat_at = now + self._beat
-            out.append(Send(m.ClientBeat()))
+            out.append(Send(m.ClientBeat(self.epoch)))
 
     def _hello(self) -> m.ClientHello:
         first = next(iter(self._unacked), self._next)

@@ -198,11 +198,18 @@ class HubMachine:
                 self.intake.give_up(client, seqs)
             case m.ClientBye(cancel=cancel):
                 self.intake.bye(session, cancel=cancel)
-            case m.ClientBeat():
-                self.intake.out.append(SendClient(client, m.Accepted(session.submitted)))
-                self.collector.news.add(client)
+            case m.ClientBeat(epoch=epoch):
+                self._beat(session, epoch)
             case m.Query() | m.Command():
                 self._answer(client, message, now)
+
+    def _beat(self, session: ClientSession, epoch: int) -> None:
+        """A client waits: it is told how far it is; or to say hello, if it waits for an earlier hub."""
+        if epoch in (0, self.config.epoch):
+            self.intake.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+            self.collector.news.add(session.client)
+        else:
+            self.intake.out.append(SendClient(session.client, m.ClientRefused()))
 
     def _answer(self, client: int, question: m.Query | m.Command, now: float) -> None:
         if isinstance(question, m.Query):

@@ -120,6 +120,7 @@ class Intake:
         """Enters a batch whole or not at all, and acknowledges it."""
         number = submit.number
         if submit.epoch not in (0, self._config.epoch):
+            self.out.append(SendClient(session.client, m.ClientRefused()))
             return
         if number != session.submitted + 1:
             if number <= session.submitted:

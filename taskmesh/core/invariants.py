@@ -46,6 +46,9 @@ def check_hub(hub: HubMachine) -> None:
         ledger.backlog.count(),
         queued,
     )
+    entries = list(ledger.backlog.entries())
+    require(len(set(map(id, entries))) == len(entries), "a task is twice in the backlog")
+    require(all(record.lined_up for record in entries), "an entry that does not know of itself")
     require(ledger.size == sum(len(record.payload) for record in records), "the ledger's size is wrong")
     require(len(ledger.tasks) <= hub.config.max_tasks, "S9: more tasks than the cap")
     _check_lanes(hub)

@@ -123,7 +123,9 @@ class ResultAck(msgspec.Struct, tag=4):
 
 
 class ClientBeat(msgspec.Struct, tag=5):
-    """The client is alive and waits for something."""
+    """The client is alive and waits for something of the hub of this epoch (0: of whoever hears it)."""
+
+    epoch: int = 0
 
 
 class ClientBye(msgspec.Struct, tag=6):

@@ -1,0 +1,62 @@
+"""The simulation on the command line: `python -m taskmesh.testing --seeds 100000`.
+
+Exit status: 0 when every promise was kept, 1 when a seed broke one, 2 when something was not tried often enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from taskmesh.testing.campaign import Tally, play_all
+from taskmesh.testing.simulation import SimulationFailure, World
+
+SHOWN = 5
+LEAST = 20
+ENOUGH = 2000
+"""Seeds from which on every fault and transition must have happened LEAST times."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Plays seeds; prints what failed with the command that plays it again."""
+    parser = argparse.ArgumentParser(prog="python -m taskmesh.testing", description=main.__doc__)
+    parser.add_argument("--seeds", type=int, default=2000, metavar="N", help="how many (default 2000)")
+    parser.add_argument("--start", type=int, default=0, metavar="S", help="the first (default 0)")
+    parser.add_argument("--processes", type=int, default=0, metavar="P", help="how many at once (default: all)")
+    parser.add_argument("--trace", action="store_true", help="print every event and action of the first seed")
+    options = parser.parse_args(arguments)
+    if options.trace:
+        return _trace(options.start)
+    began, tally = time.monotonic(), Tally()
+    for portion in play_all(options.start, options.seeds, processes=options.processes):
+        tally.merge(portion)
+        _say(f"\r{tally.seeds} seeds, {len(tally.failures)} failed", end="")
+    seconds = time.monotonic() - began
+    _say(f"\r{tally.seeds} seeds, {tally.tasks} tasks, {tally.steps} steps in {seconds:.0f} s: ", end="")
+    _say(f"{len(tally.failures)} failed")
+    for seed in sorted(tally.failures)[:SHOWN]:
+        _say(tally.failures[seed])
+    if tally.failures:
+        return 1
+    rare = tally.rare(LEAST) if tally.seeds >= ENOUGH else []
+    for line in rare:
+        _say(f"not tried often enough: {line}")
+    return 2 if rare else 0
+
+
+def _trace(seed: int) -> int:
+    world = World(seed, trace=True)
+    try:
+        world.run()
+    except SimulationFailure as failure:
+        _say("\n".join(world.trace))
+        _say(str(failure))
+        return 1
+    _say("\n".join(world.trace))
+    return 0
+
+
+def _say(text: str, end: str = "\n") -> None:
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
