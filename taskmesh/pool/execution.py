@@ -264,7 +264,7 @@ class Executor:
     def _fail(self, stage: str, error: BaseException) -> None:
         """Reports that the running task has failed at this stage."""
         kind = self._kind(stage, error)
-        if kind == "argument" and not isinstance(error, SerializationError | PASS):
+        if kind == "argument" and not isinstance(error, (SerializationError, *PASS)):
             cause, error = error, SerializationError(cannot_rebuild("an argument", error))
             error.__cause__ = cause
         spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN
