@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 from taskmesh.errors import (
     FunctionUnavailable,
@@ -12,11 +13,12 @@ from taskmesh.errors import (
     TaskLost,
     TaskMeshError,
     TaskTimeout,
+    TooLarge,
     WorkerCrashed,
 )
 from taskmesh.wire.exceptions import load_exception
 from taskmesh.wire.messages import DoneRun, Failed, Progress, SlotFailure
-from taskmesh.wire.payload import Payload, loads_chunk_result
+from taskmesh.wire.payload import Payload, loads_chunk_values
 
 
 class TaskState(StrEnum):
@@ -58,6 +60,9 @@ _ERRORS: dict[str, tuple[type[TaskMeshError], str]] = {
 }
 
 
+_TOO_LARGE = f"{TooLarge.__module__}.{TooLarge.__qualname__}"
+
+
 def end_state(origin: DoneRun | Failed | None) -> TaskState:
     """The final state of a task with this outcome."""
     if isinstance(origin, Failed):
@@ -89,18 +94,25 @@ def error_of(failed: Failed, task: str) -> BaseException:
     return _error(failed, task=task, worker=failed.worker, attempt=failed.attempt, history=failed.history)
 
 
-def chunk_of(payload: Payload, task: str, run: DoneRun) -> list[tuple[bool, object]]:
-    """What the items of a chunk returned: (True, value), or (False, exception), in order.
+class ChunkResult(NamedTuple):
+    """What the items of a chunk returned, in order, and their errors by index."""
+
+    values: list[Any]
+    errors: dict[int, BaseException]
+
+
+def chunk_of(payload: Payload, task: str, run: DoneRun) -> ChunkResult:
+    """The results of a chunk.
 
     Raises:
         SerializationError: nothing of it can be rebuilt here.
     """
-    items: list[tuple[bool, object]] = loads_chunk_result(payload)
-    for index, (ok, value) in enumerate(items):
-        if not ok and isinstance(value, SlotFailure):
-            error = _error(value, task=task, worker=run.worker, attempt=attempt_of(run), history=())
-            items[index] = (False, error)
-    return items
+    values, failures = loads_chunk_values(payload)
+    errors = {
+        index: _error(failure, task=task, worker=run.worker, attempt=run.attempt, history=())
+        for index, failure in failures.items()
+    }
+    return ChunkResult(values, errors)
 
 
 def _error(
@@ -119,9 +131,11 @@ def _error(
         )
     else:
         kind, summary = known
+        if record.type_name == _TOO_LARGE:
+            kind = TooLarge
         error = kind(f"{task}: {record.text or summary}")
         error.add_note(_origin_note(task, attempt, worker))
-    for line in history:
+    for line in history if len(history) > 1 else ():  # of a single attempt the error itself tells all
         error.add_note(line)
     return error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 from taskmesh import Mesh, TaskFuture
 from taskmesh.errors import TaskMeshError
 from tests.faults.checker import CANCELLED, OK, Verdict, check
+from tests.faults.cluster import pools_of
 from tests.faults.journal import Journal
-from tests.faults.workload import answer, ordinary, pause_of
+from tests.faults.workload import answer, digest, ordinary, pause_of
 from tests.waiting import wait_until
 
 SAMPLE_EVERY = 20
@@ -63,7 +65,8 @@ class Client:
         """A task's done-callback."""
         assert isinstance(future, TaskFuture)
         try:
-            kind, value = OK, future.result()
+            result: object = future.result()
+            kind, value = OK, digest(result) if isinstance(result, bytes) else str(result)
         except CancelledError:
             kind, value = CANCELLED, "-"
         except BaseException as error:  # noqa: BLE001  whatever the task ended with goes into the log
@@ -95,6 +98,26 @@ class Client:
     def wait_started(self, *indexes: int, timeout: float = 10.0) -> None:
         """Wait until the execution log says that these tasks have started."""
         self._wait(lambda: set(indexes) <= self.started(), timeout, f"tasks {indexes} have started")
+
+    def wait_restarted(self, *indexes: int, timeout: float = 10.0) -> None:
+        """Wait until the execution log says that each of these tasks has started a second time."""
+        self._wait(
+            lambda: all(self.starts(i) >= 2 for i in indexes), timeout, f"{indexes} have started again"
+        )
+
+    def wait_until_lane(self, pool: str, state: str, timeout: float) -> None:
+        """Wait until the hub says that this pool is in this state."""
+
+        def reached() -> bool:
+            self.sample()
+            return bool(self.samples) and pools_of(self.samples[-1]).get(pool, {}).get("state") == state
+
+        self._wait(reached, timeout, f"{pool} is {state}")
+
+    def watch_for(self, seconds: float, look: Callable[[], object] = lambda: None) -> None:
+        """Let a fault last so long, and look at the hub's books, and what else there is, meanwhile."""
+        end = time.monotonic() + seconds
+        self._wait(lambda: bool(look()) or time.monotonic() >= end, seconds + 10, "time passes")
 
     def _wait(self, condition: Callable[[], bool], timeout: float, what: str) -> None:
         looks = 0
@@ -140,6 +163,15 @@ class Client:
         """When a task was started for the second time."""
         starts = [e.when for e in self.executions.entries() if e.kind == "start" and e.index == index]
         return starts[1]
+
+    def starts(self, index: int) -> int:
+        """How often a task has started."""
+        return sum(e.kind == "start" and e.index == index for e in self.executions.entries())
+
+    def started_in(self, pids: Iterable[int]) -> set[int]:
+        """The tasks that were started in one of these processes."""
+        words = {str(pid) for pid in pids}
+        return {e.index for e in self.executions.entries() if e.kind == "start" and e.fields[2] in words}
 
     def verdict(self, data: bytes = b"", **options: Any) -> Verdict:
         """Judge the run by its logs."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from taskmesh import Mesh
 from tests.faults.client import Client
@@ -25,6 +26,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 _FAILED = pytest.StashKey[bool]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def zero_copy_collector() -> None:
+    """Starts what pyzmq keeps for the life of the process from the first zero-copy message on."""
+    zmq.Frame(bytes(zmq.COPY_THRESHOLD), copy=False)
 
 
 @pytest.fixture

@@ -90,18 +90,29 @@ class Program:
     def go_on(self) -> None:
         self.signal(signal.SIGCONT)
 
-    def kill(self) -> None:
-        """SIGKILL to the process itself, not to what it has started."""
+    def stop_all(self) -> list[int]:
+        """SIGSTOP to it and everything that it has started; returns the processes."""
+        self.stop()
+        family = [*self.family(), self.pid]
+        for pid in family:
+            os.kill(pid, signal.SIGSTOP)
+        return family
+
+    def kill(self) -> list[int]:
+        """SIGKILL to the process itself, not to what it has started: that is returned."""
+        family = self.family()
         self.process.kill()
         self.process.wait(10)
+        return family
 
-    def kill_all(self) -> None:
-        """SIGKILL to it and everything that it has started, at once."""
-        family = [self.pid, *self.family()]
-        for pid in family:
+    def kill_all(self) -> list[int]:
+        """SIGKILL to it and everything that it has started, at once; that is returned."""
+        family = self.family()
+        for pid in [self.pid, *family]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(10)
+        return family
 
     def terminate(self) -> None:
         self.process.terminate()

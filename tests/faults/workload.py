@@ -24,6 +24,22 @@ def answer(index: int, data: bytes = b"") -> str:
     return hashlib.sha256(b"%d:" % index + data).hexdigest()[:24]
 
 
+def product(index: int, size: int) -> bytes:
+    """So many bytes that are this task's alone."""
+    return (answer(index).encode() * (size // 24 + 1))[:size]
+
+
+def digest(data: bytes) -> str:
+    """A large value's name in the logs."""
+    return hashlib.sha256(data).hexdigest()[:24]
+
+
+def produce(log: str, index: int, size: int) -> bytes:
+    """A task with a large result."""
+    around(log, index, lambda: None)
+    return product(index, size)
+
+
 def pause_of(index: int) -> float:
     """How long the ordinary task with this number takes: 0 to 5 ms."""
     return random.Random(index).random() * LONGEST

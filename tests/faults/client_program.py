@@ -1,0 +1,52 @@
+"""A client as a process of its own, for tests in which the client is the victim.
+
+Usage: client_program ADDRESS FOLDER NAME MODE COUNT [GATE]
+
+It says on stdout, as JSON, how far it is: "ready" when its session is open, "submitted", "done". It submits
+when the gate is open.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from taskmesh import Mesh
+from tests.faults.client import Client
+from tests.faults.cluster import OVERRIDES
+from tests.faults.gate import wait_at
+from tests.faults.workload import produce
+
+RESULT_SIZE = 1 << 20
+
+
+def tell(event: str) -> None:
+    sys.stdout.write(json.dumps({"event": event}) + "\n")
+    sys.stdout.flush()
+
+
+def main(address: str, folder: str, name: str, mode: str, count: str, gate: str = "") -> None:
+    mesh = Mesh(address, **OVERRIDES)
+    mesh.status()
+    client = Client(mesh, Path(folder), name)
+    tell("ready")
+    if gate:
+        wait_at(gate)
+    if mode == "produce":
+        for _ in range(int(count)):
+            client.submit(produce, RESULT_SIZE)
+    else:
+        client.submit_ordinary(int(count))
+    tell("submitted")
+    if mode == "leave-at-once":
+        os._exit(0)  # noqa: TID251  what the test is about
+    client.wait_accepted()
+    if mode == "leave-when-accepted":
+        os._exit(0)  # noqa: TID251  what the test is about
+    client.wait_all(120)
+    tell("done")
+    mesh.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,103 @@
+"""Faults of clients: gone right after submit, too slow for their results."""
+
+import os
+import signal
+
+import pytest
+
+from tests.faults.checker import check
+from tests.faults.client_program import RESULT_SIZE
+from tests.faults.cluster import LEASE
+from tests.faults.journal import Journal
+from tests.faults.workload import answer, digest, product
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.fault
+
+TASKS = 1000
+
+
+def _logs(folder, name):
+    return Journal(folder / f"{name}.log"), Journal(folder / f"{name}-executions.log")
+
+
+def _idle(client):
+    """The hub has no task left."""
+    status = client.mesh.status()
+    client.samples.append(status)
+    return status["accepted"] == status["finished"] and not sum(status["tasks"].values())
+
+
+def test_F18_client_exits_right_after_its_tasks_are_accepted(cluster, connect, tmp_path):
+    cluster.start_hub()
+    cluster.start_workers(2)
+    observer = connect("observer")
+    victim = cluster.start_client("victim", tmp_path, "victim", "leave-when-accepted", TASKS)
+
+    assert victim.wait(20) == 0
+    wait_until(lambda: _idle(observer), 20)
+
+    verdict = check(*_logs(tmp_path, "victim"), answer, samples=observer.samples, client_gone=True)
+    assert verdict.violations == []
+    assert verdict.acknowledged == TASKS
+    assert set(verdict.executions.values()) == {1}
+    assert len(verdict.executions) == TASKS
+
+
+def test_F18_client_exits_before_its_tasks_are_accepted(cluster, connect, gates, tmp_path):
+    hub = cluster.start_hub()
+    cluster.start_workers(2)
+    observer, gate = connect("observer"), gates()
+    observer.mesh.status()
+    victim = cluster.start_client("victim", tmp_path, "victim", "leave-at-once", TASKS, gate.path)
+    victim.ready()
+
+    hub.stop()
+    gate.open()
+    assert victim.wait(20) == 0
+    hub.go_on()
+    wait_until(lambda: _idle(observer), 20)
+
+    verdict = check(*_logs(tmp_path, "victim"), answer, samples=observer.samples, client_gone=True)
+    assert verdict.violations == []
+    assert verdict.acknowledged == 0
+    assert set(verdict.executions.values()) <= {1}
+
+
+def test_F19_client_too_slow_for_its_results(cluster, connect, tmp_path):
+    cap = 64 << 20
+    hub = cluster.start_hub({"TASKMESH_CLIENT__MAX_BYTES": str(cap)})
+    cluster.start_workers(2)
+    other = connect("other")
+    other.submit_ordinary(100)
+    other.wait_all()
+    before = hub.rss()
+    victim = cluster.start_client("victim", tmp_path, "victim", "produce", 300)
+    wait_until(lambda: {"event": "submitted"} in victim.events(), 20)
+
+    victim.stop()
+    heaviest = 0
+
+    def look():
+        nonlocal heaviest
+        heaviest = max(heaviest, hub.rss())
+
+    other.watch_for(3 * LEASE, look)
+    other.submit_ordinary(TASKS)
+    other.wait_all(10)
+    victim.go_on()
+
+    wait_until(lambda: {"event": "done"} in victim.events(), 20)
+    assert victim.wait(10) == 0
+    look()
+    assert heaviest - before < 2.5 * cap, "results are kept up to the cap, and the rest is not run yet"
+    verdict = check(
+        *_logs(tmp_path, "victim"), lambda index: digest(product(index, RESULT_SIZE)), samples=other.samples
+    )
+    assert verdict.violations == []
+    assert verdict.ended == {"ok": 300}
+    assert verdict.repeated == []
+    other.assert_clean(repeated=[])
+    assert os.path.exists(f"/proc/{hub.pid}")
+    hub.signal(signal.SIGTERM)
+    assert hub.wait(10) == 0

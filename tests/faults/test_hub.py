@@ -1,0 +1,95 @@
+"""Faults of the hub: killed and restarted while its clients live, frozen, starved of processor time."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.faults.cluster import LEASE, SETTINGS, pools_of
+from tests.faults.workload import wait_for
+
+pytestmark = pytest.mark.fault
+
+TASKS = 2000
+
+
+def test_F11_hub_killed_and_restarted(cluster, connect, gates):
+    hub = cluster.start_hub()
+    cluster.start_workers(2, slots=3)
+    client, gate = connect(), gates()
+    held = [client.submit(wait_for, gate.path) for _ in range(2)]
+    client.wait_started(*held)
+    client.submit_ordinary(TASKS)
+    client.wait_ended(TASKS // 5)
+
+    hub.kill()
+    client.watch_for(LEASE / 2)
+    cluster.start_hub()
+    restarted = time.monotonic()
+
+    client.wait_until_lane("pool-0", "ready", LEASE + 5)
+    gate.open()
+    client.wait_all(LEASE + 8)
+    assert time.monotonic() - restarted < LEASE + 8
+    verdict = client.assert_clean(repeated=[])
+    assert verdict.ended == {"ok": TASKS + 2}
+    assert all(client.futures[index].attempt == 1 for index in held), "what ran went on running"
+
+
+def test_F15_hub_frozen_for_three_leases(cluster, connect, gates):
+    hub = cluster.start_hub()
+    cluster.start_workers(2, slots=3)
+    client, gate = connect(), gates()
+    held = [client.submit(wait_for, gate.path) for _ in range(2)]
+    client.wait_started(*held)
+    client.submit_ordinary(TASKS)
+    client.wait_ended(TASKS // 5)
+
+    hub.stop()
+    client.watch_for(3 * LEASE)
+    hub.go_on()
+    resumed = time.monotonic()
+
+    client.wait_ended(TASKS, 5 + 3)
+    gate.open()
+    client.wait_all(5)
+    assert time.monotonic() - resumed < 5 + 5
+    client.assert_clean(repeated=[])
+    left = [event for event in hub.events("stderr") if event["event"] == "pool.left"]
+    assert left == [], "nobody's lease ran out while the hub could hear nobody"
+
+
+def test_F46_starved_of_processor_time(cluster, connect, gates):
+    """TTL 10 s, as in the matrix; everything of the mesh at nice 19, against two endless loops."""
+    patient = {**SETTINGS, "TASKMESH_HUB__LEASE": "10", "TASKMESH_HUB__BEAT": "1"}
+    hub = cluster.start_hub(patient)
+    workers = [cluster.start_worker(f"pool-{i}", environ=patient) for i in range(2)]
+    client = connect(hub__lease=10, hub__beat=1)
+    client.submit_ordinary(100)
+    client.wait_all()
+    session = {name: pool["session"] for name, pool in pools_of(client.mesh.status()).items()}
+    for program in (hub, *workers):
+        for pid in (program.pid, *program.family()):
+            _be_nice(pid)
+
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        client.watch_for(12)
+        client.submit_ordinary(100)
+        client.wait_all(30)
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+    client.assert_clean(repeated=[])
+    assert {name: pool["session"] for name, pool in pools_of(client.mesh.status()).items()} == session
+
+
+def _be_nice(pid: int) -> None:
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, int(thread), 19)
