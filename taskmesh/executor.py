@@ -11,6 +11,7 @@ from taskmesh.client.feed import Feed
 from taskmesh.client.gathering import wait as wait_for
 from taskmesh.client.options import OptionValues
 from taskmesh.client.session import Session
+from taskmesh.client.source import Source
 from taskmesh.client.submitter import Chunksize, Submitter
 from taskmesh.config import load
 from taskmesh.future import TaskFuture
@@ -79,8 +80,8 @@ class MeshExecutor(Executor):
         self._check()
         if buffersize is not None and isinstance(chunksize, int):
             buffersize *= chunksize
-        calls = zip(*iterables)  # noqa: B905  the shortest ends it
-        results = self._mesh._mapped(fn, calls, timeout, chunksize, buffersize, ordered=True)
+        source = Source.of(iterables, lazily=buffersize is not None)
+        results = self._mesh._mapped(fn, source, timeout, chunksize, buffersize, ordered=True)
         self._feeds = [*(feed for feed in self._feeds if feed.active), results.feed]
         return results
 

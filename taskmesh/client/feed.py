@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from taskmesh.client.functions import Form
 from taskmesh.client.pace import Pace
 from taskmesh.client.session import Session
+from taskmesh.client.source import Source
 from taskmesh.errors import SerializationError
 from taskmesh.future import Batch, TaskFuture
 from taskmesh.wire.messages import DoneRun, Failed
@@ -47,30 +46,6 @@ class Piece:
     def __call__(self, future: object) -> None:
         """Told by the port's thread: the task has ended."""
         self._feed.arrive(self)
-
-
-class Source:
-    """Where the items come from: an iterator of argument tuples, and how many are left if that is known."""
-
-    __slots__ = ("_items", "exhausted", "failure", "left")
-
-    def __init__(self, items: Iterator[tuple[Any, ...]], total: int | None) -> None:
-        self._items = items
-        self.left = total
-        self.exhausted = False
-        self.failure: BaseException | None = None
-
-    def draw(self, count: int) -> list[tuple[Any, ...]]:
-        """Up to `count` items; fewer at the end. What the iterator raises is kept for its place."""
-        items: list[tuple[Any, ...]] = []
-        try:
-            items.extend(islice(self._items, count))
-        except Exception as error:  # noqa: BLE001  the user's own; it is raised after the items before it
-            self.failure = error
-        if self.left is not None:
-            self.left -= len(items)
-        self.exhausted = len(items) < count or self.left == 0
-        return items
 
 
 class Feed:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from itertools import chain
+from typing import Any, Generic, Self, TypeVar
 
 from taskmesh.client.feed import Feed, Piece
 
 R_co = TypeVar("R_co", covariant=True)
-
-Item = tuple[bool, Any]
-"""(True, value), or (False, exception)."""
 
 
 class MapResults(Generic[R_co]):
@@ -30,23 +28,23 @@ class MapResults(Generic[R_co]):
         self.feed = feed
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._items: Iterator[Item] = iter(())
         self._piece: Piece | None = None
-        self._generator: Generator[R_co, None, None] | None = None
+        self._rest: Iterator[R_co] = iter(())
+        self._chain: Iterator[R_co] | None = None
         self._begun = False
 
     def __iter__(self) -> Iterator[R_co]:
-        """Goes on where the iteration stands."""
-        return self._run()  # a generator, since it is twice as fast as calls of __next__
+        """Goes on where the iteration stands; a chain, since that costs a tenth of calling `__next__`."""
+        return chain.from_iterable(self._rests())
 
     def __next__(self) -> R_co:
         """The next result; raises its error in its place."""
-        if self._generator is None:
-            self._generator = self._run()
+        if self._chain is None:
+            self._chain = iter(self)
         try:
-            return next(self._generator)
+            return next(self._chain)
         except BaseException:
-            self._generator = None  # it is spent; the items that are left are not
+            self._chain = None  # it may be spent; the items that are left are not
             raise
 
     def close(self) -> None:
@@ -58,19 +56,17 @@ class MapResults(Generic[R_co]):
             with suppress(Exception):
                 self.feed.abandon()
 
-    def _run(self) -> Generator[R_co, None, None]:
+    def _rests(self) -> Iterator[Iterator[R_co]]:
+        """What is left of the piece in hand, then one piece after the other."""
         self._begun = True
         while True:
-            for ok, value in self._items:
-                if not ok:
-                    raise value
-                yield value
+            yield self._rest
             if self._piece is not None:
                 self.feed.given(self._piece)
             self._piece = self._next_piece()
             if self._piece is None:
                 return
-            self._items = iter(_items(self._piece))
+            self._rest = _results(self._piece)
 
     def _next_piece(self) -> Piece | None:
         """The next piece with its outcome; works for the feed while it waits."""
@@ -96,13 +92,39 @@ class MapResults(Generic[R_co]):
             feed.schedule()  # what came in just now, if the consumer is away for long
 
 
-def _items(piece: Piece) -> list[Item]:
+class _WithErrors:
+    """Results some of which are errors: they are raised in their places."""
+
+    __slots__ = ("_errors", "_index", "_values")
+
+    def __init__(self, values: list[Any], errors: Mapping[int, BaseException]) -> None:
+        self._values = values
+        self._errors = errors
+        self._index = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        index = self._index
+        if index == len(self._values):
+            raise StopIteration
+        self._index = index + 1
+        if index in self._errors:
+            raise self._errors[index]
+        return self._values[index]
+
+
+def _results(piece: Piece) -> Iterator[Any]:
     """A piece's results; rebuilds them, in the consumer's thread."""
     future = piece.future
     error = piece.error
     if future is not None and not future.cancelled():
         error = future.exception()
         if error is None:
-            value: Any = future.result()
-            return value if piece.count > 1 else [(True, value)]
-    return [(False, error or CancelledError())] * piece.count
+            result: Any = future.result()
+            if piece.count == 1:
+                return iter((result,))
+            return _WithErrors(result.values, result.errors) if result.errors else iter(result.values)
+    same = error or CancelledError()
+    return _WithErrors([None] * piece.count, dict.fromkeys(range(piece.count), same))

@@ -6,12 +6,13 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from taskmesh.attendance import running_loop
-from taskmesh.client.feed import Feed, Source
+from taskmesh.client.feed import Feed
 from taskmesh.client.functions import FunctionTable
 from taskmesh.client.options import OptionValues
 from taskmesh.client.pace import Pace
 from taskmesh.client.results import MapResults
 from taskmesh.client.session import Session
+from taskmesh.client.source import Source
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import Batch, TaskFuture
 from taskmesh.wire.payload import Payload, check_size, dumps_call
@@ -170,7 +171,8 @@ class Submitter:
         """
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
-        return self._mapped(fn, zip(*iterables), timeout, chunksize, buffersize, ordered=ordered)  # noqa: B905
+        source = Source.of(iterables, lazily=buffersize is not None)
+        return self._mapped(fn, source, timeout, chunksize, buffersize, ordered=ordered)
 
     def starmap(
         self,
@@ -184,7 +186,9 @@ class Submitter:
         ordered: bool = True,
     ) -> Iterator[R]:
         """As `map`, for arguments that are tuples already: `fn(*item)` for each item."""
-        return self._mapped(fn, map(tuple, iterable), timeout, chunksize, buffersize, ordered=ordered)
+        calls = map(tuple, iterable)
+        source = Source.listed(list(calls)) if buffersize is None else Source.drawn(calls)
+        return self._mapped(fn, source, timeout, chunksize, buffersize, ordered=ordered)
 
     def with_options(self, **options: Unpack[OptionValues]) -> Submitter:
         """Submits to the same mesh with these options, which go before the tasks' own.
@@ -197,23 +201,19 @@ class Submitter:
     def _mapped(
         self,
         fn: Callable[..., Any],
-        calls: Iterator[tuple[Any, ...]],
+        source: Source,
         timeout: float | None,
         chunksize: Chunksize,
         buffersize: int | None,
         *,
         ordered: bool,
     ) -> MapResults[Any]:
-        """What `map` and `starmap` do with their calls, each a tuple of arguments."""
+        """What `map` and `starmap` do with their calls."""
         if chunksize != "auto" and (not isinstance(chunksize, int) or chunksize < 1):
             raise ConfigError(f'chunksize has to be a number of items >= 1, or "auto", not {chunksize!r}')
         if buffersize is not None and (not isinstance(buffersize, int) or buffersize < 1):
             raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
         form = self._functions.form(fn)
-        total = None
-        if buffersize is None:
-            items = list(calls)
-            calls, total = iter(items), len(items)
         if form.options.key is not None:
             raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
         if not form.options.is_chunkable:
@@ -222,8 +222,8 @@ class Submitter:
         feed = Feed(
             self._session,
             form,
-            Source(calls, total),
-            Pace(self._session.slots(), total, fixed, buffersize),
+            source,
+            Pace(self._session.slots(), source.left, fixed, buffersize),
             ordered=ordered,
             buffersize=buffersize,
         )
