@@ -12,7 +12,7 @@ from taskmesh.config import Config
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net.client_links import GatewayLink
 from taskmesh.net.client_shell import ClientShell
-from taskmesh.net.endpoints import check_local
+from taskmesh.net.endpoints import Endpoints, check_local
 from taskmesh.net.loop import Loop
 from taskmesh.net.port import ThreadPort, WakeUp
 from taskmesh.ports import OutcomeSink
@@ -38,12 +38,14 @@ class RemotePort(ThreadPort):
         if not self._addresses:
             raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
         for address in self._addresses:
-            check_local(address, "dialling")
+            check_local(Endpoints.of(address).gateway, "dialling")
+        deadline = time.monotonic() + timeout
         wake_up = self._wake_up = WakeUp()
         self._start_thread("taskmesh-client", lambda: self._work(wake_up))
         self._ready.wait(timeout)
         shell = self._shell
-        if shell is None or not shell.opened.wait(timeout) or not shell.machine.open:
+        left = max(0.0, deadline - time.monotonic())
+        if shell is None or not shell.opened.wait(left) or not shell.machine.open:
             refused = shell.machine.refused if shell is not None else ""
             self.close(cancel=True, timeout=1.0)
             where = " or ".join(self._addresses)
@@ -83,6 +85,7 @@ class RemotePort(ThreadPort):
                 self._ready.set()
                 while not self._closing.is_set():
                     loop.turn()
+                loop.settle()  # a cancellation may have come together with the end
                 if shell.machine.open:
                     link.send(m.ClientBye(cancel=self._cancel))
             finally:
