@@ -59,9 +59,8 @@ class ForkServer:
     def serve(self) -> Birth | None:
         """Serves until the end; returns None, or in a forked child the slot that it is to be."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # sent to all of a service at once: the supervisor decides
+        # A service manager may send SIGTERM to all processes at once: the supervisor decides what follows.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         self._system.adopt_orphans()
@@ -138,10 +137,13 @@ class ForkServer:
 
     def _leave_to_slot(self) -> None:
         """In a forked child: closes what is the fork server's, and gives signals their default meaning."""
-        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._close()
+
+    def _close(self) -> None:
+        signal.set_wakeup_fd(-1)
         self._sock.close()
         self._child_died.close()
         self._wakeup.close()
@@ -186,9 +188,9 @@ class ForkServer:
                 pid, status = os.waitpid(-1, 0)
                 token = self._tokens.pop(pid, None)
                 if token is not None:
-                    self._tell(
-                        orders.EXITED, orders.Exited(token, os.waitstatus_to_exitcode(status), oom=False)
-                    )
+                    exited = orders.Exited(token, os.waitstatus_to_exitcode(status), oom=False)
+                    self._tell(orders.EXITED, exited)
+        self._close()
 
 
 def _kill_group(pid: int) -> None:

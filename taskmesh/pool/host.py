@@ -29,6 +29,8 @@ SlotEvent = SlotReady | SlotFinished | SlotReported | SlotRecalled | SlotExited
 _KILLED: Final = -9
 _REFUSED: Final = 1
 _RETRY: Final = 0.05
+_LAST_WORDS: Final = 0.5
+"""Seconds that are waited for our own stdout to take what slots have printed."""
 _DYING: Final = 2.0
 """Seconds that a killed process may take to be gone."""
 
@@ -66,9 +68,8 @@ class SlotHost:
         self._system = here()
         births = Births(self._forked, self._refused, self._exited)
         path = list(sys.path if sys_path is None else sys_path)
-        self._nursery = Nursery(
-            self._system, path, name, births, self._server_lost, preload
-        )  # first: it takes longest
+        # First of all, since it takes longest.
+        self._nursery = Nursery(self._system, path, name, births, self._server_lost, preload)
         try:
             self._watch = Watch(self._system, self._rung)
         except OSError:
@@ -241,6 +242,7 @@ class SlotHost:
     def _rung(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer.join()
             self._timer = None
         for seat in self._seats.values():
             self._pump(seat)
@@ -285,7 +287,7 @@ class SlotHost:
         if self._timer is not None:
             self._timer.cancel()
             self._timer.join()
-        self._console.close(_DYING)
+        self._console.close(_LAST_WORDS)
         self._watch.close()
 
     def _run_until(self, condition: Callable[[], bool], timeout: float) -> None:

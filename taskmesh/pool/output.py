@@ -88,6 +88,7 @@ class Tee:
         self._queue: deque[tuple[int, str] | None] = deque()
         self._wake = threading.Condition()
         self._held = 0
+        self._closed = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -109,6 +110,7 @@ class Tee:
         """Writes what is queued and ends the thread; gives up after `timeout` seconds."""
         if self._thread is not None:
             with self._wake:
+                self._closed = True
                 self._queue.append(None)
                 self._wake.notify()
             self._thread.join(timeout)
@@ -126,9 +128,8 @@ class Tee:
             with self._wake:
                 before = self._held
                 self._held -= len(text)
-                relieved = before >= _LOW > self._held
-            if relieved:
-                self._relieved()
+                if before >= _LOW > self._held and not self._closed:
+                    self._relieved()
 
 
 def _write(stream: object, text: str) -> None:

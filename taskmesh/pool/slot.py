@@ -125,14 +125,17 @@ def _settle(birth: Birth) -> None:
         os.dup2(fd, number)
         os.close(fd)
     sys.stdin = io.TextIOWrapper(open(os.devnull, "rb"), encoding="utf-8")  # noqa: SIM115
-    sys.stdout = _text(1)
-    sys.stderr = _text(2)
+    sys.stdout = sys.__stdout__ = _text(1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]
     faulthandler.enable(2)
     birth.system.name_process(f"slot-{birth.slot}")
-    with (
-        contextlib.suppress(OSError, ValueError),
-        open("/proc/self/oom_score_adj", "r+", encoding="ascii") as score,
-    ):  # rather a slot than its supervisor
+    _offer_to_oom_killer()
+
+
+def _offer_to_oom_killer() -> None:
+    """When memory runs out, a slot is to be killed and not its supervisor."""
+    path = "/proc/self/oom_score_adj"
+    with contextlib.suppress(OSError, ValueError), open(path, "r+", encoding="ascii") as score:
         adjusted = min(1000, int(score.read()) + _OOM_SCORE)
         score.seek(0)
         score.write(str(adjusted))

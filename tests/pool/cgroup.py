@@ -65,12 +65,21 @@ def group_of(controller: str) -> Iterator[Cgroup]:
 
 
 def _parent(controller: str) -> Path | None:
-    """The folder in which groups can be made: cgroup v1's mount, or our own group of v2."""
-    for candidate in (_MOUNT / controller, _MOUNT):
+    """The folder in which groups can be made: our own group of cgroup v1, or the top of v1 or v2 as we see it."""
+    for candidate in (_MOUNT / controller / _own(controller), _MOUNT / controller, _MOUNT):
         enabled = candidate / "cgroup.subtree_control"
-        suits = candidate.name == controller or (
+        suits = _MOUNT / controller in (candidate, *candidate.parents) or (
             enabled.exists() and controller in enabled.read_text(encoding="utf-8").split()
         )
         if suits and (candidate / "cgroup.procs").exists() and os.access(candidate, os.W_OK):
             return candidate
     return None
+
+
+def _own(controller: str) -> str:
+    """Our own group below cgroup v1's mount: what is put into a group of it stays within our own limits."""
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path.lstrip("/")
+    return ""

@@ -322,6 +322,33 @@ def test_nothing_outlives_the_supervisor(system, tmp_path, how, fork):
             os.kill(heir, signal.SIGKILL)
 
 
+_CLEAN = """
+    import sys
+    sys.path[:] = {path!r}
+    from tests.pool.driver import Driver
+    from tests.pool import tasks
+    with Driver(tee=True) as driver:
+        driver.start(0, 1)
+        assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
+        driver.close({timeout})
+"""
+
+
+@pytest.mark.parametrize("timeout", [0, 5])
+def test_clean_end_says_nothing(system, timeout):
+    code = textwrap.dedent(_CLEAN).format(path=sys.path, timeout=timeout)
+
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_events_of_restarted_slots_are_their_own(driver):
     for _ in range(5):
         driver.values.clear()
