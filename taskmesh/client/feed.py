@@ -86,7 +86,7 @@ class Feed:
         self._single: Batch = form.grouped(group)
         self._chunk: Batch = form.chunked(group)
         self._early = form.options.acks == "early"
-        self._limit = session.config.pool.max_payload if session.remote else 0
+        self._limit = session.config.pool.max_payload if session.wired else 0
 
     @property
     def label(self) -> str:
@@ -220,7 +220,7 @@ class Feed:
                 self._wanted = True
 
     def _put(self, items: list[tuple[Any, ...]]) -> TaskFuture[Any]:
-        memfd = not self._session.remote
+        memfd = not self._session.wired
         if len(items) == 1:
             payload = dumps_call(items[0], {}, where=self.label, memfd=memfd)
             check_size(payload, self._limit, f"the call of {self.label}", items[0])

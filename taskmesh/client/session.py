@@ -34,7 +34,7 @@ class Session:
 
     Attributes:
         config: the settings. table: tasks without an outcome. delivery: where callbacks run.
-        remote: hub and pools are elsewhere. closed: nothing can be submitted any more.
+        wired: payloads travel over a wire to another process. closed: nothing can be submitted any more.
         feeds: maps that have not submitted all of their items; a clean close waits for them.
     """
 
@@ -45,10 +45,15 @@ class Session:
         self.codec = FunctionCodec()
         self.closed = False
         self.feeds: set[Feeding] = set()
-        self.remote = bool(config.mesh.address)
+        self.wired = bool(config.mesh.address) or config.mesh.hub == "process"
         self.new_group = itertools.count(1).__next__
         self._port: SubmitPort | None = None
         self._lock = threading.RLock()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the port is open."""
+        return self._port is not None
 
     def open(self) -> SubmitPort:
         """Opens the port, if it is not open.
@@ -91,7 +96,7 @@ class Session:
 
     def slots(self) -> int:
         """How many slots the mesh has, or may have: a remote hub is asked."""
-        if not self.remote:
+        if not self.config.mesh.address:
             return self.config.pool.slots
         try:
             pools = self.open().query("pools", limit=10_000, timeout=1.0)

@@ -36,8 +36,8 @@ class Submitter:
         self._functions = FunctionTable(session.table, session.codec, options)
         self._ready = self._functions.ready
         self._put = session.table.put
-        self._memfd = not session.remote
-        self._limit = session.config.pool.max_payload if session.remote else 0
+        self._memfd = not session.wired
+        self._limit = session.config.pool.max_payload if session.wired else 0
 
     @overload
     def submit(
@@ -83,7 +83,8 @@ class Submitter:
         loop = running_loop()
         if loop is None:
             raise RuntimeError("asubmit() is awaited in an asyncio event loop; elsewhere use submit()")
-        await loop.run_in_executor(None, self._session.open)
+        if not self._session.is_open:
+            await loop.run_in_executor(None, self._session.open)
         batch, payload = self._prepared(fn, args, kwargs)
         while True:
             room = self._session.table.room(loop)

@@ -1,0 +1,207 @@
+"""The surface over a real embedded mesh: how each way of ending reaches the caller."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from taskmesh import Mesh, MeshExecutor, as_completed, current_task, errors, gather, task
+from taskmesh.outcome import TaskState
+from tests.waiting import wait_until
+
+WAIT_S = 30
+
+
+@task
+def double(number: int) -> int:
+    return 2 * number
+
+
+@task
+def nap(seconds: float) -> float:
+    threading.Event().wait(seconds)
+    return seconds
+
+
+@task
+async def coming(number: int) -> int:
+    await asyncio.sleep(0)
+    return number + 1
+
+
+def crash_on(number: int, bad: int) -> int:
+    if number == bad:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@task
+def report() -> str:
+    current_task().progress(3, 7)
+    threading.Event().wait(60)
+    return "late"
+
+
+@task
+def who(seconds: float = 0) -> tuple[str, int]:
+    threading.Event().wait(seconds)
+    return current_task().id, current_task().attempt
+
+
+class Shape:
+    def __init__(self, side: int) -> None:
+        self.side = side
+
+
+def grow(shape: Shape) -> Shape:
+    return Shape(shape.side + 1)
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[Mesh]:
+    with Mesh(workers=2, config={}) as mesh:
+        yield mesh
+
+
+pytestmark = pytest.mark.leaks("one mesh serves all tests of this module")
+
+
+def test_everything_comes_back_in_its_place(embedded):
+    futures = [embedded.submit(double, i) for i in range(5000)]
+
+    assert gather(futures, timeout=WAIT_S) == [2 * i for i in range(5000)]
+    assert sorted(f.result() for f in as_completed(futures)) == [2 * i for i in range(5000)]
+    assert list(embedded.map(double, range(20_000))) == [2 * i for i in range(20_000)]
+    assert sorted(embedded.map(double, range(2000), ordered=False)) == [2 * i for i in range(2000)]
+
+
+def test_task_knows_itself_and_the_future_knows_it(embedded):
+    future = embedded.submit(who)
+
+    assert future.result(WAIT_S) == (future.task_id, 1)
+    assert future.attempt == 1
+    assert future.worker.startswith("local/")
+    assert future.state is TaskState.SUCCEEDED
+    assert future.accepted
+
+
+def test_coroutine_function_gives_its_result(embedded):
+    assert embedded.submit(coming, 1).result(WAIT_S) == 2
+
+
+def test_classes_come_back_as_themselves(embedded):
+    shape = embedded.submit(grow, Shape(1)).result(WAIT_S)
+
+    assert type(shape) is Shape
+    assert shape.side == 2
+
+
+def test_soft_limit_raises_task_timeout(embedded):
+    with pytest.raises(errors.TaskTimeout):
+        embedded.with_options(timeout=0.05).submit(nap, 30).result(WAIT_S)
+
+
+def test_hard_limit_kills_and_raises_task_timeout(embedded):
+    future = embedded.with_options(hard_timeout=0.2).submit(nap, 30)
+
+    with pytest.raises(errors.TaskTimeout, match="hard_timeout"):
+        future.result(WAIT_S)
+    assert isinstance(future.exception(), TimeoutError)
+
+
+def test_crash_is_worker_crashed_with_its_history(embedded):
+    future = embedded.submit(crash_on, 1, 1)
+
+    with pytest.raises(errors.WorkerCrashed) as caught:
+        future.result(WAIT_S)
+    assert future.state is TaskState.DEAD
+    assert "attempt 3" in "\n".join(caught.value.__notes__)
+
+
+def test_crash_in_a_chunk_falls_on_the_guilty_item(embedded):
+    results = embedded.map(crash_on, range(100), [57] * 100, chunksize=20)
+    seen = []
+    with pytest.raises(errors.WorkerCrashed):
+        seen.extend(results)
+    seen += list(results)
+
+    assert seen == [i for i in range(100) if i != 57]
+
+
+def test_task_that_waits_too_long_expires(embedded):
+    busy = [embedded.submit(nap, 0.5) for _ in range(6)]
+    future = embedded.with_options(expires=0.05).submit(double, 1)
+
+    with pytest.raises(errors.TaskExpired):
+        future.result(WAIT_S)
+    assert future.state is TaskState.EXPIRED
+    gather(busy, timeout=WAIT_S)
+
+
+def test_cancel_of_a_running_task_frees_its_slot(embedded):
+    futures = [embedded.submit(nap, 60) for _ in range(2)]
+    wait_until(lambda: sum(pool["busy"] for pool in embedded.status()["pools"]) == 2, WAIT_S)
+    started = time.monotonic()
+
+    assert embedded.cancel(futures) == 2
+
+    assert embedded.submit(double, 4).result(WAIT_S) == 8
+    assert time.monotonic() - started < WAIT_S
+
+
+def test_progress_reaches_the_future(embedded):
+    future = embedded.submit(report)
+
+    wait_until(lambda: future.progress == (3, 7), WAIT_S)
+    assert future.running()
+    assert future.state is TaskState.RUNNING
+    future.cancel()
+
+
+def test_same_key_shares_one_outcome(embedded):
+    keyed = embedded.with_options(key="once")
+    futures = [keyed.submit(who, 0.3) for _ in range(5)]
+
+    assert set(gather(futures, timeout=WAIT_S)) == {(futures[0].task_id, 1)}
+    assert len({future.task_id for future in futures}) == 5
+
+
+def test_executor_works_with_the_standard_library(embedded):
+    async def main(executor):
+        loop = asyncio.get_running_loop()
+        return await asyncio.gather(*(loop.run_in_executor(executor, abs, -i) for i in range(100)))
+
+    with embedded.executor() as executor:
+        assert asyncio.run(main(executor)) == list(range(100))
+        assert list(executor.map(pow, range(10), [2] * 10, chunksize=3)) == [i**2 for i in range(10)]
+    with MeshExecutor(max_workers=1) as executor:
+        assert executor.submit(pow, 2, 10).result(WAIT_S) == 1024
+
+
+def test_flush_status_and_events_tell_of_the_hub(embedded):
+    embedded.submit(double, 1)
+    embedded.flush(WAIT_S)
+
+    status = embedded.status()
+    assert status["accepted"] >= 1
+    assert [pool["slots"] for pool in status["pools"]] == [2]
+    assert all("kind" in event or "event" in event for event in embedded.events())
+
+
+def test_threads_share_the_mesh(embedded):
+    results = []
+
+    def work(start):
+        results.extend(gather(embedded.submit(double, i) for i in range(start, start + 500)))
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in range(0, 2000, 500)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+
+    assert sorted(results) == [2 * i for i in range(2000)]
