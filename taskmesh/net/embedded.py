@@ -7,12 +7,15 @@ messages by reference. Every ZeroMQ call would release the GIL, which a computin
 
 from __future__ import annotations
 
+import logging
+import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 
 from taskmesh.config import Config
-from taskmesh.core.events import FromClient, FromHub, FromHubToClient, FromPool
+from taskmesh.core.events import FromClient, FromHub, FromHubToClient, FromPool, SlotExited
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.pool import PoolMachine
 from taskmesh.errors import HubUnreachable
@@ -22,9 +25,13 @@ from taskmesh.net.identity import hub_config, new_epoch, pool_config
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.port import ThreadPort, WakeUp
-from taskmesh.pool.host import SlotHost
+from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.ports import OutcomeSink
 from taskmesh.wire import messages as m
+
+MAX_COMPLAINT = 1000
+
+_log = logging.getLogger("taskmesh")
 
 
 class InProcessLinks:
@@ -136,10 +143,29 @@ class EmbeddedPort(ThreadPort):
             host.close(timeout=1.0)
 
 
-def host_slots(loop: Loop, pool: PoolShell, name: str, modules: tuple[str, ...] = ()) -> SlotHost:
-    """Gives a pool in a loop its slots. `modules`: what they import when they start."""
-    host = SlotHost(
-        on_event=pool.events.append, watch=loop.watch, unwatch=loop.unwatch, name=name, preload=modules
-    )
+def host_slots(
+    loop: Loop,
+    pool: PoolShell,
+    name: str,
+    modules: tuple[str, ...] = (),
+    complain: Callable[[str], None] = _log.warning,
+) -> SlotHost:
+    """Gives a pool in a loop its slots.
+
+    Args:
+        modules: what slots import when they start. complain: told when one cannot be started, and why.
+    """
+    told = ""
+
+    def take(event: SlotEvent) -> None:
+        nonlocal told
+        pool.events.append(event)
+        if isinstance(event, SlotExited) and not event.ready and event.status not in (0, -signal.SIGKILL):
+            why = event.log[-MAX_COMPLAINT:] or f"it ended with status {event.status}"
+            if why != told:
+                told = why
+                complain(f"pool {name}: slot {event.slot} cannot be started, trying again: {why}")
+
+    host = SlotHost(on_event=take, watch=loop.watch, unwatch=loop.unwatch, name=name, preload=modules)
     pool.attach(host)
     return host

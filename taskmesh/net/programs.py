@@ -184,7 +184,7 @@ def run_pool(
         sockets = PoolSockets(context, loop, endpoints, settings.pool, links.pool, config.pool.max_payload)
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
-        host = host_slots(loop, pool, settings.pool, modules)
+        host = host_slots(loop, pool, settings.pool, modules, lambda text: news("slot.failed", text))
         loop.parts = [pool]
         watcher = SessionWatcher(machine, sockets, ready, news)
         asked = 0

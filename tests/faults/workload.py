@@ -88,6 +88,13 @@ def misbehave_once(log: str, index: int, deed: str, *arguments: object) -> str:
     return around(log, index, lambda: DEEDS[deed](*arguments) if first else None)
 
 
+def misbehave_by_turns(log: str, index: int, deeds: list[list[object]]) -> str:
+    """A task whose first attempt does the first deed, and so on; when all are done it behaves."""
+    turn = current_task().attempt - 1
+    deed, *arguments = deeds[turn] if turn < len(deeds) else [None]
+    return around(log, index, lambda: DEEDS[str(deed)](*arguments) if deed else None)
+
+
 # --- deeds: ends of all kinds -----------------------------------------------------------------------------
 
 

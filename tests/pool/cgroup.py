@@ -65,7 +65,7 @@ def group_of(controller: str) -> Iterator[Cgroup]:
 
 
 def _parent(controller: str) -> Path | None:
-    """The folder in which groups can be made: our own group of cgroup v1, or the top of v1 or v2 as we see it."""
+    """The folder in which groups can be made: our own of cgroup v1, or the top of v1 or v2 as we see it."""
     for candidate in (_MOUNT / controller / _own(controller), _MOUNT / controller, _MOUNT):
         enabled = candidate / "cgroup.subtree_control"
         suits = _MOUNT / controller in (candidate, *candidate.parents) or (

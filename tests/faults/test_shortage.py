@@ -1,0 +1,83 @@
+"""Too little of something: memory (the kernel kills), processes (no slot can be forked)."""
+
+import os
+import signal
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.faults.cluster import pools_of
+from tests.faults.workload import misbehave_by_turns, misbehave_once, wait_for
+from tests.pool.cgroup import group_of, is_available
+from tests.requirement import require
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.fault
+
+MEMORY = 256 << 20
+
+
+def test_F37_slot_out_of_memory(cluster, connect):
+    require(is_available("memory"), "a memory cgroup that we may write to: run as root")
+    with group_of("memory") as group, closing(cluster):
+        group.set_memory(MEMORY)
+        cluster.start_hub()
+        worker = cluster.start_worker("pool", prepare=lambda: group.add(os.getpid()))
+        client = connect()
+        client.submit_ordinary(100)
+        once = client.submit(misbehave_once, "use_memory", 2 * MEMORY)
+        turns = [["use_memory", 2 * MEMORY], ["kill_self"], ["kill_self"]]
+        both = client.submit(misbehave_by_turns, turns)
+        began = time.monotonic()
+        client.submit_ordinary(300)
+        client.wait_ended(400, 10)
+
+        client.wait_all(20)
+        verdict = client.assert_clean(repeated=[once, both])
+        assert client.futures[once].attempt == 2
+        assert client.futures[both].attempt == 4, "memory kills and crashes are counted apart"
+        assert verdict.ended == {"ok": 402}
+        assert client.restarted(once) - began >= 1.0, "memory is asked for again only after a second"
+        assert worker.alive
+
+        always = client.submit(misbehave_by_turns, [["use_memory", 2 * MEMORY]] * 3)
+        client.wait_all(20)
+        error = client.futures[always].exception()
+        assert type(error).__name__ == "WorkerCrashed"
+        assert "lack of memory" in str(error)
+        assert [note[:9] for note in error.__notes__[1:]] == ["attempt 1", "attempt 2", "attempt 3"]
+        assert "pool.left" not in cluster.hub.text("stderr")
+
+
+def test_F40_no_process_for_a_slot(cluster, connect, gates):
+    require(is_available("pids"), "a pids cgroup that we may write to: run as root")
+    with group_of("pids") as group, closing(cluster):
+        cluster.start_hub()
+        worker = cluster.start_worker("pool", slots=2, prepare=lambda: group.add(os.getpid()))
+        client, gate = connect(), gates()
+        client.submit_ordinary(100)
+        held = client.submit(wait_for, gate.path)
+        client.wait_ended(100)
+        client.wait_started(held)
+        idle = next(pid for pid in worker.slots() if pid != client.pid_of(held))
+
+        group.set_pids(int((group.folder / "pids.current").read_text()) - 1)
+        os.kill(idle, signal.SIGKILL)
+        wait_until(lambda: "no process for the slot" in worker.text("stderr"), 5)
+        used = worker.cpu()
+        client.watch_for(2.0)
+        assert worker.cpu() - used < 0.4, "it does not spin"
+        assert len(worker.text("stderr").splitlines()) < 10, "nor does it repeat itself"
+        gate.open()
+        client.submit_ordinary(100)
+        client.wait_all(10)
+        assert pools_of(client.mesh.status())["pool"]["state"] == "ready"
+
+        (group.folder / "pids.max").write_text("max")
+        wait_until(lambda: len(worker.slots()) == 2, 10)
+        client.submit_ordinary(100)
+        client.wait_all(10)
+        client.assert_clean(repeated=[])
+        assert Path(f"/proc/{worker.pid}").exists()
