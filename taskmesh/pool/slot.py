@@ -25,10 +25,14 @@ from taskmesh.pool.execution import Executor
 from taskmesh.pool.outbox import OutboxWriter
 from taskmesh.pool.system import System
 from taskmesh.wire import frames
+from taskmesh.wire.blob import keep_spares
 from taskmesh.wire.slot_messages import FromSlot
 
 _OOM_SCORE: Final = 500
 _HIGH_FD: Final = 1024
+_SPARE_FILES: Final = 96 << 20
+"""Bytes of memory files that a slot which sends large results keeps for the next ones."""
+
 _BROKEN: Final = 70
 """Exit status of a slot that cannot go on: its descriptors were closed, or a bug of ours."""
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -91,6 +95,7 @@ def run_slot(birth: Birth, preload: Sequence[str] = ()) -> None:
     outbox = OutboxWriter(birth.outbox)
     os.close(birth.outbox)
     executor = Executor(link, tickets, outbox)
+    keep_spares(_SPARE_FILES)
     os.register_at_fork(after_in_child=executor.disown)
     signal.signal(signal.SIGINT, executor.interrupted)
     try:

@@ -1,0 +1,69 @@
+"""Values and errors that do not travel well."""
+
+import threading
+from typing import Any
+
+
+class Trouble(Exception):
+    pass
+
+
+class Sticky(Exception):
+    def __init__(self, lock: Any, text: str) -> None:
+        super().__init__(text)
+        self.lock = lock
+
+    def __reduce__(self) -> Any:
+        raise TypeError("not this one")
+
+
+class Odd(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Unbuildable:
+    """Pickles, and cannot be rebuilt."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+class Raises:
+    def __reduce__(self) -> Any:
+        raise ValueError("never")
+
+
+def _refuse() -> None:
+    raise RuntimeError("Unbuildable cannot be rebuilt")
+
+
+def fail_with_note(text: str) -> None:
+    error = Trouble(text)
+    error.add_note("remember")
+    raise error
+
+
+def fail_unpicklably() -> None:
+    raise Sticky(threading.Lock(), "stuck")
+
+
+def fail_oddly(how: str) -> None:
+    if how == "speechless":
+        raise Odd
+    raise type("Nameless", (Exception,), {"__module__": None, "__qualname__": "Nameless"})("x")
+
+
+def make(what: str) -> Any:
+    if what == "lock":
+        return threading.Lock()
+    if what == "local":
+        return (item for item in ())
+    if what == "raises":
+        return Raises()
+    if what == "deep":
+        nested: list[Any] = []
+        for _ in range(100_000):
+            nested = [nested]
+        return nested
+    return what

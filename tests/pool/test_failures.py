@@ -1,0 +1,150 @@
+"""What can go wrong with one task, at each of the four points, and that its slot goes on."""
+
+import pickle
+
+import pytest
+
+from taskmesh.retry import NoRetry, RetryAfter
+from taskmesh.wire import payload
+from taskmesh.wire.batches import CHUNK
+from tests.pool import objects, tasks
+
+
+@pytest.fixture
+def slot(driver):
+    """A driver with slot 0 started, which must be the same process at the end."""
+    driver.start(0)
+    pid = driver.host.pids()[0]
+    yield driver
+    assert driver.result(0, driver.call(0, tasks.pid)[0]) == pid
+
+
+def test_users_exception(slot):
+    failure = slot.failure(0, slot.call(0, objects.fail_with_note, ("why",))[0])
+
+    assert (failure.kind, failure.type_name) == ("exception", "tests.pool.objects.Trouble")
+    assert (failure.text, failure.retryable, failure.retry_after) == ("why", True, -1.0)
+    assert "fail_with_note" in failure.traceback
+    assert "taskmesh/pool" not in failure.traceback
+    assert "remember" in failure.traceback
+    error = pickle.loads(failure.pickled)
+    assert isinstance(error, objects.Trouble)
+    assert error.__notes__ == ["remember"]
+    assert failure.elapsed > 0
+
+
+def test_exception_that_cannot_be_pickled_is_told_all_the_same(slot):
+    failure = slot.failure(0, slot.call(0, objects.fail_unpicklably)[0])
+
+    assert failure.type_name == "tests.pool.objects.Sticky"
+    assert "stuck" in failure.text
+
+
+@pytest.mark.parametrize("error", ["speechless", "nameless"])
+def test_exception_whose_own_methods_fail(slot, error):
+    failure = slot.failure(0, slot.call(0, objects.fail_oddly, (error,))[0])
+
+    assert failure.kind == "exception"
+    assert failure.type_name
+
+
+@pytest.mark.parametrize(
+    ("reference", "word"),
+    [
+        (b"R" + b"no_such_module\0f", "no_such_module"),
+        (b"R" + b"tests.pool.tasks\0no_such_function", "no_such_function"),
+        (b"R" + b"tests.pool.broken_module\0f", "broken on purpose"),
+        (b"nonsense", ""),
+    ],
+)
+def test_function_that_is_not_to_be_had(slot, reference, word):
+    number = slot.spec(tasks.nothing, name=f"x{word}")
+    slot._all_specs[number] = slot._all_specs[number].__class__(function=reference, name="x")
+
+    serials = slot.give(0, [slot.run_of(number, [payload.dumps_call((), {}, where="")] * 3)])
+    slot.run_until(lambda: slot.finished(0, serials))
+
+    for serial in serials:
+        failure = slot.failures[0][serial]
+        assert (failure.kind, failure.type_name) == ("function", "taskmesh.errors.FunctionUnavailable")
+        assert word in failure.text
+
+
+def test_argument_that_cannot_be_rebuilt(slot):
+    before, bad, after = slot.call(0, tasks.echo, (1,), (objects.Unbuildable(),), (3,))
+
+    failure = slot.failure(0, bad)
+    assert (failure.kind, failure.type_name) == ("argument", "taskmesh.errors.SerializationError")
+    assert "Unbuildable cannot be rebuilt" in failure.text
+    slot.run_until(lambda: slot.finished(0, [before, after]))
+
+
+def test_payload_that_is_no_pickle(slot):
+    [serial] = slot.give(0, [slot.run_of(slot.spec(tasks.echo), [b"\x80\x05nonsense."])])
+
+    assert slot.failure(0, serial).kind == "argument"
+
+
+@pytest.mark.parametrize("what", ["lock", "local", "raises", "deep"])
+def test_result_that_cannot_be_pickled(slot, what):
+    before, bad, after = slot.call(0, objects.make, ("plain",), (what,), ("plain",))
+
+    failure = slot.failure(0, bad)
+    assert (failure.kind, failure.type_name) == ("result", "taskmesh.errors.SerializationError")
+    assert not failure.retryable
+    assert "Cure" in failure.text
+    slot.run_until(lambda: slot.finished(0, [before, after]))
+
+
+def test_wrong_arguments(slot):
+    failure = slot.failure(0, slot.call(0, tasks.add, (1, 2, 3, 4))[0])
+
+    assert (failure.kind, failure.type_name) == ("exception", "TypeError")
+
+
+def test_retry_filter_and_the_exceptions_that_overrule_it(slot):
+    retry_filter = payload.dumps_filter((ValueError,), (UnicodeError,))
+    errors = [ValueError("v"), KeyError("k"), UnicodeError("u"), RetryAfter(2.5), NoRetry(ValueError("n"))]
+
+    serials = slot.call(0, tasks.raise_this, *[(error,) for error in errors], retry_filter=retry_filter)
+    slot.run_until(lambda: slot.finished(0, serials))
+
+    told = [slot.failures[0][serial] for serial in serials]
+    assert [failure.retryable for failure in told] == [True, False, False, True, False]
+    assert [failure.retry_after for failure in told] == [-1.0, -1.0, -1.0, 2.5, -1.0]
+    assert told[4].type_name == "ValueError"
+
+
+def test_chunk_that_cannot_be_rebuilt(slot):
+    [serial] = slot.give(0, [slot.run_of(slot.spec(tasks.echo, kind=CHUNK), [b"\x80\x05nonsense."])])
+
+    assert slot.failure(0, serial).kind == "argument"
+
+
+def test_items_of_a_chunk_fail_alone(slot):
+    items = [("plain",), ("lock",), ("raises",), ("plain",)]
+    [serial] = slot.give(0, [slot.run_of(slot.spec(objects.make, kind=CHUNK), [payload.dumps_chunk(items)])])
+    slot.decode = False
+
+    outcome = payload.loads_chunk_result(slot.result(0, serial))
+    slot.decode = True
+    assert [ok for ok, _ in outcome] == [True, False, False, True]
+    assert outcome[1][1].kind == "result"
+
+
+def test_failures_in_a_row_are_collected(slot):
+    serials = slot.call(0, tasks.raise_this, *[(ValueError(str(i)),) for i in range(500)])
+
+    slot.run_until(lambda: slot.finished(0, serials))
+
+    assert [slot.failures[0][serial].text for serial in serials] == [str(i) for i in range(500)]
+
+
+def test_results_and_failures_mixed(slot):
+    calls = [(i, "x" if i % 7 == 0 else 1) for i in range(1000)]
+
+    serials = slot.call(0, tasks.add, *calls)
+    slot.run_until(lambda: slot.finished(0, serials))
+
+    assert set(slot.failures[0]) == {serial for serial in serials if serial % 7 == 0}
+    assert all(slot.values[0][serial] == serial + 1 for serial in serials if serial % 7)
