@@ -76,7 +76,7 @@ def summary(found: dict[str, Any]) -> str:
     slots, busy = (sum(pool[key] for pool in there) for key in ("slots", "busy"))
     lines = [
         f"tasks:    {found['accepted']} accepted, {found['finished']} finished; on their way: {states}",
-        f"pools:    {len(there)}, with {slots} slots, {busy} of them busy",
+        f"pools:    {len(there)}; slots: {slots}, busy: {busy}",
         f"clients:  {sum(client['present'] for client in found['clients'])}",
     ]
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]

@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from taskmesh import Mesh
@@ -154,6 +155,26 @@ def test_a_worker_whose_hub_is_gone_still_obeys_sigterm(programs: Programs, tmp_
 
         assert worker.wait() == 0
         assert held.cancel()
+
+
+def test_a_killed_hub_with_a_pool_leaves_no_process(programs: Programs, tmp_path):
+    program = programs.start("up", "--bind", TCP, "--concurrency", "2", "--json")
+    address = program.ready()["gateway"]
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+        wait_until(journal.exists)
+        family = psutil.Process(program.pid).children(recursive=True)
+        assert len(family) == 3  # the fork server and two slots
+
+        program.kill()
+
+        wait_until(lambda: not any(alive(process) for process in family), 2)
+        assert held.cancel()
+
+
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_hub_ends_on_ctrl_c_with_everything_that_it_has_started(programs: Programs):
