@@ -66,7 +66,8 @@ class ForkServer:
         self._system.adopt_orphans()
         cloudpickle()  # 5 ms here, or in every slot that gets a function of somebody's __main__
         gc.collect()
-        gc.freeze()
+        gc.freeze()  # what is shared with slots stays untouched by their collectors
+        gc.enable()
         self._tell(orders.UP, None)
         poll = select.poll()
         watched = [self._sock.fileno(), self._child_died.fileno()]

@@ -160,7 +160,7 @@ def _command(sys_path: list[str], preload: list[str], control: int, name: str) -
     """The command line of a fork server: our own interpreter and its options; `name` is for `ps`."""
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = (
-        f"__import__('sys').path[:] = {sys_path!r}; "
+        f"__import__('sys').path[:] = {sys_path!r}; __import__('gc').disable(); "  # until all is loaded
         f"__import__({_SERVER!r}, fromlist=['main']).main({control}, {os.getpid()}, {preload!r})"
     )
     return [sys.executable, *options, "-c", code, f"taskmesh:{name}"]

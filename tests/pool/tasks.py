@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import logging
 import os
 import resource
@@ -59,6 +60,7 @@ def surroundings() -> dict[str, Any]:
         "stdin": os.readlink("/proc/self/fd/0"),
         "handlers": {number: str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGCHLD)},
         "threads": threading.active_count(),
+        "gc": gc.isenabled(),
         "main": sorted(vars(sys.modules["__main__"])),
     }
 

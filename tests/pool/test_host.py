@@ -87,6 +87,7 @@ def test_slot_is_a_clean_process(driver, monkeypatch, tmp_path):
     assert around["stdin"] == "/dev/null"
     assert around["handlers"] == {number: str(signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGCHLD)}
     assert around["threads"] == 1
+    assert around["gc"]
     assert {name for name in around["main"] if not name.startswith("__")} == set()
 
 
