@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast
 
 from taskmesh.attendance import running_loop
-from taskmesh.client.current import enter, leave
+from taskmesh.client.current import enter, inhabited, leave
 from taskmesh.client.options import OptionValues
 from taskmesh.client.session import Session
 from taskmesh.client.submitter import Submitter
@@ -48,6 +48,7 @@ class Mesh(Submitter):
         **overrides: object,
     ) -> None:
         super().__init__(Session(_settings(address, workers, hub, config, overrides)), {})
+        self._session.delivery.context = inhabited(self)
 
     def executor(self, **task_options: Unpack[OptionValues]) -> MeshExecutor:
         """A concurrent.futures.Executor on this mesh; its shutdown leaves the mesh open."""

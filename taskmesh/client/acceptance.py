@@ -41,5 +41,10 @@ class Acceptance:
             self.to += 1
             ahead.discard(self.to)
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether counters are in the set that stand beyond one that is not."""
+        return bool(self._ahead)
+
     def __contains__(self, seq: int) -> bool:
         return seq <= self.to or seq in self._ahead

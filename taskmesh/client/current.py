@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING
 
 from taskmesh.errors import NoMesh
@@ -19,6 +19,13 @@ def enter(mesh: Submitter) -> None:
     """The mesh is the innermost one from now on."""
     _here.set((*_here.get(), mesh))
     _everywhere.append(mesh)
+
+
+def inhabited(mesh: Submitter) -> Context:
+    """A context in which the mesh is the current one: that of its delivery thread."""
+    context = Context()
+    context.run(_here.set, (mesh,))
+    return context
 
 
 def leave(mesh: Submitter) -> None:

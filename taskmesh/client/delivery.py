@@ -6,12 +6,18 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import Context
 
 
 class Delivery:
-    """A queue of jobs and the one thread that does them in order; the thread starts with the first job."""
+    """A queue of jobs and the one thread that does them in order; the thread starts with the first job.
+
+    Attributes:
+        context: what the thread runs in.
+    """
 
     def __init__(self, name: str = "taskmesh-delivery") -> None:
+        self.context = Context()
         self._name = name
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -24,7 +30,9 @@ class Delivery:
             if self._closed:
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._thread = threading.Thread(
+                    target=self.context.run, args=(self._work,), name=self._name, daemon=True
+                )
                 with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
                     self._thread.start()
         for job in jobs:

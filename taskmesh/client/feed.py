@@ -14,7 +14,7 @@ from taskmesh.client.functions import Form
 from taskmesh.client.pace import Pace
 from taskmesh.client.session import Session
 from taskmesh.client.source import Source
-from taskmesh.errors import SerializationError
+from taskmesh.errors import SerializationError, TooLarge
 from taskmesh.future import Batch, TaskFuture
 from taskmesh.wire.messages import DoneRun, Failed
 from taskmesh.wire.payload import check_size, dumps_call, dumps_chunk
@@ -210,6 +210,12 @@ class Feed:
         self._flying.add(piece)
         try:
             piece.future = self._put(piece.items or [])
+        except TooLarge as error:
+            if piece.count > 1:
+                self._flying.discard(piece)
+                self._split(piece)
+                return
+            piece.error = error
         except Exception as error:  # noqa: BLE001  raised in its place
             piece.error = error
             if not isinstance(error, SerializationError):  # it is not this item, it is the mesh
@@ -223,11 +229,11 @@ class Feed:
         memfd = not self._session.wired
         if len(items) == 1:
             payload = dumps_call(items[0], {}, where=self.label, memfd=memfd)
-            check_size(payload, self._limit, f"the call of {self.label}", items[0])
-            return self._session.table.put(self._single, payload)
-        payload = dumps_chunk(items, where=self.label, memfd=memfd)
-        self._pace.weigh(len(items), len(payload))
-        return self._session.table.put(self._chunk, payload)
+        else:
+            payload = dumps_chunk(items, where=self.label, memfd=memfd)
+            self._pace.weigh(len(items), len(payload))
+        check_size(payload, self._limit, f"the call of {self.label}", items[0])
+        return self._session.table.put(self._single if len(items) == 1 else self._chunk, payload)
 
     def _settle(self, piece: Piece) -> None:
         self._flying.discard(piece)

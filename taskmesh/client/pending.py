@@ -116,13 +116,14 @@ class PendingTable:
                     self._skip(seq)
                 raise
         with self.lock:
-            if self.refusal is None and (seq > self._ceiling or self._weight >= self._limits.max_bytes):
+            if self.refusal is None and self._is_full():
                 self._skip(seq)
                 self._wait_for_room()
                 seq = self._next()
             if self.refusal is not None:
-                self._skip(seq)
                 raise self.refusal
+            if seq > self._ceiling:  # numbers that interrupted submits took are missing: count anew
+                self._ceiling = seq + self._limits.max_pending - len(self._pending)
             if size > _WEIGHTY:
                 self._weights[seq] = size
                 self._weight += size
@@ -165,8 +166,17 @@ class PendingTable:
             TimeoutError: not within `timeout` seconds. Or what broke the port.
         """
         with self.lock:
-            last = max(list(self._pending), default=0)
-            if not self._wait(lambda: self._acceptance.to >= last or not self._pending, timeout):
+            waiting = set(self._pending)
+            last = max(waiting, default=0)
+
+            def is_confirmed() -> bool:
+                if self._acceptance.to < last and self._acceptance.has_gaps:
+                    waiting.intersection_update(self._pending)
+                    waiting.difference_update([seq for seq in waiting if seq in self._acceptance])
+                    return not waiting
+                return self._acceptance.to >= last or not self._pending
+
+            if not self._wait(is_confirmed, timeout):
                 raise TimeoutError(f"the hub has not confirmed every task within {timeout:g} s")
             if self.refusal is not None:
                 raise self.refusal

@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 import warnings
+from contextlib import suppress
 from typing import Protocol
 
 from taskmesh.client.delivery import Delivery
@@ -74,6 +75,8 @@ class Session:
                     port.start(self.config.mesh.open_timeout)
                 except BaseException:
                     self.table.detach()
+                    with suppress(Exception):  # why it did not open is what the caller has to know
+                        port.close(cancel=True, timeout=_CANCEL_S)
                     raise
                 self._port = port
                 _open_sessions.add(self)

@@ -124,7 +124,8 @@ class InlinePort:
             return self._chunk(fn, items, spec.name)
         args, kwargs = loads(payload)
         if self.crashes(args):
-            return Failed(self.client, seq, 3, "crash", worker=WORKER, history=["attempt 3: crash"])
+            history = [f"attempt {attempt}: crash" for attempt in (1, 2, 3)]
+            return Failed(self.client, seq, 3, "crash", worker=WORKER, history=history)
         self.ran.append(args)
         try:
             return dumps(fn(*args, **kwargs))

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from taskmesh import task
-from taskmesh.errors import ConfigError, MeshClosed, SerializationError, WorkerCrashed
+from taskmesh.errors import ConfigError, MeshClosed, SerializationError, TooLarge, WorkerCrashed
 from taskmesh.wire.messages import CHUNK
 from tests.waiting import wait_until
 
@@ -287,6 +287,17 @@ def test_map_refuses_a_task_with_a_key(mesh):
         mesh.map(task(key="k")(stay), [1])
     with pytest.raises(TypeError, match="at least one iterable"):
         mesh.map(stay)
+
+
+def test_map_chunk_above_max_payload_is_split(make_mesh, opened):
+    mesh = make_mesh(hub="process", max_payload=100_000)
+
+    sizes = mesh.map(len, [b"x" * 60_000, b"y" * 60_000, b"z" * 200_000, b""], chunksize=4)
+
+    assert [next(sizes), next(sizes)] == [60_000, 60_000]
+    with pytest.raises(TooLarge, match="max_payload"):
+        next(sizes)
+    assert list(sizes) == [0]
 
 
 def test_map_of_items_that_take_time_spreads_over_small_chunks(mesh, port):

@@ -114,6 +114,17 @@ async def _current():
     return current_mesh()
 
 
+def test_mesh_is_current_in_its_own_callbacks(make_mesh):
+    mesh, other = make_mesh(), make_mesh()
+    found = []
+
+    for one in (mesh, other):
+        one.submit(double, 1).add_done_callback(lambda f: found.append(current_mesh()))
+
+    wait_until(lambda: len(found) == 2)
+    assert set(found) == {mesh, other}
+
+
 def test_meshes_of_two_threads_do_not_mix(opened):
     meshes = {}
     barrier = threading.Barrier(2, timeout=WAIT_S)

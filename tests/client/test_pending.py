@@ -209,6 +209,22 @@ def test_future_that_came_in_while_the_mesh_was_closing_is_turned_away_when_look
         late.result(WAIT_S)
 
 
+def test_numbers_that_interrupted_submits_took_cost_no_room_for_ever():
+    table = make_table(max_pending=3)
+    batch = Batch(table, 1, Spec(b"f", "f"))
+    table.put(batch, ARGUMENTS)
+    for _ in range(10):
+        table._next()
+
+    late = [table.put(batch, ARGUMENTS)._seq for _ in range(2)]
+
+    assert table._is_full()
+    table.accepted([1, *late])
+    table.flush(0)
+    table.resolve(done(1, *late), [])
+    assert [table.put(batch, ARGUMENTS)._seq for _ in range(3)] == [late[1] + i for i in (1, 2, 3)]
+
+
 def test_flush_waits_for_acceptance(table, batch):
     for _ in range(3):
         table.put(batch, ARGUMENTS)
