@@ -10,7 +10,8 @@ import tempfile
 from dataclasses import asdict
 
 from taskmesh.config import Config
-from taskmesh.errors import HubUnreachable
+from taskmesh.errors import ConfigError
+from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.remote import RemotePort
 from taskmesh.ports import OutcomeSink
 
@@ -34,21 +35,26 @@ class LaunchedPort(RemotePort):
 
         Raises:
             HubUnreachable: the child did not come up within `timeout` seconds.
+            ConfigError: the folder for temporary files has too long a path for sockets.
         """
         self._folder = tempfile.mkdtemp(prefix="taskmesh-")
         address = f"ipc://{self._folder}/hub"
         self._addresses = [address]
-        self._process = subprocess.Popen(
-            command(self._config, address), stdin=subprocess.DEVNULL, start_new_session=True
-        )
         try:
+            Endpoints.of(address)
+            line = command(self._config, address, self._folder)
+            self._process = subprocess.Popen(line, stdin=subprocess.DEVNULL, start_new_session=True)
             super().start(timeout)
-        except HubUnreachable:
-            code = self._end_child()
-            if code > 0:
-                text = f"the hub process ended with exit code {code}; see what it wrote"
-                raise HubUnreachable(text) from None
+        except ConfigError as error:
+            self._end_child()
+            raise ConfigError(f"{error}: set TMPDIR to one") from None
+        except BaseException:
+            self._end_child()
             raise
+
+    def _hopeless(self) -> str:
+        code = self._process.poll() if self._process is not None else None
+        return "" if code is None else f"the hub process ended with exit code {code}; see what it wrote"
 
     def close(self, *, cancel: bool, timeout: float) -> None:
         """Says goodbye, ends the child, removes its folder."""
@@ -56,21 +62,18 @@ class LaunchedPort(RemotePort):
         if os.getpid() == self._pid:
             self._end_child()
 
-    def _end_child(self) -> int:
-        """Ends the child if it still runs; returns its exit code."""
+    def _end_child(self) -> None:
         process, self._process = self._process, None
         folder, self._folder = self._folder, ""
-        code = 0
         if process is not None:
             process.terminate()
             try:
-                code = process.wait(DYING)
+                process.wait(DYING)
             except subprocess.TimeoutExpired:
                 process.kill()
-                code = process.wait()
+                process.wait()
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
-        return code
 
     def forked(self) -> None:
         """In a forked child: closes this port's descriptors; hub process and folder are the parent's."""
@@ -81,13 +84,14 @@ class LaunchedPort(RemotePort):
             process.returncode = 0  # it is not this process's child
 
 
-def command(config: Config, address: str) -> list[str]:
+def command(config: Config, address: str, folder: str) -> list[str]:
     """The child's command line: an interpreter with our own one's options and module search path."""
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     settings = {name: asdict(getattr(config, name)) for name in SECTIONS}
+    path = [os.fspath(entry) for entry in sys.path]
     code = (
-        f"__import__('sys').path[:] = {sys.path!r}; "
+        f"__import__('sys').path[:] = {path!r}; "
         "from taskmesh.net.launched import serve; "
-        f"serve({settings!r}, {address!r}, {os.getpid()})"
+        f"serve({settings!r}, {address!r}, {folder!r}, {os.getpid()})"
     )
     return [sys.executable, *options, "-c", code, "taskmesh:hub"]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+
 from taskmesh.config import load
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.programs import run_hub
 
 
-def serve(settings: dict[str, dict[str, object]], bind: str, parent: int) -> None:
+def serve(settings: dict[str, dict[str, object]], bind: str, folder: str, parent: int) -> None:
     """Runs a hub with a pool.
 
     Args:
-        settings: sections of the configuration. bind: the gateway. parent: the process that it ends with.
+        settings: sections of the configuration. bind: the gateway.
+        folder: removed in the end, because the parent may be gone by then.
+        parent: the process that this one ends with.
     """
     config = load(settings, environ={})
 
@@ -21,4 +25,8 @@ def serve(settings: dict[str, dict[str, object]], bind: str, parent: int) -> Non
     def record(kind: str, fields: dict[str, object]) -> None:
         """The hub keeps its events for those who ask."""
 
-    run_hub(config, bind, slots=config.pool.slots, name="local", ready=ready, record=record, parent=parent)
+    slots = config.pool.slots
+    try:
+        run_hub(config, bind, slots=slots, name="local", ready=ready, record=record, parent=parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

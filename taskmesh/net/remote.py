@@ -19,6 +19,9 @@ from taskmesh.ports import OutcomeSink
 from taskmesh.sockets import Context
 from taskmesh.wire import messages as m
 
+LOOK = 0.1
+"""Seconds between looks at whether waiting for the hub makes sense."""
+
 
 class RemotePort(ThreadPort):
     """A SubmitPort to a hub in another process."""
@@ -39,22 +42,37 @@ class RemotePort(ThreadPort):
             raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
         for address in self._addresses:
             check_local(Endpoints.of(address).gateway, "dialling")
-        deadline = time.monotonic() + timeout
         wake_up = self._wake_up = WakeUp()
         self._start_thread("taskmesh-client", lambda: self._work(wake_up))
+        refusal = self._wait_for_hub(timeout)
+        if refusal:
+            self.close(cancel=True, timeout=1.0)
+            raise HubUnreachable(refusal)
+
+    def _wait_for_hub(self, timeout: float) -> str:
+        """Returns "" when the hub has welcomed this client, else why it has not."""
+        deadline = time.monotonic() + timeout
         self._ready.wait(timeout)
         shell = self._shell
-        left = max(0.0, deadline - time.monotonic())
-        if shell is None or not shell.opened.wait(left) or not shell.machine.open:
-            refused = shell.machine.refused if shell is not None else ""
-            self.close(cancel=True, timeout=1.0)
-            where = " or ".join(self._addresses)
-            if refused:
-                raise HubUnreachable(f"the hub at {where} refuses this client: {refused}")
-            raise HubUnreachable(
-                f"no hub answered at {where} within {timeout:g} s: is one running there? "
-                f"`taskmesh hub --bind {self._addresses[0]}` starts one"
-            )
+        while shell is not None and not shell.opened.wait(min(LOOK, max(0.0, deadline - time.monotonic()))):
+            hopeless = self._hopeless()
+            if hopeless:
+                return hopeless
+            if time.monotonic() >= deadline:
+                break
+        if shell is not None and shell.machine.open:
+            return ""
+        where = " or ".join(self._addresses)
+        if shell is not None and shell.machine.refused:
+            return f"the hub at {where} refuses this client: {shell.machine.refused}"
+        return (
+            f"no hub answered at {where} within {timeout:g} s: is one running there? "
+            f"`taskmesh hub --bind {self._addresses[0]}` starts one"
+        )
+
+    def _hopeless(self) -> str:
+        """Why there is nothing to wait for any more, if that is known."""
+        return ""
 
     def _could_act(self, shell: ClientShell) -> bool:
         """Nothing is on its way to the hub: the acknowledgement of what is will wake the loop."""

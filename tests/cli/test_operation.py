@@ -135,6 +135,9 @@ def test_tasks_on_their_way_are_listed_and_cancelled(programs, address, tmp_path
         [task] = rows(programs.run("tasks", "--address", address, "--json"))
         assert (task["task"], task["pool"]) == (held.task_id, "steady")
         assert task["name"] == f"{WORK}.hold"
+        assert rows(programs.run("tasks", "--state", "queued", "--address", address, "--json")) == []
+        unknown = programs.run("tasks", "--state", "nosuch", "--address", address)
+        assert (unknown.returncode, "'nosuch' is no state" in unknown.stderr) == (1, True)
         outcome = programs.run("cancel", held.task_id, "--address", address)
 
         assert (outcome.returncode, outcome.stdout) == (0, f"cancelled {held.task_id}\n")

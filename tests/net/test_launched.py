@@ -4,10 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 
 import psutil
+import pytest
 
 from taskmesh import Mesh
+from taskmesh.errors import ConfigError, HubUnreachable
+from taskmesh.net import launch
 from tests.net import workload
 from tests.programs import environment
 from tests.waiting import wait_until
@@ -34,6 +38,25 @@ def test_tasks_run_in_a_pool_of_the_child(tmp_path):
     assert not psutil.pid_exists(supervisor)
 
 
+def test_a_child_that_does_not_come_up_is_told_at_once(monkeypatch):
+    monkeypatch.setattr(launch, "command", lambda *_: [sys.executable, "-c", "raise SystemExit(7)"])
+    mesh = Mesh(hub="process", workers=1, open_timeout=50)
+
+    with pytest.raises(HubUnreachable, match="ended with exit code 7"):
+        mesh.submit(workload.add, 1, 2)
+
+
+def test_a_folder_that_is_too_deep_for_sockets_is_told_with_the_cure(tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+
+    with pytest.raises(ConfigError, match="set TMPDIR"):
+        Mesh(hub="process", workers=1).submit(workload.add, 1, 2)
+
+    assert list(deep.iterdir()) == []
+
+
 def test_an_exception_in_the_block_ends_child_and_tasks(tmp_path):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     try:
@@ -47,10 +70,10 @@ def test_an_exception_in_the_block_ends_child_and_tasks(tmp_path):
     assert held.cancelled()
 
 
-def test_nothing_is_left_when_the_parent_is_killed():
+def test_nothing_is_left_when_the_parent_is_killed(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", PARENT],
-        env=environment(),
+        env=environment({"TMPDIR": str(tmp_path)}),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -63,6 +86,7 @@ def test_nothing_is_left_when_the_parent_is_killed():
         parent.wait(10)
 
         wait_until(lambda: not any(alive(process) for process in family), 10)
+    assert list(tmp_path.iterdir()) == []
 
 
 def alive(process: psutil.Process) -> bool:
