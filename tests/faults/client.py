@@ -91,6 +91,11 @@ class Client:
         """Wait until so many tasks have ended."""
         self._wait(lambda: len(self.ended) >= count, timeout, f"{count} of {self._next} tasks have ended")
 
+    def wait_for_each(self, indexes: Iterable[int], timeout: float = 20.0) -> None:
+        """Wait until these tasks have ended."""
+        wanted = set(indexes)
+        self._wait(lambda: wanted <= self.ended, timeout, f"{len(wanted)} tasks have ended")
+
     def wait_all(self, timeout: float = 20.0) -> None:
         """Wait until every task has ended."""
         self.wait_ended(self._next, timeout)

@@ -71,6 +71,11 @@ def wait_for(log: str, index: int, gate: str) -> str:
     return around(log, index, lambda: wait_at(gate))
 
 
+def perhaps_wait(log: str, index: int, gate: str) -> str:
+    """A task of which nobody can know how long it takes: nothing, or until the gate is open."""
+    return around(log, index, lambda: wait_at(gate) if gate else None)
+
+
 def wait_for_once(log: str, index: int, gate: str) -> str:
     """The same in the first attempt, which the test takes away; a second one passes."""
     first = current_task().attempt == 1
