@@ -3,9 +3,11 @@
 A mesh owns one `SubmitPort` (taskmesh.net: embedded hub, or gateway of a remote one) and hands it one
 `OutcomeSink` (its pending table). Two threads meet here, the caller's and the port's loop:
 
-- The caller queues a task in the sink and then looks at `port.sleeping`; only when that is true it calls
-  `port.wake()`. The loop, before it blocks, sets `sleeping = True`, looks at `sink.queued` once more, and
-  only then blocks; awake again it sets `sleeping = False`. In this order no task can be overlooked.
+- The caller queues a task in the sink and then looks at `port.sleeping`; when that is true it sets it to
+  false and calls `port.wake()`. The loop, before it blocks, sets `sleeping = True`, looks at `sink.queued`
+  once more, and only then blocks; awake again it sets `sleeping = False`. In this order no task is
+  overlooked, and a caller that goes on submitting wakes the loop once: every further call would give the GIL
+  away, and what comes meanwhile would travel one by one.
 - The loop calls `sink.drain()` whenever it is awake, and the sink's other methods with whole batches.
   None of them blocks, runs user code or unpickles anything.
 """

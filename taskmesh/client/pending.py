@@ -103,6 +103,7 @@ class PendingTable:
                 self._dirty.append(batch)
             port = self._port
             if port is not None and port.sleeping:
+                port.sleeping = False
                 port.wake()
         return future
 
@@ -198,7 +199,7 @@ class PendingTable:
 
     def _wait(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
         """Waits, lock held, for a change that makes the predicate true, or for the end of the mesh."""
-        if self._dirty and self._port is not None and self._port.sleeping:
+        if self._dirty and self._port is not None:
             self._port.wake()  # an interrupted submit may have left it asleep
         self._watching += 1
         try:
