@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import sys
 import time
 from collections.abc import Callable
@@ -27,15 +26,11 @@ from taskmesh.pool.report import FLUSH_OFFSET, Link, Report
 from taskmesh.pool.tickets import ticket
 from taskmesh.wire import code, payload
 from taskmesh.wire.batches import CHUNK, LaneRun, Spec
-from taskmesh.wire.cures import cannot_rebuild
 from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
-from taskmesh.wire.values import PASS, STOP
 
 _NO_TICKET: Final = b""
 _UNKNOWN: Final = Spec(function=b"", name="")
-_NONE: Final = pickle.dumps(None, 5)
-_PLAIN: Final = frozenset({bool, int, float, type(None)})
-"""Types whose pickles need no second look: they name nothing and are never large."""
+_NONE: Final = payload.dumps(None)
 
 
 class Executor:
@@ -119,7 +114,7 @@ class Executor:
             return self._refuse(run, mine, error)
         if spec.kind == CHUNK or spec.timeout > 0:
             return self._perform_guarded(run, spec, function, mine)
-        return self._perform_calls(run, function, mine)
+        return self._perform_calls(run, spec, function, mine)
 
     def _load(self, number: int, spec: Spec) -> Callable[..., Any]:
         function = self._functions[number] = runnable(code.load_function(spec.function))
@@ -135,34 +130,27 @@ class Executor:
             if not self._take(mine):
                 return False
 
-    def _perform_calls(  # noqa: PLR0915  in pieces it would take twice as long
-        self, run: LaneRun, function: Callable[..., Any], mine: bytes
+    def _perform_calls(  # noqa: C901, PLR0915  in pieces it would take twice as long
+        self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes
     ) -> bool:
         """Plain calls without a time limit. `_take` and `OutboxWriter.append` are spelt out in the loop."""
         report, outbox = self._report, self._report.outbox
         memory, words, clocks, sums = outbox.memory, outbox.words, outbox.clocks, outbox.sums
         payloads, count, tickets, size = run.payloads, len(run.payloads), self._tickets, len(mine)
-        unpickle, pickled, read, monotonic = pickle.loads, pickle.dumps, os.read, time.monotonic
+        loads, dumps, read, monotonic, none = payload.loads, payload.dumps, os.read, time.monotonic, _NONE
         results, due, mark, entry, offset = report.room()
-        checked, none, plains = outbox.checked, _NONE, _PLAIN
-        dumps: Callable[[Any], Any] = _dumps
+        checked, what = outbox.checked, f"the result of {spec.name}"
         index = 0
         while True:
             try:
                 stage = "argument"
-                data = payloads[index]
-                plain = type(data) is bytes and data[-1] == STOP
-                args, kwargs = unpickle(data) if plain else payload.loads(data)
+                args, kwargs = loads(payloads[index], what="an argument")
                 stage = "exception"
                 result = function(*args, **kwargs) if kwargs else function(*args)
                 stage = "result"
-                out = (
-                    none
-                    if result is None
-                    else pickled(result, 5)
-                    if type(result) in plains
-                    else dumps(result)
-                )
+                out: Any = none if result is None else dumps(result, what=what)
+                if type(out) is not bytes:
+                    out.to_fd()  # if there is none to be had, the task fails and not the slot
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 outbox.index, outbox.offset = entry, offset
                 self._fail(stage, error)
@@ -212,7 +200,9 @@ class Executor:
                     out = self._chunk(spec, function, data)
                 else:
                     self._deadline = time.monotonic() + spec.timeout
-                    out = self._limit.call(spec.timeout, self._one, function, data)
+                    out = self._limit.call(spec.timeout, self._one, spec, function, data)
+                if isinstance(out, payload.Blob):
+                    out.to_fd()
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 self._fail(self._stage, error)
                 flags = BREAK
@@ -228,13 +218,13 @@ class Executor:
 
     # --- tasks ---
 
-    def _one(self, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
+    def _one(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
         """One call, from its payload to its result's."""
-        args, kwargs = payload.loads(data)
+        args, kwargs = payload.loads(data, what="an argument")
         self._stage = "exception"
         result = function(*args, **kwargs)
         self._stage = "result"
-        return _dumps(result)
+        return payload.dumps(result, what=f"the result of {spec.name}")
 
     def _chunk(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
         """Calls the function for each item, under the limit; one that fails does not stop the others."""
@@ -258,15 +248,11 @@ class Executor:
                 raise LocalProtocolError("a child that a task has forked is no slot")
             values.append(value)
         self._stage = "result"
-        result = payload.dumps_chunk_result(values, failures, where=spec.name)
-        return _held(result)
+        return payload.dumps_chunk_result(values, failures, where=spec.name)
 
     def _fail(self, stage: str, error: BaseException) -> None:
         """Reports that the running task has failed at this stage."""
         kind = self._kind(stage, error)
-        if kind == "argument" and not isinstance(error, (SerializationError, *PASS)):
-            cause, error = error, SerializationError(cannot_rebuild("an argument", error))
-            error.__cause__ = cause
         spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN
         serial = self._first + self._index
         self._report.fail(failure_of(serial, kind, error, spec, self._report.elapsed()))
@@ -307,19 +293,3 @@ class Executor:
         self._report.disown()
         with contextlib.suppress(OSError):
             os.close(self._tickets)
-
-
-def _dumps(result: Any) -> payload.Payload:
-    """The payload of a result, with its descriptor if it needs one."""
-    return _held(payload.dumps(result))
-
-
-def _held(data: payload.Payload) -> payload.Payload:
-    """Makes a large payload's descriptor now: if there is none to be had, the task fails and not the slot.
-
-    Raises:
-        OSError: no descriptor or no shared memory is left.
-    """
-    if isinstance(data, payload.Blob):
-        data.to_fd()
-    return data

@@ -187,7 +187,8 @@ def spin() -> None:
 
 
 def hold_gil(seconds: int) -> str:
-    ctypes.PyDLL(None).sleep(seconds)
+    holding = ctypes.PyDLL(None)["sleep"]
+    holding(seconds)
     return "held"
 
 

@@ -188,12 +188,12 @@ def test_large_results_leave_no_descriptor_behind(driver):
     driver.start(0)
     before = driver.result(0, driver.call(0, tasks.descriptors)[0])
 
-    for _ in range(3):
+    for _ in range(10):
         serials = driver.call(0, tasks.echo, *[(b"x" * 200_000,)] * 5)
         driver.run_until(lambda serials=serials: driver.finished(0, serials))
 
     after = driver.result(0, driver.call(0, tasks.descriptors)[0])
-    assert len(after) == len(before)
+    assert len(after) <= len(before) + 16  # files that the slot keeps for later results
 
 
 def test_a_slot_that_does_not_read_blocks_nobody(driver, gates):
