@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -274,7 +275,7 @@ class HubSockets:
     @property
     def deadline(self) -> float:
         """When the lanes' links should be looked at."""
-        return self._sweep_at
+        return self._sweep_at if self._lanes or self._silenced else math.inf
 
     pending = False
 
