@@ -22,6 +22,7 @@ from taskmesh.sockets.errors import (
     NoMessageWithinTimeout,
     NoPeerWithinTimeout,
     SocketClosed,
+    SocketError,
 )
 from taskmesh.sockets.roles import Role
 
@@ -47,13 +48,6 @@ class EventKind(IntEnum):
 
 
 ALL_EVENTS = sum(EventKind)
-HANDSHAKE_FAILURES = frozenset(
-    {
-        EventKind.HANDSHAKE_FAILED_NO_DETAIL,
-        EventKind.HANDSHAKE_FAILED_PROTOCOL,
-        EventKind.HANDSHAKE_FAILED_AUTH,
-    }
-)
 MONITOR_NUMBERS = itertools.count(1)
 
 
@@ -162,29 +156,35 @@ class Monitor:
 
         Raises:
             NoPeerWithinTimeout: nobody was there within `timeout` seconds.
-            InvalidCombination: a peer ended the connection in the handshake, as libzmq does when the two
-                roles do not fit.
+            InvalidCombination: a connection without keys ended in the handshake. libzmq gives no reason, but
+                this is what it does when the two roles do not fit.
             HandshakeFailed: keys or protocol do not fit.
         """
         deadline = time.monotonic() + timeout
-        open_handshakes: set[int] = set()
+        handshaking: set[int] = set()
         while True:
             try:
                 event = self.recv(max(0.0, deadline - time.monotonic()))
             except NoMessageWithinTimeout:
                 raise NoPeerWithinTimeout(f"no handshake within {timeout} s", zmq.EAGAIN) from None
-            if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
-                return event
-            if event.kind in HANDSHAKE_FAILURES:
-                raise HandshakeFailed(f"{event.kind.name} ({event.value:#x}) at {event.endpoint}")
-            if event.kind in (EventKind.CONNECTED, EventKind.ACCEPTED):
-                open_handshakes.add(event.value)
-            elif event.kind is EventKind.DISCONNECTED and event.value in open_handshakes:
-                fitting = ", ".join(sorted(peer.value for peer in self._role.peers))
-                raise InvalidCombination(
-                    f"the connection at {event.endpoint} ended in the handshake;"
-                    f" {self._role.value} can be connected to {fitting}"
-                )
+            match event.kind:
+                case EventKind.HANDSHAKE_SUCCEEDED:
+                    return event
+                case EventKind.CONNECTED | EventKind.ACCEPTED:
+                    handshaking.add(event.value)
+                case EventKind.DISCONNECTED if event.value in handshaking:
+                    raise self._refused(event)
+                case EventKind.HANDSHAKE_FAILED_NO_DETAIL:
+                    raise self._refused(event)
+                case EventKind.HANDSHAKE_FAILED_PROTOCOL | EventKind.HANDSHAKE_FAILED_AUTH:
+                    raise HandshakeFailed(f"{event.kind.name} ({event.value:#x}) at {event.endpoint}")
+
+    def _refused(self, event: MonitorEvent) -> SocketError:
+        where = f"the connection at {event.endpoint} ended in the handshake"
+        if self._watched.get(zmq.MECHANISM) != zmq.NULL:
+            return HandshakeFailed(f"{where}: do the keys fit?")
+        fitting = ", ".join(sorted(peer.value for peer in self._role.peers))
+        return InvalidCombination(f"{where}; {self._role.value} can be connected to {fitting}")
 
     def close(self) -> None:
         """Ends the reports; closing again does nothing."""

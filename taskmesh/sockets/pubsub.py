@@ -90,8 +90,8 @@ class XPub(SendingParts, ReceivingParts):
         """The next subscription, cancellation or message from a subscriber.
 
         Equal subscriptions of several subscribers are told once, and the cancellation when the last has gone,
-        unless `xpub_verbose` is set: then each subscription is told. A user message must not begin with a
-        byte 0 or 1, because libzmq does not tell it from a subscription.
+        unless `xpub_verbose` is set: then each subscription is told. No part of a user message may
+        begin with byte 0 or 1: libzmq takes it for a subscription.
 
         Args:
             timeout: seconds to wait; None waits for ever, 0 not at all.

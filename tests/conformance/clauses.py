@@ -1,10 +1,12 @@
 """The clauses that the sockets are held to, in our own words, one for each requirement keyword.
 
-Families: PIPE 30/PIPELINE, SG 49/SCATTERGATHER, PS 29/PUBSUB, TBL the table of socket types, PAIRS what may be connected.
+Families: PIPE 30/PIPELINE, SG 49/SCATTERGATHER, PS 29/PUBSUB, TBL the table of socket types, PAIRS what may
+    be connected.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -24,6 +26,11 @@ class Clause:
     def test_prefix(self) -> str:
         """How the names of its tests begin."""
         return f"test_{self.id.replace('-', '_')}_"
+
+    @property
+    def task_test_prefix(self) -> str:
+        """How the names of those tests begin that hold the task ventilator to it (test_task_level.py)."""
+        return f"test_task_{self.id.replace('-', '_')}_"
 
 
 FAMILIES = {
@@ -185,10 +192,10 @@ PS-76 SHOULD An XSUB that closes a connection cancels all its subscriptions ther
 """
 
 TABLE = """
-TBL-REQ - Sends to its peers in turn behind an empty part, then waits for that peer's answer; waits when none is free.
-TBL-REP - Receives fairly, keeps the parts up to the empty one, and answers that peer behind them; drops if it is gone.
+TBL-REQ - Sends to its peers in turn behind an empty part, then hears that one; waits when none is free.
+TBL-REP - Receives fairly, keeps the parts up to the empty one, answers behind them; drops if the peer left.
 TBL-DEALER - Receives fairly and sends to its peers in turn, changing nothing; waits when all are full.
-TBL-ROUTER - Receives fairly, identity first; sends to the identity in the first part; drops if it is unknown or full.
+TBL-ROUTER - Receives fairly, identity first; sends to the one in the first part; drops if unknown or full.
 TBL-PUB - Sends to all who subscribed; drops for who is full, and when nobody is there.
 TBL-SUB - Receives fairly what it subscribed to; what comes beyond a full queue is dropped.
 TBL-PUSH - Sends to its peers in turn; waits when all are full.
@@ -197,35 +204,53 @@ TBL-PAIR - Talks to one peer alone; waits when it is full.
 PAIRS - Only the listed pairs can be connected, whichever side binds.
 """
 
+NOTES = """
+D1 The queue of a connecting sender outlives a broken link, but what was already given to the kernel (and up
+    to 8 KiB in libzmq's encoder) is lost. A queue is no promise of delivery: that takes a ledger.
+D2 A high-water mark counts messages in libzmq's own queues. Over tcp and ipc the kernel's buffers come on
+    top: for small messages thousands, so it does not bound what is in flight.
+D3 With the option `immediate` a connecting socket has no queue before the handshake is done (tcp, ipc);
+    inproc ignores the option.
+D4 A receiver keeps and delivers what it had read before its peer left. The text wants that thrown away;
+    keeping it is better for results, so we keep it.
+D5 A publisher has no subscriptions of a subscriber before they arrive, and so queues nothing for it till
+    then: the slow joiner. State needs last values (LastValues), events need numbers.
+D6 When a peer leaves between the parts of a message, the message is lost with that peer's queue, mostly
+    without a sign. Where libzmq gives one, `send_parts` sends the whole message anew. Never does a part
+    arrive alone.
+D7 Over tcp and ipc a full SUB or XSUB stops reading instead of dropping; the publisher's queue fills and
+    the publisher drops. Over inproc there is one common queue, and the publisher drops.
+D14 A bound socket notices new and lost peers only when its owner next calls it; poll it continuously.
+D15 A publisher learns of free room only when it handles commands, about once in a millisecond. With a small
+    limit it drops for subscribers that have read everything; keep it at 1000 or more.
+D17 An XPUB takes all that a subscriber has sent as soon as it looks, so a talkative one is heard to the end
+    first. Subscriptions are few and short: it does not matter for control channels.
+D18 An XPUB that connects keeps the subscriptions of a lost connection (its queue lives on as well) and
+    shows no cancellation. Bind it to see subscribers leave.
+D19 When an XSUB that connects loses its connection, what it had not sent yet is thrown away; it sends its
+    subscriptions again, and keeps what it had received.
+D20 A part of what an XSUB sends is taken for a subscription when it begins with byte 1, for a cancellation
+    when it begins with byte 0, in a message of several parts too. Let user messages begin otherwise.
+"""
 
-def read(table: str) -> list[Clause]:
-    clauses = []
-    for line in table.split("\n"):
-        if line:
-            name, rest = line.split(" ", 1)
-            keyword = next(k for k in ("SHALL NOT", "MUST NOT", "SHALL", "MUST", "SHOULD", "MAY", "-") if rest.startswith(k))
-            clauses.append(Clause(name, keyword, rest.removeprefix(keyword).strip()))
-    return clauses
+KEYWORDS = ("SHALL NOT", "MUST NOT", "SHALL", "MUST", "SHOULD", "MAY", "-")
 
 
-CLAUSES = [clause for table in (PIPELINE, SCATTER_GATHER, PUBLISH_SUBSCRIBE, TABLE) for clause in read(table)]
+def lines(table: str) -> list[str]:
+    """The entries of a table; an indented line goes on with the one before."""
+    return table.replace("\n    ", " ").strip().split("\n")
 
-DEVIATIONS = {
-    "D1": "The queue of a connecting sender outlives a broken link, but what was already given to the kernel (and up to"
-    " 8 KiB in libzmq's encoder) is lost. A queue is no promise of delivery: that takes a ledger.",
-    "D2": "A high-water mark counts messages in libzmq's own queues. Over tcp and ipc the kernel's buffers come on top:"
-    " for small messages thousands, so it does not bound what is in flight.",
-    "D3": "With the option `immediate` a connecting socket has no queue before the handshake is done (tcp, ipc); inproc"
-    " ignores the option.",
-    "D4": "A receiver keeps and delivers what it had read before its peer left. The text wants that thrown away; keeping"
-    " it is better for results, so we keep it.",
-    "D5": "A publisher that connects has no subscriptions yet, and so queues nothing before they arrive. State needs last"
-    " values (LastValues), events need numbers.",
-    "D6": "When a peer leaves between the parts of a message, libzmq drops the rest. `send_parts` then sends the whole"
-    " message anew; over inproc libzmq gives no sign, and the message is lost with the peer's queue.",
-    "D7": "Over tcp and ipc a full SUB or XSUB stops reading instead of dropping; the publisher's queue fills and the"
-    " publisher drops. Over inproc there is one common queue, and the publisher drops.",
-    "D15": "A publisher learns of free room only when it handles commands, about once in a millisecond. With a small limit"
-    " it drops for subscribers that have read everything; keep it at 1000 or more.",
-}
+
+def clauses(table: str) -> Iterator[Clause]:
+    for line in lines(table):
+        name, rest = line.split(" ", 1)
+        keyword = next(keyword for keyword in KEYWORDS if rest.startswith(keyword))
+        yield Clause(name, keyword, rest.removeprefix(keyword).strip())
+
+
+CLAUSES = [
+    clause for table in (PIPELINE, SCATTER_GATHER, PUBLISH_SUBSCRIBE, TABLE) for clause in clauses(table)
+]
+
+DEVIATIONS = dict(line.split(" ", 1) for line in lines(NOTES))
 """Where libzmq 4.3.5 differs from the texts, or holds to them with a consequence worth knowing."""

@@ -1,4 +1,4 @@
-"""Runs each conformance test over the transports and against the peers that it names; all of both if it names none."""
+"""Runs each conformance test over the transports and against the peers that it names, else over all."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 import zmq
 
-from taskmesh.sockets import Context
-from tests.conformance.rig import Rig
+for recipes in ("oneway", "publishing", "subscribing", "synchrony", "rig"):
+    pytest.register_assert_rewrite(f"tests.conformance.{recipes}")
+
+from taskmesh.sockets import Context  # noqa: E402
+from tests.conformance.rig import Rig  # noqa: E402
 
 TRANSPORTS = ("tcp", "ipc", "inproc")
 PEERS = ("typed", "raw")

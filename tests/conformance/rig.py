@@ -1,4 +1,4 @@
-"""The bench that conformance tests work at: our socket at one end, ours or a raw pyzmq socket at the other."""
+"""The bench of the conformance tests: our socket at one end, ours or a raw pyzmq socket at the other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ from tests.waiting import wait_until
 
 PATIENCE_S = 10.0
 S = TypeVar("S", bound=Socket)
-TYPED = {k.role.value: k for k in (Push, Pull, Scatter, Gather, Pub, Sub, XPub, XSub, Req, Rep, Dealer, Router, Pair)}
+TYPED = {
+    k.role.value: k
+    for k in (Push, Pull, Scatter, Gather, Pub, Sub, XPub, XSub, Req, Rep, Dealer, Router, Pair)
+}
 RAW_TYPES = {"SCATTER": zmq.PUSH, "GATHER": zmq.PULL}  # what the emulation is on the wire
 WATCH_NUMBERS = itertools.count()
 
@@ -206,7 +209,7 @@ class Rig:
             socket.raw.get(zmq.EVENTS)
 
     def leave(self, receiver: Any, *senders: Any) -> None:
-        """Closes senders once all they sent stands in the receiver's queues, and waits until it knows they left."""
+        """Closes senders, and waits until all they sent stands in the receiver's queues."""
         if self.is_network:
             watch = self.watch(receiver, zmq.EVENT_DISCONNECTED)
             for sender in senders:
@@ -250,12 +253,16 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
-def fill(send: Callable[[bytes, float], None], body: bytes) -> int:
-    """Sends until nothing more is accepted for a tenth of a second; gives the number accepted."""
+def fill(send: Callable[[bytes, float], None], body: bytes, at_least: int = 1) -> int:
+    """Sends until nothing more is accepted for a moment, but waits longer for the first `at_least` messages.
+
+    Returns:
+        The number accepted.
+    """
     sent = 0
     while True:
         try:
-            send(body, 0.1)
+            send(body, PATIENCE_S if sent < at_least else 0.05)
         except (NoPeerWithinTimeout, zmq.Again):
             return sent
         sent += 1

@@ -21,7 +21,7 @@ def test_PIPE_17_any_number_of_pushes(rig: Rig, count: int) -> None:
 @pytest.mark.transports("tcp")
 @pytest.mark.peers("raw")
 def test_PIPE_17_hundreds_of_pushes(rig: Rig) -> None:
-    oneway.receives_from_any_number(rig, Pull, "PUSH", 400)
+    oneway.receives_from_any_number(rig, Pull, "PUSH", 200)
 
 
 def test_PIPE_18_pull_only_receives(rig: Rig) -> None:

@@ -30,8 +30,8 @@ def test_PIPE_02_any_number_of_pulls(rig: Rig, count: int) -> None:
 
 @pytest.mark.transports("tcp")
 @pytest.mark.peers("raw")
-def test_PIPE_02_a_thousand_pulls(rig: Rig) -> None:
-    oneway.sends_to_any_number(rig, Push, "PULL", 400)
+def test_PIPE_02_hundreds_of_pulls(rig: Rig) -> None:
+    oneway.sends_to_any_number(rig, Push, "PULL", 200)
 
 
 def test_PIPE_03_push_only_sends(rig: Rig) -> None:
@@ -123,7 +123,7 @@ def test_PIPE_16_discards_nothing_that_it_cannot_queue(rig: Rig) -> None:
 
 
 class Interrupted(list[bytes]):
-    """The parts of a message; something happens between the first and the second, the first time they are read."""
+    """The parts of a message; something happens between the first two, the first time they are read."""
 
     def __init__(self, parts: list[bytes], happening: Callable[[], None]) -> None:
         super().__init__(parts)
@@ -137,7 +137,9 @@ class Interrupted(list[bytes]):
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_PIPE_16_a_message_whose_pull_leaves_between_its_parts_never_arrives_in_part(rig: Rig, others: int) -> None:
+def test_PIPE_16_a_message_whose_pull_leaves_between_its_parts_never_arrives_in_part(
+    rig: Rig, others: int
+) -> None:
     """Holds, but see D6: such a message may be lost with the queue that its first parts were in."""
     push, first, survivors = rig.ours(Push), rig.peer("PULL"), rig.peers(others, "PULL")
     rig.join(push, first, *survivors)

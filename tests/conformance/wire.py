@@ -5,6 +5,8 @@ Source: 23/ZMTP, greeting and framing.
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
 import struct
 from types import TracebackType
@@ -47,6 +49,21 @@ class WirePeer:
             more = MORE if index < len(parts) - 1 else 0
             self._stream.sendall(struct.pack(">BQ", more | LONG, len(part)) + part)
 
+    def fill(self, body: bytes, at_least: int) -> int:
+        """Sends until the other end takes no more for a moment, but waits longer for the first messages.
+
+        Returns:
+            The number of messages sent whole.
+        """
+        self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while True:
+                self._stream.settimeout(5 if sent < at_least else 0.05)
+                self.send_parts(body)
+                sent += 1
+        return sent
+
     def recv_frame(self) -> tuple[int, bytes]:
         """The next frame with its flags."""
         flags = self._read(1)[0]
@@ -62,6 +79,10 @@ class WirePeer:
                 parts.append(body)
                 if not flags & MORE:
                     return parts
+
+    def has_data(self) -> bool:
+        """Whether something can be read."""
+        return bool(select.select([self._stream], [], [], 0)[0])
 
     def is_cut_off(self) -> bool:
         """Whether the other end has closed the connection; nothing must be under way."""

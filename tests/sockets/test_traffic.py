@@ -140,6 +140,28 @@ def test_a_message_needs_a_part(context: Context) -> None:
         push.send_parts([])
 
 
+def test_a_message_cut_short_between_its_parts_is_sent_anew(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libzmq, when the peer leaves after the first part: EAGAIN once, then it swallows what is left of the message."""
+    with Push(context) as push, Pull(context) as pull:
+        pull.connect(push.bind("inproc://cut"))
+        send, given = push._send, []
+
+        def cut_once(part: bytes, flags: int = 0, copy: bool = True) -> None:
+            given.append((part, flags & zmq.SNDMORE))
+            if len(given) == 1 or len(given) > 4:
+                send(part, flags, copy)
+            elif len(given) == 2:
+                raise zmq.Again
+
+        monkeypatch.setattr(push, "_send", cut_once)
+        push.send_parts([b"a", b"b", b"c", b"d"], timeout=5)
+
+        assert given[:4] == [(b"a", zmq.SNDMORE), (b"b", zmq.SNDMORE), (b"", zmq.SNDMORE), (b"", 0)]
+        assert [part for part, _ in given[4:]] == [b"a", b"b", b"c", b"d"]
+
+
 @pytest.mark.parametrize("call", ["recv", "recv_many", "recv_parts", "recv_parts_many", "__iter__"])
 def test_push_refuses_to_receive(context: Context, call: str) -> None:
     with Push(context) as push, pytest.raises(WrongDirection, match="Push only sends"):

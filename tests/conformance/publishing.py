@@ -1,0 +1,225 @@
+"""What PUB and XPUB must do towards subscribers; `kind` is the typed socket under test."""
+
+from __future__ import annotations
+
+import time
+
+import zmq
+
+from taskmesh.sockets import Pub, XPub
+from tests.conformance.oneway import BODIES, LARGE, MOST_HELD, TINY
+from tests.conformance.rig import PATIENCE_S, Rig, fill, numbers, receive
+from tests.conformance.synchrony import SYNC, assert_limits, heard_by, subscribe, synchronise
+from tests.waiting import wait_until
+
+Publisher = type[Pub] | type[XPub]
+TOPICS = [b"", b"a", b"ab", b"b", b"\0", b"\0\xff", b"\xff"]
+FIRST_PARTS = [
+    b"",
+    b"a",
+    b"aa",
+    b"ab",
+    b"abc",
+    b"b",
+    b"\0",
+    b"\0a",
+    b"\0\xff",
+    b"\0\xff\0",
+    b"\xff",
+    b"\xfe",
+    b"ba",
+]
+
+
+def reaches_any_number(rig: Rig, kind: Publisher, count: int) -> None:
+    publisher = rig.ours(kind)
+    subscribers = [*rig.peers(count - count // 2, "SUB"), *rig.peers(count // 2, "XSUB")]
+    for subscriber in subscribers:
+        subscribe(subscriber, b"")
+    rig.join(publisher, *subscribers)
+    synchronise(publisher, *subscribers)
+
+    publisher.send(b"to all")
+
+    assert [subscriber.recv(PATIENCE_S) for subscriber in subscribers] == [b"to all"] * count
+
+
+def has_a_queue_for_each_subscriber(rig: Rig, kind: Publisher) -> None:
+    publisher = rig.ours(kind, **{**TINY, "send_hwm_messages": 10})
+    stalled, live = rig.peer("SUB", **TINY), rig.peer("SUB", **TINY)
+    for subscriber in (stalled, live):
+        subscribe(subscriber, b"")
+    rig.join(publisher, stalled, live)
+    synchronise(publisher, stalled, live)
+    total = 60
+
+    for number in numbers(total):
+        rig.settle(publisher)  # D15: only now does it learn that the live one has read
+        publisher.send(number + LARGE)
+        assert live.recv(PATIENCE_S) == number + LARGE
+
+    held = synchronise(publisher, stalled)[0]
+    assert held[0] == b"0" + LARGE
+    assert len(held) < total
+
+
+def queues_nothing_before_the_first_subscription(rig: Rig, kind: Publisher) -> None:
+    publisher, subscriber = rig.ours(kind, reconnect_interval_ms=10), rig.peer("SUB")
+    endpoint = str(subscriber.bind(rig.address()))
+    subscriber.raw.unbind(endpoint)
+    subscribe(subscriber, b"")
+    publisher.connect(endpoint)
+
+    for message in numbers(10):
+        publisher.send(message)
+    rig.bind_again(subscriber, endpoint)
+
+    assert synchronise(publisher, subscriber) == [[]]
+    assert heard_by(publisher, subscriber, [b"now"]) == [b"now"]
+
+
+def keeps_the_queue_of_a_known_subscriber_over_a_lost_connection(rig: Rig, kind: Publisher) -> None:
+    publisher, subscriber = rig.ours(kind, reconnect_interval_ms=10), rig.peer("SUB")
+    subscribe(subscriber, b"")
+    endpoint = rig.join(subscriber, publisher)
+    synchronise(publisher, subscriber)
+    rig.lose(publisher, subscriber)
+
+    for message in numbers(10):
+        publisher.send(message)
+    successor = rig.peer("SUB")
+    subscribe(successor, b"")
+    rig.bind_again(successor, endpoint)
+
+    assert synchronise(publisher, successor)[0] == numbers(10)
+
+
+def makes_the_queue_when_a_subscriber_arrives(rig: Rig, kind: Publisher) -> None:
+    publisher, subscriber = rig.ours(kind), rig.peer("SUB")
+    publisher.bind(rig.address())
+    publisher.send(b"before")
+    subscribe(subscriber, b"")
+    rig.join(publisher, subscriber)
+
+    assert synchronise(publisher, subscriber) == [[]]
+    assert heard_by(publisher, subscriber, [b"after"]) == [b"after"]
+
+
+def destroys_the_queue_when_the_subscriber_leaves(rig: Rig, kind: Publisher) -> None:
+    """With libzmq's option XPUB_NODROP a full queue refuses the send, so that its end can be seen."""
+    publisher, subscriber = rig.ours(kind, **TINY), rig.peer("SUB", **TINY)
+    publisher.raw.set(zmq.XPUB_NODROP, 1)
+    subscribe(subscriber, b"")
+    rig.join(publisher, subscriber)
+    synchronise(publisher, subscriber)
+    wait_until(lambda: not publisher.try_send(LARGE), PATIENCE_S)
+
+    subscriber.close()
+
+    wait_until(lambda: publisher.try_send(LARGE) and publisher.try_send(LARGE), PATIENCE_S)
+
+
+def discards_what_was_queued_for_a_subscriber_that_left(rig: Rig, kind: Publisher) -> None:
+    publisher, first = rig.ours(kind, **TINY), rig.peer("SUB", identity=b"same", **TINY)
+    subscribe(first, b"")
+    rig.join(publisher, first)
+    synchronise(publisher, first)
+    for _ in range(2 * MOST_HELD):
+        publisher.send(LARGE)
+    rig.lose(publisher, first)
+    second = rig.peer("SUB", identity=b"same")
+    subscribe(second, b"")
+    rig.join(publisher, second)
+
+    assert synchronise(publisher, second) == [[]]
+    wait_until(lambda: heard_by(publisher, second, [b"new"]) == [b"new"], PATIENCE_S)
+
+
+def has_an_outgoing_limit_that_can_be_set(rig: Rig, kind: Publisher) -> None:
+    """With libzmq's option XPUB_NODROP a full queue refuses the send, so that the limit can be seen."""
+    accepted = []
+    for limit in (1, 40):
+        publisher, subscriber = (
+            rig.ours(kind, **{**TINY, "send_hwm_messages": limit}),
+            rig.peer("SUB", **TINY),
+        )
+        publisher.raw.set(zmq.XPUB_NODROP, 1)
+        subscribe(subscriber, b"")
+        rig.join(publisher, subscriber)
+        if rig.is_network:
+            synchronise(publisher, subscriber)
+        accepted.append(fill(publisher.send, LARGE, at_least=limit // 2))
+
+    assert_limits(rig, accepted)
+
+
+def sends_bodies_unchanged(rig: Rig, kind: Publisher) -> None:
+    publisher, subscriber = rig.ours(kind), rig.peer("SUB")
+    subscribe(subscriber, b"")
+    rig.join(publisher, subscriber)
+    synchronise(publisher, subscriber)
+
+    for body in BODIES:
+        publisher.send(body)
+    publisher.send_parts([b"topic", LARGE, b"", b"\0"])
+
+    assert receive(subscriber, len(BODIES)) == BODIES
+    assert subscriber.recv_parts(PATIENCE_S) == [b"topic", LARGE, b"", b"\0"]
+
+
+def sends_only_what_was_subscribed(rig: Rig, kind: Publisher) -> None:
+    """The subscriber is an XSUB, which does not filter: what it does not receive was not sent."""
+    publisher, subscriber = rig.ours(kind), rig.peer("XSUB")
+    rig.join(publisher, subscriber)
+    subscribe(subscriber, b"a")
+    synchronise(publisher, subscriber)
+
+    assert heard_by(publisher, subscriber, [b"b", b"a1", b"ba", b"a2"]) == [b"a1", b"a2"]
+
+
+def compares_the_start_of_the_first_part(rig: Rig, kind: Publisher) -> None:
+    publisher = rig.ours(kind)
+    publisher.bind(rig.address())
+    for topic in TOPICS:
+        subscriber = rig.peer("XSUB")
+        rig.join(publisher, subscriber)
+        subscribe(subscriber, topic)
+        synchronise(publisher, subscriber)
+        for first in FIRST_PARTS:
+            publisher.send_parts([first, b"ab\0\xff" + topic])
+        publisher.send(SYNC)
+
+        arrived = []
+        while (message := subscriber.recv_parts(PATIENCE_S)) != [SYNC]:
+            arrived.append(message[0])
+        assert arrived == [first for first in FIRST_PARTS if first.startswith(topic)]
+
+
+def never_waits(rig: Rig, kind: Publisher) -> None:
+    publisher, stalled = rig.ours(kind, **TINY), rig.peer("SUB", **TINY)
+    subscribe(stalled, b"")
+    rig.join(publisher, stalled)
+    synchronise(publisher, stalled)
+    start = time.monotonic()
+
+    for _ in range(300):
+        publisher.send(LARGE[:32_768])
+    for _ in range(3000):
+        assert publisher.try_send(b"small")
+
+    assert time.monotonic() - start < PATIENCE_S
+    assert len(synchronise(publisher, stalled)[0]) < 3300
+
+
+def takes_subscriptions_and_cancellations(rig: Rig, kind: Publisher) -> None:
+    publisher, subscriber = rig.ours(kind), rig.peer("XSUB")
+    rig.join(publisher, subscriber)
+    subscribe(subscriber)
+    synchronise(publisher, subscriber)
+    assert heard_by(publisher, subscriber, [b"a"]) == []
+    subscriber.subscribe(b"a")
+    subscriber.subscribe(SYNC)
+    wait_until(lambda: heard_by(publisher, subscriber, [b"a"]) == [b"a"], PATIENCE_S)
+    subscriber.unsubscribe(b"a")
+
+    wait_until(lambda: heard_by(publisher, subscriber, [b"a"]) == [], PATIENCE_S)

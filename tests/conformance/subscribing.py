@@ -1,0 +1,164 @@
+"""What SUB and XSUB must do towards publishers; `kind` is the typed socket under test."""
+
+from __future__ import annotations
+
+import zmq
+
+from taskmesh.sockets import Sub, XSub
+from tests.conformance.oneway import BODIES, LARGE, TINY
+from tests.conformance.rig import PATIENCE_S, Rig, fill, numbers, receive
+from tests.conformance.synchrony import assert_limits, heard_by, subscribe, synchronise
+
+Subscriber = type[Sub] | type[XSub]
+
+
+def hears_any_number(rig: Rig, kind: Subscriber, count: int) -> None:
+    subscriber = rig.ours(kind)
+    publishers = [*rig.peers(count - count // 2, "PUB"), *rig.peers(count // 2, "XPUB")]
+    rig.join(subscriber, *publishers)
+    subscribe(subscriber, b"")
+    for publisher in publishers:
+        synchronise(publisher, subscriber)
+
+    for publisher, message in zip(publishers, numbers(count), strict=True):
+        publisher.send(message)
+
+    assert sorted(receive(subscriber, count)) == sorted(numbers(count))
+
+
+def has_a_queue_for_each_publisher(rig: Rig, kind: Subscriber) -> None:
+    subscriber = rig.ours(kind, recv_hwm_messages=5)
+    greedy, modest = rig.peer("PUB", send_hwm_messages=1000), rig.peer("PUB")
+    rig.join(subscriber, greedy, modest)
+    subscribe(subscriber, b"")
+    synchronise(greedy, subscriber)
+    synchronise(modest, subscriber)
+    for _ in range(20):
+        greedy.send(b"greedy" + LARGE)
+
+    modest.send(b"modest")
+    rig.leave(subscriber, modest)
+
+    assert b"modest" in receive(subscriber, 2)
+
+
+def hears_a_publisher_that_binds_later(rig: Rig, kind: Subscriber) -> None:
+    subscriber, publisher = rig.ours(kind, reconnect_interval_ms=10), rig.peer("PUB")
+    endpoint = str(publisher.bind(rig.address()))
+    publisher.raw.unbind(endpoint)
+    subscriber.connect(endpoint)
+    subscribe(subscriber, b"a")
+
+    rig.bind_again(publisher, endpoint)
+    synchronise(publisher, subscriber)
+
+    assert heard_by(publisher, subscriber, [b"b", b"a"]) == [b"a"]
+
+
+def keeps_queue_and_subscriptions_over_a_lost_connection(rig: Rig, kind: Subscriber) -> None:
+    subscriber, publisher = rig.ours(kind, reconnect_interval_ms=10), rig.peer("PUB")
+    endpoint = rig.join(publisher, subscriber)
+    subscribe(subscriber, b"a")
+    synchronise(publisher, subscriber)
+    sent = [b"a" + number for number in numbers(20)]
+    for message in sent:
+        publisher.send(message)
+    rig.leave(subscriber, publisher)
+    successor = rig.peer("PUB")
+    rig.bind_again(successor, endpoint)
+
+    assert synchronise(successor, subscriber) == [sent]
+    assert heard_by(successor, subscriber, [b"b", b"after", b"a"]) == [b"after", b"a"]
+
+
+def hears_a_publisher_that_connects(rig: Rig, kind: Subscriber) -> None:
+    subscriber, early, late = rig.ours(kind), rig.peer("PUB"), rig.peer("PUB")
+    rig.join(subscriber, early)
+    subscribe(subscriber, b"")
+    synchronise(early, subscriber)
+
+    rig.join(subscriber, late)
+    synchronise(late, subscriber)
+
+    assert heard_by(late, subscriber, [b"late"]) == [b"late"]
+    assert heard_by(early, subscriber, [b"early"]) == [b"early"]
+
+
+def delivers_what_it_read_before_the_publisher_left(rig: Rig, kind: Subscriber) -> None:
+    subscriber, publisher = rig.ours(kind), rig.peer("PUB")
+    rig.join(subscriber, publisher)
+    subscribe(subscriber, b"")
+    synchronise(publisher, subscriber)
+    for message in numbers(100):
+        publisher.send(message)
+
+    rig.leave(subscriber, publisher)
+
+    assert receive(subscriber, 100) == numbers(100)
+    assert subscriber.recv_many() == []
+
+
+def has_an_incoming_limit_that_can_be_set(rig: Rig, kind: Subscriber) -> None:
+    accepted = []
+    for limit in (1, 40):
+        subscriber, publisher = (
+            rig.ours(kind, **{**TINY, "recv_hwm_messages": limit}),
+            rig.peer("PUB", **TINY),
+        )
+        publisher.raw.set(zmq.XPUB_NODROP, 1)
+        subscribe(subscriber, b"")
+        rig.join(subscriber, publisher)
+        if rig.is_network:
+            synchronise(publisher, subscriber)
+        accepted.append(fill(publisher.send, LARGE, at_least=limit // 2))
+
+    assert_limits(rig, accepted)
+
+
+def stops_reading_when_full(rig: Rig, kind: Subscriber) -> None:
+    """The publisher has no limit: over tcp and ipc it keeps all that the full subscriber does not read."""
+    subscriber = rig.ours(kind, recv_hwm_messages=5)
+    publisher = rig.peer("PUB", send_hwm_messages=0 if rig.is_network else 5)
+    subscribe(subscriber, b"")
+    rig.join(subscriber, publisher)
+    if rig.is_network:
+        synchronise(publisher, subscriber)
+    sent = [number + LARGE[:16_384] for number in numbers(400)]
+    for message in sent:
+        publisher.send(message)
+
+    arrived = synchronise(publisher, subscriber)[0]
+
+    assert arrived == (sent if rig.is_network else sent[:10])
+
+
+def takes_from_its_publishers_in_turn(rig: Rig, kind: Subscriber) -> None:
+    subscriber, publishers = rig.ours(kind), rig.peers(3, "PUB")
+    rig.join(subscriber, *publishers)
+    subscribe(subscriber, b"")
+    for publisher in publishers:
+        synchronise(publisher, subscriber)
+    for name, publisher in enumerate(publishers):
+        for _ in range(104 if name == 0 else 4):
+            publisher.send(b"%d" % name)
+    rig.leave(subscriber, *publishers)
+
+    received = receive(subscriber, 112)
+
+    for start in range(0, 12, 3):
+        assert set(received[start : start + 3]) == set(numbers(3))
+    assert received[12:] == [b"0"] * 100
+
+
+def receives_bodies_unchanged(rig: Rig, kind: Subscriber) -> None:
+    subscriber, publisher = rig.ours(kind), rig.peer("PUB")
+    rig.join(subscriber, publisher)
+    subscribe(subscriber, b"")
+    synchronise(publisher, subscriber)
+
+    for body in BODIES:
+        publisher.send(body)
+    publisher.send_parts([b"topic", LARGE, b"", b"\0"])
+
+    assert receive(subscriber, len(BODIES)) == BODIES
+    assert subscriber.recv_parts(PATIENCE_S) == [b"topic", LARGE, b"", b"\0"]

@@ -1,0 +1,38 @@
+"""docs/conformance.md is what the tests say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conformance.clauses import CLAUSES, DEVIATIONS
+from tests.conformance.coverage import clauses_without_a_test, names_of_tests
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_clause_has_a_test() -> None:
+    assert clauses_without_a_test() == []
+    assert len({clause.id for clause in CLAUSES}) == len(CLAUSES)
+
+
+def test_a_clause_without_a_test_would_be_noticed() -> None:
+    names = names_of_tests()
+
+    assert any(name.startswith("test_PIPE_13_") for name in names)
+    assert not any(name.startswith("test_PIPE_99_") for name in names)
+
+
+def test_the_document_is_up_to_date() -> None:
+    command = [sys.executable, "-m", "tests.conformance.document", "--collect-only", "--check"]
+
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_every_note_is_referred_to() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.py"))
+
+    assert [note for note in DEVIATIONS if f"{note}:" not in text] == []
