@@ -19,8 +19,8 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 from taskmesh import ids
 from taskmesh.attendance import Attendance, Gate, running_loop
 from taskmesh.errors import TaskMeshError
-from taskmesh.outcome import TaskState, attempt_of, chunk_of, end_state, error_of, noted
-from taskmesh.wire.messages import CALL, DoneRun, Failed, Progress, Spec
+from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, noted
+from taskmesh.wire.messages import CALL, Failed, Progress, Spec
 from taskmesh.wire.payload import loads
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class TaskFuture(Future[T]):
     _content: Any
     _extras: Attendance | None
     _form: int
-    _origin: DoneRun | Failed | None
+    _origin: Success | Failed | None
     _seq: int
     _state: str
 
@@ -190,7 +190,8 @@ class TaskFuture(Future[T]):
     @property
     def attempt(self) -> int:
         """The number of the attempt that gave the outcome or runs now, from 1; 0 while there is none."""
-        return attempt_of(self._news)
+        news = self._news
+        return news.attempt if news is not None else 0
 
     @property
     def worker(self) -> str:
@@ -211,7 +212,7 @@ class TaskFuture(Future[T]):
         return self._origin.traceback if self._state is FINISHED and isinstance(self._origin, Failed) else ""
 
     @property
-    def _news(self) -> DoneRun | Failed | Progress | None:
+    def _news(self) -> Success | Failed | Progress | None:
         if self._state is FINISHED:
             return self._origin
         return self._extras.progress if self._extras is not None else None
@@ -326,7 +327,7 @@ class TaskFuture(Future[T]):
         form = self._form
         try:
             if form is RAW:
-                if self._origin.__class__ is DoneRun:
+                if self._origin.__class__ is Success:
                     if batch.spec.kind == CALL:
                         self._content, form = loads(self._content, what="the result"), VALUE
                     else:

@@ -17,7 +17,7 @@ from taskmesh.errors import (
     WorkerCrashed,
 )
 from taskmesh.wire.exceptions import load_exception
-from taskmesh.wire.messages import DoneRun, Failed, Progress, SlotFailure
+from taskmesh.wire.messages import DoneRun, Failed, SlotFailure
 from taskmesh.wire.payload import Payload, loads_chunk_values
 
 
@@ -63,24 +63,35 @@ _ERRORS: dict[str, tuple[type[TaskMeshError], str]] = {
 _TOO_LARGE = f"{TooLarge.__module__}.{TooLarge.__qualname__}"
 
 
-def end_state(origin: DoneRun | Failed | None) -> TaskState:
+class Success(NamedTuple):
+    """Where results come from: what a DoneRun tells of all its tasks, without their payloads.
+
+    Attributes:
+        attempt: as people are shown it and the task saw it: attempts that were handed back do not count.
+        worker: pool and slot. seconds: what each task took.
+    """
+
+    attempt: int
+    worker: str
+    seconds: float
+
+    @classmethod
+    def of(cls, run: DoneRun) -> Success:
+        """What a run tells."""
+        return cls(run.attempt - run.returns, run.worker, run.elapsed / max(1, len(run.seqs)))
+
+
+def end_state(origin: Success | Failed | None) -> TaskState:
     """The final state of a task with this outcome."""
     if isinstance(origin, Failed):
         return _ENDS.get(origin.kind, TaskState.FAILED)
-    return TaskState.SUCCEEDED if isinstance(origin, DoneRun) else TaskState.FAILED
+    return TaskState.SUCCEEDED if isinstance(origin, Success) else TaskState.FAILED
 
 
-def attempt_of(news: DoneRun | Failed | Progress | None) -> int:
-    """The attempt's number as people are shown it and the task saw it: those handed back do not count."""
-    if news is None:
-        return 0
-    # Of failures and progress the hub has taken them off already; runs of successes it passes on as they are.
-    return news.attempt - news.returns if isinstance(news, DoneRun) else news.attempt
-
-
-def noted(error: BaseException, task: str, origin: DoneRun | Failed | None) -> BaseException:
+def noted(error: BaseException, task: str, origin: Success | Failed | None) -> BaseException:
     """The error, with a note that says which task it is about and where that ran."""
-    error.add_note(_origin_note(task, attempt_of(origin), origin.worker if origin is not None else ""))
+    attempt, worker = (origin.attempt, origin.worker) if origin is not None else (0, "")
+    error.add_note(_origin_note(task, attempt, worker))
     return error
 
 
@@ -101,7 +112,7 @@ class ChunkResult(NamedTuple):
     errors: dict[int, BaseException]
 
 
-def chunk_of(payload: Payload, task: str, run: DoneRun) -> ChunkResult:
+def chunk_of(payload: Payload, task: str, origin: Success) -> ChunkResult:
     """The results of a chunk.
 
     Raises:
@@ -109,7 +120,7 @@ def chunk_of(payload: Payload, task: str, run: DoneRun) -> ChunkResult:
     """
     values, failures = loads_chunk_values(payload)
     errors = {
-        index: _error(failure, task=task, worker=run.worker, attempt=run.attempt, history=())
+        index: _error(failure, task=task, worker=origin.worker, attempt=origin.attempt, history=())
         for index, failure in failures.items()
     }
     return ChunkResult(values, errors)

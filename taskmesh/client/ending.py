@@ -10,7 +10,8 @@ from typing import Any
 from taskmesh.attendance import wake
 from taskmesh.client.delivery import Delivery
 from taskmesh.future import ERROR, RAW, TaskFuture
-from taskmesh.wire.messages import DoneRun, Failed
+from taskmesh.outcome import Success
+from taskmesh.wire.messages import Failed
 
 _PATIENCE_S = 0.02
 
@@ -21,7 +22,7 @@ class Outcome:
 
     state: str
     content: Any = None
-    origin: DoneRun | Failed | None = None
+    origin: Success | Failed | None = None
     form: int = RAW
 
 
@@ -94,7 +95,7 @@ class Ending:
         for waiter in extras.waiters:
             if outcome.state is CANCELLED_AND_NOTIFIED:
                 waiter.add_cancelled(future)
-            elif isinstance(outcome.origin, DoneRun):
+            elif isinstance(outcome.origin, Success):
                 waiter.add_result(future)
             else:
                 waiter.add_exception(future)

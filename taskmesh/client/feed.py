@@ -16,7 +16,8 @@ from taskmesh.client.session import Session
 from taskmesh.client.source import Source
 from taskmesh.errors import SerializationError, TooLarge
 from taskmesh.future import Batch, TaskFuture
-from taskmesh.wire.messages import DoneRun, Failed
+from taskmesh.outcome import Success
+from taskmesh.wire.messages import Failed
 from taskmesh.wire.payload import check_size, dumps_call, dumps_chunk
 
 _CRASHES = frozenset({"crash", "oom", "hard_timeout"})
@@ -239,8 +240,8 @@ class Feed:
         self._flying.discard(piece)
         future = piece.future
         origin = None if future is None or future.cancelled() else future._origin
-        if isinstance(origin, DoneRun):
-            self._pace.note(piece.count, origin.elapsed / len(origin.seqs))
+        if isinstance(origin, Success):
+            self._pace.note(piece.count, origin.seconds)
         elif isinstance(origin, Failed) and self._should_split(piece, origin):
             self._split(piece)
             return

@@ -19,6 +19,7 @@ from taskmesh.client.ending import CANCELLED, Ending, Outcome, broken, outcome_o
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import RAW, Batch, TaskFuture
+from taskmesh.outcome import Success
 from taskmesh.ports import SubmitPort
 from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
 from taskmesh.wire.payload import Payload
@@ -342,17 +343,18 @@ class PendingTable:
             pop = self._pending.pop
             for run in done:
                 count += len(run.seqs)
+                origin = Success.of(run)  # not the run: it would keep every payload until the last is dropped
                 for seq, payload in zip(run.seqs, run.payloads):  # noqa: B905  a check for each batch costs more
                     future = pop(seq, None)
                     if future is None:
                         count -= 1
                     elif future._extras is None:
                         future._content = payload
-                        future._origin = run
+                        future._origin = origin
                         future._form = RAW
                         future._state = FINISHED
                     else:
-                        ending.add(future, Outcome(FINISHED, payload, run))
+                        ending.add(future, Outcome(FINISHED, payload, origin))
             for record in failed:
                 future = pop(record.seq, None)
                 if future is not None:

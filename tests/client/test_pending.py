@@ -117,6 +117,16 @@ def test_resolve_skips_what_it_does_not_know_and_what_is_over(table, batch):
     assert table.idle
 
 
+def test_future_keeps_no_payload_of_its_batch_once_it_is_read(table, batch):
+    first, second = (table.put(batch, ARGUMENTS) for _ in range(2))
+    run = DoneRun(1, 7, 5, "w", [1, 2], [RESULT, RESULT], 4.0, 3)
+    table.resolve([run], [])
+
+    assert (first.attempt, second.worker) == (2, "w")
+    assert first.result() == "done"
+    assert run not in gc.get_referents(first, first._origin)
+
+
 def test_put_when_full_waits_for_room():
     table = make_table(max_pending=3)
     batch = Batch(table, 1, Spec(b"f", "f"))
