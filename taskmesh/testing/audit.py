@@ -1,4 +1,4 @@
-"""What the world sees and the machines cannot: who ran what how often, who was told what, and whether that is right.
+"""What the world sees and the machines cannot: who ran what how often, who was told what, and if rightly so.
 
 The letters are those of the specification: S1-S12 safety, L1-L5 liveness.
 """

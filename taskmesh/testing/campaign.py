@@ -21,7 +21,8 @@ class Tally:
     """What some seeds have shown together.
 
     Attributes:
-        seeds: how many were played. failures: seed -> what it broke. transitions, faults: how often each happened.
+        seeds: how many were played. failures: seed -> what it broke.
+        transitions, faults: how often each happened.
     """
 
     seeds: int = 0

@@ -59,7 +59,7 @@ def runs_of(plans: list[Plan], *, again: bool) -> tuple[list[tuple[int, m.Spec]]
     return list(specs.items()), list(runs.values())
 
 
-class ClientHost(Host):
+class ClientHost(Host[ClientMachine]):
     """One client session.
 
     Attributes:
@@ -79,12 +79,6 @@ class ClientHost(Host):
         self._next = 1
         self._known: set[int] = set()
         self._cancels: dict[int, list[int]] = {}
-
-    @property
-    def machine(self) -> ClientMachine:
-        """The client's machine."""
-        assert isinstance(self._machine, ClientMachine)
-        return self._machine
 
     def start(self) -> None:
         """Starts the session."""

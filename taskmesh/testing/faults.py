@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Protocol
+from typing import Any, Protocol
 
-from taskmesh.core.events import LinkLost
+from taskmesh.core.events import DrainRequested, LinkLost
 from taskmesh.testing.client_host import ClientHost
 from taskmesh.testing.host import Host
 from taskmesh.testing.hub_host import HubHost
@@ -29,6 +29,7 @@ EXPECTED = (
     ("reset", "gateway"),
     ("oom", "slot"),
     ("fork failure", "slot"),
+    ("drain", "pool"),
 )
 """Every fault with the role or link that it meets; a campaign must show each of them often enough."""
 
@@ -70,6 +71,7 @@ class Faults:
             (self._partition, 4),
             (self._reset, 4),
             (self._fork_failures, 1),
+            (self._drain, 2),
         )
         kinds, weights = [kind for kind, _ in happenings], [weight for _, weight in happenings]
         for _ in range(round(severity * self._until * (0.3 + 0.7 * chance.random()))):
@@ -92,13 +94,13 @@ class Faults:
             pool.fork_failures = 0
             for slot in pool.slots.values():
                 slot.resume()
-        for host in (world.hub, *world.pools, *world.clients):
+        hosts: list[Host[Any]] = [world.hub, *world.pools, *world.clients]
+        for host in hosts:
             host.resume()
         if not world.hub.up:
             world.hub.start()
         for pool in world.pools:
-            if not pool.up:
-                pool.start()
+            self._replace(pool)
 
     def _count(self, kind: str, role: str) -> None:
         self._counts[kind, role] += 1
@@ -179,6 +181,27 @@ class Faults:
         self._chance.choice(self._world.pools).fork_failures += self._chance.randint(1, 4)
         self._kill_slot()
 
+    def _drain(self) -> None:
+        """An operator drains a pool, whose slot happens to be stopped, and puts another in its place."""
+        pool = self._chance.choice(self._world.pools)
+        if not pool.up or pool.paused or pool.left is not None:
+            return
+        self._count("drain", "pool")
+        alive = [slot for slot in pool.slots.values() if slot.alive and not slot.paused]
+        after = self._world.setting.timetable.after
+        if alive:
+            slot = self._chance.choice(alive)
+            slot.pause()
+            after(2.5, slot.resume)
+        after(0.7, self._happen, lambda: pool.tell(DrainRequested(self._chance.choice((0.5, 5.0)))))
+        after(6.5, self._happen, lambda: self._replace(pool))
+
+    def _replace(self, pool: PoolHost) -> None:
+        if pool.up and pool.machine.state == "draining":
+            pool.kill()
+        if not pool.up:
+            pool.start()
+
     # --- pauses -------------------------------------------------------------------------------------------
 
     def _pause(self) -> None:
@@ -190,7 +213,7 @@ class Faults:
         if role == "slot":
             self._pause_slot(seconds, "long pause" if long else "short pause")
             return
-        hosts: dict[str, list[Host]] = {
+        hosts: dict[str, list[Host[Any]]] = {
             "hub": [world.hub],
             "pool": [*world.pools],
             "client": [*world.clients],

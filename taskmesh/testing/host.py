@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from taskmesh.core.events import Tick
 from taskmesh.testing.audit import Violation
@@ -27,7 +27,10 @@ class Machine(Protocol):
         ...
 
 
-class Host:
+M = TypeVar("M", bound=Machine)
+
+
+class Host(Generic[M]):
     """Drives one machine. Subclasses perform its actions.
 
     Attributes:
@@ -41,7 +44,7 @@ class Host:
         self.inbox: deque[object] = deque()
         self.setting = setting
         self.offset = 0.0
-        self._machine: Machine | None = None
+        self._machine: M | None = None
         self._tick_at = NEVER
         self._ticks = 0
         self._last_tick = -1.0
@@ -52,7 +55,14 @@ class Host:
         """This process's monotonic clock: no other has the same zero."""
         return self.setting.timetable.now + self.offset
 
-    def boot(self, machine: Machine) -> None:
+    @property
+    def machine(self) -> M:
+        """The machine of the present life."""
+        if self._machine is None:
+            raise Violation(f"{self.name} is not there")
+        return self._machine
+
+    def boot(self, machine: M) -> None:
         """The process starts with this machine."""
         self._machine = machine
         self._life += 1
@@ -112,7 +122,7 @@ class Host:
         """Does what the machine wants done, in order."""
         raise NotImplementedError
 
-    def _arm(self, machine: Machine) -> None:
+    def _arm(self, machine: M) -> None:
         when = machine.deadline - self.offset + 1e-9
         if when < self._tick_at:
             self._tick_at = when

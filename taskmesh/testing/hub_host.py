@@ -49,7 +49,7 @@ class Far(Protocol):
         ...
 
 
-class HubHost(Host):
+class HubHost(Host[HubMachine]):
     """One hub and its successors.
 
     Attributes:
@@ -68,12 +68,6 @@ class HubHost(Host):
         self._by_session: dict[int, LaneEnd] = {}
 
     @property
-    def machine(self) -> HubMachine:
-        """The machine of the present life."""
-        assert isinstance(self._machine, HubMachine)
-        return self._machine
-
-    @property
     def epoch(self) -> int:
         """Of the present or the next life."""
         return self._config.epoch
@@ -85,10 +79,12 @@ class HubHost(Host):
         self.boot(HubMachine(self._config, self.clock()))
 
     def resume(self) -> None:
+        """SIGCONT: what it had in hand while it stood still is nobody's fault."""
         self.resumed = self.setting.timetable.now
         super().resume()
 
     def kill(self) -> None:
+        """Kill -9: the next life has a higher epoch and no memory."""
         self.take_counts()
         super().kill()
         self.lanes.clear()

@@ -40,7 +40,7 @@ class Link:
     """One direction between two processes.
 
     Attributes:
-        kind: "gateway", "lane", "collector", "control" or "beat". deliver: takes a message's bytes at the far end.
+        kind: "gateway", "lane", "collector", "control" or "beat". deliver: takes a message at the far end.
         blocked: "" | "hold" (kept until it is unblocked, as TCP does) | "drop".
     """
 

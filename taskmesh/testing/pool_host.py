@@ -23,11 +23,11 @@ START = 0.01
 """Seconds that a slot's fork takes."""
 
 
-class PoolHost(Host):
+class PoolHost(Host[PoolMachine]):
     """One pool and its successors under the same name.
 
     Attributes:
-        collector, beat: links to the hub. control: the link from it. fork_failures: how many forks will fail next.
+        collector, beat: links to the hub. control: the link from it. fork_failures: of the next forks.
         left: why the machine has left, None while it has not.
     """
 
@@ -45,12 +45,6 @@ class PoolHost(Host):
         self._hub = hub
         self._config = config
         self._dials = 0
-
-    @property
-    def machine(self) -> PoolMachine:
-        """The machine of the present life."""
-        assert isinstance(self._machine, PoolMachine)
-        return self._machine
 
     @property
     def instance(self) -> int:

@@ -1,6 +1,6 @@
 """The simulation on the command line: `python -m taskmesh.testing --seeds 100000`.
 
-Exit status: 0 when every promise was kept, 1 when a seed broke one, 2 when something was not tried often enough.
+Exit status: 0 when every promise was kept, 1 when a seed broke one, 2 when something was tried too seldom.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m taskmesh.testing", description=main.__doc__)
     parser.add_argument("--seeds", type=int, default=2000, metavar="N", help="how many (default 2000)")
     parser.add_argument("--start", type=int, default=0, metavar="S", help="the first (default 0)")
-    parser.add_argument("--processes", type=int, default=0, metavar="P", help="how many at once (default: all)")
+    parser.add_argument(
+        "--processes", type=int, default=0, metavar="P", help="how many at once (default: all)"
+    )
     parser.add_argument("--trace", action="store_true", help="print every event and action of the first seed")
     options = parser.parse_args(arguments)
     if options.trace:

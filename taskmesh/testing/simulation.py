@@ -1,8 +1,8 @@
 """A whole mesh in one thread: the production machines under a virtual clock, with everything going wrong.
 
-`World(seed).run()` plays one seed: first faults, with every safety promise checked as things happen; then all is
-mended, and everything that was accepted must find its end in bounded time; then every pool drains without a loss.
-The same seed plays the same way, always.
+`World(seed).run()` plays one seed: first faults, with every safety promise checked as things happen; then all
+is mended, and everything that was accepted must find its end in bounded time; then every pool drains without
+a loss. The same seed plays the same way, always.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Report:
     """What a seed has shown.
 
     Attributes:
-        transitions: of the ledgers. faults: (kind, role). steps: how much has happened; seconds: of virtual time.
+        transitions: of the ledgers. faults: (kind, role). steps: how much happened; seconds: of virtual time.
     """
 
     seed: int
@@ -61,7 +61,7 @@ class World:
     """One hub, three pools, two clients, and what happens to them.
 
     Args:
-        seed: decides everything. calm: True plays it without faults (about every twelfth seed is calm anyway).
+        seed: decides everything. calm: True plays it without faults (every twelfth seed is calm anyway).
         trace: keeps a line for every event and action in `trace`.
     """
 
@@ -287,7 +287,8 @@ class World:
             for record in self.hub.machine.ledger.tasks.values()
         ]
         waiting = {client.name: sorted(client.table.plans)[:10] for client in self.clients}
-        return f"ledger {ledger[:10]}, clients {waiting}, pools {[pool.machine.snapshot() for pool in self.pools]}"
+        pools = [pool.machine.snapshot() for pool in self.pools]
+        return f"ledger {ledger[:10]}, clients {waiting}, pools {pools}"
 
     def _ask_status(self) -> None:
         for client in self.clients:
@@ -307,7 +308,7 @@ class World:
             self._step()
 
     def _drain(self) -> None:
-        """L5: pools leave one after the other under load, the last when all is done; nothing is lost or repeated."""
+        """L5: pools leave one after the other under load, the last when all is done; nothing is lost."""
         timetable = self.setting.timetable
         self._until(timetable.now + 2 * BEAT)
         plans = [plan for client in self.clients for plan in client.submit(12, calm=True)]

@@ -1,8 +1,8 @@
 """A simulated slot: the process behind a slot number, and the supervisor's side of it (`taskmesh.pool.seat`).
 
-It keeps to the contract that the pool machine relies on: one ticket a task, taken before it starts; results flushed
-when nothing is left to do or after 2 ms; an outbox that can be read at any time; at its end everything that it had
-sent, then the exit with the tickets that nobody took.
+It keeps to the contract that the pool machine relies on: one ticket a task, taken before it starts; results
+flushed when nothing is left to do or after 2 ms; an outbox that can be read at any time; at its end all that
+it had sent, then the exit with the tickets that nobody took.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Timetable:
         self._count = 0
 
     def at(self, when: float, what: Callable[..., None], *arguments: Any) -> None:
-        """Has `what(*arguments)` called at a time; what is due at the same time happens in the order of calls."""
+        """Has `what(*arguments)` called at a time; of what is due at once, the first asked for is first."""
         self._count += 1
         heapq.heappush(self._entries, (when, self._count, what, arguments))
 

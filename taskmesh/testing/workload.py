@@ -36,7 +36,7 @@ class Plan:
 
     Attributes:
         seconds: how long a run takes. times: how often it misbehaves before it succeeds.
-        runs: executions started. deaths: slots that died while it ran. calm: submitted when no fault can come any more.
+        runs: executions started. deaths: slots that died while it ran. calm: no fault can come any more.
     """
 
     client: int
