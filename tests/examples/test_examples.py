@@ -27,6 +27,7 @@ RUNS: dict[str, tuple[list[str], list[str]]] = {
             r"60 files, \d+ files/s, \d+\.\d\d times one core, same answer",
         ],
     ),
+    "02_raw_pipeline.py": ([], [r"17984 primes below 200000, counted by 2 workers in 200 pieces"]),
 }
 
 GOOD = """\
