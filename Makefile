@@ -82,3 +82,7 @@ $(PEER_RUN): constraints-peers.txt pyproject.toml
 	@$(PEERS)/bin/python $(PIP) --require-hashes -r constraints-peers.txt
 	@$(PEERS)/bin/python $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
+
+.PHONY: conformance
+conformance: $(DEV)  ## Run the socket clauses' tests and write docs/conformance.md from them
+	$(BIN)/python -m tests.conformance.document
