@@ -154,7 +154,8 @@ class Feed:
     def arrive(self, piece: Piece) -> None:
         """A piece has ended."""
         self._arrivals.append(piece)
-        self.bell.set()
+        if not self.bell.is_set():
+            self.bell.set()
         if not self.attended:
             self.schedule()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from taskmesh.attendance import running_loop
 from taskmesh.client.feed import Feed
@@ -95,6 +95,12 @@ class Submitter:
                 return self._put(batch, payload)
             except QueueFull:
                 continue  # somebody was faster
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a mesh belongs to its process and cannot be pickled: "
+            "leave it out of the task's arguments, and out of the globals that the task's function uses"
+        )
 
     def _prepared(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -306,6 +306,13 @@ def test_submit_names_the_argument_that_cannot_be_pickled(mesh):
         mesh.submit(print, file=lock)
 
 
+def test_mesh_that_is_meant_to_travel_says_why_it_cannot(mesh):
+    with pytest.raises(errors.SerializationError, match="belongs to its process"):
+        mesh.submit(print, mesh)
+    with pytest.raises(errors.SerializationError, match="belongs to its process"):
+        mesh.submit(lambda: mesh.submit(double, 1))
+
+
 def test_submit_to_a_remote_mesh_above_max_payload_is_refused(opened):
     with Mesh("tcp://127.0.0.1:5550", config={}, max_payload=100_000) as mesh:
         with pytest.raises(errors.TooLarge, match="max_payload"):
