@@ -37,7 +37,7 @@ def hub_config(config: Config, *, epoch: int) -> HubConfig:
         lease=hub.lease,
         links_grace=min(1.0, hub.lease / 2),
         result_ttl=hub.result_ttl,
-        result_bytes=2 * config.client.max_bytes,  # one client's, with what was under way at its cap
+        result_bytes=max(1 << 30, 2 * config.client.max_bytes),  # a cap, and what came after it was reached
         crash_limit=hub.crash_limit,
         max_tasks=hub.max_tasks,
         max_bytes=hub.max_bytes,

@@ -45,7 +45,8 @@ class Cluster:
         wait: bool = True,
     ) -> Program:
         """Start a pool, and wait until its session is open."""
-        line = ["-m", "taskmesh.cli", "worker", "--json", "--address", self.address, "--name", name]
+        # What `taskmesh worker` becomes by exec; tests/cli shows that.
+        line = ["-m", "taskmesh_workers", "--json", "--address", self.address, "--name", name]
         line += ["--concurrency", str(slots), *options]
         worker = self.start(name, line, environ, prepare)
         if wait:

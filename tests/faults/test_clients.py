@@ -15,6 +15,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.fault
 
 TASKS = 1000
+RESULTS = 160
+"""Of a megabyte each: several times the hub's cap in these tests."""
 
 
 def _logs(folder, name):
@@ -65,14 +67,14 @@ def test_F18_client_exits_before_its_tasks_are_accepted(cluster, connect, gates,
 
 
 def test_F19_client_too_slow_for_its_results(cluster, connect, tmp_path):
-    cap = 64 << 20
+    cap = 24 << 20
     hub = cluster.start_hub({"TASKMESH_CLIENT__MAX_BYTES": str(cap)})
     cluster.start_workers(2)
     other = connect("other")
     other.submit_ordinary(100)
     other.wait_all()
     before = hub.rss()
-    victim = cluster.start_client("victim", tmp_path, "victim", "produce", 300)
+    victim = cluster.start_client("victim", tmp_path, "victim", "produce", RESULTS)
     wait_until(lambda: {"event": "submitted"} in victim.events(), 20)
 
     victim.stop()
@@ -95,7 +97,7 @@ def test_F19_client_too_slow_for_its_results(cluster, connect, tmp_path):
         *_logs(tmp_path, "victim"), lambda index: digest(product(index, RESULT_SIZE)), samples=other.samples
     )
     assert verdict.violations == []
-    assert verdict.ended == {"ok": 300}
+    assert verdict.ended == {"ok": RESULTS}
     assert verdict.repeated == []
     other.assert_clean(repeated=[])
     assert os.path.exists(f"/proc/{hub.pid}")

@@ -42,7 +42,7 @@ def test_F03_whole_pool_killed_and_restarted(cluster, connect, gates):
     held = [client.submit(wait_for_once, gate.path) for _ in range(4)]
     client.wait_started(*held)
     lost = client.started_in(victim.slots())
-    client.submit_ordinary(TASKS)
+    client.submit_ordinary(TASKS // 2)
     before = pools_of(client.mesh.status())["pool-0"]["session"]
 
     slots = victim.slots()
@@ -50,7 +50,7 @@ def test_F03_whole_pool_killed_and_restarted(cluster, connect, gates):
     client.watch_for(LEASE / 2)
     cluster.start_worker("pool-0")
 
-    client.wait_ended(TASKS + 2, 5)
+    client.wait_ended(TASKS // 2 + 2, 5)
     assert pools_of(client.mesh.status())["pool-0"]["session"] != before
     gate.open()
     client.wait_all(5)
