@@ -51,28 +51,34 @@ class Collector:
 
     def done(self, run: DoneRun) -> None:
         """Successes of one slot; the common case touches each record once and passes the lists on as is."""
-        ledger = self._ledger
-        tasks, base = ledger.tasks, run.client << SEQ_BITS
-        counts = [0, 0, 0, 0]
+        tasks, base = self._ledger.tasks, run.client << SEQ_BITS
+        find, sent, succeeded = tasks.get, State.SENT, State.SUCCEEDED
+        others = [0, 0, 0, 0]
         released: dict[int, int] = {}
-        size = 0
+        session = size = held = 0
         odd: list[int] = []
         entry: SpecEntry | None = None
         for index, seq in enumerate(run.seqs):
-            record = tasks.get(base | seq)
-            if record is None or record.extra is not None or not self.is_owner(record, base | seq):
+            task = base | seq
+            record = find(task)
+            if record is None or record.extra is not None or record.id != task:
                 odd.append(index)
                 continue
-            del tasks[base | seq]
-            counts[record.state] += 1
-            record.state = State.SUCCEEDED
-            session = record.session
-            released[session] = released.get(session, 0) + 1
+            del tasks[task]
+            if record.state is not sent:
+                others[record.state] += 1
+            record.state = succeeded
+            if record.session != session:
+                released[session] = released.get(session, 0) + held
+                session, held = record.session, 0
+            held += 1
             size += len(record.payload)
             record.payload = b""
             entry = record.spec
         if entry is not None:
-            self._settle(run, entry, odd, size, counts, released)
+            released[session] = released.get(session, 0) + held
+            others[sent] = len(run.seqs) - len(odd) - sum(others)
+            self._settle(run, entry, odd, size, others, released)
         if not odd:
             size = self._give(run)
             if size and entry is not None:

@@ -62,6 +62,7 @@ class Lane:
         self.progress = now
         self.lost_at: float | None = None
         self.recall_after = 0.0
+        self.recalls = 0
         self.round_trip = 0.0
         self.lag = 0.0
         self.busy_slots = 0
@@ -130,7 +131,8 @@ class Lane:
         """Keeps records that this session may hold; those it does not hold any more go when they are many."""
         self._pushed += records
         if len(self._pushed) > 8 * self.outstanding + 4096:
-            self._pushed = self.held()
+            session, last = self.session, State.RUNNING
+            self._pushed = [kept for kept in self._pushed if kept.session == session and kept.state <= last]
 
     def release(self, number: int, count: int) -> None:
         """Takes note that `count` tasks of a spec are not this session's any more."""
