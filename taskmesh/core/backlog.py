@@ -98,6 +98,10 @@ class Backlog:
         """Routes on which something may wait."""
         return list(self._routes)
 
+    def priority(self, route: Route) -> int:
+        """The highest priority that may wait on a route."""
+        return max(self._routes.get(route, ()), default=0)
+
     def append(
         self, route: Route, priority: int, group: tuple[int, int], records: Iterable[TaskRecord]
     ) -> None:

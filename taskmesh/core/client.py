@@ -25,7 +25,12 @@ Question = m.Query | m.Command
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Times in seconds. `patience`: silence of the hub after which the client dials again."""
+    """Times in seconds.
+
+    Attributes:
+        patience: silence of the hub after which the client dials again. resend: for unacknowledged Submits.
+        question: how long a query or command may wait for a hub; nobody wants an answer later than that.
+    """
 
     client: int
     name: str = ""
@@ -34,6 +39,7 @@ class ClientConfig:
     hello: float = 1.0
     patience: float = 3.0
     resend: float = 2.0
+    question: float = 5.0
 
 
 class PendingTable(Protocol):
@@ -84,7 +90,7 @@ class ClientMachine:
         self._busy_until = 0.0
         self._delivered = 0
         self._early: set[int] = set()
-        self._questions: OrderedDict[int, Question] = OrderedDict()
+        self._questions: OrderedDict[int, tuple[float, Question]] = OrderedDict()
 
     def handle(self, event: object, now: float) -> list[object]:
         """Takes in one event; returns what is to be done, in order."""
@@ -186,7 +192,7 @@ class ClientMachine:
             self._send_from(0, out)
         else:
             self._start_over(now, out)
-        out += [Send(question) for question in self._questions.values()]
+        self._ask_again(now, out)
 
     def _cut_anew(self) -> None:
         """Nothing was ever sent: the Submits that wait are made as large as the hub takes them."""
@@ -249,13 +255,26 @@ class ClientMachine:
                 if self.open:
                     self._send_from(self._next - 1, out)
             case m.Query() | m.Command():
-                self._questions[message.number] = message
-                if len(self._questions) > MAX_QUESTIONS:
-                    self._questions.popitem(last=False)
-                if self.open:
-                    out.append(Send(message))
+                self._question(message, now, out)
             case m.ClientBye() if self.open:
                 out.append(Send(message))
+
+    def _question(self, message: Question, now: float, out: list[object]) -> None:
+        """Passes a question on; keeps it for the next link if it may be lost on this one."""
+        if self.open:
+            out.append(Send(message))
+        if isinstance(message, m.Query) or not self.open:
+            self._questions[message.number] = (now, message)
+            if len(self._questions) > MAX_QUESTIONS:
+                self._questions.popitem(last=False)
+
+    def _ask_again(self, now: float, out: list[object]) -> None:
+        """Over a new link: what is unanswered and not too old; a command only if it was never sent."""
+        for number, (asked, question) in list(self._questions.items()):
+            if now - asked < self.config.question:
+                out.append(Send(question))
+            if isinstance(question, m.Command) or now - asked >= self.config.question:
+                del self._questions[number]
 
     def _queue(
         self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], now: float, out: list[object]

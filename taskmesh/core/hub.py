@@ -160,6 +160,8 @@ class HubMachine:
         if results.echo:
             lane.latency(now - results.echo - results.held)
         lane.lag = results.lag
+        if results.done or results.failed:
+            lane.recalls = 0
         for run in results.done:
             self.collector.done(run)
         for failure in results.failed:

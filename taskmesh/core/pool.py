@@ -104,7 +104,7 @@ class PoolMachine:
             self._beat(now)
         if member.hello_is_due(now):
             member.hello(self._held(), now)
-        if self._drain_until is not None:
+        if self.state != "ready":
             self._return_wanted = ALL if self._may_return() else 0
         if self._return_wanted and self.session:
             self._return()

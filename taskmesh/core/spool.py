@@ -54,7 +54,7 @@ class Spool:
         if not self._sent or now - self._moved < RESEND_BEATS * beat:
             return []
         self._moved = now
-        return list(self._sent)
+        return [unstamped(results) for results in self._sent]
 
     def renew(self) -> None:
         """A new session: what is unacknowledged is news again; hand-backs are void (the hub knows)."""
@@ -69,3 +69,10 @@ class Spool:
         """What is finished and not acknowledged; call after `renew`."""
         held = [Held(run.client, run.attempt, run.seqs) for run in self.done]
         return held + [Held(failure.client, failure.attempt, [failure.seq]) for failure in self.failed]
+
+
+def unstamped(results: Results) -> Results:
+    """A report to send again: its stamps are too old to measure the hub's round trip by."""
+    return Results(
+        results.epoch, results.session, results.number, results.done, results.failed, results.returned
+    )

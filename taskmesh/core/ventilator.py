@@ -21,6 +21,8 @@ MAX_MESSAGE_BYTES = 4 << 20
 RECALL_AFTER = 0.005
 """A lane that reports nothing for so long while another is idle gives its unstarted tasks back."""
 RECALL_AGAIN = 0.020
+"""Then again, later and later while it has nothing to report: what came back may be its own to run."""
+MAX_RECALLS = 6
 
 
 class Ventilator:
@@ -32,13 +34,23 @@ class Ventilator:
         self._specs = specs
         self._epoch = epoch
         self._turn = 0
+        self._first_route = 0
 
     def dispatch(self, now: float) -> list[Push]:
         """Pushes what can be pushed; one message per lane and round."""
         pushes: list[Push] = []
-        for route in self._ledger.backlog.routes():
+        for route in self._in_turn(self._ledger.backlog.routes()):
             self._dispatch_route(route, now, pushes)
         return pushes
+
+    def _in_turn(self, routes: list[Route]) -> list[Route]:
+        """Routes by the priority of what waits there, equal ones in turn: a busy queue starves no other."""
+        if len(routes) < 2:
+            return routes
+        self._first_route += 1
+        first = self._first_route % len(routes)
+        priority = self._ledger.backlog.priority
+        return sorted(routes[first:] + routes[:first], key=lambda route: -priority(route))
 
     def _dispatch_route(self, route: Route, now: float, pushes: list[Push]) -> None:
         backlog = self._ledger.backlog
@@ -135,7 +147,8 @@ class Ventilator:
         for lane, idle in self._stuck(now):
             due = max(lane.progress + RECALL_AFTER, lane.recall_after)
             if due <= now:
-                lane.recall_after = now + RECALL_AGAIN
+                lane.recall_after = now + RECALL_AGAIN * (1 << min(lane.recalls, MAX_RECALLS))
+                lane.recalls += 1
                 found.append((lane, min(lane.outstanding - lane.slots, max(idle, lane.outstanding // 2))))
         return found
 

@@ -11,7 +11,7 @@ from taskmesh.core import events as ev
 from taskmesh.core.client import Ask, ClientConfig, ClientMachine, Queued
 from taskmesh.testing.host import Host
 from taskmesh.testing.hub_host import HubHost
-from taskmesh.testing.network import Link
+from taskmesh.testing.network import Link, unpacked
 from taskmesh.testing.setting import Setting
 from taskmesh.testing.workload import Plan
 from taskmesh.wire import messages as m
@@ -85,10 +85,10 @@ class ClientHost(Host[ClientMachine]):
         self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
         self.boot(ClientMachine(self._config, self.table, self.clock()))
 
-    def _from_hub(self, data: bytes) -> None:
+    def _from_hub(self, data: object) -> None:
         if not self.up:
             return
-        message = _TO_CLIENT(data)
+        message = unpacked(data, _TO_CLIENT)
         if isinstance(message, m.Accepted):
             self._accepted(message.number)
         self.tell(ev.FromHubToClient(message))

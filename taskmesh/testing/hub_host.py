@@ -14,7 +14,7 @@ from taskmesh.core.hub import HubMachine
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.states import Cause, State
 from taskmesh.testing.host import Host
-from taskmesh.testing.network import Link
+from taskmesh.testing.network import Link, unpacked
 from taskmesh.testing.setting import Setting
 from taskmesh.wire import messages as m
 
@@ -99,15 +99,15 @@ class HubHost(Host[HubMachine]):
 
     # --- what comes in ------------------------------------------------------------------------------------
 
-    def from_client(self, client: int, data: bytes) -> None:
+    def from_client(self, client: int, data: object) -> None:
         """A message off the gateway."""
         if self.up:
-            self.tell(ev.FromClient(client, _FROM_CLIENT(data)))
+            self.tell(ev.FromClient(client, unpacked(data, _FROM_CLIENT)))
 
-    def from_pool(self, data: bytes) -> None:
+    def from_pool(self, data: object) -> None:
         """A message off the collector."""
         if self.up:
-            self.tell(ev.FromPool(_FROM_POOL(data)))
+            self.tell(ev.FromPool(unpacked(data, _FROM_POOL)))
 
     # --- actions ------------------------------------------------------------------------------------------
 

@@ -6,11 +6,13 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import msgspec
 
 from taskmesh.testing.timetable import Timetable
 
+T = TypeVar("T")
 _PACK = msgspec.msgpack.Encoder().encode
 
 
@@ -36,6 +38,11 @@ class Weather:
         return "delayed" if roll - self.reordered < self.delayed else ""
 
 
+def unpacked(data: object, decode: Callable[[bytes], T]) -> T:
+    """The message that has arrived, decoded unless it was handed over as it is."""
+    return decode(data) if isinstance(data, bytes) else cast("T", data)
+
+
 class Link:
     """One direction between two processes.
 
@@ -46,13 +53,13 @@ class Link:
 
     __slots__ = ("blocked", "deliver", "generation", "held", "kind", "last")
 
-    def __init__(self, kind: str, deliver: Callable[[bytes], None]) -> None:
+    def __init__(self, kind: str, deliver: Callable[[object], None]) -> None:
         self.kind = kind
         self.deliver = deliver
         self.generation = 0
         self.last = 0.0
         self.blocked = ""
-        self.held: list[bytes] = []
+        self.held: list[object] = []
 
     def reset(self) -> None:
         """The connection is reset: what is in flight on it is lost."""
@@ -61,19 +68,25 @@ class Link:
 
 
 class Network:
-    """Carries messages: each is encoded when sent and decoded at every arrival, so nothing is shared."""
+    """Carries messages: each is encoded when sent and decoded at every arrival, so nothing is shared.
+
+    Attributes:
+        weather: what may happen to each message, None when it is fair. faults: what did.
+        by_reference: messages are handed over as they are, as in an embedded mesh; none can come twice then.
+    """
 
     def __init__(self, chance: random.Random, timetable: Timetable) -> None:
         self.weather: Weather | None = None
         self.faults: Counter[tuple[str, str]] = Counter()
+        self.by_reference = False
         self._chance = chance
         self._timetable = timetable
 
     def send(self, link: Link, message: object) -> None:
         """Sends a message; what the weather does to it is counted."""
-        self._carry(link, _PACK(message))
+        self._carry(link, message if self.by_reference else _PACK(message))
 
-    def _carry(self, link: Link, data: bytes) -> None:
+    def _carry(self, link: Link, data: object) -> None:
         if link.blocked:
             if link.blocked == "hold":
                 link.held.append(data)
@@ -82,6 +95,8 @@ class Network:
         when = self._timetable.now + 0.0001 + 0.0004 * chance.random()
         if self.weather is not None:
             fault = self.weather.fault(chance.random())
+            if fault == "duplicated" and self.by_reference:
+                fault = ""
             if fault:
                 self.faults[fault, link.kind] += 1
             if fault == "lost":
@@ -96,11 +111,11 @@ class Network:
         link.last = when = max(when, link.last)
         self._arrive(link, data, when)
 
-    def _arrive(self, link: Link, data: bytes, when: float) -> None:
+    def _arrive(self, link: Link, data: object, when: float) -> None:
         self._timetable.at(when, self._arrived, link, link.generation, data)
 
     @staticmethod
-    def _arrived(link: Link, generation: int, data: bytes) -> None:
+    def _arrived(link: Link, generation: int, data: object) -> None:
         if link.generation != generation:
             return
         if link.blocked:

@@ -13,7 +13,7 @@ from taskmesh.core.pool_config import PoolConfig
 from taskmesh.testing.audit import Violation
 from taskmesh.testing.host import Host
 from taskmesh.testing.hub_host import HubHost, LaneEnd
-from taskmesh.testing.network import Link
+from taskmesh.testing.network import Link, unpacked
 from taskmesh.testing.setting import Setting
 from taskmesh.testing.slot_process import SlotProcess
 from taskmesh.wire import messages as m
@@ -72,13 +72,13 @@ class PoolHost(Host[PoolMachine]):
 
     # --- links --------------------------------------------------------------------------------------------
 
-    def _from_hub(self, data: bytes) -> None:
+    def _from_hub(self, data: object) -> None:
         if self.up:
-            self.tell(ev.FromHub(_TO_POOL(data)))
+            self.tell(ev.FromHub(unpacked(data, _TO_POOL)))
 
-    def _from_lane(self, lane: LaneEnd, data: bytes) -> None:
+    def _from_lane(self, lane: LaneEnd, data: object) -> None:
         if self.up and self.lane is lane:
-            self.tell(ev.FromHub(_TO_POOL(data)))
+            self.tell(ev.FromHub(unpacked(data, _TO_POOL)))
 
     def _dial(self, endpoint: str) -> None:
         self._hang_up(signalled=False)

@@ -73,6 +73,7 @@ class World:
             self.setting.trace = []
         chance = self.setting.chance
         self.calm = self.setting.calm = seed % 12 == 0 if calm is None else calm
+        self.setting.network.by_reference = seed % 4 == 1
         self._heal_at = 4.0 + 4.0 * chance.random()
         self.hub = HubHost(self.setting, self, self._hub_config())
         self.pools = [PoolHost(self.setting, self.hub, self._pool_config(index)) for index in range(3)]
