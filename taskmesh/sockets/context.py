@@ -37,8 +37,11 @@ class InprocBoard:
         self._bound: dict[str, Role] = {}
         self._connected: dict[str, list[Role]] = {}
 
-    def bind(self, endpoint: str, role: Role) -> None:
+    def bind(self, endpoint: str, role: Role) -> bool:
         """Notes a binder.
+
+        Returns:
+            Whether there was none before.
 
         Raises:
             InvalidCombination: a socket that waits there cannot be connected to this role.
@@ -46,7 +49,9 @@ class InprocBoard:
         with self._lock:
             for other in self._connected.get(endpoint, ()):
                 _check_pair(role, other, endpoint)
+            is_new = endpoint not in self._bound
             self._bound.setdefault(endpoint, role)
+            return is_new
 
     def connect(self, endpoint: str, role: Role) -> None:
         """Notes a connection.
@@ -158,6 +163,7 @@ class Context:
         try:
             return self._raw.socket(zmq_type)
         except zmq.ZMQError as error:
+            self.check_usable()  # closed meanwhile, by another thread
             raise SocketError(
                 f"no socket could be made ({error}); raise Context(max_sockets=...) or `ulimit -n`",
                 error.errno or 0,

@@ -14,7 +14,7 @@ from typing import Self
 
 import zmq
 
-from taskmesh.sockets.context import Context
+from taskmesh.sockets.context import Context, forked_context
 from taskmesh.sockets.errors import (
     ContextClosed,
     HandshakeFailed,
@@ -69,11 +69,11 @@ class MonitorEvent:
 class Monitor:
     """The stream of connection events of one socket; made by `Socket.monitor()`.
 
-    Nothing is reported over inproc, where there are no connections. It may be read in another thread than its
-    socket.
+    It belongs to the thread that has its socket. Nothing is reported over inproc: there are no connections.
     """
 
     def __init__(self, context: Context, watched: zmq.Socket[bytes], role: Role) -> None:
+        self._context = context
         self._watched = watched
         self._role = role
         self._stopped = False
@@ -118,7 +118,10 @@ class Monitor:
         Raises:
             NoMessageWithinTimeout: nothing happened.
             SocketClosed: the monitor is closed.
+            ForkedContext: this process is a fork of the one that made the context.
         """
+        if self._context.forked:
+            raise forked_context()
         if self._raw.closed:
             raise SocketClosed("the monitor is closed", zmq.ENOTSOCK)
         try:

@@ -15,6 +15,7 @@ import select
 import socket as stdlib_socket
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import ClassVar, TypeVar
@@ -183,8 +184,15 @@ class SharedSocket(Socket):
             for end in self._wake:
                 end.setblocking(False)
             self._poll.register(self._wake[0], select.POLLIN)
-            self._poll.register(super().fileno(), select.POLLIN)
+            self._poll.register(self._descriptor(), select.POLLIN)
         return self._wake[0]
+
+    def _descriptor(self) -> int:
+        if not self._native:
+            return super().fileno()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pyzmq calls the descriptor of a draft socket experimental
+            return super().fileno()
 
     def _drop_wake(self) -> None:
         if self._wake is not None:

@@ -45,13 +45,24 @@ class Socket:
         options: how it behaves.
     """
 
-    __slots__ = ("__weakref__", "_context", "_inproc", "_monitor", "_options", "_raw", "_recv", "_send")
+    __slots__ = (
+        "__weakref__",
+        "_closed",
+        "_context",
+        "_inproc",
+        "_monitor",
+        "_options",
+        "_raw",
+        "_recv",
+        "_send",
+    )
 
     role: ClassVar[Role]
 
     def __init__(self, context: Context, options: SocketOptions = DEFAULTS) -> None:
         self._context = context
         self._options = options
+        self._closed = False
         self._inproc: list[tuple[str, bool]] = []
         self._monitor: Monitor | None = None
         self._raw = open_raw(context, self.wire_role, options)
@@ -88,7 +99,7 @@ class Socket:
     @property
     def closed(self) -> bool:
         """Whether close() was called."""
-        return bool(self._raw._closed)
+        return self._closed
 
     @property
     def endpoint(self) -> str:
@@ -132,15 +143,15 @@ class Socket:
         """
         self._context.check_usable()
         check_port(endpoint)
-        if endpoint.startswith(INPROC):
-            self._context.inproc.bind(endpoint, self.wire_role)
+        inproc = endpoint.startswith(INPROC)
+        is_new = inproc and self._context.inproc.bind(endpoint, self.wire_role)
         try:
             self._raw.bind(endpoint)
         except zmq.ZMQError as error:
-            if error.errno != zmq.EADDRINUSE and endpoint.startswith(INPROC):
+            if is_new:
                 self._context.inproc.unbind(endpoint)
             raise endpoint_error("bind", endpoint, error, self) from None
-        if endpoint.startswith(INPROC):
+        if inproc:
             self._inproc.append((endpoint, True))
         return self._last_endpoint()
 
@@ -220,8 +231,9 @@ class Socket:
             linger_ms: in place of the linger of its options.
             longest_linger_ms: an upper limit on the linger of its options.
         """
-        if self._raw._closed:
+        if self._closed:
             return
+        self._closed = True
         linger = self._options.linger_ms if linger_ms is None else linger_ms
         if longest_linger_ms is not None and (linger < 0 or linger > longest_linger_ms):
             linger = longest_linger_ms
@@ -276,7 +288,7 @@ def translated(error: zmq.ZMQError, socket: Socket) -> SocketError:
     name = socket.role.value
     if number == zmq.ETERM:
         return ContextClosed(f"the context of this {name} was closed", number)
-    if number in (zmq.ENOTSOCK, zmq.ENOTSUP) and socket.closed:
+    if number == zmq.ENOTSOCK:
         return SocketClosed(f"this {name} is closed", number)
     if number == zmq.EHOSTUNREACH:
         return PeerUnreachable(f"no peer of this {name} has that identity (any more)", number)

@@ -111,9 +111,10 @@ def test_closing_the_context_wakes_a_blocked_receiver() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from 3.12 on: there are threads
 def test_a_forked_child_is_refused_everywhere_and_may_close() -> None:
-    with Context() as context, Push(context) as push, Pull(context) as pull:
+    with Context() as context, Push(context) as push, Pull(context) as pull, push.monitor() as events:
         pull.connect(push.bind("inproc://fork"))
         calls = [
+            lambda: events.recv(0),
             lambda: push.send(b"x"),
             lambda: push.try_send(b"x"),
             lambda: push.send_parts([b"x"]),

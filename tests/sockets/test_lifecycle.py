@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import zmq
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.sockets import (
@@ -95,6 +96,17 @@ def test_wrong_pair_is_refused_over_inproc_whoever_comes_first(context: Context)
         other.connect("inproc://later")
         with pytest.raises(InvalidCombination):
             pub.bind("inproc://later")
+
+
+def test_a_bind_that_fails_leaves_no_trace(context: Context) -> None:
+    with context.raw.socket(zmq.PULL) as foreign, Push(context) as push, Pull(context) as pull:
+        foreign.bind("inproc://foreign")
+        with pytest.raises(EndpointError, match="somebody listens there"):
+            pull.bind("inproc://foreign")
+
+        push.connect("inproc://foreign")
+        push.send(b"x", timeout=5)
+        assert foreign.recv() == b"x"
 
 
 def test_a_closed_socket_says_so(context: Context) -> None:
