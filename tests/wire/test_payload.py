@@ -195,8 +195,15 @@ def test_values_whose_unpickling_raises_are_typed_errors(error):
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), TaskTimeout("soft limit")], ids=["ctrl-c", "timeout"])
 def test_what_signals_raise_passes_through_unchanged(error):
     class Interrupted:
+        """The signal strikes once: a second attempt at pickling would succeed and hide it."""
+
+        def __init__(self):
+            self.strikes = [error]
+
         def __reduce__(self):
-            raise error
+            if self.strikes:
+                raise self.strikes.pop()
+            return int, ()
 
     with pytest.raises(type(error)):
         payload.dumps(Interrupted())
@@ -204,6 +211,8 @@ def test_what_signals_raise_passes_through_unchanged(error):
         payload.dumps_call((Interrupted(),), {}, where="f")
     with pytest.raises(type(error)):
         payload.dumps_chunk([(Interrupted(),)])
+    with pytest.raises(type(error)):
+        payload.dumps_chunk_result([Interrupted()], {})
     with pytest.raises(type(error)):
         payload.loads(payload.dumps(RaisesInSetstate(error)))
 
