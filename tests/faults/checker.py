@@ -16,6 +16,8 @@ from tests.faults.journal import Entry, Journal
 OK = "ok"
 """Kind of an outcome that is a value; every other kind names an exception's class."""
 CANCELLED = "CancelledError"
+CANCELLATION = 1.0
+"""Seconds in which the word that a task is cancelled reaches everybody."""
 
 Sample = Mapping[str, object]
 """A hub's status, as `mesh.status()` gives it."""
@@ -60,7 +62,7 @@ class _Client:
     submitted: set[int] = field(default_factory=set)
     ids: dict[int, str] = field(default_factory=dict)
     accepted: set[int] = field(default_factory=set)
-    cancelled: set[int] = field(default_factory=set)
+    cancelled: dict[int, float] = field(default_factory=dict)
     outcomes: dict[int, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
     attempts: dict[int, int] = field(default_factory=dict)
 
@@ -79,6 +81,7 @@ def check(
     samples: Iterable[Sample] = (),
     window: int = 4096,
     client_gone: bool = False,
+    once: Iterable[int] = (),
 ) -> Verdict:
     """Judge a run.
 
@@ -86,6 +89,7 @@ def check(
         expected: what the task with this number has to give, as text.
         samples: the hub's status at several moments. window: most tasks that a slot may have outstanding.
         client_gone: the client was killed, so what has to hold is that acknowledged tasks ran.
+        once: at-most-once tasks (S6).
     """
     client, runs = _read_client(client_log), _read_executions(execution_log)
     verdict = Verdict(submitted=len(client.submitted), acknowledged=len(client.accepted))
@@ -94,6 +98,10 @@ def check(
     _account(verdict, client, runs, client_gone=client_gone)
     _check_outcomes(verdict, client, runs, expected)
     _check_attempts(verdict, client, runs)
+    _check_cancelled(verdict, client, runs)
+    often = [index for index in once if verdict.executions[index] > 1]
+    if often:
+        verdict.violations.append(f"S6: at-most-once tasks were started again: {_some(often)}")
     for sample in samples:
         _check_books(verdict, sample, window)
     return verdict
@@ -110,7 +118,7 @@ def _read_client(log: Journal) -> _Client:
             case "accepted":
                 client.accepted.add(entry.index)
             case "cancel":
-                client.cancelled.add(entry.index)
+                client.cancelled[entry.index] = entry.when
             case "outcome":
                 kind, value, attempt = entry.fields[:3]
                 client.outcomes[entry.index].append((kind, value))
@@ -131,7 +139,7 @@ def _read_executions(log: Journal) -> _Executions:
 def _account(verdict: Verdict, client: _Client, runs: _Executions, *, client_gone: bool) -> None:
     ran = {index for index, _ in runs.ends}
     ended = ran if client_gone else set(client.outcomes)
-    verdict.lost = sorted(client.accepted - ended - client.cancelled)
+    verdict.lost = sorted(client.accepted - ended - client.cancelled.keys())
     verdict.duplicated = sorted(index for index, told in client.outcomes.items() if len(told) > 1)
     verdict.unexpected = sorted((set(client.outcomes) | set(verdict.executions)) - client.submitted)
     verdict.recovered = sorted((ended & client.submitted) - client.accepted)
@@ -185,6 +193,17 @@ def _check_attempts(verdict: Verdict, client: _Client, runs: _Executions) -> Non
     ]
     if unfounded:
         verdict.violations.append(f"S5: the attempt said to have succeeded did not: {_some(unfounded)}")
+
+
+def _check_cancelled(verdict: Verdict, client: _Client, runs: _Executions) -> None:
+    """S11: the word of a cancellation needs its time, but then nothing starts any more."""
+    late = {
+        entry.index
+        for entry in runs.starts
+        if entry.when > client.cancelled.get(entry.index, entry.when) + CANCELLATION
+    }
+    if late:
+        verdict.violations.append(f"S11: started after they were cancelled: {_some(late)}")
 
 
 def _check_books(verdict: Verdict, sample: Sample, window: int) -> None:

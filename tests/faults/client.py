@@ -185,13 +185,16 @@ class Client:
             self.log, self.executions, lambda index: answer(index, data), samples=self.samples, **options
         )
 
-    def assert_clean(self, *, repeated: Iterable[int] | None = None, data: bytes = b"") -> Verdict:
+    def assert_clean(
+        self, *, repeated: Iterable[int] | None = None, once: Iterable[int] = (), data: bytes = b""
+    ) -> Verdict:
         """Assert that nothing was lost, duplicated or unexpected and every invariant holds.
 
         Args:
             repeated: the only tasks that may have run more than once; None for any.
+            once: at-most-once tasks.
         """
-        verdict = self.verdict(data)
+        verdict = self.verdict(data, once=once)
         print(verdict)  # noqa: T201  shown with a failed test
         assert not verdict.violations, "\n".join(verdict.violations)
         assert verdict.submitted == len(self.futures) == len(self.ended)

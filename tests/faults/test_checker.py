@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import checker
 from tests.faults.checker import CANCELLED, OK, Verdict, check
 from tests.faults.journal import Journal
 
@@ -154,6 +155,23 @@ def test_a_cancelled_task_needs_no_outcome_and_may_have_no_value(run):
     run.execute(4)
     run.outcome(4)
     assert any("cancelled" in violation for violation in run.check().violations)
+
+
+def test_a_start_long_after_the_cancellation_is_seen(run, monkeypatch):
+    run.submit(3)
+    run.client.write("cancel", 3)
+    run.execute(3, ends=False)
+    assert run.check().violations == []
+
+    monkeypatch.setattr(checker, "CANCELLATION", 0.0)
+    assert run.check().violations == ["S11: started after they were cancelled: [3] (1)"]
+
+
+def test_an_at_most_once_task_that_runs_again_is_seen(run):
+    run.execute(1, attempt=2)
+
+    assert run.check(once=[2]).violations == []
+    assert run.check(once=[1]).violations == ["S6: at-most-once tasks were started again: [1] (1)"]
 
 
 def test_books_that_do_not_add_up_are_seen(run):

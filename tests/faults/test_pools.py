@@ -16,22 +16,33 @@ pytestmark = pytest.mark.fault
 TASKS = 2000
 
 
-def test_F02_supervisor_killed(cluster, connect):
+def test_F02_supervisor_killed(cluster, connect, gates):
     cluster.start_hub()
-    victim, _ = cluster.start_workers(2)
-    client = connect()
+    victim, _ = cluster.start_workers(2, slots=4)
+    client, gate = connect(), gates()
+    once = [client.submit(wait_for, gate.path, acks="early") for _ in range(3)]
+    client.wait_started(*once)
+    gone = client.started_in(victim.slots()) & set(once)
     client.submit_ordinary(TASKS)
+    once += client.submit_ordinary(200, acks="early")
+    given_up = client.submit_ordinary(200)
     client.wait_ended(TASKS // 5)
 
     slots = victim.slots()
     orphans = victim.kill()
     killed = time.monotonic()
+    for index in given_up:
+        client.cancel(index)
 
     wait_until(lambda: not any(map(exists, orphans)), 2, "the killed supervisor's processes are gone")
-    client.wait_all(LEASE + 5)
-    verdict = client.assert_clean(repeated=client.started_in(slots))
-    assert verdict.ended == {"ok": TASKS}
-    assert len(verdict.repeated) <= 2 * 64, "what had been reported is not run again"
+    client.wait_ended(TASKS, LEASE + 5)
+    gate.open()
+    client.wait_all(5)
+    verdict = client.assert_clean(repeated=client.started_in(slots), once=once)
+    assert len(verdict.repeated) <= 4 * 64, "what had been reported is not run again"
+    lost = {index for index in once if client.futures[index].state == "lost"}
+    assert gone <= lost, "nobody knows whether they ran to their end"
+    assert verdict.ended["ok"] + verdict.ended["TaskLost"] + verdict.ended["CancelledError"] == TASKS + 403
     assert time.monotonic() - killed < LEASE + 5
 
 
