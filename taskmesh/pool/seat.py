@@ -21,8 +21,16 @@ from taskmesh.pool.system import System
 from taskmesh.pool.tickets import TicketPipe
 from taskmesh.wire import frames
 from taskmesh.wire.batches import Spec
-from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
+from taskmesh.wire.slot_messages import (
+    FromSlot,
+    SlotFailure,
+    SlotProgress,
+    SlotResults,
+    SlotSegment,
+    SlotTasks,
+)
 
+_REPORT = msgspec.msgpack.Decoder(FromSlot)  # our own encoder made it: wire's checks would take longer
 _READY = msgspec.msgpack.Decoder(orders.Ready)
 _FAILURE = msgspec.msgpack.Decoder(SlotFailure)
 
@@ -218,7 +226,7 @@ class Seat:
 
     def _event(self, kind: int, body: memoryview, fds: list[int]) -> FromSeat | None:
         if kind in {orders.RESULTS, orders.PROGRESS}:
-            message = frames.from_slot.decode_local(body, fds)
+            message = frames.from_slot.decode_local(body, fds) if fds else _REPORT.decode(body)
             if isinstance(message, SlotProgress):
                 return SlotReported(self.slot, message)
             fresh = self._fresh(message)

@@ -26,7 +26,7 @@ from taskmesh.pool.outbox import OutboxWriter
 from taskmesh.pool.system import System
 from taskmesh.wire import frames
 from taskmesh.wire.blob import keep_spares
-from taskmesh.wire.slot_messages import FromSlot
+from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500
 _HIGH_FD: Final = 1024
@@ -35,6 +35,7 @@ _SPARE_FILES: Final = 96 << 20
 
 _BROKEN: Final = 70
 """Exit status of a slot that cannot go on: its descriptors were closed, or a bug of ours."""
+_TASKS: Final = msgspec.msgpack.Decoder(SlotTasks)  # our own encoder made it: wire's checks would take longer
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -120,7 +121,8 @@ def _serve(link: SlotLink, executor: Executor) -> None:
             executor.resume()
         if frame is None or frame[0] == orders.STOP:
             break
-        executor.run(frames.to_slot.decode_local(frame[1], frame[2]))
+        _, body, fds = frame
+        executor.run(frames.to_slot.decode_local(body, fds) if fds else _TASKS.decode(body))
     executor.rest()
 
 
