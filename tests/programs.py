@@ -36,6 +36,16 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "taskmesh.cli", *arguments]
 
 
+@contextlib.contextmanager
+def heeding_interrupts() -> Iterator[None]:
+    """Programs started in this block hear SIGINT, also where a shell in the background ignores it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
 class Program:
     """One `taskmesh ...` that runs until it is ended."""
 
@@ -46,7 +56,7 @@ class Program:
         self.name = arguments[0]
         self.out = folder / f"{number}-{arguments[0]}.out"
         self.err = folder / f"{number}-{arguments[0]}.err"
-        with self.out.open("wb") as out, self.err.open("wb") as err:
+        with self.out.open("wb") as out, self.err.open("wb") as err, heeding_interrupts():
             self.process = subprocess.Popen(
                 command(*arguments),
                 cwd=folder,
