@@ -58,8 +58,11 @@ class Client:
         return [self.submit(ordinary, data, pause_of(i), **options) for i in range(count)]
 
     def cancel(self, index: int) -> bool:
-        self.log.write("cancel", index)
-        return self.futures[index].cancel()
+        """Give a task up; False when it has ended."""
+        cancelled = self.futures[index].cancel()
+        if cancelled:
+            self.log.write("cancel", index)
+        return cancelled
 
     def _ended(self, index: int, future: Future[str]) -> None:
         """A task's done-callback."""

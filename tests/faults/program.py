@@ -134,8 +134,12 @@ class Program:
         return []
 
     def slots(self) -> list[int]:
-        """Its slots' processes."""
-        return [pid for pid in self.family() if _is_slot(pid)]
+        """Its slots' processes: the fork server's children that lead a group."""
+        found = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for server in psutil.Process(self.pid).children():
+                found += [child.pid for child in server.children() if _leads_group(child.pid)]
+        return found
 
     def rss(self) -> int:
         """Bytes of memory that it has resident."""
@@ -176,10 +180,10 @@ class Program:
         return "\n".join(parts)
 
 
-def _is_slot(pid: int) -> bool:
+def _leads_group(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").startswith("slot-")
-    except OSError:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
         return False
 
 
