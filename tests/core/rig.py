@@ -1,0 +1,257 @@
+"""Machines on a bench: told things by hand, with what they want done sorted into lists."""
+
+from collections import defaultdict
+
+from taskmesh.core import actions as act
+from taskmesh.core import events as ev
+from taskmesh.core.hub import HubMachine
+from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.pool import PoolMachine
+from taskmesh.core.pool_config import PoolConfig
+from taskmesh.wire import messages as m
+
+EPOCH = 9
+Key = tuple[int, int, int]  # client, counter, attempt
+
+
+def spec(name: str = "f", **options: object) -> m.Spec:
+    return m.Spec(function=name.encode(), name=name, **options)
+
+
+NUMBERS: dict[bytes, int] = {}
+
+
+def number_of(one: m.Spec) -> int:
+    return NUMBERS.setdefault(repr(one).encode(), len(NUMBERS) + 1)
+
+
+class HubRig:
+    """A hub, what it pushed and has not got back, what it delivered."""
+
+    def __init__(self, **config: object) -> None:
+        self.now = 100.0
+        self.config = HubConfig(**{"epoch": EPOCH, **config})
+        self.hub = HubMachine(self.config, self.now)
+        self.held: dict[int, list[Key]] = defaultdict(list)  # by session
+        self.published: list[tuple[str, object]] = []
+        self.told: dict[int, list[object]] = defaultdict(list)  # by client
+        self.closed: list[int] = []
+        self.records: list[act.Record] = []
+        self._reports: dict[int, int] = defaultdict(int)
+        self._submits: dict[int, int] = defaultdict(int)
+        self._next: dict[int, int] = defaultdict(int)
+
+    def tell(self, event: object) -> list[object]:
+        actions = self.hub.handle(event, self.now)
+        opened = []
+        for action in actions:
+            match action:
+                case act.OpenLane(session=session):
+                    opened.append(session)
+                case act.CloseLane(session=session):
+                    self.closed.append(session)
+                    self.held.pop(session, None)
+                case act.Push(session=session, message=message):
+                    for run in message.runs:
+                        self.held[session] += [(run.client, seq, run.attempt) for seq in run.seqs]
+                case act.Publish(pool=pool, message=message):
+                    self.published.append((pool, message))
+                case act.SendClient(client=client, message=message):
+                    self.told[client].append(message)
+                case act.Record():
+                    self.records.append(action)
+        for session in opened:
+            self.tell(ev.LaneOpened(session, f"port-{session}"))
+        self.hub.check()
+        return actions
+
+    def after(self, seconds: float) -> None:
+        """Let time pass, in steps that a loop would take."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.2)
+            self.tell(ev.Tick())
+
+    # --- pools
+
+    def hello(
+        self, pool: str = "p", *, slots: int = 2, number: int = 1, instance: int = 1, **more: object
+    ) -> None:
+        fields = {"queues": ["default"], "tags": [], "epoch": 0, "session": 0, "inventory": [], **more}
+        self.tell(ev.FromPool(m.Hello(pool, instance, number, slots, **fields)))
+
+    def join(self, pool: str = "p", **more: object) -> int:
+        """A pool says Hello and beats; returns its session."""
+        self.hello(pool, **more)
+        session = self.session(pool)
+        self.beat(session, pool)
+        return session
+
+    def session(self, pool: str = "p") -> int:
+        lane = self.hub.pools.lane_of(pool)
+        assert lane is not None
+        return lane.session
+
+    def beat(
+        self, session: int, pool: str = "p", state: str = "ready", running: tuple[Key, ...] = ()
+    ) -> None:
+        lane = self.hub.lanes.get(session)
+        received = lane.sequence if lane is not None else 0
+        progress = [m.Progress(client, seq, attempt, 0, -1) for client, seq, attempt in running]
+        self.tell(ev.FromPool(m.Beat(EPOCH, session, pool, received, 0, 0, progress, state)))
+
+    def report(
+        self,
+        session: int,
+        done: tuple[Key, ...] = (),
+        failed: tuple[m.Failed, ...] = (),
+        returned: tuple[Key, ...] = (),
+        *,
+        elapsed: float = 0.001,
+        epoch: int = EPOCH,
+    ) -> None:
+        self._reports[session] += 1
+        runs = [
+            m.DoneRun(self.spec_of(key), key[0], key[2], "p/0", [key[1]], [b"r"], elapsed) for key in done
+        ]
+        gone = {*done, *returned, *((failure.client, failure.seq, failure.attempt) for failure in failed)}
+        self.held[session] = [key for key in self.held[session] if key not in gone]
+        back = [m.Held(client, attempt, [seq]) for client, seq, attempt in returned]
+        message = m.Results(epoch, session, self._reports[session], runs, list(failed), back)
+        self.tell(ev.FromPool(message))
+
+    def spec_of(self, key: Key) -> int:
+        record = self.hub.ledger.tasks.get(key[0] << 64 | key[1])
+        return record.spec.number if record is not None else 1
+
+    def fail(self, session: int, key: Key, kind: str = "exception", **more: object) -> None:
+        self.report(session, failed=(m.Failed(*key, kind, **{"retryable": True, **more}),))
+
+    # --- clients
+
+    def client(self, client: int = 1, credit: int = 1 << 20) -> int:
+        self.tell(ev.FromClient(client, m.ClientHello(client, 0, credit=credit)))
+        return client
+
+    def submit(
+        self, client: int = 1, count: int = 1, one: m.Spec | None = None, *, group: int = 0, key: str = ""
+    ) -> list[int]:
+        """Submits tasks; returns their counters."""
+        one = one or spec()
+        first = self._next[client] + 1
+        self._next[client] += count
+        self._submits[client] += 1
+        seqs = list(range(first, first + count))
+        run = m.Run(number_of(one), group, seqs, [b"x" * 8] * count, key)
+        self.tell(ev.FromClient(client, m.Submit(self._submits[client], [(number_of(one), one)], [run])))
+        return seqs
+
+    def cancel(self, client: int, *seqs: int) -> None:
+        self._submits[client] += 1
+        self.tell(ev.FromClient(client, m.Submit(self._submits[client], [], [], list(seqs))))
+
+    def outcomes(self, client: int = 1) -> dict[int, str]:
+        """What the client was told of its tasks, once each."""
+        found: dict[int, str] = {}
+        numbers = set()
+        for message in self.told[client]:
+            if isinstance(message, m.Deliver) and message.number not in numbers:
+                numbers.add(message.number)
+                pairs = [(seq, "done") for run in message.done for seq in run.seqs]
+                pairs += [(failure.seq, failure.kind) for failure in message.failed]
+                for seq, kind in pairs:
+                    assert seq not in found
+                    found[seq] = kind
+        return found
+
+    def state(self, client: int, seq: int) -> str:
+        record = self.hub.ledger.tasks.get(client << 64 | seq)
+        return record.state.name if record is not None else "finished"
+
+
+class PoolRig:
+    """A pool with slots that do what they are told to."""
+
+    def __init__(self, slots: int = 2, *, welcome: bool = True) -> None:
+        self.now = 50.0
+        self.pool = PoolMachine(PoolConfig("p", 1, slots, lease=3.0), self.now)
+        self.sent: list[object] = []
+        self.actions: list[object] = []
+        self.handed: dict[int, list[Key]] = defaultdict(list)  # by slot, in order, not reported
+        self.serials: dict[int, int] = defaultdict(int)
+        self.lane_seq = 0
+        self.tell(ev.Tick())
+        for slot in range(slots):
+            self.tell(ev.SlotReady(slot, 100 + slot))
+        if welcome:
+            self.welcome()
+
+    def tell(self, event: object) -> list[object]:
+        actions = self.pool.handle(event, self.now)
+        self.actions += actions
+        for action in actions:
+            match action:
+                case act.SendHub(message=message):
+                    self.sent.append(message)
+                case act.SendBeat(message=beat):
+                    self.sent.append(beat)
+                case act.HandOver(slot=slot, message=message):
+                    for run in message.runs:
+                        self.handed[slot] += [(run.client, seq, run.attempt) for seq in run.seqs]
+        self.pool.check()
+        return actions
+
+    def after(self, seconds: float) -> list[object]:
+        self.now += seconds
+        return self.tell(ev.Tick())
+
+    def of(self, kind: type) -> list[object]:
+        """The actions or messages of a kind so far."""
+        return [one for one in (*self.actions, *self.sent) if isinstance(one, kind)]
+
+    def welcome(self, session: int = 1, epoch: int = EPOCH, stale: tuple[Key, ...] = ()) -> None:
+        hello = self.of(m.Hello)[-1]
+        held = [m.Held(client, attempt, [seq]) for client, seq, attempt in stale]
+        self.lane_seq = 0
+        self.tell(ev.FromHub(m.Welcome(epoch, session, "p", 1, hello.number, "port", 1.0, 3.0, held)))
+
+    def push(
+        self, *seqs: int, one: m.Spec | None = None, attempt: int = 1, client: int = 1, known: bool = True
+    ) -> None:
+        one = one or spec()
+        self.lane_seq += 1
+        run = m.LaneRun(number_of(one), client, attempt, 0, list(seqs), [b"x"] * len(seqs))
+        specs = [(number_of(one), one)] if known else []
+        pool = self.pool
+        self.tell(ev.FromHub(m.Tasks(pool.epoch, pool.session, self.lane_seq, 0, 1.0, specs, [run])))
+
+    def finish(self, slot: int, count: int = 1, elapsed: float = 0.001) -> None:
+        """The slot reports its next tasks as done."""
+        first = self.serials[slot]
+        self.serials[slot] += count
+        del self.handed[slot][:count]
+        segment = m.SlotSegment(first, [b"r"] * count, elapsed * count)
+        self.tell(ev.SlotFinished(slot, m.SlotResults([segment], [], self.now)))
+
+    def recalled(self, slot: int, count: int) -> None:
+        if count:
+            del self.handed[slot][-count:]
+            self.serials[slot] += 0
+        self.tell(ev.SlotRecalled(slot, count))
+
+    def exited(self, slot: int, unstarted: int = 0, **more: object) -> None:
+        self.handed[slot].clear()
+        self.serials[slot] = 0
+        self.tell(ev.SlotExited(slot, unstarted, more.pop("status", -9), **more))
+
+    def reports(self) -> list[m.Results]:
+        return self.of(m.Results)
+
+    def done(self) -> list[int]:
+        return [seq for results in self.reports() for run in results.done for seq in run.seqs]
+
+    def failed(self) -> dict[int, str]:
+        return {failure.seq: failure.kind for results in self.reports() for failure in results.failed}
+
+    def returned(self) -> list[int]:
+        return [seq for results in self.reports() for held in results.returned for seq in held.seqs]

@@ -1,0 +1,150 @@
+"""What goes to which pool, how much of it, and what is called back."""
+
+import pytest
+
+from taskmesh.core.lanes import MAX_WINDOW
+from taskmesh.wire import messages as m
+from tests.core.rig import HubRig, spec
+
+
+@pytest.fixture
+def rig() -> HubRig:
+    rig = HubRig()
+    rig.client()
+    return rig
+
+
+def teach(rig: HubRig, session: int, seconds: float, **options: object) -> None:
+    """Let the hub learn how long tasks of a spec take."""
+    (seq,) = rig.submit(1, 1, spec(**options))
+    (key,) = [key for key in rig.held[session] if key[1] == seq]
+    rig.report(session, done=(key,), elapsed=seconds)
+
+
+def test_a_task_of_unknown_length_goes_to_free_slots_only(rig):
+    session = rig.join(slots=2)
+    rig.submit(1, 10)
+
+    assert len(rig.held[session]) == 2
+
+
+def test_a_long_task_is_never_sent_ahead(rig):
+    session = rig.join(slots=2)
+    teach(rig, session, 1.0)
+    rig.submit(1, 10)
+
+    assert len(rig.held[session]) == 2
+
+
+def test_short_tasks_fill_the_horizon(rig):
+    session = rig.join(slots=2)
+    teach(rig, session, 0.002)
+    rig.submit(1, 100)
+
+    assert 20 <= len(rig.held[session]) <= 24, "20 ms of work for each slot"
+
+
+def test_instant_tasks_fill_the_window(rig):
+    session = rig.join(slots=1)
+    teach(rig, session, 0.0)
+    rig.submit(1, 6000)
+
+    assert len(rig.held[session]) == MAX_WINDOW
+
+
+def test_pools_are_served_in_turn(rig):
+    sessions = [rig.join(pool, slots=3) for pool in ("p", "q", "r")]
+    rig.submit(1, 6)
+
+    assert [len(rig.held[session]) for session in sessions] == [2, 2, 2]
+
+
+def test_a_task_goes_where_its_queue_and_tags_are(rig):
+    plain = rig.join("plain")
+    special = rig.join("special", queues=["gpu-work"], tags=["gpu", "big"])
+    rig.submit(1, 1, spec("a", queue="gpu-work", tags=("gpu",)))
+    rig.submit(1, 1, spec("b", tags=("gpu",)))
+
+    assert len(rig.held[special]) == 1
+    assert rig.held[plain] == []
+    assert rig.state(1, 2) == "QUEUED"
+
+
+def test_a_busy_queue_starves_no_other_that_the_same_pool_serves(rig):
+    session = rig.join(slots=1, queues=["default", "a"])
+    teach(rig, session, 1.0, name="busy")
+    teach(rig, session, 1.0, name="quiet", queue="a")
+    rig.submit(1, 20, spec("busy"))
+    (quiet,) = rig.submit(1, 1, spec("quiet", queue="a"))
+    for _ in range(4):
+        if any(seq == quiet for _, seq, _ in rig.held[session]):
+            return
+        rig.report(session, done=tuple(rig.held[session]), elapsed=1.0)
+
+    pytest.fail("the other queue's task was not pushed in four turns")
+
+
+def test_higher_priorities_come_first_whatever_their_queue(rig):
+    session = rig.join(slots=1, queues=["default", "a"])
+    rig.submit(1, 1)
+    rig.submit(1, 3, spec("low"))
+    (urgent,) = rig.submit(1, 1, spec("urgent", queue="a", priority=9))
+    rig.report(session, done=((1, 1, 1),), elapsed=1.0)
+
+    assert rig.held[session] == [(1, urgent, 1)]
+
+
+@pytest.mark.parametrize("state", ["paused", "draining"])
+def test_a_pool_that_takes_no_work_gets_none(rig, state):
+    session = rig.join()
+    rig.beat(session, state=state)
+    rig.submit(1, 1)
+
+    assert rig.held[session] == []
+
+
+def test_no_work_before_the_pool_has_dialled_its_lane(rig):
+    """A Welcome that never arrives must not swallow work for a lease."""
+    rig.hello()
+    rig.submit(1, 1)
+    assert rig.held[rig.session()] == []
+
+    rig.beat(rig.session())
+    assert len(rig.held[rig.session()]) == 1
+
+
+class TestRecall:
+    def stuck(self, rig: HubRig) -> tuple[int, int]:
+        """Two pools: the first has more than it runs and reports nothing, the second has nothing."""
+        first = rig.join("p", slots=1)
+        teach(rig, first, 0.002)
+        rig.submit(1, 8)
+        return first, rig.join("q", slots=1)
+
+    def recalls(self, rig: HubRig) -> list[m.Recall]:
+        return [message for _, message in rig.published if isinstance(message, m.Recall)]
+
+    def test_what_stands_behind_a_task_that_turns_out_long_is_called_back(self, rig):
+        first, second = self.stuck(rig)
+        rig.after(0.4)
+
+        recall = self.recalls(rig)[0]
+        assert (recall.session, recall.count) == (first, 4), "half of them"
+        rig.report(first, returned=tuple(rig.held[first][4:]))
+        assert len(rig.held[second]) >= 1
+        assert all(attempt == 2 for _, _, attempt in rig.held[second])
+
+    def test_it_is_repeated_less_and_less_often_while_it_brings_nothing(self, rig):
+        self.stuck(rig)
+        rig.after(5.0)
+
+        assert 4 <= len(self.recalls(rig)) <= 12
+
+    def test_not_while_nobody_is_idle(self, rig):
+        first, _ = self.stuck(rig)
+        rig.submit(1, 2, spec("long"))
+        rig.published.clear()
+        rig.after(0.4)
+
+        assert self.recalls(rig) == []
+        assert len(rig.held[first]) == 8
