@@ -34,6 +34,15 @@ def stay(number):
     return number
 
 
+gates = []
+
+
+def shut_at_three(number):
+    if number == 3:
+        gates[0].clear()
+    return number
+
+
 def items_of(port):
     return [args[0] for args in port.ran]
 
@@ -227,15 +236,16 @@ def test_map_whose_consumer_is_away_goes_on(mesh, port):
 
 def test_map_that_was_begun_and_dropped_is_cancelled(mesh, port):
     port.max_batch = 1
-    for value in mesh.map(stay, range(5000), chunksize=1):
+    gates.append(port.gate)
+    for value in mesh.map(shut_at_three, range(5000), chunksize=1):
         if value == 3:
-            port.gate.clear()
             break
+    gates.clear()
     gc.collect()
 
     assert mesh._session.table.idle
     assert not mesh._session.feeds
-    assert port.cancelled
+    assert len(port.cancelled) == 4996
 
 
 def test_map_in_a_callback_works_while_the_delivery_thread_is_busy_with_it(mesh):
