@@ -1,4 +1,4 @@
-"""What the typed sockets cost: 100 B messages over tcp between two processes, beside raw pyzmq in the same run.
+"""What the typed sockets cost: 100 B messages over tcp between two processes, beside raw pyzmq.
 
 `python -m benchmarks.sockets`. Raw and typed sockets take turns burst by burst between the same two
 processes, each burst over a new connection; a ratio compares neighbours. Nothing is asserted about time.
@@ -78,9 +78,9 @@ def receive_bursts(orders: Connection, count: int) -> None:
             socket = make(context)
             orders.send(bound(socket))
             one_by_one(socket, 1)
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.process_time()
             receive(socket, count - 1)
-            orders.send((count - 1) / (time.perf_counter() - start))
+            orders.send(((count - 1) / (time.perf_counter() - start), time.process_time() - cpu))
             socket.close()
 
 
@@ -90,25 +90,26 @@ def bound(socket: Any) -> str:
     return str(getattr(socket, "raw", socket).get(zmq.LAST_ENDPOINT).rstrip(b"\0").decode())
 
 
-def burst(context: Context, orders: Connection, kind: str, count: int) -> float:
-    """Send one burst and give the receiver's rate."""
+def burst(context: Context, orders: Connection, kind: str, count: int) -> tuple[float, float]:
+    """Send one burst; give the receiver's rate, and the CPU time of both processes for a message in us."""
     orders.send(kind)
     socket = KINDS[kind][0](context)
     socket.connect(orders.recv())
-    send = socket.send
+    send, cpu = socket.send, time.process_time()
     for _ in range(count):
         send(BODY)
-    rate = float(orders.recv())
+    rate, theirs = orders.recv()
+    cpu = time.process_time() - cpu + theirs
     socket.close()
-    return rate
+    return rate, cpu / count * 1e6
 
 
-def measure(repeats: int, count: int) -> dict[str, list[float]]:
+def measure(repeats: int, count: int) -> dict[str, list[tuple[float, float]]]:
     """Take the turns."""
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     receiver = multiprocessing.get_context("spawn").Process(target=receive_bursts, args=(theirs, count))
     receiver.start()
-    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    rates: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
     with Context() as context:
         for kind in KINDS:
             burst(context, ours, kind, count)  # the first of each only warms up
@@ -120,24 +121,29 @@ def measure(repeats: int, count: int) -> dict[str, list[float]]:
     return rates
 
 
-def report(rates: dict[str, list[float]]) -> list[dict[str, Any]]:
+def report(rates: dict[str, list[tuple[float, float]]]) -> list[dict[str, Any]]:
     """Print the rows and give them for the JSON file."""
     rows = []
-    print(f"{'row':24}{'messages/s':>12}{'ratio to raw':>14}{'spread':>14}  goal")
+    print(f"{'row':24}{'messages/s':>12}{'ratio to raw':>14}{'spread':>14}{'CPU us':>8}{'ratio':>7}  goal")
     for kind, found in rates.items():
         reference = rates["raw drained" if kind.endswith("drained") else "raw"]
-        ratios = [mine / its for mine, its in zip(found, reference, strict=True)]
+        ratios = [mine[0] / its[0] for mine, its in zip(found, reference, strict=True)]
         row = {
             "row": kind,
-            "rate": statistics.median(found),
+            "rate": statistics.median(rate for rate, _ in found),
             "ratio": statistics.median(ratios),
             "lowest": min(ratios),
             "highest": max(ratios),
+            "cpu_us": statistics.median(cpu for _, cpu in found),
+            "cpu_ratio": statistics.median(
+                its[1] / mine[1] for mine, its in zip(found, reference, strict=True)
+            ),
         }
         rows.append(row)
         goal = f">= {GOALS[kind]}" if kind in GOALS else ""
         spread = f"{row['lowest']:.2f} .. {row['highest']:.2f}"
-        print(f"{kind:24}{row['rate']:12,.0f}{row['ratio']:14.2f}{spread:>14}  {goal}")
+        cpu = f"{row['cpu_us']:8.2f}{row['cpu_ratio']:7.2f}"
+        print(f"{kind:24}{row['rate']:12,.0f}{row['ratio']:14.2f}{spread:>14}{cpu}  {goal}")
     return rows
 
 
