@@ -103,9 +103,15 @@ class InlinePort:
         budget = self.max_batch
         while self._todo and budget > 0 and not self._closing:
             run = self._todo.popleft()
-            budget -= len(run.seqs)
             spec = self._specs[run.spec]
             for seq, payload in zip(run.seqs, run.payloads, strict=True):
+                if budget == 0 or not self.gate.is_set():
+                    done_so_far = run.seqs.index(seq)
+                    rest = Run(run.spec, run.group, run.seqs[done_so_far:], run.payloads[done_so_far:])
+                    self._todo.appendleft(rest)
+                    budget = 0
+                    break
+                budget -= 1
                 started = time.perf_counter()
                 outcome = self._outcome(spec, seq, payload)
                 if isinstance(outcome, Failed):
