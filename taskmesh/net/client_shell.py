@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from taskmesh.core import actions as act
 from taskmesh.core.client import Ask, ClientConfig, ClientMachine, Queued
@@ -112,7 +113,7 @@ class ClientShell:
     """One client in a loop.
 
     Attributes:
-        events: what the machine is to be told. asked: requests of other threads.
+        events: what the machine is to be told; other threads append their requests.
         send: gives a message to the hub. reconnect: drops the link and dials again.
     """
 
@@ -127,12 +128,17 @@ class ClientShell:
         self.table = SinkTable(sink)
         self.machine = ClientMachine(config, self.table, now)
         self.events: deque[object] = deque()
-        self.asked: deque[object] = deque()
         self.questions = Questions()
         self.opened = threading.Event()
         self._sink = sink
-        self._send = send
-        self._reconnect = reconnect
+        self._opened = False
+        self._perform: dict[type, Callable[[Any], None]] = {
+            act.Send: lambda action: send(action.message),
+            act.Resolve: lambda action: sink.resolve(action.done, action.failed),
+            act.Accept: lambda action: sink.accepted(action.seqs),
+            act.Tell: lambda action: self._told(action.message),
+            act.Reconnect: lambda _: reconnect(),
+        }
 
     @property
     def deadline(self) -> float:
@@ -141,42 +147,30 @@ class ClientShell:
 
     @property
     def pending(self) -> bool:
-        """Whether events, requests or new tasks wait."""
-        return bool(self.events or self.asked or self._sink.queued)
+        """Whether events or new tasks wait."""
+        return bool(self.events) or self._sink.queued
 
     def turn(self, now: float) -> None:
-        """Takes new tasks in, then requests, then what the hub said."""
-        handle, perform = self.machine.handle, self.perform
+        """Takes new tasks in, then requests and what the hub said."""
+        events, handle, perform = self.events, self.machine.handle, self.perform
         if self._sink.queued:
             specs, runs = self._sink.drain()
             if specs:
                 self.table.keep(specs)
             if runs:
                 perform(handle(Queued(specs, runs), now))
-        for queue in (self.asked, self.events):
-            for _ in range(len(queue)):
-                perform(handle(queue.popleft(), now))
-        if self.machine.deadline <= now:
+        elif not events:
             perform(handle(Tick(), now))
+        for _ in range(len(events)):
+            perform(handle(events.popleft(), now))
 
     def perform(self, actions: list[object]) -> None:
         """Performs actions in order."""
-        sink = self._sink
+        table = self._perform
         for action in actions:
-            match action:
-                case act.Send(message=message):
-                    self._send(message)
-                case act.Resolve(done=done, failed=failed):
-                    sink.resolve(done, failed)
-                case act.Accept(seqs=seqs):
-                    sink.accepted(seqs)
-                case act.Tell(message=message):
-                    self._told(message)
-                case act.Reconnect():
-                    self._reconnect()
-                case _:
-                    raise TypeError(f"not an action of a client: {action!r}")
-        if self.machine.open and not self.opened.is_set():
+            table[type(action)](action)
+        if not self._opened and self.machine.open:
+            self._opened = True
             self.opened.set()
 
     def _told(self, message: m.Notice | m.Answer | m.ClientRefused) -> None:

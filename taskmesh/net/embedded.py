@@ -133,7 +133,7 @@ class EmbeddedPort(ThreadPort):
     def _could_act(self, shell: ClientShell) -> bool:
         """A slot is idle (or still starting, when the first result is what somebody waits for)."""
         pool = self._pool
-        return pool is None or any([not slot.count for slot in pool.slots.values()])
+        return pool is None or any(not slot.count for slot in pool.slots.values())
 
     def _work(self, loop: Loop, host: SlotHost) -> None:
         try:

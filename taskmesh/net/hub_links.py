@@ -94,6 +94,7 @@ class HubSockets:
         local_pool: str = "",
         local: deque[object] | None = None,
     ) -> None:
+        self.events: deque[object] = deque()  # nothing waits here: what arrives goes to the hub's shell
         self._context = context
         self._loop = loop
         self._events = events

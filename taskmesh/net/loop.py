@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -14,7 +15,9 @@ MAX_ROUNDS = 64
 
 
 class Part(Protocol):
-    """What the loop drives: a shell around one machine."""
+    """What the loop drives: a shell around one machine. `events`: what it has not taken in yet."""
+
+    events: deque[object]
 
     @property
     def deadline(self) -> float:
@@ -23,7 +26,7 @@ class Part(Protocol):
 
     @property
     def pending(self) -> bool:
-        """Whether it has something to do at once."""
+        """Whether it has something to do at once: events, or what others have queued for it."""
         ...
 
     def turn(self, now: float) -> None:
@@ -53,7 +56,7 @@ class Loop:
     Args:
         poller: None for select.poll, which is enough where no ZeroMQ socket takes part.
         readable, writable: the poller's flags.
-        idle: called before the loop would block; returns how long it may at most, 0 when there is work after all.
+        idle: called before the loop would block; returns how long it may at most, 0 when work has come up.
         awake: called when it has blocked.
     """
 
@@ -122,35 +125,44 @@ class Loop:
         """Waits for the next thing to happen and handles it and all that follows from it."""
         parts = self.parts
         deadlines = [part.deadline for part in parts]
-        wait = 0.0
-        if not any([part.pending for part in parts]):
-            wait = min(min(deadlines) - time.monotonic(), MAX_WAIT)
-            if wait > 0 and self._idle is not None:
-                wait = min(wait, self._idle())
-        ready = self._poller.poll(wait * 1000.0 if wait > 0 else 0)
+        ready = self._poller.poll(self._wait(min(deadlines)) * 1000.0)
         if self._awake is not None:
             self._awake()
         for source, flags in ready:
-            if flags & ~self._writable:
-                reader = self._readers.get(source)
-                if reader is not None:
-                    reader()
-            if flags & self._writable:
-                writer = self._writers.get(source)
-                if writer is not None:
-                    writer()
+            self._call_back(source, flags)
         now = time.monotonic()
         for part, deadline in zip(parts, deadlines, strict=True):
-            if deadline <= now or part.pending:
+            if deadline <= now or part.events or part.pending:
                 part.turn(now)
         self.settle()
 
+    def _wait(self, deadline: float) -> float:
+        """Seconds that may be waited."""
+        for part in self.parts:
+            if part.pending:
+                return 0.0
+        wait = min(deadline - time.monotonic(), MAX_WAIT)
+        if wait > 0 and self._idle is not None:
+            wait = min(wait, self._idle())
+        return max(0.0, wait)
+
+    def _call_back(self, source: Any, flags: int) -> None:
+        if flags & ~self._writable:
+            reader = self._readers.get(source)
+            if reader is not None:
+                reader()
+        if flags & self._writable:
+            writer = self._writers.get(source)
+            if writer is not None:
+                writer()
+
     def settle(self) -> None:
-        """Gives parts their turns until none has anything left to do."""
+        """Gives parts their turns until none has any event left."""
+        parts = self.parts
         for _ in range(MAX_ROUNDS):
             busy = False
-            for part in self.parts:
-                if part.pending:
+            for part in parts:
+                if part.events:
                     part.turn(time.monotonic())
                     busy = True
             if not busy:

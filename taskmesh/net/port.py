@@ -15,7 +15,6 @@ from taskmesh.net.loop import MAX_WAIT
 from taskmesh.ports import OutcomeSink
 from taskmesh.wire import messages as m
 
-
 LAZY_WAIT = 0.02
 """Seconds after which new tasks are taken in though nothing can be done with them yet."""
 
@@ -144,7 +143,7 @@ class ThreadPort:
         self.sleeping = False
 
     def _put(self, request: Ask) -> None:
-        self._usable().asked.append(request)
+        self._usable().events.append(request)
         self.wake()
 
     def _usable(self) -> ClientShell:
