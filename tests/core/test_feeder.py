@@ -1,0 +1,140 @@
+"""Which slot gets how much, and when it is taken back."""
+
+import pytest
+
+from taskmesh.core import actions as act
+from taskmesh.core import events as ev
+from tests.core.rig import PoolRig
+
+
+@pytest.fixture
+def rig() -> PoolRig:
+    rig = PoolRig()
+    rig.push(1000)  # so that the pool knows how long a task takes: a millisecond
+    rig.finish(0)
+    rig.actions.clear()
+    return rig
+
+
+def handed(rig: PoolRig) -> list[int]:
+    return [len(rig.handed[slot]) for slot in (0, 1)]
+
+
+def recalls(rig: PoolRig) -> list[int]:
+    return [recall.slot for recall in rig.of(act.RecallSlot)]
+
+
+def test_tasks_of_unknown_length_one_by_one():
+    rig = PoolRig()
+    rig.push(*range(1, 11))
+
+    assert handed(rig) == [1, 1]
+
+
+def test_short_tasks_as_far_as_the_horizon(rig):
+    rig.push(*range(1, 101))
+
+    assert all(15 <= count <= 20 for count in handed(rig)), handed(rig)
+
+
+def test_few_are_shared(rig):
+    rig.push(*range(1, 9))
+
+    assert handed(rig) == [4, 4]
+
+
+def test_nothing_to_a_slot_that_is_not_up(rig):
+    rig.exited(1)
+    rig.push(*range(1, 9))
+
+    assert handed(rig)[1] == 0
+
+
+def test_a_slot_with_much_to_do_shares_it_with_an_idle_one_at_once(rig):
+    rig.push(*range(1, 9))
+    rig.finish(1, 4)
+
+    assert recalls(rig) == [0]
+    rig.recalled(0, 3)
+    assert handed(rig) == [2, 2]
+
+
+def test_a_slot_that_falls_silent_gives_back_what_it_has_not_started():
+    rig = PoolRig()
+    rig.push(1000)
+    rig.finish(0, elapsed=0.0003)
+    rig.push(*range(1, 9))
+    rig.finish(1, 4, elapsed=0.0003)
+    assert recalls(rig) == [], "not worth it yet"
+    rig.after(0.004)
+    assert recalls(rig) == [0]
+    assert isinstance(rig.actions[rig.actions.index(act.RecallSlot(0, 1)) - 1], act.PeekSlot)
+    rig.recalled(0, 3)
+
+    assert [seq for _, seq, _ in rig.handed[1]] == [2, 3, 4]
+    assert rig.handed[0] == [(1, 1, 1)], "it is running, and gets no more before it reports"
+
+
+def test_with_nobody_idle_it_is_given_longer(rig):
+    rig.push(*range(1, 101))
+    rig.after(0.010)
+    assert recalls(rig) == []
+    rig.after(0.020)
+    assert sorted(recalls(rig)) == [0, 1]
+
+
+def test_results_that_stand_behind_a_long_task_are_fetched(rig):
+    """All but the last of what is left after a recall are done: the slot may sit on their results."""
+    rig.push(*range(1, 9))
+    rig.finish(1, 4)
+    rig.after(0.004)
+    rig.actions.clear()
+    rig.recalled(0, 2)
+
+    assert rig.of(act.PeekSlot) == [act.PeekSlot(0)]
+
+
+def test_a_recall_that_brings_nothing_is_not_repeated(rig):
+    """The recall that shares work with an idle slot asked again and again at the same instant."""
+    rig.push(*range(1, 9))
+    rig.finish(1, 4)
+    for _ in range(10):
+        rig.tell(ev.SlotRecalled(0, 0)) if recalls(rig) else rig.after(0.004)
+
+    assert recalls(rig) == [0]
+    assert rig.pool.deadline > rig.now
+
+
+def test_later_hand_overs_are_of_the_next_generation(rig):
+    rig.push(*range(1, 9))
+    rig.finish(1, 4)
+    rig.after(0.004)
+    rig.recalled(0, 3)
+    rig.finish(0)
+    rig.push(*range(11, 19))
+    generations = {hand.slot: hand.message.generation for hand in rig.of(act.HandOver)}
+
+    assert generations == {0: 1, 1: 0}
+
+
+def test_a_slow_loop_makes_the_horizon_longer(rig):
+    feeder = rig.pool.feeder
+    assert feeder.horizon == pytest.approx(0.020)
+    for _ in range(10):
+        feeder.measured_lag(0.050)
+
+    assert feeder.horizon == pytest.approx(0.100, rel=0.01)
+    feeder.measured_lag(5.0)
+    assert feeder.horizon == 0.5
+
+
+def test_specs_travel_to_a_slot_once(rig):
+    rig.push(1, 2)
+    rig.finish(0)
+    rig.finish(1)
+    rig.push(3, 4)
+
+    specs = {slot: [] for slot in (0, 1)}
+    for hand in rig.of(act.HandOver):
+        specs[hand.slot] += hand.message.specs
+    assert (len(specs[0]), len(specs[1])) == (0, 1)

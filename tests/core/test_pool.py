@@ -1,0 +1,422 @@
+"""The pool machine: sessions, slots, blame, cancelling, draining."""
+
+import pytest
+
+from taskmesh.core import actions as act
+from taskmesh.core import events as ev
+from taskmesh.wire import messages as m
+from tests.core.rig import EPOCH, PoolRig, spec
+
+
+@pytest.fixture
+def rig() -> PoolRig:
+    return PoolRig()
+
+
+def control(rig: PoolRig, kind: type, *fields: object) -> None:
+    rig.tell(ev.FromHub(kind(rig.pool.epoch, rig.pool.session, *fields)))
+
+
+class TestWork:
+    def test_tasks_go_to_free_slots_and_results_back(self, rig):
+        rig.push(1, 2)
+        assert rig.handed == {0: [(1, 1, 1)], 1: [(1, 2, 1)]}
+        rig.finish(0)
+
+        assert rig.done() == [1]
+        assert rig.handed[1] == [(1, 2, 1)]
+
+    def test_a_report_states_the_round_trip_and_the_lag(self, rig):
+        rig.push(1)
+        rig.now += 0.25
+        rig.finish(0)
+
+        (report,) = rig.reports()
+        assert (report.echo, report.held, report.session) == (1.0, 0.25, 1)
+
+    def test_tasks_of_another_session_are_not_run(self, rig):
+        rig.tell(ev.FromHub(m.Tasks(EPOCH, 5, 1, 0, 0.0, [(1, spec())], [m.LaneRun(1, 1, 1, 0, [1], [b""])])))
+
+        assert rig.of(m.Misrouted)[0].session == 5
+        assert not rig.of(act.HandOver)
+
+    def test_a_lane_message_that_comes_twice_is_run_once(self, rig):
+        rig.push(1)
+        rig.lane_seq -= 1
+        rig.push(1)
+
+        assert [len(tasks) for tasks in rig.handed.values()] == [1]
+
+    def test_a_gap_costs_the_session(self, rig):
+        rig.push(1)
+        rig.lane_seq += 1
+        rig.push(3)
+
+        assert rig.pool.session == 0
+        assert rig.of(act.HangUp)
+        assert rig.of(m.Hello)[-1].inventory == [m.Held(1, 1, [1])]
+
+    def test_a_spec_that_it_does_not_have_is_asked_for(self, rig):
+        rig.push(1, known=False)
+
+        assert rig.of(m.PoolNeedSpec)
+        assert rig.returned() == [1]
+
+    def test_a_spec_in_use_is_not_forgotten(self, rig):
+        rig.push(1, 2, 3)
+        control(rig, m.ForgetSpecs, list(rig.pool.feeder.specs))
+        rig.finish(0)
+        rig.finish(1)
+        rig.finish(0)
+        assert sorted(rig.done()) == [1, 2, 3]
+
+        control(rig, m.ForgetSpecs, list(rig.pool.feeder.specs))
+        rig.push(4, known=False)
+        assert rig.of(m.PoolNeedSpec)
+
+
+class TestSession:
+    def test_hello_is_repeated_with_the_same_number(self):
+        rig = PoolRig(welcome=False)
+        rig.after(1.1)
+        rig.after(1.1)
+
+        assert [hello.number for hello in rig.of(m.Hello)] == [1, 1, 1]
+
+    def test_a_welcome_for_an_older_hello_is_passed_over(self, rig):
+        rig.tell(ev.HubLaneLost())
+        rig.tell(ev.FromHub(m.Welcome(EPOCH, 7, "p", 1, 1, "port", 1.0, 3.0)))
+
+        assert rig.pool.session == 0
+        rig.welcome(session=8)
+        assert rig.pool.session == 8
+
+    def test_it_beats_at_once_and_then_every_beat(self, rig):
+        assert len(rig.of(m.Beat)) == 1
+        rig.push(1)
+        rig.after(1.0)
+
+        beat = rig.of(m.Beat)[-1]
+        assert (beat.received, [running.seq for running in beat.running], beat.busy_slots) == (1, [1], 1)
+
+    def test_a_hub_that_does_not_answer_is_asked_anew(self, rig):
+        for _ in range(5):
+            rig.after(1.0)
+
+        assert rig.pool.session == 0
+        assert rig.of(m.Hello)[-1].number == 2
+
+    def test_a_hub_that_does_not_know_it_is_asked_anew(self, rig):
+        rig.tell(ev.FromHub(m.BeatReply(EPOCH, 0, 0)))
+
+        assert rig.pool.session == 0
+
+    def test_everything_held_is_listed_and_reported_again(self, rig):
+        rig.push(1, 2, 3)
+        rig.finish(0)
+        rig.tell(ev.HubLaneLost())
+
+        hello = rig.of(m.Hello)[-1]
+        assert sorted(seq for held in hello.inventory for seq in held.seqs) == [1, 2, 3]
+        rig.welcome(session=2)
+        assert (rig.reports()[-1].session, rig.reports()[-1].number, rig.done()) == (2, 1, [1, 1])
+
+    def test_slots_are_fed_while_it_has_none(self, rig):
+        rig.push(1, 2, 3)
+        rig.tell(ev.HubLaneLost())
+        rig.finish(0)
+
+        assert rig.handed[0] == [(1, 3, 1)]
+
+    def test_unacknowledged_reports_are_sent_again_without_their_stamps(self, rig):
+        rig.push(1)
+        rig.finish(0)
+        for _ in range(4):
+            rig.after(1.0)
+            rig.tell(ev.FromHub(m.BeatReply(EPOCH, 1, 0)))
+
+        first, again = rig.reports()
+        assert (again.number, again.done) == (first.number, first.done)
+        assert again.echo == 0.0, "an old stamp would be taken for a slow link"
+
+    def test_acknowledged_ones_are_not(self, rig):
+        rig.push(1)
+        rig.finish(0)
+        rig.tell(ev.FromHub(m.BeatReply(EPOCH, 1, 1)))
+        for _ in range(4):
+            rig.after(1.0)
+            rig.tell(ev.FromHub(m.BeatReply(EPOCH, 1, 1)))
+
+        assert len(rig.reports()) == 1
+
+    def test_after_a_long_sleep_nothing_starts_before_the_hub_has_spoken(self, rig):
+        rig.push(1, 2, 3)
+        rig.now += 10.0
+        rig.finish(0)
+        assert rig.handed[0] == []
+
+        rig.welcome(session=2, stale=((1, 3, 1),))
+        assert rig.handed[0] == []
+        assert rig.of(m.Hello)[-1].number == 2
+
+    def test_refused_it_leaves(self):
+        rig = PoolRig(welcome=False)
+        rig.tell(ev.FromHub(m.Refused("p", 1, "too old")))
+
+        assert rig.of(act.Leave)[0].reason == "too old"
+        assert rig.pool.deadline > rig.now
+
+
+class TestBlame:
+    def teach(self, rig: PoolRig) -> None:
+        """Let the pool learn that tasks are short, so that slots get several."""
+        rig.push(90)
+        rig.finish(0)
+
+    def test_only_the_running_task_is_to_blame(self, rig):
+        self.teach(rig)
+        rig.push(*range(1, 7))
+        slot = 0
+        mine = [seq for _, seq, _ in rig.handed[slot]]
+        assert len(mine) >= 3
+        rig.exited(slot, unstarted=len(mine) - 2, status=-11)
+
+        assert rig.failed() == {mine[0]: "lost", mine[1]: "crash"}
+        assert rig.done() == [90]
+        control(rig, m.Recall, 100)
+        assert not set(mine[:2]) & set(rig.returned())
+
+    def test_what_it_had_not_started_goes_to_the_other_slot(self, rig):
+        self.teach(rig)
+        rig.push(*range(1, 5))
+        mine = [seq for _, seq, _ in rig.handed[0]]
+        rig.exited(0, unstarted=len(mine))
+        while rig.handed[1]:
+            rig.finish(1)
+
+        assert sorted(rig.done()) == [1, 2, 3, 4, 90]
+        assert len(mine) == 2
+        assert not rig.failed()
+
+    def test_out_of_memory_is_said_so_with_the_last_words(self, rig):
+        rig.push(1)
+        rig.exited(0, oom=True, log="malloc failed")
+
+        (failure,) = rig.reports()[-1].failed
+        assert failure.kind == "oom"
+        assert "malloc failed" in failure.text
+
+    def test_the_slot_starts_again_at_once(self, rig):
+        rig.exited(0)
+        assert len(rig.of(act.StartSlot)) == 3
+
+    def test_but_not_at_once_when_it_cannot_start(self, rig):
+        rig.exited(0)
+        starts = []
+        for _ in range(4):
+            rig.actions = [None]
+            rig.tell(ev.SlotExited(0, 0, 1, ready=False))
+            before = rig.now
+            while act.StartSlot(0) not in rig.actions:
+                rig.now = rig.pool.deadline
+                rig.tell(ev.Tick())
+            starts.append(round(rig.now - before, 3))
+
+        assert starts == [0.1, 0.2, 0.4, 0.8]
+
+
+class TestLimits:
+    def test_a_task_over_its_hard_limit_is_killed_and_says_so(self, rig):
+        rig.push(1, one=spec("limited", hard_timeout=2.0))
+        rig.after(1.9)
+        assert not rig.of(act.KillSlot)
+        rig.after(0.2)
+        assert rig.of(act.KillSlot) == [act.KillSlot(0)]
+        rig.exited(0)
+
+        assert rig.failed() == {1: "hard_timeout"}
+
+    def test_nothing_is_handed_over_behind_it(self, rig):
+        """It could be running when the kill came, and was told that it was over a limit it did not have."""
+        rig.push(1, one=spec("limited", hard_timeout=2.0))
+        rig.finish(0)
+        rig.push(2, one=spec("limited", hard_timeout=2.0))
+        rig.push(*range(3, 9))
+
+        assert [len(tasks) for tasks in rig.handed.values()] == [1, 1]
+
+    def test_one_that_finishes_in_time_leaves_no_trap(self, rig):
+        rig.push(1, one=spec("limited", hard_timeout=2.0))
+        rig.finish(0)
+        rig.push(2)
+        rig.after(3.0)
+
+        assert not rig.of(act.KillSlot)
+
+    def test_one_that_is_taken_back_leaves_no_trap_and_no_slot_unused(self, rig):
+        rig.push(1, one=spec("limited", hard_timeout=2.0))
+        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        assert rig.of(act.RecallSlot)
+        rig.recalled(0, 1)
+        rig.push(2, 3)
+        rig.after(3.0)
+
+        assert [len(tasks) for tasks in rig.handed.values()] == [1, 1]
+        assert not rig.of(act.KillSlot)
+
+
+class TestCancel:
+    def test_an_unstarted_task_is_dropped_silently(self, rig):
+        rig.push(1, 2, 3)
+        control(rig, m.Cancel, [m.Held(1, 1, [3])])
+        rig.finish(0)
+        rig.finish(1)
+
+        assert rig.done() == [1, 2]
+        assert not rig.pool.feeder.doomed
+
+    def test_a_running_one_costs_its_slot(self, rig):
+        rig.push(1)
+        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        rig.recalled(0, 0)
+        assert rig.of(act.KillSlot) == [act.KillSlot(0)]
+        rig.push(2, 3)
+        assert rig.handed[0] == [(1, 1, 1)], "a slot about to die gets nothing"
+        rig.exited(0)
+
+        assert not rig.failed()
+        assert not rig.pool.feeder.doomed
+
+    def test_one_that_is_done_by_then_does_not(self, rig):
+        rig.push(1)
+        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        rig.finish(0)
+        rig.recalled(0, 0)
+
+        assert not rig.of(act.KillSlot)
+        assert not rig.pool.feeder.doomed
+
+    def test_what_is_not_here_is_not_remembered(self, rig):
+        control(rig, m.Cancel, [m.Held(1, 1, [77])])
+
+        assert not rig.pool.feeder.doomed
+
+    def test_another_attempt_of_the_task_runs_on(self, rig):
+        rig.push(1, attempt=3)
+        control(rig, m.Cancel, [m.Held(1, 2, [1])])
+
+        assert not rig.of(act.RecallSlot)
+
+    def test_what_the_welcome_calls_stale_is_dropped(self, rig):
+        rig.push(1, 2, 3)
+        rig.tell(ev.HubLaneLost())
+        rig.welcome(session=2, stale=((1, 3, 1),))
+        rig.finish(0)
+
+        assert rig.handed[0] == []
+
+
+class TestHandingBack:
+    def test_the_newest_first_and_no_more_than_asked_for(self, rig):
+        rig.push(*range(1, 7))
+        control(rig, m.Recall, 2)
+
+        assert rig.returned() == [5, 6]
+
+    def test_from_slots_when_that_is_not_enough(self, rig):
+        rig.push(90)
+        rig.finish(0)
+        rig.push(*range(1, 21))
+        held = sum(len(tasks) for tasks in rig.handed.values())
+        assert held > 2
+        control(rig, m.Recall, 20)
+        for slot in (0, 1):
+            rig.recalled(slot, len(rig.handed[slot]) - 1)
+
+        assert len(rig.returned()) == 18
+
+    def test_a_paused_pool_gives_everything_back(self, rig):
+        """Seed 1107: it sat on what it had not started while others were idle."""
+        rig.push(1, 2, 3)
+        rig.tell(ev.FromHub(m.PoolCommand("pause")))
+        assert rig.returned() == [3]
+        assert rig.of(m.Beat)[-1].state == "paused"
+        rig.push(4)
+        assert rig.returned() == [3, 4]
+        rig.finish(0)
+        assert rig.handed[0] == []
+
+        rig.tell(ev.FromHub(m.PoolCommand("resume")))
+        rig.push(5)
+        assert rig.handed[0] == [(1, 5, 1)]
+
+
+class TestDrain:
+    def acknowledge(self, rig: PoolRig) -> None:
+        rig.tell(ev.FromHub(m.BeatReply(EPOCH, rig.pool.session, rig.pool.spool.number)))
+
+    def test_unstarted_tasks_go_back_running_ones_finish_then_it_leaves(self, rig):
+        rig.push(1, 2, 3)
+        rig.tell(ev.DrainRequested(10.0))
+        assert rig.returned() == [3]
+        rig.finish(0)
+        rig.finish(1)
+        assert not rig.of(act.Leave)
+        self.acknowledge(rig)
+
+        assert rig.of(act.Leave)[0].reason == ""
+        assert rig.of(m.Bye)
+        assert rig.done() == [1, 2]
+
+    def test_when_the_grace_is_over_slots_are_killed_and_nobody_is_blamed(self, rig):
+        rig.push(1)
+        rig.tell(ev.DrainRequested(2.0))
+        rig.after(2.1)
+        assert rig.of(act.KillSlot) == [act.KillSlot(0)]
+        rig.exited(0)
+        self.acknowledge(rig)
+
+        assert rig.failed() == {1: "lost"}
+        assert rig.of(act.Leave)
+
+    def test_it_does_not_wait_for_a_hub_that_is_gone(self, rig):
+        rig.push(1)
+        rig.tell(ev.DrainRequested(60.0))
+        rig.finish(0)
+        for _ in range(5):
+            rig.after(1.0)
+
+        assert rig.of(act.Leave)
+
+    def test_but_for_one_that_is_only_asked_anew(self, rig):
+        """A link that is reset while it drains must not cost the results that wait for it."""
+        rig.push(1)
+        rig.tell(ev.DrainRequested(60.0))
+        rig.tell(ev.HubLaneLost())
+        rig.finish(0)
+        assert not rig.of(act.Leave)
+        rig.welcome(session=2)
+        self.acknowledge(rig)
+
+        assert rig.of(act.Leave)
+
+    def test_a_slot_that_dies_meanwhile_gives_back_what_it_had_not_started(self, rig):
+        """It went back to the pool's own backlog, and the pool left with it."""
+        rig.push(90)
+        rig.finish(0)
+        rig.push(1, 2)
+        rig.tell(ev.DrainRequested(10.0))
+        slot = next(slot for slot, tasks in rig.handed.items() if tasks)
+        gone = [seq for _, seq, _ in rig.handed[slot]]
+        rig.exited(slot, unstarted=len(gone))
+
+        assert set(gone) <= set(rig.returned())
+
+    def test_it_does_not_spin_when_a_slot_is_gone(self, rig):
+        """The slot was due to start, and a draining pool starts none: its deadline stayed in the past."""
+        rig.push(1)
+        rig.tell(ev.DrainRequested(10.0))
+        rig.exited(1)
+        rig.now += 0.01
+
+        assert rig.pool.deadline > rig.now
