@@ -157,8 +157,10 @@ class ClientMachine:
         the specs already is under way: answering each repetition would make more of them.
         """
         submit = self._unacked.get(number)
-        lacking = set(specs)
-        if submit is None or lacking <= {known for known, _ in submit.specs}:
+        if submit is None:
+            return
+        lacking = set(specs).difference(known for known, _ in submit.specs)
+        if not lacking:
             return
         found = self._pending.specs_of(sorted(lacking))
         unknown = lacking.difference(known for known, _ in found)

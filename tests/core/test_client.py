@@ -1,0 +1,341 @@
+"""The client machine: every task reaches a ledger, every outcome arrives once, over any number of hubs."""
+
+import pytest
+
+from taskmesh.core import actions as act
+from taskmesh.core import events as ev
+from taskmesh.core.client import MAX_SUBMIT, Ask, ClientConfig, ClientMachine, Queued
+from taskmesh.wire import messages as m
+from tests.core.rig import number_of, spec
+
+
+class Client:
+    """A client machine with a pending table, and what it has sent."""
+
+    def __init__(self) -> None:
+        self.now = 10.0
+        self.pending: dict[int, m.Spec] = {}
+        self.known: dict[int, m.Spec] = {}
+        self.machine = ClientMachine(ClientConfig(7, hello=1.0, patience=3.0, resend=2.0), self, self.now)
+        self.sent: list[object] = []
+        self.resolved: list[int] = []
+        self.lost: list[int] = []
+        self.accepted: list[int] = []
+        self.told: list[object] = []
+        self.reconnects = 0
+        self.tell(ev.Tick())
+
+    def tell(self, event: object) -> None:
+        for action in self.machine.handle(event, self.now):
+            match action:
+                case act.Send(message=message):
+                    self.sent.append(message)
+                case act.Resolve(done=done, failed=failed):
+                    self.resolved += [seq for run in done for seq in run.seqs]
+                    self.resolved += [failure.seq for failure in failed]
+                    for seq in self.resolved:
+                        self.pending.pop(seq, None)
+                case act.Accept(seqs=seqs):
+                    self.accepted += seqs
+                case act.Tell(message=message):
+                    self.told.append(message)
+                case act.Reconnect():
+                    self.reconnects += 1
+
+    def hear(self, message: object) -> None:
+        self.tell(ev.FromHubToClient(message))
+
+    def welcome(self, epoch: int = 1, *, known: bool = False, max_tasks: int = 10_000) -> None:
+        self.hear(m.ClientWelcome(epoch, known, max_tasks, 1 << 30, 1.0))
+
+    def submit(self, *seqs: int, one: m.Spec | None = None) -> None:
+        one = one or spec()
+        self.pending.update(dict.fromkeys(seqs, one))
+        self.known[number_of(one)] = one
+        run = m.Run(number_of(one), 0, list(seqs), [b"x"] * len(seqs))
+        self.tell(Queued([(number_of(one), one)], [run]))
+
+    def after(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, max(self.machine.deadline, self.now + 0.01))
+            self.tell(ev.Tick())
+
+    def of(self, kind: type) -> list:
+        return [message for message in self.sent if isinstance(message, kind)]
+
+    def submitted(self) -> list[list[int]]:
+        return [[seq for run in submit.runs for seq in run.seqs] for submit in self.of(m.Submit)]
+
+    # the pending table
+
+    def pending_runs(self) -> tuple[list, list]:
+        runs = [m.Run(number_of(one), 0, [seq], [b"x"], again=True) for seq, one in self.pending.items()]
+        return [(number_of(one), one) for one in self.pending.values()], runs
+
+    def specs_of(self, numbers: list[int]) -> list:
+        return [(number, self.known[number]) for number in numbers if number in self.known]
+
+    def lose_early(self) -> list:
+        early = [seq for seq, one in self.pending.items() if one.acks == "early"]
+        for seq in early:
+            del self.pending[seq]
+        return [m.Failed(7, seq, 0, "lost") for seq in early]
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+@pytest.fixture
+def session(client) -> Client:
+    client.welcome()
+    client.sent.clear()
+    return client
+
+
+class TestOpening:
+    def test_hello_until_welcome(self, client):
+        client.after(2.5)
+        assert [hello.first for hello in client.of(m.ClientHello)] == [1, 1, 1]
+        client.welcome()
+        client.after(2.5)
+
+        assert len(client.of(m.ClientHello)) == 3
+
+    def test_what_was_submitted_before_goes_then(self, client):
+        client.submit(1, 2)
+        client.submit(3)
+        assert client.submitted() == []
+        client.welcome()
+
+        assert client.submitted() == [[1, 2], [3]]
+        assert {submit.epoch for submit in client.of(m.Submit)} == {1}
+
+    def test_as_much_at_a_time_as_the_hub_takes(self, client):
+        """A Submit larger than the hub's cap was refused for ever."""
+        client.submit(*range(1, 31))
+        client.welcome(max_tasks=20)
+
+        assert [len(seqs) for seqs in client.submitted()] == [10, 10, 10]
+        assert [submit.number for submit in client.of(m.Submit)] == [1, 2, 3]
+        client.sent.clear()
+        client.submit(*range(31, 46))
+        assert [len(seqs) for seqs in client.submitted()] == [10, 5]
+
+    def test_refused_it_says_why_and_stops(self, client):
+        client.hear(m.ClientRefused("too old"))
+        client.after(5.0)
+
+        assert client.told == [m.ClientRefused("too old")]
+        assert len(client.of(m.ClientHello)) == 1
+
+
+class TestSubmitting:
+    def test_large_batches_are_cut(self, session):
+        session.submit(*range(1, 2 * MAX_SUBMIT + 2))
+
+        assert [len(seqs) for seqs in session.submitted()] == [MAX_SUBMIT, MAX_SUBMIT, 1]
+
+    def test_acknowledgements_are_cumulative(self, session):
+        for seq in (1, 2, 3):
+            session.submit(seq)
+        session.hear(m.Accepted(2))
+
+        assert session.accepted == [1, 2]
+        assert session.machine.unacknowledged == 1
+
+    def test_what_is_not_acknowledged_is_sent_again_behind_a_hello(self, session):
+        """The Hello states which Submit comes first: the one that stated it before may have been lost."""
+        session.submit(1)
+        session.submit(2)
+        session.hear(m.Accepted(1))
+        session.sent.clear()
+        session.after(2.1)
+
+        assert session.of(m.ClientHello)[0].first == 2
+        assert session.submitted() == [[2]]
+
+    def test_a_busy_hub_is_asked_again_when_it_said(self, session):
+        session.submit(1)
+        session.sent.clear()
+        session.hear(m.Busy(1, 0.05))
+        session.after(0.04)
+        assert session.submitted() == []
+        session.after(0.02)
+
+        assert session.submitted() == [[1]]
+        assert not session.of(m.ClientHello)
+
+    def test_a_spec_that_the_hub_lacks_is_sent(self, session):
+        session.submit(1)
+        session.hear(m.Accepted(1))
+        session.tell(Queued([], [m.Run(number_of(spec()), 0, [2], [b"x"])]))
+        session.hear(m.NeedSpec(2, [number_of(spec())]))
+
+        assert session.of(m.Submit)[-1].specs == [(number_of(spec()), spec())]
+
+    def test_asked_again_while_that_is_under_way_it_says_nothing(self, session):
+        """Each repetition was answered with everything, each answer was repeated: a storm (seed 106)."""
+        session.submit(1)
+        session.tell(Queued([], [m.Run(number_of(spec()), 0, [2], [b"x"])]))
+        for _ in range(5):
+            session.hear(m.NeedSpec(2, [number_of(spec())]))
+
+        assert session.submitted() == [[1], [2], [2]]
+
+    def test_tasks_whose_spec_is_gone_were_given_up(self, session):
+        """Cancelled before the hub had their spec: each asked the other for it for ever (seed 106)."""
+        gone = [m.Run(number, 0, [number], [b"x"]) for number in (1111, 2222)]
+        session.tell(Queued([(1111, spec("there"))], gone))
+        session.submit(3)
+        session.hear(m.NeedSpec(1, [1111, 2222]))
+
+        assert session.submitted()[-2:] == [[1111], [3]]
+
+    def test_cancellations_are_numbered_too(self, session):
+        session.tell(Ask(m.CancelTasks([1, 2])))
+
+        (submit,) = session.of(m.Submit)
+        assert (submit.number, submit.cancels) == (1, [1, 2])
+        assert not session.of(m.CancelTasks)
+
+    def test_and_go_ahead_of_what_waits_for_room(self, session):
+        """They may be what makes the room."""
+        session.submit(1)
+        session.tell(Ask(m.CancelTasks([9])))
+
+        assert session.of(m.CancelTasks)[0].seqs == [9]
+        assert session.of(m.Submit)[-1].cancels == [9]
+
+
+class TestOutcomes:
+    def deliver(self, number: int, seq: int, epoch: int = 1) -> m.Deliver:
+        return m.Deliver(epoch, number, [m.DoneRun(1, 7, 1, "p/0", [seq], [b"r"], 0.1)], [])
+
+    def test_each_once_and_acknowledged_each_time(self, session):
+        session.hear(self.deliver(1, 1))
+        session.hear(self.deliver(1, 1))
+
+        assert session.resolved == [1]
+        assert [ack.number for ack in session.of(m.ResultAck)] == [1, 1]
+
+    def test_out_of_order_they_are_taken_and_acknowledged_without_a_gap(self, session):
+        session.hear(self.deliver(2, 2))
+        assert session.of(m.ResultAck) == []
+        session.hear(self.deliver(1, 1))
+
+        assert session.resolved == [2, 1]
+        assert session.of(m.ResultAck)[-1].number == 2
+
+    def test_of_another_epoch_they_mean_that_the_session_is_over(self, session):
+        session.hear(self.deliver(1, 1, epoch=3))
+
+        assert session.resolved == []
+        assert session.reconnects == 1
+        assert session.of(m.ClientHello)
+
+
+class TestHubLost:
+    def test_silence_means_dialling_again(self, session):
+        session.after(3.1)
+
+        assert session.reconnects == 1
+        assert len(session.of(m.ClientHello)) == 1
+        assert len(session.of(m.ClientBeat)) >= 2
+
+    def test_beats_state_the_epoch(self, session):
+        session.after(1.1)
+
+        assert session.of(m.ClientBeat)[0].epoch == 1
+
+    def test_the_same_hub_goes_on_where_it_was(self, session):
+        session.submit(1)
+        session.hear(m.Accepted(1))
+        session.submit(2)
+        session.tell(ev.LinkLost())
+        session.sent.clear()
+        session.welcome(known=True)
+
+        assert session.submitted() == [[2]]
+
+    def test_another_one_gets_everything_unresolved_again(self, session):
+        session.submit(1, 2)
+        session.hear(m.Accepted(1))
+        session.hear(TestOutcomes().deliver(1, 1))
+        session.submit(3)
+        session.tell(ev.LinkLost())
+        session.sent.clear()
+        session.welcome(epoch=2)
+
+        assert sorted(seq for seqs in session.submitted() for seq in seqs) == [2, 3]
+        assert all(run.again for submit in session.of(m.Submit) for run in submit.runs)
+        assert session.of(m.ClientHello)[-1].first == session.of(m.Submit)[0].number
+
+    def test_even_when_it_says_that_it_knows_the_client(self, session):
+        session.submit(1)
+        session.hear(m.Accepted(1))
+        session.tell(ev.LinkLost())
+        session.sent.clear()
+        session.welcome(epoch=2, known=True)
+
+        assert session.submitted() == [[1]]
+
+    def test_what_may_run_only_once_is_lost(self, session):
+        session.submit(1, one=spec("once", acks="early"))
+        session.submit(2)
+        session.tell(ev.LinkLost())
+        session.sent.clear()
+        session.welcome(epoch=2)
+
+        assert session.resolved == [1]
+        assert session.submitted() == [[2]]
+
+    def test_a_welcome_of_another_hub_in_the_middle_of_a_session_is_looked_into(self, session):
+        """Seed 370: a client slept through two hubs, and an old Hello of its introduced it to the third."""
+        session.welcome(epoch=3, known=True)
+
+        assert session.reconnects == 1
+        assert not session.machine.open
+
+    def test_a_hub_that_does_not_know_it_is_greeted(self, session):
+        session.hear(m.ClientRefused())
+
+        assert session.reconnects == 1
+        assert session.of(m.ClientHello)
+
+
+class TestQuestions:
+    def test_a_query_is_asked_again_over_a_new_link(self, session):
+        session.tell(Ask(m.Query(1, "status")))
+        session.tell(ev.LinkLost())
+        session.welcome(known=True)
+        assert len(session.of(m.Query)) == 2
+
+        session.hear(m.Answer(1, {}))
+        session.tell(ev.LinkLost())
+        session.welcome(known=True)
+        assert len(session.of(m.Query)) == 2
+        assert session.told == [m.Answer(1, {})]
+
+    def test_a_command_is_not(self, session):
+        """It came after its opposite, and undid it (seed 1107)."""
+        session.tell(Ask(m.Command(1, "pause", "p")))
+        session.tell(ev.LinkLost())
+        session.welcome(known=True)
+
+        assert len(session.of(m.Command)) == 1
+
+    def test_before_the_first_link_both_wait_for_it(self, client):
+        client.tell(Ask(m.Query(1, "status")))
+        client.tell(Ask(m.Command(2, "pause", "p")))
+        client.welcome()
+        assert [len(client.of(kind)) for kind in (m.Query, m.Command)] == [1, 1]
+
+    def test_but_not_for_ever(self, client):
+        client.tell(Ask(m.Command(2, "drain", "p")))
+        client.after(6.0)
+        client.welcome()
+
+        assert not client.of(m.Command)
