@@ -251,9 +251,7 @@ def _keep_spare(fd: int, *, sent: bool) -> bool:
 def _take_spare(need: int) -> int | None:
     """A file that nobody reads any more, best one that is large enough."""
     free = [
-        spare
-        for spare in tuple(_spares)
-        if spare.owner == os.getpid() and os.pread(spare.fd, 1, 0) == _FREE
+        spare for spare in tuple(_spares) if spare.owner == os.getpid() and os.pread(spare.fd, 1, 0) == _FREE
     ]
     for spare in sorted(free, key=lambda spare: (spare.size < need, spare.size)):
         try:
