@@ -5,17 +5,31 @@ Slow (they look at everything) and meant for tests; a failure names the book tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from taskmesh.core.slots import SlotState
-from taskmesh.core.states import State
+from taskmesh.core.feeder import Feeder
+from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.lanes import Lane
+from taskmesh.core.ledger import Ledger, SpecEntry
+from taskmesh.core.slots import Slot, SlotState
+from taskmesh.core.states import State, TaskRecord
 from taskmesh.ids import SEQ_BITS
 
-if TYPE_CHECKING:
-    from taskmesh.core.hub import HubMachine
-    from taskmesh.core.ledger import Ledger
-    from taskmesh.core.pool import PoolMachine
-    from taskmesh.core.states import TaskRecord
+
+class HubBooks(Protocol):
+    """What is read of a hub machine."""
+
+    config: HubConfig
+    ledger: Ledger
+    lanes: dict[int, Lane]
+    specs: dict[int, SpecEntry]
+
+
+class PoolBooks(Protocol):
+    """What is read of a pool machine."""
+
+    feeder: Feeder
+    slots: dict[int, Slot]
 
 
 class BrokenInvariant(AssertionError):
@@ -31,7 +45,7 @@ def require(holds: bool, what: str, *facts: object) -> None:
 # --- hub --------------------------------------------------------------------------------------------------
 
 
-def check_hub(hub: HubMachine) -> None:
+def check_hub(hub: HubBooks) -> None:
     """S9 (caps), S10 (conservation) and the agreement of ledger, accounts, lanes, specs and backlog."""
     ledger = hub.ledger
     records = {id(record): record for record in ledger.tasks.values()}.values()
@@ -86,7 +100,7 @@ def _check_accounts(ledger: Ledger) -> None:
         require(account.size >= 0, "an account's size is negative", client, account.size)
 
 
-def _check_record(hub: HubMachine, record: TaskRecord) -> None:
+def _check_record(hub: HubBooks, record: TaskRecord) -> None:
     require(record.state <= State.RUNNING, "S3: a terminal task has a record", record.id, record.state)
     require(0 <= record.returns <= record.attempt, "more returns than attempts", record.id)
     limits = hub.config
@@ -103,7 +117,7 @@ def _check_record(hub: HubMachine, record: TaskRecord) -> None:
         require(record.session == 0, "a task that waits is some session's", record.id, record.session)
 
 
-def _check_lanes(hub: HubMachine) -> None:
+def _check_lanes(hub: HubBooks) -> None:
     for lane in hub.lanes.values():
         held = lane.held()
         require(
@@ -120,7 +134,7 @@ def _check_lanes(hub: HubMachine) -> None:
 # --- pool -------------------------------------------------------------------------------------------------
 
 
-def check_pool(pool: PoolMachine) -> None:
+def check_pool(pool: PoolBooks) -> None:
     """The agreement of slots, backlog and spool; no attempt twice in a pool."""
     seen: set[tuple[int, int, int]] = set()
     pieces = [*pool.feeder.backlog]
