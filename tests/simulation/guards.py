@@ -1,0 +1,149 @@
+"""The guards that the promises rest on, each with a way to take it out."""
+
+from collections.abc import Callable
+
+import pytest
+
+from taskmesh.core.actions import PeekSlot, RecallSlot, Resolve, Send
+from taskmesh.core.client import ClientMachine
+from taskmesh.core.collector import Collector
+from taskmesh.core.feeder import Feeder
+from taskmesh.core.lanes import Lane
+from taskmesh.core.ledger import Ledger
+from taskmesh.core.liveness import PoolSessions
+from taskmesh.core.membership import Membership
+from taskmesh.core.pool import PoolMachine
+from taskmesh.core.states import Cause
+from taskmesh.ids import SEQ_BITS
+from taskmesh.wire import messages as m
+
+Patch = pytest.MonkeyPatch
+
+
+def result_dedup(patch: Patch) -> None:
+    """A success of a task that has its outcome already is given to the client all the same."""
+    odd = Collector._odd
+
+    def give_it_again(self: Collector, run: m.DoneRun, index: int) -> None:
+        if run.client << SEQ_BITS | run.seqs[index] in self._ledger.tasks:
+            odd(self, run, index)
+        else:
+            self._give(self._part(run, [index]))
+
+    patch.setattr(Collector, "_odd", give_it_again)
+
+
+def delivery_dedup(patch: Patch) -> None:
+    """A delivery that comes twice is handed to the application twice."""
+
+    def take_it_again(self: ClientMachine, deliver: m.Deliver, now: float, out: list[object]) -> None:
+        if self.open and deliver.epoch == self.epoch:
+            out.append(Resolve(deliver.done, deliver.failed))
+            self._delivered = max(self._delivered, deliver.number)
+            out.append(Send(m.ResultAck(self.epoch, self._delivered)))
+
+    patch.setattr(ClientMachine, "_deliver", take_it_again)
+
+
+def attempt_fencing(patch: Patch) -> None:
+    """Failures and hand-backs count whatever attempt and session they come from."""
+    patch.setattr(Collector, "is_current", staticmethod(lambda record, session, attempt: True))
+
+
+def sequence_check(patch: Patch) -> None:
+    """Neither pool nor hub notices that a lane message was lost."""
+    beat = PoolSessions.beat
+
+    def admit(self: Membership, tasks: m.Tasks, now: float) -> bool:
+        self.received = max(self.received, tasks.lane_seq)
+        return self.is_mine(tasks.epoch, tasks.session)
+
+    def believe(self: PoolSessions, message: m.Beat, now: float) -> m.Notice | None:
+        lane = self.current(message.epoch, message.session)
+        if lane is not None:
+            lane.received_moved = now
+        return beat(self, message, now)
+
+    patch.setattr(Membership, "admits", admit)
+    patch.setattr(PoolSessions, "beat", believe)
+
+
+def lost_message_check(patch: Patch) -> None:
+    """The pool sees a gap, but when the last message is lost nobody compares the counts."""
+    beat = PoolSessions.beat
+
+    def believe(self: PoolSessions, message: m.Beat, now: float) -> m.Notice | None:
+        lane = self.current(message.epoch, message.session)
+        if lane is not None:
+            lane.received_moved = now
+        return beat(self, message, now)
+
+    patch.setattr(PoolSessions, "beat", believe)
+
+
+def inventory(patch: Patch) -> None:
+    """What a pool says that it still holds is not looked at."""
+    adopt = PoolSessions._adopt
+
+    def adopt_nothing(self: PoolSessions, lane: Lane, hello: m.Hello, former: Lane | None) -> None:
+        hello.inventory = []
+        adopt(self, lane, hello, former)
+
+    patch.setattr(PoolSessions, "_adopt", adopt_nothing)
+
+
+def adoption_check(patch: Patch) -> None:
+    """A pool's inventory is believed even when another pool has the task by now."""
+    patch.setattr(PoolSessions, "_may_adopt", staticmethod(lambda record, attempt, former: True))
+
+
+def crash_blame(patch: Patch) -> None:
+    """Everything that a dead slot had started is blamed, not only what it ran."""
+    blame = PoolMachine._blame
+
+    def blame_all(self: PoolMachine, slot: object, piece: object, exited: object, *, running: bool) -> None:
+        blame(self, slot, piece, exited, running=True)
+
+    patch.setattr(PoolMachine, "_blame", blame_all)
+
+
+def credit(patch: Patch) -> None:
+    """Lanes take what is there, however long it takes."""
+    patch.setattr(Lane, "cost", lambda self, entry: 1e-7)
+
+
+def ticket_generation(patch: Patch) -> None:
+    """Tasks handed over after a recall carry the same tickets as those taken back."""
+
+    def recall(self: Feeder, slot: object) -> list[object]:
+        slot.recalling = slot.quiet = True
+        slot.refilled = False
+        return [PeekSlot(slot.number), RecallSlot(slot.number, slot.generation)]
+
+    patch.setattr(Feeder, "recall", recall)
+
+
+def at_most_once(patch: Patch) -> None:
+    """At-most-once tasks of a pool that is gone are sent again like others."""
+    patch.setattr(Collector, "lost", lambda self, record, failure=None: self.requeue(record, Cause.REQUEUE))
+
+
+def retry_timer(patch: Patch) -> None:
+    """What waits for a retry is forgotten."""
+    patch.setattr(Ledger, "wait", lambda self, record, until: setattr(record, "session", 0))
+
+
+GUARDS: tuple[Callable[[Patch], None], ...] = (
+    result_dedup,
+    delivery_dedup,
+    attempt_fencing,
+    sequence_check,
+    lost_message_check,
+    inventory,
+    adoption_check,
+    crash_blame,
+    credit,
+    ticket_generation,
+    at_most_once,
+    retry_timer,
+)

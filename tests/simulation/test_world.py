@@ -1,0 +1,67 @@
+"""The simulated world itself: the same seed plays the same way, and what it tells of a failure replays it."""
+
+import pytest
+
+from taskmesh.testing import SimulationFailure, World
+from taskmesh.testing.simulate import main
+
+
+def test_the_same_seed_plays_the_same_way():
+    first, second = World(3, trace=True), World(3, trace=True)
+    reports = first.run(), second.run()
+
+    assert reports[0] == reports[1]
+    assert first.trace == second.trace
+    assert len(first.trace) > 1000
+
+
+def test_another_seed_plays_another_way():
+    assert World(4).run().steps != World(5).run().steps
+
+
+def test_a_seed_is_large_enough():
+    world = World(6)
+    report = world.run()
+
+    assert report.tasks >= 200
+    assert len(world.pools) == 3
+    assert len(world.clients) == 2
+
+
+def test_without_faults_every_task_runs_as_often_as_planned():
+    report = World(7, calm=True).run()
+
+    assert set(report.faults) <= {("oom", "slot")}, "what tasks do to themselves"
+
+
+def test_a_broken_promise_names_the_seed_and_the_command_that_replays_it(monkeypatch):
+    monkeypatch.setattr("taskmesh.testing.audit.Audit.started", _refuse)
+
+    with pytest.raises(SimulationFailure, match=r"(?s)seed 8 at .*nothing may run.*--start 8 --seeds 1"):
+        World(8).run()
+
+
+def _refuse(*_: object) -> None:
+    raise AssertionError("nothing may run")
+
+
+class TestCommandLine:
+    def test_it_counts_and_succeeds(self, capsys):
+        assert main(["--seeds", "3", "--start", "20", "--processes", "1"]) == 0
+
+        out = capsys.readouterr().out
+        assert "3 seeds" in out
+        assert "0 failed" in out
+
+    def test_it_fails_with_the_seeds_that_broke_a_promise(self, capsys, monkeypatch):
+        monkeypatch.setattr("taskmesh.testing.audit.Audit.started", _refuse)
+
+        assert main(["--seeds", "2", "--start", "20", "--processes", "1"]) == 1
+        assert "--start 20 --seeds 1" in capsys.readouterr().out
+
+    def test_it_prints_every_event_when_asked(self, capsys):
+        assert main(["--start", "21", "--trace"]) == 0
+
+        out = capsys.readouterr().out
+        assert "Hello(" in out
+        assert "Leave(" in out
