@@ -46,7 +46,8 @@ def test_core_imports_data_modules_and_lower_layers_only():
     files = package_files("taskmesh.core")
 
     allowed = ("taskmesh.core", "taskmesh.wire", *LEAVES)
-    strays = [stray for path in files for stray in _outside(path, allowed, DATA_MODULES)]
+    libraries = DATA_MODULES | {"msgspec"}  # data only: the ledger's records are its structs
+    strays = [stray for path in files for stray in _outside(path, allowed, libraries)]
     unpickling = [
         f"{path}:{found.line} imports {found.module}"
         for path in files

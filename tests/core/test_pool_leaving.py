@@ -1,0 +1,174 @@
+"""The pool machine: cancelling, handing back, draining."""
+
+import pytest
+
+from taskmesh.core import actions as act
+from taskmesh.core import events as ev
+from taskmesh.wire import messages as m
+from tests.core.rig import EPOCH, PoolRig
+
+
+@pytest.fixture
+def rig() -> PoolRig:
+    return PoolRig()
+
+
+def control(rig: PoolRig, kind: type, *fields: object) -> None:
+    rig.tell(ev.FromHub(kind(rig.pool.epoch, rig.pool.session, *fields)))
+
+
+class TestCancel:
+    def test_an_unstarted_task_is_dropped_silently(self, rig):
+        rig.push(1, 2, 3)
+        control(rig, m.Cancel, [m.Held(1, 1, [3])])
+        rig.finish(0)
+        rig.finish(1)
+
+        assert rig.done() == [1, 2]
+        assert not rig.pool.feeder.doomed
+
+    def test_a_running_one_costs_its_slot(self, rig):
+        rig.push(1)
+        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        rig.recalled(0, 0)
+        assert rig.of(act.KillSlot) == [act.KillSlot(0)]
+        rig.push(2, 3)
+        assert rig.handed[0] == [(1, 1, 1)], "a slot about to die gets nothing"
+        rig.exited(0)
+
+        assert not rig.failed()
+        assert not rig.pool.feeder.doomed
+
+    def test_one_that_is_done_by_then_does_not(self, rig):
+        rig.push(1)
+        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        rig.finish(0)
+        rig.recalled(0, 0)
+
+        assert not rig.of(act.KillSlot)
+        assert not rig.pool.feeder.doomed
+
+    def test_what_is_not_here_is_not_remembered(self, rig):
+        control(rig, m.Cancel, [m.Held(1, 1, [77])])
+
+        assert not rig.pool.feeder.doomed
+
+    def test_another_attempt_of_the_task_runs_on(self, rig):
+        rig.push(1, attempt=3)
+        control(rig, m.Cancel, [m.Held(1, 2, [1])])
+
+        assert not rig.of(act.RecallSlot)
+
+    def test_what_the_welcome_calls_stale_is_dropped(self, rig):
+        rig.push(1, 2, 3)
+        rig.tell(ev.HubLaneLost())
+        rig.welcome(session=2, stale=((1, 3, 1),))
+        rig.finish(0)
+
+        assert rig.handed[0] == []
+
+
+class TestHandingBack:
+    def test_the_newest_first_and_no_more_than_asked_for(self, rig):
+        rig.push(*range(1, 7))
+        control(rig, m.Recall, 2)
+
+        assert rig.returned() == [5, 6]
+
+    def test_from_slots_when_that_is_not_enough(self, rig):
+        rig.push(90)
+        rig.finish(0)
+        rig.push(*range(1, 21))
+        held = sum(len(tasks) for tasks in rig.handed.values())
+        assert held > 2
+        control(rig, m.Recall, 20)
+        for slot in (0, 1):
+            rig.recalled(slot, len(rig.handed[slot]) - 1)
+
+        assert len(rig.returned()) == 18
+
+    def test_a_paused_pool_gives_everything_back(self, rig):
+        """Seed 1107: it sat on what it had not started while others were idle."""
+        rig.push(1, 2, 3)
+        rig.tell(ev.FromHub(m.PoolCommand("pause")))
+        assert rig.returned() == [3]
+        assert rig.of(m.Beat)[-1].state == "paused"
+        rig.push(4)
+        assert rig.returned() == [3, 4]
+        rig.finish(0)
+        assert rig.handed[0] == []
+
+        rig.tell(ev.FromHub(m.PoolCommand("resume")))
+        rig.push(5)
+        assert rig.handed[0] == [(1, 5, 1)]
+
+
+class TestDrain:
+    def acknowledge(self, rig: PoolRig) -> None:
+        rig.tell(ev.FromHub(m.BeatReply(EPOCH, rig.pool.session, rig.pool.spool.number)))
+
+    def test_unstarted_tasks_go_back_running_ones_finish_then_it_leaves(self, rig):
+        rig.push(1, 2, 3)
+        rig.tell(ev.DrainRequested(10.0))
+        assert rig.returned() == [3]
+        rig.finish(0)
+        rig.finish(1)
+        assert not rig.of(act.Leave)
+        self.acknowledge(rig)
+
+        assert rig.of(act.Leave)[0].reason == ""
+        assert rig.of(m.Bye)
+        assert rig.done() == [1, 2]
+
+    def test_when_the_grace_is_over_slots_are_killed_and_nobody_is_blamed(self, rig):
+        rig.push(1)
+        rig.tell(ev.DrainRequested(2.0))
+        rig.after(2.1)
+        assert rig.of(act.KillSlot) == [act.KillSlot(0)]
+        rig.exited(0)
+        self.acknowledge(rig)
+
+        assert rig.failed() == {1: "lost"}
+        assert rig.of(act.Leave)
+
+    def test_it_does_not_wait_for_a_hub_that_is_gone(self, rig):
+        rig.push(1)
+        rig.tell(ev.DrainRequested(60.0))
+        rig.finish(0)
+        for _ in range(5):
+            rig.after(1.0)
+
+        assert rig.of(act.Leave)
+
+    def test_but_for_one_that_is_only_asked_anew(self, rig):
+        """A link that is reset while it drains must not cost the results that wait for it."""
+        rig.push(1)
+        rig.tell(ev.DrainRequested(60.0))
+        rig.tell(ev.HubLaneLost())
+        rig.finish(0)
+        assert not rig.of(act.Leave)
+        rig.welcome(session=2)
+        self.acknowledge(rig)
+
+        assert rig.of(act.Leave)
+
+    def test_a_slot_that_dies_meanwhile_gives_back_what_it_had_not_started(self, rig):
+        """It went back to the pool's own backlog, and the pool left with it."""
+        rig.push(90)
+        rig.finish(0)
+        rig.push(1, 2)
+        rig.tell(ev.DrainRequested(10.0))
+        slot = next(slot for slot, tasks in rig.handed.items() if tasks)
+        gone = [seq for _, seq, _ in rig.handed[slot]]
+        rig.exited(slot, unstarted=len(gone))
+
+        assert set(gone) <= set(rig.returned())
+
+    def test_it_does_not_spin_when_a_slot_is_gone(self, rig):
+        """The slot was due to start, and a draining pool starts none: its deadline stayed in the past."""
+        rig.push(1)
+        rig.tell(ev.DrainRequested(10.0))
+        rig.exited(1)
+        rig.now += 0.01
+
+        assert rig.pool.deadline > rig.now
