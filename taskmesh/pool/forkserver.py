@@ -65,7 +65,6 @@ class ForkServer:
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         self._system.adopt_orphans()
         cloudpickle()  # 5 ms here, or in every slot that gets a function of somebody's __main__
-        gc.collect()
         gc.freeze()  # what is shared with slots stays untouched by their collectors
         gc.enable()
         self._tell(orders.UP, None)
