@@ -13,10 +13,15 @@ from typing import Protocol
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
+from taskmesh.core.runs import split_run
 from taskmesh.wire import messages as m
 
 MAX_SUBMIT = 2000
 """Tasks in one Submit: a hub that is full refuses little at a time."""
+MAX_BYTES = 8 << 20
+"""Payload bytes in one Submit, but for a task that has more by itself."""
+SLOWEST = 1 << 20
+"""Bytes a second that a link moves at least."""
 MAX_QUESTIONS = 100
 """Queries and commands kept until they are answered, to be asked again over the next link."""
 
@@ -82,6 +87,7 @@ class ClientMachine:
         self._next = 1
         self._limit = MAX_SUBMIT
         self._unacked: OrderedDict[int, m.Submit] = OrderedDict()
+        self._sizes: dict[int, int] = {}
         self._hello_at = now
         self._heard = now
         self._beat = 1.0
@@ -119,7 +125,7 @@ class ClientMachine:
         times = [self._beat_at, self._heard + self.config.patience]
         if self._unacked:
             busy = self._busy_until > self._moved
-            times.append(self._busy_until if busy else self._moved + self.config.resend)
+            times.append(self._busy_until if busy else self._resend_at())
         return min(times)
 
     @property
@@ -202,16 +208,18 @@ class ClientMachine:
         if waiting and any(sum(len(run.seqs) for run in submit.runs) > self._limit for submit in waiting):
             self._next = waiting[0].number
             self._unacked.clear()
+            self._sizes.clear()
             for submit in waiting:
                 self._cut(submit.specs, submit.runs)
                 if submit.cancels:
-                    self._close([], [], submit.cancels)
+                    self._close([], [], 0, submit.cancels)
 
     def _start_over(self, now: float, out: list[object]) -> None:
         """The hub knows nothing of this session: everything unresolved is submitted again."""
         self._delivered = 0
         self._early.clear()
         self._unacked.clear()
+        self._sizes.clear()
         lost = self._pending.lose_early()
         if lost:
             out.append(Resolve([], lost))
@@ -222,7 +230,8 @@ class ClientMachine:
     def _accepted(self, number: int, now: float, out: list[object]) -> None:
         seqs: list[int] = []
         while self._unacked and next(iter(self._unacked)) <= number:
-            _, submit = self._unacked.popitem(last=False)
+            first, submit = self._unacked.popitem(last=False)
+            del self._sizes[first]
             for run in submit.runs:
                 seqs += run.seqs
             self._moved = now
@@ -253,7 +262,7 @@ class ClientMachine:
                 if self.open and self._unacked:
                     out.append(Send(message))  # a hub that is full takes no Submit: this makes room
                 self._moved = now if not self._unacked else self._moved
-                self._close([], [], seqs)
+                self._close([], [], 0, seqs)
                 if self.open:
                     self._send_from(self._next - 1, out)
             case m.Query() | m.Command():
@@ -291,18 +300,23 @@ class ClientMachine:
     def _cut(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run]) -> None:
         """Makes Submits of tasks, none larger than the limit."""
         batch: list[m.Run] = []
-        count = 0
+        count = size = 0
         for run in runs:
-            for part in split_run(run, self._limit):
-                if batch and count + len(part.seqs) > self._limit:
-                    self._close(specs, batch)
-                    specs, batch, count = [], [], 0
+            for part in split_run(run, self._limit, MAX_BYTES):
+                weight = sum(map(len, part.payloads))
+                if batch and (count + len(part.seqs) > self._limit or size + weight > MAX_BYTES):
+                    self._close(specs, batch, size)
+                    specs, batch, count, size = [], [], 0, 0
                 batch.append(part)
                 count += len(part.seqs)
+                size += weight
         if batch:
-            self._close(specs, batch)
+            self._close(specs, batch, size)
 
-    def _close(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], cancels: Sequence[int] = ()) -> None:
+    def _close(
+        self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], size: int, cancels: Sequence[int] = ()
+    ) -> None:
+        self._sizes[self._next] = size
         self._unacked[self._next] = m.Submit(self._next, specs, runs, list(cancels))
         self._next += 1
 
@@ -329,7 +343,7 @@ class ClientMachine:
             self._lost(now, out)
             return
         busy = self._busy_until > self._moved
-        if self._unacked and now >= (self._busy_until if busy else self._moved + self.config.resend):
+        if self._unacked and now >= (self._busy_until if busy else self._resend_at()):
             self._moved = now
             self._busy_until = 0.0
             if not busy:
@@ -338,6 +352,10 @@ class ClientMachine:
         if now >= self._beat_at:
             self._beat_at = now + self._beat
             out.append(Send(m.ClientBeat(self.epoch)))
+
+    def _resend_at(self) -> float:
+        """When what is unacknowledged is taken for lost: a large Submit may be long under way."""
+        return self._moved + self.config.resend + self._sizes[next(iter(self._unacked))] / SLOWEST
 
     def _hello(self) -> m.ClientHello:
         first = next(iter(self._unacked), self._next)
@@ -350,15 +368,3 @@ class ClientMachine:
         self.open = False
         self._hello_at = now
         out.append(Reconnect())
-
-
-def split_run(run: m.Run, limit: int) -> list[m.Run]:
-    """A run in parts of at most `limit` tasks."""
-    if len(run.seqs) <= limit:
-        return [run]
-    return [
-        m.Run(
-            run.spec, run.group, run.seqs[at : at + limit], run.payloads[at : at + limit], run.key, run.again
-        )
-        for at in range(0, len(run.seqs), limit)
-    ]

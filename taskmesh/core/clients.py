@@ -12,6 +12,9 @@ MAX_DELIVERY = 4 << 20
 RESEND_AFTER = 2.0
 """Seconds without progress after which unacknowledged deliveries are sent again."""
 
+SLOWEST = 1 << 20
+"""Bytes a second that a link moves at least: a large delivery under way is not a lost one."""
+
 
 class ClientSession:
     """One client: its numbers, its credit, and the outcomes it has not acknowledged.
@@ -98,7 +101,9 @@ class ClientSession:
     @property
     def resend_deadline(self) -> float | None:
         """When unacknowledged deliveries should be sent again."""
-        return self._moved + RESEND_AFTER if self._sent and self.present else None
+        if not self._sent or not self.present:
+            return None
+        return self._moved + RESEND_AFTER + self._sent_size / SLOWEST
 
     def _next(self) -> tuple[Deliver, int]:
         """The next delivery, about MAX_DELIVERY bytes of what waits, and its size."""

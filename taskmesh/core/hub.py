@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Publish, Record, SendClient
-from taskmesh.core.clients import ClientSession
+from taskmesh.core.clients import ClientSession, size_of
 from taskmesh.core.collector import Collector
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.intake import Intake
@@ -58,6 +58,7 @@ class HubMachine:
         )
         self.views = Views(self.ledger, self.pools, self.intake, self.clients, config.epoch)
         self._unclaimed: dict[int, m.DoneRun] = {}
+        self._unclaimed_size = 0
         self._started = now
         self._now = now
         self._sweep_at = now
@@ -104,6 +105,7 @@ class HubMachine:
         if now >= self._sweep_at:
             self._sweep(now)
         self.ledger.due(now, self._expire)
+        self.pools.publish_cancels()
         actions: list[object] = []
         for out in (self.pools.out, self.intake.out):
             for action in out:
@@ -154,7 +156,9 @@ class HubMachine:
             for run in results.done:
                 self.collector.done(run)
             return
-        lane.heard = lane.progress = now
+        lane.heard = now
+        if results.done or results.failed:
+            lane.progress = now
         if not lane.is_new(results.number):
             return
         if results.echo:
@@ -253,7 +257,7 @@ class HubMachine:
         self.ledger.backlog.full.intersection_update(self.clients)
         if now - self._started > 3 * config.lease:
             self._unclaimed.clear()
-            self.pools.adoptable.clear()
+            self._unclaimed_size = 0
         self._forget_specs()
 
     def _forget_specs(self) -> None:
@@ -303,13 +307,20 @@ class HubMachine:
         self.pools.adoptable.pop(task, None)
         if not isinstance(report, m.DoneRun) or len(self._unclaimed) >= UNCLAIMED_LIMIT:
             return
+        size = size_of(report)
+        if self._unclaimed_size + size > self.config.result_bytes:
+            return
         account = self.ledger.accounts.get(report.client)
         young = self._now - self._started <= 3 * self.config.lease
         if young and (account is None or seqs[0] not in account.finished):
+            self._unclaimed_size += size if task not in self._unclaimed else 0
             self._unclaimed.setdefault(task, report)
 
     def _claim(self, task: int) -> m.DoneRun | None:
-        return self._unclaimed.pop(task, None)
+        report = self._unclaimed.pop(task, None)
+        if report is not None:
+            self._unclaimed_size -= size_of(report)
+        return report
 
     # --- views --------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import deque
 
 from taskmesh.core.ledger import SpecEntry
 from taskmesh.core.states import State, TaskRecord
@@ -11,10 +12,16 @@ from taskmesh.wire.messages import Held, Hello
 HORIZON = 0.020
 """Seconds of work that a slot may have waiting, at least: the embedded hub gets the GIL every 5 ms only."""
 MAX_HORIZON = 0.500
+SILENCE = 0.020
+"""Seconds without a finished task after which a lane whose slots are all busy gets no more work."""
 MAX_WINDOW = 4096
 """Most tasks outstanding per slot, however short they are."""
 RESULTS_AHEAD = 8 << 20
 """Bytes of results that a slot may have outstanding: a client's cap sees them only when they come."""
+
+
+LARGE = 1 << 16
+"""Bytes from which on a lane message's size is remembered until it is received."""
 
 
 class LaneState(enum.Enum):
@@ -69,6 +76,7 @@ class Lane:
         self.stale: list[Held] = []
         self.wished = ""
         self._pushed: list[TaskRecord] = []
+        self._flying: deque[tuple[int, int]] = deque()
 
     # --- credit -------------------------------------------------------------------------------------------
 
@@ -101,6 +109,13 @@ class Lane:
             and load < self.slots * horizon
             and self.outstanding < self.slots * MAX_WINDOW
         )
+
+    def is_silent(self, now: float) -> bool:
+        """All of its slots are busy with tasks that turn out long: nothing more may be put behind them.
+
+        What it hands back unstarted is no sign of progress, or it would be given the same tasks again.
+        """
+        return self.outstanding >= self.slots and now - self.progress >= max(SILENCE, 2.0 * self.round_trip)
 
     def wish(self, verb: str) -> None:
         """Notes an operator's command; no more work from now on if it says so."""
@@ -157,6 +172,18 @@ class Lane:
                 seen.add(record.id)
                 found.append(record)
         return found
+
+    def pushed(self, size: int) -> None:
+        """Takes note of one more lane message with so many bytes of payload."""
+        self.sequence += 1
+        if size >= LARGE:
+            self._flying.append((self.sequence, size))
+
+    def flying(self, received: int) -> int:
+        """Bytes of large messages that the pool has not received yet."""
+        while self._flying and self._flying[0][0] <= received:
+            self._flying.popleft()
+        return sum(size for _, size in self._flying)
 
     # --- acknowledgements ---------------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
 WORKING = {"ready": LaneState.READY, "paused": LaneState.PAUSED, "draining": LaneState.DRAINING}
+SLOWEST = 1 << 20
+"""Bytes a second that a link moves at least: a large message under way is not a lost one."""
+NAMES_KEPT = 1000
 VERBS = {"ready": "resume", "paused": "pause", "draining": "drain"}
 
 
@@ -39,6 +42,7 @@ class PoolSessions:
         self._by_pool: dict[str, int] = {}
         self._hellos: dict[str, tuple[int, int]] = {}
         self._sessions = 0
+        self._cancels: dict[int, dict[tuple[int, int], list[int]]] = {}
 
     # --- joining ------------------------------------------------------------------------------------------
 
@@ -48,7 +52,8 @@ class PoolSessions:
             reason = (
                 f"the hub speaks protocol {m.PROTOCOL}, the pool {hello.protocol}: install the same taskmesh"
             )
-            self.refused[hello.pool] = reason
+            if len(self.refused) < NAMES_KEPT:
+                self.refused[hello.pool] = reason
             self.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
             return
         current = self.lane_of(hello.pool)
@@ -60,6 +65,8 @@ class PoolSessions:
                 self._welcome(current)
                 return
         self._hellos[hello.pool] = (hello.instance, hello.number)
+        if len(self._hellos) > NAMES_KEPT:
+            self._hellos = {pool: at for pool, at in self._hellos.items() if pool in self._by_pool}
         self._sessions += 1
         lane = Lane(self._sessions, hello, now)
         self.lanes[lane.session] = lane
@@ -153,7 +160,7 @@ class PoolSessions:
         """A pool lives. Returns news of what it runs, for clients."""
         lane = self.current(beat.epoch, beat.session)
         if lane is None:
-            self.out.append(Publish(beat.pool, m.BeatReply(self._config.epoch, 0, 0)))
+            self.out.append(Publish(beat.pool, m.BeatReply(self._config.epoch, 0, 0, beat.session)))
             return None
         lane.heard = now
         lane.busy_slots = beat.busy_slots
@@ -164,9 +171,9 @@ class PoolSessions:
         if beat.received > lane.received or beat.received >= lane.sequence:
             lane.received = max(lane.received, beat.received)
             lane.received_moved = now
-        patience = self._config.silent_beats * self._config.beat
+        patience = self._config.silent_beats * self._config.beat + lane.flying(beat.received) / SLOWEST
         say_hello = lane.state is LaneState.CUT or now - lane.received_moved > patience
-        reply = m.BeatReply(self._config.epoch, 0 if say_hello else lane.session, lane.results)
+        reply = m.BeatReply(self._config.epoch, 0 if say_hello else lane.session, lane.results, lane.session)
         self.out.append(Publish(lane.pool, reply))
         return self._running(lane, beat.running)
 
@@ -201,7 +208,7 @@ class PoolSessions:
         lane = self.lanes.get(session)
         if lane is not None and lane.state is not LaneState.CUT:
             lane.state = LaneState.CUT
-            self.out.append(Publish(lane.pool, m.BeatReply(self._config.epoch, 0, 0)))
+            self.out.append(Publish(lane.pool, m.BeatReply(self._config.epoch, 0, 0, session)))
 
     def links_lost(self, pool: str, now: float) -> None:
         """Every link closed: the pool has `links_grace` to come back with its inventory."""
@@ -257,8 +264,15 @@ class PoolSessions:
         return len(held)
 
     def cancel_at_pool(self, record: TaskRecord) -> None:
-        """Tells the pool that holds a task to drop it."""
-        lane = self.lanes.get(record.session)
-        if lane is not None:
-            held = m.Held(record.id >> SEQ_BITS, record.attempt, [record.id & SEQ_MASK])
-            self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, [held])))
+        """Has the pool that holds a task told to drop it, with others of this moment."""
+        cancels = self._cancels.setdefault(record.session, {})
+        cancels.setdefault((record.id >> SEQ_BITS, record.attempt), []).append(record.id & SEQ_MASK)
+
+    def publish_cancels(self) -> None:
+        """One message to each pool that is to drop tasks."""
+        for session, cancels in self._cancels.items():
+            lane = self.lanes.get(session)
+            if lane is not None:
+                held = [m.Held(client, attempt, seqs) for (client, attempt), seqs in cancels.items()]
+                self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, session, held)))
+        self._cancels.clear()

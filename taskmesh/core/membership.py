@@ -7,6 +7,14 @@ from taskmesh.core.pool_config import PoolConfig
 from taskmesh.core.spool import Spool
 from taskmesh.wire import messages as m
 
+PACE = 0.5
+"""Share of the time between Hellos that a session lasts at least: a refused lane must make no storm."""
+FIRST_WAIT = 0.05
+"""Seconds after which the first Hello is repeated, then twice as long each time, to the time between Hellos.
+
+The answer may have been published before this pool's subscription had arrived.
+"""
+
 
 class Membership:
     """One pool's sessions, one after the other.
@@ -28,6 +36,8 @@ class Membership:
         self._beat = config.beat
         self._hello_number = 0
         self._hello_at = now
+        self._hello_wait = config.hello
+        self._opened = -1e9
         self._beat_at = now + config.beat
         self._replied = now
         self._stamp = (0.0, now)
@@ -54,7 +64,8 @@ class Membership:
             self.out.append(HangUp())
         self.session = 0
         self._hello_number += 1
-        self._hello_at = now
+        self._hello_at = max(now, self._opened + PACE * self._config.hello)
+        self._hello_wait = min(FIRST_WAIT, self._config.hello)
         self.spool.renew()
 
     def hello_is_due(self, now: float) -> bool:
@@ -64,7 +75,8 @@ class Membership:
     def hello(self, inventory: list[m.Held], now: float) -> None:
         """Asks for a session; `inventory` is everything that slots and backlog hold."""
         config = self._config
-        self._hello_at = now + config.hello
+        self._hello_at = now + self._hello_wait
+        self._hello_wait = min(2.0 * self._hello_wait, config.hello)
         hello = m.Hello(
             config.pool,
             config.instance,
@@ -89,7 +101,7 @@ class Membership:
         self.epoch, self.session = welcome.epoch, welcome.session
         self._beat, self.lease = welcome.beat, welcome.lease
         self.received = 0
-        self._replied = now
+        self._replied = self._opened = now
         self._stamp = (0.0, now)
         self._beat_at = now
         self.out.append(DialLane(welcome.lane))
@@ -113,11 +125,15 @@ class Membership:
         return True
 
     def replied(self, reply: m.BeatReply, now: float) -> None:
-        """Takes in the answer to a beat; session 0 says that the hub does not know this pool."""
+        """Takes in the answer to a beat; session 0 says that the hub does not know this pool.
+
+        Beats have a connection of their own: one of the session before may be answered in the next.
+        """
         if not self.session:
             return
         if reply.session == 0:
-            self.ask(now)
+            if reply.about in (0, self.session):
+                self.ask(now)
         elif self.is_mine(reply.epoch, reply.session):
             self._replied = now
             self.spool.acknowledged(reply.acked, now)

@@ -9,6 +9,9 @@ from taskmesh.wire.messages import DoneRun, Failed, Held, Results
 RESEND_BEATS = 2.5
 """Beats without an acknowledgement after which reports are sent again."""
 
+SLOWEST = 1 << 20
+"""Bytes a second that a link moves at least: a large report under way is not a lost one."""
+
 
 class Spool:
     """Reports gathered, and reports sent but not acknowledged."""
@@ -52,6 +55,9 @@ class Spool:
     def overdue(self, now: float, beat: float) -> list[Results]:
         """Reports to send again because no acknowledgement came."""
         if not self._sent or now - self._moved < RESEND_BEATS * beat:
+            return []
+        size = sum(len(data) for results in self._sent for run in results.done for data in run.payloads)
+        if now - self._moved < RESEND_BEATS * beat + size / SLOWEST:
             return []
         self._moved = now
         return [unstamped(results) for results in self._sent]

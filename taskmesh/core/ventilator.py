@@ -54,7 +54,11 @@ class Ventilator:
 
     def _dispatch_route(self, route: Route, now: float, pushes: list[Push]) -> None:
         backlog = self._ledger.backlog
-        lanes = [lane for lane in self.lanes.values() if lane.state is LaneState.READY and lane.serves(route)]
+        lanes = [
+            lane
+            for lane in self.lanes.values()
+            if lane.state is LaneState.READY and lane.serves(route) and not lane.is_silent(now)
+        ]
         if not lanes:
             return
         while lanes:
@@ -70,11 +74,12 @@ class Ventilator:
             if len(lanes) > 1:
                 waiting = backlog.waiting(route, 2 * len(lanes) * MAX_MESSAGE)
                 share = max(1, waiting // (2 * len(lanes)))
-            batch = self._fill(lane, route, min(share, MAX_MESSAGE))
+            batch, size = self._fill(lane, route, min(share, MAX_MESSAGE))
+            lane.pushed(size)
             pushes.append(Push(lane.session, self._message(lane, batch, now)))
 
-    def _fill(self, lane: Lane, route: Route, count: int) -> list[TaskRecord]:
-        """Takes up to `count` tasks that the lane has room for; at least one."""
+    def _fill(self, lane: Lane, route: Route, count: int) -> tuple[list[TaskRecord], int]:
+        """Takes up to `count` tasks that the lane has room for, at least one; and their bytes."""
         backlog = self._ledger.backlog
         horizon, idle = lane.horizon, lane.slots - lane.outstanding
         limit, load = lane.slots * horizon, lane.load(self._specs)
@@ -93,11 +98,11 @@ class Ventilator:
                 if len(batch) >= idle and (load >= limit or cost >= horizon or size > MAX_MESSAGE_BYTES):
                     for left in reversed(chunk[index:]):
                         self._ledger.requeue(left)
-                    return batch
+                    return batch, size
                 batch.append(record)
                 load += cost
                 size += len(record.payload)
-        return batch
+        return batch, size
 
     def _message(self, lane: Lane, batch: list[TaskRecord], now: float) -> Tasks:
         session, counts = lane.session, self._ledger.counts
@@ -135,7 +140,6 @@ class Ventilator:
         for run in runs:
             lane.charge(run.spec, len(run.seqs))
         lane.remember(batch)
-        lane.sequence += 1
         lane.acked = lane.results
         return Tasks(self._epoch, session, lane.sequence, lane.results, now, specs, runs)
 
@@ -149,7 +153,9 @@ class Ventilator:
             if due <= now:
                 lane.recall_after = now + RECALL_AGAIN * (1 << min(lane.recalls, MAX_RECALLS))
                 lane.recalls += 1
-                found.append((lane, min(lane.outstanding - lane.slots, max(idle, lane.outstanding // 2))))
+                surplus = lane.outstanding - lane.slots
+                share = surplus if lane.is_silent(now) else max(idle, lane.outstanding // 2)
+                found.append((lane, min(surplus, share)))
         return found
 
     def recall_deadline(self, now: float) -> float | None:
