@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,13 @@ class Client:
         """When a task was started for the second time."""
         starts = [e.when for e in self.executions.entries() if e.kind == "start" and e.index == index]
         return starts[1]
+
+    def longest_gap(self, since: float, until: float | None = None) -> float:
+        """Seconds for which no task ended, at most, between two moments: how long everything stood."""
+        ends = [e.when for e in self.executions.entries() if e.kind == "end" and since <= e.when]
+        moments = sorted([since, *(when for when in ends if until is None or when <= until)])
+        moments += [until] if until is not None else []
+        return max(after - before for before, after in pairwise(moments))
 
     def starts(self, index: int) -> int:
         """How often a task has started."""

@@ -64,15 +64,15 @@ def test_F10_task_holds_the_gil(cluster, connect):
     slots = set(worker.slots())
 
     began = time.monotonic()
-    client.submit_ordinary(200)
-    client.wait_ended(200)
-    assert time.monotonic() - began < LEASE, "the other slot went on working"
-    client.wait_ended(201)
+    client.submit_ordinary(400)
+    client.wait_ended(400)
+    assert client.longest_gap(began, time.monotonic()) < LEASE / 2, "the other slot went on working"
+    client.wait_ended(401)
     assert time.monotonic() - began < LEASE + 2, "hard_timeout does not need the interpreter's lock"
     client.wait_all()
 
     verdict = client.assert_clean(repeated=[])
-    assert verdict.ended == {"ok": 201, "TaskTimeout": 1}
+    assert verdict.ended == {"ok": 401, "TaskTimeout": 1}
     pools = [pools_of(sample)["pool"] for sample in client.samples]
     assert {pool["session"] for pool in pools} == {session}
     assert max(pool["heard"] for pool in pools) < LEASE / 2, "beats went on"
@@ -153,13 +153,14 @@ def _limit_address_space(size: int) -> None:
 def test_F45_bad_manners_of_user_code(embedded, deed):
     client = embedded(workers=2)
     client.submit_ordinary(100)
-    rude = client.submit(misbehave_once, deed)
-
-    client.submit_ordinary(200)
-    began = time.monotonic()
     client.wait_all()
 
-    assert time.monotonic() - began < 2 + 1
+    began = time.monotonic()
+    rude = client.submit(misbehave_once, deed)
+    client.submit_ordinary(200)
+    client.wait_all()
+
+    assert client.longest_gap(began) < 2, "the slot survives it or is replaced"
     client.assert_clean(repeated=[rude])
     assert client.futures[rude].exception() is None
     client.submit_ordinary(50)
