@@ -329,11 +329,12 @@ class Welcome(msgspec.Struct, tag=61):
 
 
 class BeatReply(msgspec.Struct, tag=62):
-    """The hub's answer to a beat; session 0 says: I do not know you, say Hello."""
+    """The hub's answer to a beat; session 0 says: I do not know session `about` (0: any), say Hello."""
 
     epoch: int
     session: int
     acked: int
+    about: int = 0
 
 
 class Recall(msgspec.Struct, tag=63):
