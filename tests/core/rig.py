@@ -215,6 +215,11 @@ class PoolRig:
         self.lane_seq = 0
         self.tell(ev.FromHub(m.Welcome(epoch, session, "p", 1, hello.number, "port", 1.0, 3.0, held)))
 
+    def lose_lane(self) -> None:
+        """Some time after the welcome, so that the next Hello comes at once."""
+        self.now += 0.6
+        self.tell(ev.HubLaneLost())
+
     def push(
         self, *seqs: int, one: m.Spec | None = None, attempt: int = 1, client: int = 1, known: bool = True
     ) -> None:

@@ -138,6 +138,23 @@ class TestSubmitting:
 
         assert [len(seqs) for seqs in session.submitted()] == [MAX_SUBMIT, MAX_SUBMIT, 1]
 
+    def test_large_payloads_are_cut_by_their_bytes(self, session):
+        payloads = [bytes(3 << 20), b"x", bytes(20 << 20), bytes(6 << 20), bytes(1 << 20)]
+        session.tell(Queued([(1, spec())], [m.Run(1, 0, [1, 2, 3, 4, 5], payloads)]))
+
+        assert session.submitted() == [[1, 2], [3], [4, 5]]
+
+    def test_a_large_submit_is_given_time(self, session):
+        session.tell(Queued([(1, spec())], [m.Run(1, 0, [1], [bytes(2 << 20)])]))
+        session.hear(m.Accepted(0))
+        for _ in range(3):
+            session.after(1.1)
+            session.hear(m.Accepted(0))
+        assert session.submitted() == [[1]]
+        session.after(1.1)
+
+        assert session.submitted() == [[1], [1]]
+
     def test_acknowledgements_are_cumulative(self, session):
         for seq in (1, 2, 3):
             session.submit(seq)

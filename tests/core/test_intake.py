@@ -118,6 +118,14 @@ class TestCancel:
             [m.Held(1, 1, [1])]
         ]
 
+    def test_of_many_tasks_at_once_it_is_told_in_one_message(self, rig):
+        rig.join(slots=9)
+        rig.submit(1, 9)
+        rig.cancel(1, *range(1, 8))
+
+        (cancel,) = [message for _, message in rig.published if isinstance(message, m.Cancel)]
+        assert cancel.tasks == [m.Held(1, 1, [1, 2, 3, 4, 5, 6, 7])]
+
     def test_its_result_comes_too_late(self, rig):
         session = rig.join()
         rig.submit(1, 1)

@@ -155,7 +155,7 @@ class TestSilence:
         rig.after(11.0)
         rig.beat(session)
 
-        assert last(rig, m.BeatReply).session == 0
+        assert (last(rig, m.BeatReply).session, last(rig, m.BeatReply).about) == (0, session)
 
     def test_a_message_lost_with_everybody_alive_is_found_by_the_beats(self, rig):
         session = rig.join(slots=1)
@@ -165,6 +165,21 @@ class TestSilence:
             rig.tell(FromPool(m.Beat(EPOCH, session, "p", 0, 0, 0, [])))
 
         assert last(rig, m.BeatReply).session == 0, "it is told to say Hello"
+
+    def test_a_large_message_under_way_is_not_a_lost_one(self, rig):
+        """On a slow link it was never there in time, and every new session began with it anew."""
+        session = rig.join(slots=1)
+        run = m.Run(1, 0, [1], [bytes(20 << 20)])
+        rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [run])))
+        for _ in range(20):
+            rig.now += 0.9
+            rig.tell(FromPool(m.Beat(EPOCH, session, "p", 0, 0, 0, [])))
+            assert last(rig, m.BeatReply).session == session
+        for _ in range(6):
+            rig.now += 0.9
+            rig.tell(FromPool(m.Beat(EPOCH, session, "p", 0, 0, 0, [])))
+
+        assert last(rig, m.BeatReply).session == 0
 
 
 class TestLinks:
@@ -235,6 +250,27 @@ class TestRestartedHub:
         self.again(rig, 1)
 
         assert rig.outcomes() == {1: "done"}
+
+    def test_even_for_a_client_that_comes_late(self, rig):
+        """After three leases the hub had forgotten what pools hold, and ran it twice."""
+        session = rig.join(slots=1, epoch=EPOCH - 1, inventory=[m.Held(1, 4, [1])])
+        for _ in range(50):
+            rig.after(0.8)
+            rig.beat(session)
+        self.again(rig, 1)
+
+        assert rig.held[session] == []
+        assert rig.state(1, 1) == "SENT"
+
+    def test_results_are_kept_within_limits(self):
+        rig = HubRig(result_bytes=50)
+        rig.client()
+        rig.report(3, done=((1, 1, 1), (1, 2, 1)), epoch=EPOCH - 1)
+        for number, seq in enumerate((1, 2), start=1):
+            run = m.Run(1, 0, [seq], [b"x"], again=True)
+            rig.tell(FromClient(1, m.Submit(number, [(1, spec())], [run])))
+
+        assert rig.outcomes() == {1: "done"}, "the other is run again"
 
     def test_what_no_pool_lists_waits_a_lease_and_is_sent(self, rig):
         session = rig.join()

@@ -61,7 +61,7 @@ class TestCancel:
 
     def test_what_the_welcome_calls_stale_is_dropped(self, rig):
         rig.push(1, 2, 3)
-        rig.tell(ev.HubLaneLost())
+        rig.lose_lane()
         rig.welcome(session=2, stale=((1, 3, 1),))
         rig.finish(0)
 
@@ -144,7 +144,7 @@ class TestDrain:
         """A link that is reset while it drains must not cost the results that wait for it."""
         rig.push(1)
         rig.tell(ev.DrainRequested(60.0))
-        rig.tell(ev.HubLaneLost())
+        rig.lose_lane()
         rig.finish(0)
         assert not rig.of(act.Leave)
         rig.welcome(session=2)

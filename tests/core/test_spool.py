@@ -26,8 +26,18 @@ def test_overdue_only_after_two_and_a_half_beats_without_progress():
     spool.close(9, 1, 0.0)
 
     assert spool.overdue(2.4, 1.0) == []
-    assert len(spool.overdue(2.5, 1.0)) == 1
-    assert spool.overdue(2.6, 1.0) == [], "just sent"
+    assert len(spool.overdue(2.6, 1.0)) == 1
+    assert spool.overdue(2.7, 1.0) == [], "just sent"
+
+
+def test_a_large_report_is_given_time():
+    """It was sent again and again while the first copy was on its way."""
+    spool = Spool()
+    spool.done.append(DoneRun(1, 1, 1, "p/0", [1], [bytes(10 << 20)], 0.1))
+    spool.close(9, 1, 0.0)
+
+    assert spool.overdue(12.0, 1.0) == []
+    assert len(spool.overdue(12.6, 1.0)) == 1
 
 
 def test_a_new_session_makes_news_of_what_is_unacknowledged():
