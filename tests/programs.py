@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = (leaks.MARK, "TASKMESH_OS")
-READY_S = 20.0
+READY_S = 40.0
 END_S = 15.0
 
 
