@@ -105,15 +105,11 @@ class Backlog:
     def append(
         self, route: Route, priority: int, group: tuple[int, int], records: Iterable[TaskRecord]
     ) -> None:
-        """Queues tasks behind the others of their group."""
-        line = self._lineup(route, priority).line(group)
-        for record in records:
-            if not record.lined_up:
-                record.lined_up = True
-                line.append(record)
+        """Queues new tasks behind the others of their group."""
+        self._lineup(route, priority).line(group).extend(records)
 
     def push_front(self, route: Route, priority: int, group: tuple[int, int], record: TaskRecord) -> None:
-        """Queues a task that had been on its way already before the others of its group."""
+        """Queues a task that had been on its way before the others of its group, unless it has its place."""
         if not record.lined_up:
             record.lined_up = True
             self._lineup(route, priority).line(group).appendleft(record)

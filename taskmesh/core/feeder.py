@@ -6,9 +6,11 @@ tickets, when the task before it turns out long.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
+from taskmesh.core.lanes import LONG, ONE_AHEAD
 from taskmesh.core.slots import Piece, Slot
 from taskmesh.wire.messages import DoneRun, Failed, Held, LaneRun, SlotTasks, Spec
 
@@ -116,7 +118,9 @@ class Feeder:
 
     def _cost(self, spec: int, horizon: float) -> float:
         service = self.service.get(spec)
-        return horizon if service is None or service > horizon else max(service, 1e-7)
+        if service is None or service >= LONG:
+            return horizon
+        return max(min(service, ONE_AHEAD * horizon), 1e-7)
 
     def _load(self, slot: Slot, horizon: float) -> float:
         if slot.count >= MAX_AHEAD:
@@ -146,7 +150,7 @@ class Feeder:
             elif cost >= horizon:
                 fits = 0 if count else 1
             else:
-                fits = max(1 if not count else 0, min(share, int(room / cost), MAX_AHEAD - count))
+                fits = min(share, math.ceil(room / cost), MAX_AHEAD - count) if room > 0 else 0
             if fits <= 0:
                 break
             taken = self.backlog.popleft() if fits >= len(piece) else piece.split(fits)

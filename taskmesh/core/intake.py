@@ -167,7 +167,9 @@ class Intake:
         if run.key and records:
             ledger.set_key(entry.spec.name, run.key, records[0])
         if run.again:
-            records = [record for record in records if not self._known_elsewhere(record, now)]
+            for record in records:
+                record.lined_up = not self._known_elsewhere(record, now)
+            records = [record for record in records if record.lined_up]
         ledger.enqueue(records)
 
     def _attach(self, client: int, run: m.Run, entry: SpecEntry) -> bool:

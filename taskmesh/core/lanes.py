@@ -12,6 +12,10 @@ from taskmesh.wire.messages import Held, Hello
 HORIZON = 0.020
 """Seconds of work that a slot may have waiting, at least: the embedded hub gets the GIL every 5 ms only."""
 MAX_HORIZON = 0.500
+LONG = 1.0
+"""Seconds from which on a task is never handed out ahead of need."""
+ONE_AHEAD = 0.6
+"""What a shorter task counts for at most, in horizons: so a slot always has one in hand and one ahead."""
 SILENCE = 0.020
 """Seconds without a finished task after which a lane whose slots are all busy gets no more work."""
 MAX_WINDOW = 4096
@@ -95,8 +99,9 @@ class Lane:
         So does a large result: a share of the horizon as large as its share of RESULTS_AHEAD.
         """
         service, horizon = entry.service, self.horizon
-        if service is None:
+        if service is None or service >= LONG:
             return horizon
+        service = min(service, ONE_AHEAD * horizon)
         return min(horizon, max(service, horizon * entry.result_size / RESULTS_AHEAD, 1e-7))
 
     def has_room(self, entry: SpecEntry, load: float) -> bool:

@@ -90,7 +90,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         payload: bytes or Blob, never looked into.
         state, attempt, session: where it is; (session, attempt) fences failures.
         returns: attempts handed back unstarted. errors, crashes: what was charged to it.
-        lined_up: the backlog has an entry for it, perhaps a stale one; never two.
+        lined_up: the backlog has an entry for it, perhaps a stale one, never two; a new record is about to.
         extra: rarely needed facts, or None.
     """
 
@@ -104,7 +104,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
     session: int = 0
     errors: int = 0
     crashes: int = 0
-    lined_up: bool = False
+    lined_up: bool = True
     extra: Any = None
 
     def more(self) -> TaskExtra:

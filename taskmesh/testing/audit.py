@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from taskmesh.core.hub import HubMachine
-from taskmesh.core.lanes import MAX_WINDOW, Lane
+from taskmesh.core.lanes import LONG, MAX_WINDOW, ONE_AHEAD, Lane
 from taskmesh.core.states import State
 from taskmesh.ids import SEQ_BITS
 from taskmesh.testing.workload import Act, Plan, Workload
@@ -69,11 +69,11 @@ class Audit:
         self._check_load(hub, lane, messages[-1].runs[-1].spec)
 
     def _check_credit(self, hub: HubMachine, lane: Lane, spec: int, before: int, count: int) -> None:
-        """S9: a task that is long, or whose time is unknown, goes to a free slot only."""
+        """S9: a task of a second and more, or whose time is unknown, goes to a free slot only."""
         if before + count <= lane.slots:
             return
         service = hub.specs[spec].service
-        short = service is not None and service <= lane.horizon
+        short = service is not None and service < LONG
         self.require(short, "S9: prefetched a long task", lane.pool, before, count, service)
 
     def _check_load(self, hub: HubMachine, lane: Lane, last: int) -> None:
@@ -85,7 +85,9 @@ class Audit:
 
         def cost(spec: int) -> float:
             service = hub.specs[spec].service
-            return horizon if service is None else min(horizon, max(service, 1e-7))
+            if service is None or service >= LONG:
+                return horizon
+            return min(ONE_AHEAD * horizon, max(service, 1e-7))
 
         load = sum(count * cost(spec) for spec, count in lane.counts.items()) - cost(last)
         self.require(load < lane.slots * horizon + 1e-6, "S9: more than the horizon", lane.pool, load)

@@ -57,7 +57,9 @@ def test_the_highest_priority_first():
 def test_a_task_that_had_been_on_its_way_comes_before_the_others():
     backlog = Backlog()
     backlog.append(DEFAULT, 0, (1, 0), tasks(1, 2))
-    backlog.push_front(DEFAULT, 0, (1, 0), tasks(9, 1)[0])
+    (record,) = tasks(9, 1)
+    record.lined_up = False
+    backlog.push_front(DEFAULT, 0, (1, 0), record)
 
     assert taken(backlog, 9) == [9, 1, 2]
 
