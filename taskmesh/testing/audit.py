@@ -20,7 +20,6 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
-RAISES = frozenset({"exception", "timeout"})
 
 
 class Audit:

@@ -1,0 +1,87 @@
+"""The checks themselves: each finds the book that was tampered with."""
+
+import pytest
+
+from taskmesh.core import invariants
+from taskmesh.core.slots import Piece
+from taskmesh.core.states import State
+from tests.core.rig import HubRig, PoolRig, spec
+
+
+def busy_hub() -> HubRig:
+    rig = HubRig()
+    rig.join(slots=2)
+    rig.client()
+    rig.submit(1, 5)
+    return rig
+
+
+def first(rig: HubRig) -> object:
+    return rig.hub.ledger.tasks[1 << 64 | 1]
+
+
+HUB = {
+    "accepted = finished": lambda rig: setattr(rig.hub.ledger, "accepted", 99),
+    "account's count": lambda rig: setattr(rig.hub.ledger.account(1), "tasks", 4),
+    "ledger's size": lambda rig: setattr(rig.hub.ledger, "size", 1),
+    "terminal task has a record": lambda rig: setattr(first(rig), "state", State.SUCCEEDED),
+    "more returns than attempts": lambda rig: setattr(first(rig), "returns", 2),
+    "crashed too often": lambda rig: setattr(first(rig), "crashes", 3),
+    "session that has ended": lambda rig: setattr(first(rig), "session", 8),
+    "lane's count": lambda rig: setattr(rig.hub.lanes[1], "outstanding", 3),
+    "counts by spec": lambda rig: rig.hub.lanes[1].counts.clear(),
+    "live count": lambda rig: setattr(first(rig).spec, "live", 1),
+    "was forgotten": lambda rig: rig.hub.specs.clear(),
+    "queued tasks and the backlog": lambda rig: setattr(first(rig), "state", State.QUEUED),
+}
+
+
+@pytest.mark.parametrize("what", HUB)
+def test_a_hubs_book_that_is_wrong_is_found(what):
+    rig = busy_hub()
+    rig.hub.check()
+    HUB[what](rig)
+
+    with pytest.raises(invariants.BrokenInvariant):
+        rig.hub.check()
+
+
+def busy_pool() -> PoolRig:
+    rig = PoolRig()
+    rig.push(1, 2, 3)
+    return rig
+
+
+def twice(rig: PoolRig) -> None:
+    piece = rig.pool.feeder.backlog[0]
+    rig.pool.feeder.backlog.append(Piece(piece.run, piece.low, piece.high))
+
+
+POOL = {
+    "slot's count": lambda rig: setattr(rig.pool.slots[0], "count", 2),
+    "twice in a pool": twice,
+    "serials": lambda rig: setattr(rig.pool.slots[0], "serial", 0),
+    "spec was forgotten": lambda rig: rig.pool.feeder.specs.clear(),
+    "dooms": lambda rig: rig.pool.feeder.doomed.add((1, 77, 1)),
+    "is down holds": lambda rig: setattr(rig.pool.slots[0], "state", type(rig.pool.slots[0].state).DOWN),
+}
+
+
+@pytest.mark.parametrize("what", POOL)
+def test_a_pools_book_that_is_wrong_is_found(what):
+    rig = busy_pool()
+    rig.pool.check()
+    POOL[what](rig)
+
+    with pytest.raises(invariants.BrokenInvariant, match=what.split()[-1]):
+        rig.pool.check()
+
+
+def test_caps_are_checked():
+    rig = HubRig(max_tasks=3)
+    rig.client()
+    rig.submit(1, 3, spec())
+    object.__setattr__(rig.hub.config, "max_tasks", 2)
+
+    with pytest.raises(invariants.BrokenInvariant, match="cap"):
+        rig.hub.check()
