@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections import deque
@@ -125,7 +126,7 @@ class Loop:
         """Waits for the next thing to happen and handles it and all that follows from it."""
         parts = self.parts
         deadlines = [part.deadline for part in parts]
-        ready = self._poller.poll(self._wait(min(deadlines)) * 1000.0)
+        ready = self._poller.poll(math.ceil(self._wait(min(deadlines)) * 1000.0))
         if self._awake is not None:
             self._awake()
         for source, flags in ready:
