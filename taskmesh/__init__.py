@@ -7,8 +7,8 @@ slot that imports a module full of tasks never loads ZeroMQ.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` would cost more than all the rest
 if TYPE_CHECKING:
     from taskmesh import errors
     from taskmesh.client.gathering import as_completed, gather, wait

@@ -7,12 +7,13 @@ import pytest
 
 import taskmesh
 
-HEAVY = ("zmq", "asyncio", "msgspec", "cloudpickle", "concurrent.futures", "logging")
+HEAVY = ("typing", "re", "zmq", "asyncio", "msgspec", "cloudpickle", "concurrent.futures", "logging")
 
 
 def loaded_after(statement):
     """The heavy modules that a fresh interpreter has loaded after the statement."""
-    code = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+    known = "import sys\nknown = set(sys.modules)"  # a site may load some of them by itself
+    code = f"{known}\n{statement}\nprint(*(set(sys.modules) - known) & set({HEAVY!r}))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True
     )
