@@ -251,7 +251,7 @@ def test_death_of_the_fork_server_ends_its_slots_and_a_new_one_takes_over(driver
     driver.run_until(lambda: len(driver.of(SlotExited)) == 2)
     assert {event.slot: event.unstarted for event in driver.of(SlotExited)} == {0: len(behind), 1: 0}
     assert driver.finished(0, quick)
-    assert not any(is_alive(pid) for pid in [*pids.values(), child])
+    wait_until(lambda: not any(is_alive(pid) for pid in [*pids.values(), child]), 2)
 
     driver.values.clear()
     driver.start(0)
