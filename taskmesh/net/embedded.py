@@ -140,7 +140,7 @@ class EmbeddedPort(ThreadPort):
             while not self._closing.is_set():
                 loop.turn()
         finally:
-            host.close(timeout=1.0)
+            host.close(timeout=0.1 if self._cancel else 1.0)
 
 
 def host_slots(
