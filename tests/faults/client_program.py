@@ -36,12 +36,13 @@ def main(address: str, folder: str, name: str, mode: str, count: str, gate: str 
         for _ in range(int(count)):
             client.submit(produce, RESULT_SIZE)
     else:
-        client.submit_ordinary(int(count))
+        bound = "cancel" if mode == "leave-bound" else "run"
+        client.submit_ordinary(int(count), on_client_loss=bound)
     tell("submitted")
     if mode == "leave-at-once":
         os._exit(0)  # noqa: TID251  what the test is about
     client.wait_accepted()
-    if mode == "leave-when-accepted":
+    if mode in ("leave-when-accepted", "leave-bound"):
         os._exit(0)  # noqa: TID251  what the test is about
     client.wait_all(120)
     tell("done")

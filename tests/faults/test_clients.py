@@ -10,7 +10,7 @@ from tests.faults.checker import check
 from tests.faults.client_program import RESULT_SIZE
 from tests.faults.cluster import LEASE
 from tests.faults.journal import Journal
-from tests.faults.workload import answer, digest, product
+from tests.faults.workload import answer, digest, product, wait_for
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -65,6 +65,30 @@ def test_F18_client_exits_before_its_tasks_are_accepted(cluster, connect, gates,
     assert verdict.violations == []
     assert verdict.acknowledged == 0
     assert set(verdict.executions.values()) <= {1}
+
+
+def test_F18_client_exits_with_tasks_that_are_bound_to_it(cluster, connect, gates, tmp_path):
+    cluster.start_hub()
+    worker = cluster.start_worker("pool", slots=2)
+    observer, gate = connect("observer"), gates()
+    blockers = [observer.submit(wait_for, gate.path) for _ in range(2)]
+    observer.wait_started(*blockers)
+    victim = cluster.start_client("victim", tmp_path, "victim", "leave-bound", TASKS)
+    assert victim.wait(20) == 0
+
+    wait_until(
+        lambda: sum(observer.mesh.status()["tasks"].values()) == 2, 5 + LEASE, "its tasks are cancelled"
+    )
+    gate.open()
+    observer.wait_all()
+    observer.submit_ordinary(50)
+    observer.wait_all()
+
+    log, executions = _logs(tmp_path, "victim")
+    assert log.count("accepted") == TASKS
+    assert executions.count("start") == 0
+    observer.assert_clean(repeated=[])
+    assert worker.alive
 
 
 def test_F19_client_too_slow_for_its_results(cluster, connect, tmp_path):
