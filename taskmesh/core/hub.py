@@ -56,14 +56,7 @@ class HubMachine:
             claim=self._claim,
             started=now,
         )
-        self.views = Views(
-            self.ledger,
-            self.pools,
-            self.intake,
-            self.clients,
-            collector=self.collector,
-            epoch=config.epoch,
-        )
+        self.views = Views(self.ledger, self.pools, self.intake, self.clients, config.epoch)
         self._unclaimed: dict[int, m.DoneRun] = {}
         self._unclaimed_size = 0
         self._started = now

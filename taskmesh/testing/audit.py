@@ -20,6 +20,8 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
+
+
 class Audit:
     """Everything that is promised, checked as it happens.
 
