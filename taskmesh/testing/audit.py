@@ -20,8 +20,6 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
-
-
 class Audit:
     """Everything that is promised, checked as it happens.
 
