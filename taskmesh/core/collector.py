@@ -137,6 +137,7 @@ class Collector:
             self._unclaimed(part)
             return
         self.release(record)
+        record.spec.measured(1, part.elapsed)
         self._ledger.move(record, Cause.SUCCEED)
         for waiter in self._ledger.drop(record):
             part = self._part(run, [index])

@@ -56,7 +56,14 @@ class HubMachine:
             claim=self._claim,
             started=now,
         )
-        self.views = Views(self.ledger, self.pools, self.intake, self.clients, config.epoch)
+        self.views = Views(
+            self.ledger,
+            self.pools,
+            self.intake,
+            self.clients,
+            collector=self.collector,
+            epoch=config.epoch,
+        )
         self._unclaimed: dict[int, m.DoneRun] = {}
         self._unclaimed_size = 0
         self._started = now
@@ -226,11 +233,14 @@ class HubMachine:
         self.intake.out.append(SendClient(client, answer))
 
     def _weigh_results(self) -> None:
-        """A client that does not take its results gets no more made: completions are always taken in."""
+        """A client that does not take its results gets no more made: completions are always taken in.
+
+        One that has vanished is not waited for: what is kept for it has a limit of its own.
+        """
         full = self.ledger.backlog.full
         for client in self.collector.news:
             session = self.clients.get(client)
-            if session is not None and session.size > self.config.client_max_bytes:
+            if session is not None and session.present and session.size > self.config.client_max_bytes:
                 full.add(client)
             else:
                 full.discard(client)
@@ -254,7 +264,8 @@ class HubMachine:
             if resend is not None and now >= resend:
                 self.intake.out += session.again(now)
         self.intake.forget_absent(now)
-        self.ledger.backlog.full.intersection_update(self.clients)
+        full = self.ledger.backlog.full
+        full -= {client for client in full if client not in self.clients or not self.clients[client].present}
         if now - self._started > 3 * config.lease:
             self._unclaimed.clear()
             self._unclaimed_size = 0

@@ -16,6 +16,9 @@ from taskmesh.errors import InvalidTransition
 from taskmesh.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.wire.messages import CHUNK, Run, Spec
 
+FEW_TIMERS = 10_000
+"""Timers that are kept without asking whether their tasks still live."""
+
 
 class SpecEntry:
     """A spec as the hub keeps it: with its route, measured service time and count of live tasks.
@@ -82,6 +85,7 @@ class Ledger:
         self._keys: dict[tuple[str, str], TaskRecord] = {}
         self._timers: list[tuple[float, int, TaskRecord, Cause]] = []
         self._timer_count = 0
+        self._timer_limit = FEW_TIMERS
 
     # --- in -----------------------------------------------------------------------------------------------
 
@@ -179,7 +183,16 @@ class Ledger:
     def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
         """Sets a timer: DUE ends waiting, EXPIRE ends a task that has not started."""
         self._timer_count += 1
+        if len(self._timers) >= self._timer_limit:
+            self._drop_timers()
         heapq.heappush(self._timers, (when, self._timer_count, record, cause))
+
+    def _drop_timers(self) -> None:
+        """Forgets the timers of finished tasks, which far expiries would keep by the million."""
+        last = State.RUNNING
+        self._timers = [timer for timer in self._timers if timer[2].state <= last]
+        heapq.heapify(self._timers)
+        self._timer_limit = 2 * len(self._timers) + FEW_TIMERS
 
     def wait(self, record: TaskRecord, until: float) -> None:
         """A record that has just become WAITING is due at `until`."""

@@ -8,6 +8,7 @@ from typing import Any
 from taskmesh import ids
 from taskmesh.core.actions import Publish, Record
 from taskmesh.core.clients import ClientSession
+from taskmesh.core.collector import Collector
 from taskmesh.core.intake import Intake
 from taskmesh.core.lanes import Lane, LaneState
 from taskmesh.core.ledger import Ledger
@@ -33,12 +34,15 @@ class Views:
         pools: PoolSessions,
         intake: Intake,
         clients: dict[int, ClientSession],
+        *,
+        collector: Collector,
         epoch: int,
     ) -> None:
         self._ledger = ledger
         self._pools = pools
         self._intake = intake
         self._clients = clients
+        self._collector = collector
         self._epoch = epoch
         self._events: deque[tuple[int, float, Record]] = deque(maxlen=EVENTS_KEPT)
         self._event_count = 0
@@ -85,6 +89,8 @@ class Views:
             "finished": ledger.finished,
             "tasks": by_state,
             "bytes": ledger.size,
+            "duplicate_results": self._collector.duplicates,
+            "stale_failures": self._collector.stale,
             "pools": [pool_view(lane, now) for lane in self._pools.lanes.values()],
             "refused": dict(self._pools.refused),
             "clients": [

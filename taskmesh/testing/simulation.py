@@ -99,6 +99,7 @@ class World:
             links_grace=0.5,
             client_grace=2.0,
             result_ttl=600.0,
+            client_max_bytes=2000 if chance.random() < 0.2 else 1 << 30,
             client_max_tasks=40 if tight else 100_000,
             max_tasks=70 if tight else 100_000,
             spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,

@@ -56,16 +56,19 @@ def test_TBL_REQ_alternates_and_goes_round_its_peers(rig: Rig) -> None:
     req, reps = rig.ours(Req), rig.peers(2, "REP")
     rig.join(req, *reps)
 
+    asked = []
     for turn in range(4):
         with pytest.raises(WrongTurn):
             req.recv(0)
         req.send(b"%d" % turn, timeout=PATIENCE_S)
         with pytest.raises(WrongTurn):
             req.send(b"again")
-        rep = reps[turn % 2] if turn < 2 else next(each for each in reps if each.raw.poll(PATIENCE_S * 100))
+        rep = wait_until(lambda: next((each for each in reps if each.raw.poll(0)), None), PATIENCE_S)
+        asked.append(rep)
         assert rep.recv(PATIENCE_S) == b"%d" % turn
         rep.send(b"answer %d" % turn)
         assert req.recv(PATIENCE_S) == b"answer %d" % turn
+    assert asked[0] is asked[2] is not asked[1] is asked[3]
 
 
 def test_TBL_REQ_waits_when_no_peer_is_there(rig: Rig) -> None:

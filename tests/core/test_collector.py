@@ -205,6 +205,14 @@ class TestKeys:
         assert rig.outcomes(1) == {}
         assert rig.outcomes(2) == {1: "done"}
 
+    def test_how_long_they_take_is_measured_too(self, rig):
+        """With a key on each of them no task of the function was ever sent ahead."""
+        rig.submit(1, 1, key="k")
+        rig.report(1, done=((1, 1, 1),), elapsed=0.25)
+        (entry,) = rig.hub.specs.values()
+
+        assert entry.service == 0.25
+
     def test_after_the_end_the_key_is_free(self, rig):
         rig.submit(1, 1, key="k")
         rig.report(1, done=((1, 1, 1),))

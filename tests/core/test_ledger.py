@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.core.ledger import Ledger, SpecEntry
+from taskmesh.core.ledger import FEW_TIMERS, Ledger, SpecEntry
 from taskmesh.core.states import TRANSITIONS, Cause, State
 from taskmesh.errors import InvalidTransition
 from taskmesh.wire.messages import Run
@@ -86,6 +86,18 @@ def test_a_key_outlives_the_client_that_brought_it():
     assert ledger.drop(record) == [8 << 64 | 1]
     assert ledger.by_key("f", "k") is None
     assert not ledger.tasks
+
+
+def test_timers_of_finished_tasks_do_not_pile_up():
+    """An expiry an hour away kept every finished task's record for an hour."""
+    ledger, entry = Ledger(), SpecEntry(1, spec(expires=3600.0))
+    for start in range(0, 50_000, 1000):
+        seqs = list(range(start, start + 1000))
+        for record in ledger.accept(7, entry, Run(1, 0, seqs, [b""] * 1000), 0.0, fresh=True):
+            ledger.move(record, Cause.CANCEL)
+            ledger.drop(record)
+
+    assert len(ledger._timers) <= 2 * FEW_TIMERS
 
 
 class TestExpiry:

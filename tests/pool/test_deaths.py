@@ -99,7 +99,9 @@ def test_kill_before_the_slot_is_up(driver):
     driver.host.kill(0)
 
     exited = driver.exit_of(0)
-    assert (exited.unstarted, exited.status) == (2, -signal.SIGKILL)
+    assert exited.status == -signal.SIGKILL
+    # the order may reach the fork server so late that the slot is up and has taken its first ticket
+    assert len(driver.values[0]) + exited.unstarted in {1, 2}
 
 
 def test_frozen_slot_can_be_killed(driver, gates):
