@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import signal
 import sys
@@ -104,6 +105,9 @@ def main() -> int:
         "repeats": options.repeats,
         "quick": options.quick,
     }
+    # As pip does for what it installs, pyzmq among it: or every start would compile the tree anew.
+    for folder in ("taskmesh", "workers", "benchmarks"):
+        compileall.compile_dir(ROOT / folder, quiet=1)
     turns: list[Turn] = []
     planned = list(plan(options.rows, contenders, options.repeats))
     try:

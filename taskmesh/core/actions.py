@@ -2,54 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from taskmesh.wire import messages as m
 
 # --- hub --------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class SendClient:
+class SendClient(msgspec.Struct):
     """To a client over the gateway (or into the embedded client's hands)."""
 
     client: int
     message: m.ToClient
 
 
-@dataclass(slots=True)
-class OpenLane:
+class OpenLane(msgspec.Struct):
     """Bind a lane for a new session of a pool, then report LaneOpened."""
 
     session: int
     pool: str
 
 
-@dataclass(slots=True)
-class CloseLane:
+class CloseLane(msgspec.Struct):
     """Close a session's lane; what is in its queue is destroyed (RFC 30)."""
 
     session: int
 
 
-@dataclass(slots=True)
-class Push:
+class Push(msgspec.Struct):
     """Push work on a lane."""
 
     session: int
     message: m.Tasks
 
 
-@dataclass(slots=True)
-class Publish:
+class Publish(msgspec.Struct):
     """Publish on the control channel, to `pool.<id>.`, or to all pools when `pool` is empty."""
 
     pool: str
     message: m.ToPool
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """Something worth telling: for logs, metrics and `mesh.events()`. Never one per successful task."""
 
     kind: str
@@ -59,78 +53,67 @@ class Record:
 # --- pool -------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class SendHub:
+class SendHub(msgspec.Struct):
     """To the collector."""
 
     message: m.PoolMessage
 
 
-@dataclass(slots=True)
-class SendBeat:
+class SendBeat(msgspec.Struct):
     """To the collector, over the beat's own connection."""
 
     message: m.Beat
 
 
-@dataclass(slots=True)
-class DialLane:
+class DialLane(msgspec.Struct):
     """Connect a fresh PULL to the lane's endpoint, in place of any older one."""
 
     endpoint: str
 
 
-@dataclass(slots=True)
-class HangUp:
+class HangUp(msgspec.Struct):
     """Close the lane's PULL."""
 
 
-@dataclass(slots=True)
-class StartSlot:
+class StartSlot(msgspec.Struct):
     """Fork a slot; it reports SlotReady or SlotExited(ready=False)."""
 
     slot: int
 
 
-@dataclass(slots=True)
-class HandOver:
+class HandOver(msgspec.Struct):
     """Give tasks to a slot, one ticket for each."""
 
     slot: int
     message: m.SlotTasks
 
 
-@dataclass(slots=True)
-class RecallSlot:
+class RecallSlot(msgspec.Struct):
     """Take every unstarted task of a slot back by reading its tickets; report SlotRecalled."""
 
     slot: int
     generation: int
 
 
-@dataclass(slots=True)
-class PeekSlot:
+class PeekSlot(msgspec.Struct):
     """Read a busy slot's outbox; report SlotFinished when something new is in it."""
 
     slot: int
 
 
-@dataclass(slots=True)
-class KillSlot:
+class KillSlot(msgspec.Struct):
     """SIGKILL a slot's process group; SlotExited follows."""
 
     slot: int
 
 
-@dataclass(slots=True)
-class StopSlot:
+class StopSlot(msgspec.Struct):
     """Let an idle slot end by itself; SlotExited follows."""
 
     slot: int
 
 
-@dataclass(slots=True)
-class Leave:
+class Leave(msgspec.Struct):
     """The pool has drained (or was refused): its shell may end. `reason` is empty for a clean end."""
 
     reason: str = ""
@@ -139,35 +122,30 @@ class Leave:
 # --- client -----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Send:
+class Send(msgspec.Struct):
     """To the hub over the gateway."""
 
     message: m.ClientMessage
 
 
-@dataclass(slots=True)
-class Reconnect:
+class Reconnect(msgspec.Struct):
     """Drop the gateway link and dial again."""
 
 
-@dataclass(slots=True)
-class Resolve:
+class Resolve(msgspec.Struct):
     """Outcomes of tasks of this client, each reported once."""
 
     done: list[m.DoneRun]
     failed: list[m.Failed]
 
 
-@dataclass(slots=True)
-class Accept:
+class Accept(msgspec.Struct):
     """Tasks with these counters are in the ledger."""
 
     seqs: list[int]
 
 
-@dataclass(slots=True)
-class Tell:
+class Tell(msgspec.Struct):
     """News (Notice, Answer, refusal) for whoever waits for it."""
 
     message: m.Notice | m.Answer | m.ClientRefused

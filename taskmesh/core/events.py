@@ -2,52 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from taskmesh.wire import messages as m
 
 # --- hub --------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class FromClient:
+class FromClient(msgspec.Struct):
     """A client's message, in order per client session."""
 
     client: int
     message: m.ClientMessage
 
 
-@dataclass(slots=True)
-class ClientGone:
+class ClientGone(msgspec.Struct):
     """The link says that nobody is there any more (an embedded client that closed, an unroutable peer)."""
 
     client: int
 
 
-@dataclass(slots=True)
-class FromPool:
+class FromPool(msgspec.Struct):
     """A pool's message, off the collector."""
 
     message: m.PoolMessage
 
 
-@dataclass(slots=True)
-class LaneOpened:
+class LaneOpened(msgspec.Struct):
     """The shell has bound the lane of a session; pools reach it at `endpoint`."""
 
     session: int
     endpoint: str
 
 
-@dataclass(slots=True)
-class LaneLost:
+class LaneLost(msgspec.Struct):
     """The lane's link is closed. Not a death sentence: the pool has a second to say Hello."""
 
     session: int
 
 
-@dataclass(slots=True)
-class LinksLost:
+class LinksLost(msgspec.Struct):
     """Every link of the pool is closed: its process is gone, or its network."""
 
     pool: str
@@ -56,52 +50,45 @@ class LinksLost:
 # --- pool -------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class FromHub:
+class FromHub(msgspec.Struct):
     """A message off lane or control."""
 
     message: m.ToPool
 
 
-@dataclass(slots=True)
-class HubLaneLost:
+class HubLaneLost(msgspec.Struct):
     """The pool's end of the lane is closed."""
 
 
-@dataclass(slots=True)
-class SlotReady:
+class SlotReady(msgspec.Struct):
     """A slot's process is up and waits for tasks."""
 
     slot: int
     pid: int
 
 
-@dataclass(slots=True)
-class SlotFinished:
+class SlotFinished(msgspec.Struct):
     """Results off a slot's socket, or peeked from its outbox."""
 
     slot: int
     results: m.SlotResults
 
 
-@dataclass(slots=True)
-class SlotReported:
+class SlotReported(msgspec.Struct):
     """Progress of the task that a slot runs."""
 
     slot: int
     progress: m.SlotProgress
 
 
-@dataclass(slots=True)
-class SlotRecalled:
+class SlotRecalled(msgspec.Struct):
     """The `count` tasks handed over last have been taken back by their tickets: they will not start."""
 
     slot: int
     count: int
 
 
-@dataclass(slots=True)
-class SlotExited:
+class SlotExited(msgspec.Struct):
     """A slot's process is gone; everything that it had sent has been handled before.
 
     Attributes:
@@ -120,8 +107,7 @@ class SlotExited:
     log: str = ""
 
 
-@dataclass(slots=True)
-class DrainRequested:
+class DrainRequested(msgspec.Struct):
     """SIGTERM or an operator: no new work, unstarted tasks go back, running ones have `grace` seconds."""
 
     grace: float
@@ -130,21 +116,18 @@ class DrainRequested:
 # --- client -----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class FromHubToClient:
+class FromHubToClient(msgspec.Struct):
     """A message off the gateway."""
 
     message: m.ToClient
 
 
-@dataclass(slots=True)
-class LinkLost:
+class LinkLost(msgspec.Struct):
     """The gateway's link is closed (or the hub was silent too long)."""
 
 
 # --- all --------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Tick:
+class Tick(msgspec.Struct):
     """The deadline that the machine had asked for has come (or any other time: harmless)."""

@@ -26,6 +26,7 @@ from taskmesh.net.loop import Loop
 from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.port import ThreadPort, WakeUp
 from taskmesh.pool.host import SlotEvent, SlotHost
+from taskmesh.pool.nursery import Nursery
 from taskmesh.ports import OutcomeSink
 from taskmesh.wire import messages as m
 
@@ -89,12 +90,17 @@ class InProcessLinks:
 
 
 class EmbeddedPort(ThreadPort):
-    """A SubmitPort whose hub and pool live in a thread of this process."""
+    """A SubmitPort whose hub and pool live in a thread of this process.
 
-    def __init__(self, sink: OutcomeSink, config: Config) -> None:
+    Args:
+        nursery: where its slots come from.
+    """
+
+    def __init__(self, sink: OutcomeSink, config: Config, nursery: Nursery) -> None:
         super().__init__(sink)
         self._client_config = replace(self._client_config, credit=0)
         self._config = config
+        self._nursery = nursery
         self._host: SlotHost | None = None
         self._pool: PoolMachine | None = None
 
@@ -104,6 +110,17 @@ class EmbeddedPort(ThreadPort):
         Raises:
             HubUnreachable: the thread did not come up within `timeout` seconds.
         """
+        try:
+            shell = self._compose()
+        except BaseException:
+            self._nursery.bury()
+            raise
+        if not shell.opened.wait(timeout):
+            self.close(cancel=True, timeout=timeout)
+            raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
+
+    def _compose(self) -> ClientShell:
+        """Puts the machines into a loop, and starts its thread."""
         now = time.monotonic()
         wake_up = self._wake_up = WakeUp()
         links = InProcessLinks()
@@ -115,14 +132,12 @@ class EmbeddedPort(ThreadPort):
         pool = PoolShell(machine, links)
         shell = ClientShell(self._sink, self._client_config, now, links.to_hub, lambda: None)
         hub.events, pool.events, shell.events = links.hub, links.pool, links.client
-        host = self._host = host_slots(loop, pool, "local")
+        host = self._host = host_slots(loop, pool, "local", nursery=self._nursery)
         loop.parts = [shell, hub, pool]
         loop.watch(wake_up.fd, wake_up.heard)
         self._shell = shell
         self._start_thread("taskmesh-hub", lambda: self._work(loop, host))
-        if not shell.opened.wait(timeout):
-            self.close(cancel=True, timeout=timeout)
-            raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
+        return shell
 
     def forked(self) -> None:
         """In a forked child: closes this port's descriptors, its slots' among them."""
@@ -149,11 +164,13 @@ def host_slots(
     name: str,
     modules: tuple[str, ...] = (),
     complain: Callable[[str], None] = _log.warning,
+    nursery: Nursery | None = None,
 ) -> SlotHost:
     """Gives a pool in a loop its slots.
 
     Args:
         modules: what slots import when they start. complain: told when one cannot be started, and why.
+        nursery: one that has been started earlier.
     """
     told = ""
 
@@ -166,6 +183,8 @@ def host_slots(
                 told = why
                 complain(f"pool {name}: slot {event.slot} cannot be started, trying again: {why}")
 
-    host = SlotHost(on_event=take, watch=loop.watch, unwatch=loop.unwatch, name=name, preload=modules)
+    host = SlotHost(
+        on_event=take, watch=loop.watch, unwatch=loop.unwatch, name=name, preload=modules, nursery=nursery
+    )
     pool.attach(host)
     return host

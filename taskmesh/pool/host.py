@@ -50,6 +50,7 @@ class SlotHost:
         sys_path: where slots find modules; None for this process's `sys.path`.
         preload: modules that every slot imports before it is ready.
         tee: pass what slots print on to this process's stdout and stderr.
+        nursery: one that has been started earlier, with this path and these modules.
     """
 
     def __init__(
@@ -62,20 +63,18 @@ class SlotHost:
         sys_path: Sequence[str] | None = None,
         preload: Sequence[str] = (),
         tee: bool = True,
+        nursery: Nursery | None = None,
     ) -> None:
         self._on_event = on_event
         self._unwatch = unwatch
         self._system = here()
-        births = Births(self._forked, self._refused, self._exited)
         path = list(sys.path if sys_path is None else sys_path)
-        # First of all, since it takes longest.
-        self._nursery = Nursery(self._system, path, name, births, self._server_lost, preload)
+        self._nursery = Nursery(self._system, path, name, preload) if nursery is None else nursery
         try:
             self._watch = Watch(self._system, self._rung)
         except OSError:
             self._nursery.bury()
             raise
-        self._nursery.watched_by(self._watch)
         self._console = Console(self._watch, tee=tee)
         self._timer: threading.Timer | None = None
         self._seats: dict[int, Seat] = {}
@@ -85,6 +84,8 @@ class SlotHost:
         self._exits: dict[int, SlotExited] = {}  # each slot's last; the caller may not have handled it yet
         self._dispatching = False
         self._closed = False
+        births = Births(self._forked, self._refused, self._exited)
+        self._nursery.watched_by(self._watch, births, self._server_lost)
         watch(self._watch.fileno(), self._dispatch)
 
     # --- actions ---

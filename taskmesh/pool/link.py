@@ -43,7 +43,7 @@ class ForkServerLink:
     Attributes:
         pid: its process id, the session id of all slots. up: it has said that it works.
         handle: a descriptor that tells its death, or None: then its socket's end does.
-        sock: its socket, non-blocking.
+        sock: its socket, non-blocking. births: told of what it tells; must be there before `read`.
     """
 
     def __init__(
@@ -51,10 +51,9 @@ class ForkServerLink:
         system: System,
         sys_path: Sequence[str],
         name: str,
-        births: Births,
         preload: Sequence[str] = (),
     ) -> None:
-        self._births = births
+        self.births: Births | None = None
         self.up = False
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -115,17 +114,20 @@ class ForkServerLink:
         return False
 
     def _hear(self, kind: int, body: memoryview, fds: list[int]) -> None:
+        births = self.births
         if kind == orders.UP:
             self.up = True
+        elif births is None:
+            return
         elif kind == orders.FORKED:
             forked = _FORKED.decode(body)
-            self._births.forked(forked.token, forked.pid, fds[0] if fds else None)
+            births.forked(forked.token, forked.pid, fds[0] if fds else None)
         elif kind == orders.REFUSED:
             refused = _REFUSED.decode(body)
-            self._births.refused(refused.token, refused.reason)
+            births.refused(refused.token, refused.reason)
         elif kind == orders.EXITED:
             exited = _EXITED.decode(body)
-            self._births.exited(exited.token, exited.status, exited.oom)
+            births.exited(exited.token, exited.status, exited.oom)
 
     # --- end ---
 

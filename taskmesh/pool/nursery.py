@@ -16,28 +16,22 @@ _BACK_OFF: Final = (0.1, 5.0)
 class Nursery:
     """Keeps a fork server running while slots are wanted; a new one is started when the next slot is.
 
+    The first one is started at once, since it takes longest: it comes up while its supervisor does.
+
     Args:
-        births: told of what the fork server tells.
-        lost: called with a reason when the fork server has died, and every process of its session with it. It
-        is
-            empty when it had worked.
+        sys_path: where slots find modules. name: the pool's, for people.
+        preload: modules that every slot imports before it is ready.
     """
 
     def __init__(
-        self,
-        system: System,
-        sys_path: Sequence[str],
-        name: str,
-        births: Births,
-        lost: Callable[[str], None],
-        preload: Sequence[str] = (),
+        self, system: System, sys_path: Sequence[str], name: str, preload: Sequence[str] = ()
     ) -> None:
         self._system = system
         self._sys_path = sys_path
         self._preload = preload
         self._name = name
-        self._births = births
-        self._lost = lost
+        self._births: Births | None = None
+        self._lost: Callable[[str], None] | None = None
         self._watch: Watch | None = None
         self._link: ForkServerLink | None = None
         self._failures = 0  # fork servers in a row that never came up
@@ -45,9 +39,15 @@ class Nursery:
         self.trouble = ""
         self._spawn()
 
-    def watched_by(self, watch: Watch) -> None:
-        """Begins to listen to the fork server."""
-        self._watch = watch
+    def watched_by(self, watch: Watch, births: Births, lost: Callable[[str], None]) -> None:
+        """Begins to listen to the fork server.
+
+        Args:
+            births: told of what the fork server tells.
+            lost: called with a reason when the fork server has died, and every process of its session with
+                it. It is empty when it had worked.
+        """
+        self._watch, self._births, self._lost = watch, births, lost
         self._listen()
 
     @property
@@ -80,7 +80,7 @@ class Nursery:
 
     def _spawn(self) -> None:
         try:
-            self._link = ForkServerLink(self._system, self._sys_path, self._name, self._births, self._preload)
+            self._link = ForkServerLink(self._system, self._sys_path, self._name, self._preload)
         except OSError as error:
             self._failed(f"the fork server could not be started: {error}")
 
@@ -93,6 +93,7 @@ class Nursery:
 
     def _listen(self) -> None:
         if self._link is not None and self._watch is not None:
+            self._link.births = self._births
             self._watch.add(self._link.sock.fileno(), self._hear)
             if self._link.handle is not None:
                 self._watch.add(self._link.handle, self.bury)
@@ -123,10 +124,10 @@ class Nursery:
         link.close()
         if link.up:
             self._failures = 0
-            self._lost("")
         else:
             self._failed(f"the fork server ended with status {status} before it was up: see stderr")
-            self._lost(self.trouble)
+        if self._lost is not None:
+            self._lost("" if link.up else self.trouble)
 
     def forsake(self) -> None:
         """In a forked child of the supervisor's process: closes the descriptors, minds no process."""

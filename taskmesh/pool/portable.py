@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import tempfile
 
 from taskmesh.pool.system import READ, WRITE
 
@@ -89,6 +88,8 @@ class Portable:
     def memory(self, size: int) -> int:
         """An unlinked temporary file, in memory where /dev/shm is."""
         folder = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108
+        import tempfile  # 5 ms, and hardly ever needed
+
         fd, path = tempfile.mkstemp(prefix="taskmesh-", dir=folder)
         os.unlink(path)
         os.ftruncate(fd, size)

@@ -14,7 +14,6 @@ import errno
 import mmap
 import os
 import resource
-import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
@@ -284,6 +283,8 @@ def _anonymous_file() -> int:
     if hasattr(os, "memfd_create") and os.environ.get("TASKMESH_OS") != "portable":
         return os.memfd_create("taskmesh", os.MFD_CLOEXEC)
     memory = "/dev/shm"  # noqa: S108 -- mkstemp opens exclusively, and the name is gone at once
+    import tempfile  # 5 ms, and hardly ever needed
+
     fd, path = tempfile.mkstemp(prefix="taskmesh-", dir=memory if os.path.isdir(memory) else None)
     os.unlink(path)
     return fd

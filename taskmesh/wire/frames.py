@@ -11,6 +11,7 @@ What comes off a socket is never trusted: decoders raise RemoteProtocolError, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Generic, NoReturn, TypeVar, get_args
 
 import msgspec
@@ -91,8 +92,15 @@ class Decoder(Generic[_T]):
 
     def __init__(self, union: Any) -> None:
         self._union = union
-        self._plain = msgspec.msgpack.Decoder(union)
-        self._checks = {cls: _checker(cls) for cls in get_args(union) or (union,)}
+
+    @cached_property
+    def _plain(self) -> msgspec.msgpack.Decoder[Any]:
+        # Made when needed: it takes milliseconds, and an embedded mesh decodes few directions.
+        return msgspec.msgpack.Decoder(self._union)
+
+    @cached_property
+    def _checks(self) -> dict[type, Callable[[Any], None] | None]:
+        return {cls: _checker(cls) for cls in get_args(self._union) or (self._union,)}
 
     def decode(self, frames: Sequence[Any]) -> _T:
         """The message in these frames: bytes, or anything with a buffer, which its Blobs keep alive.
