@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from taskmesh.client.functions import Form
@@ -27,7 +28,7 @@ class Piece:
     """Items that travel together, and what became of them.
 
     Attributes:
-        items: their arguments; None once they are not needed any more. count: how many they are.
+        items: as the source gave them; None once they are not needed any more. count: how many they are.
         future: of the task that they are; None when it could not be submitted for `error`.
         parts: what it was split into.
         settled: it has its outcome.
@@ -35,9 +36,9 @@ class Piece:
 
     __slots__ = ("_feed", "count", "error", "future", "items", "parts", "settled")
 
-    def __init__(self, feed: Feed, items: list[tuple[Any, ...]]) -> None:
+    def __init__(self, feed: Feed, items: Sequence[Any]) -> None:
         self._feed = feed
-        self.items: list[tuple[Any, ...]] | None = items
+        self.items: Sequence[Any] | None = items
         self.count = len(items)
         self.future: TaskFuture[Any] | None = None
         self.error: BaseException | None = None
@@ -227,15 +228,18 @@ class Feed:
                 self._arrivals.append(piece)
                 self._wanted = True
 
-    def _put(self, items: list[tuple[Any, ...]]) -> TaskFuture[Any]:
-        memfd = not self._session.wired
+    def _put(self, items: Sequence[Any]) -> TaskFuture[Any]:
+        memfd, starred, label = not self._session.wired, self.source.starred, self.label
+        first: tuple[Any, ...] = items[0] if starred else (items[0],)
         if len(items) == 1:
-            payload = dumps_call(items[0], {}, where=self.label, memfd=memfd)
+            batch, payload = self._single, dumps_call(first, {}, where=label, memfd=memfd)
         else:
-            payload = dumps_chunk(items, where=self.label, memfd=memfd)
+            batch = self._chunk
+            payload = dumps_chunk(items, where=label, memfd=memfd, starred=starred)
             self._pace.weigh(len(items), len(payload))
-        check_size(payload, self._limit, f"the call of {self.label}", items[0])
-        return self._session.table.put(self._single if len(items) == 1 else self._chunk, payload)
+        if self._limit:
+            check_size(payload, self._limit, f"the call of {label}", first)
+        return self._session.table.put(batch, payload)
 
     def _settle(self, piece: Piece) -> None:
         self._flying.discard(piece)

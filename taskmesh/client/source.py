@@ -1,27 +1,31 @@
-"""Where the items of a map come from: sequences that are sliced, or an iterator that is drawn."""
+"""Where the items of a map come from: sequences that are sliced, or an iterator that is drawn.
+
+Of a single iterable the items are its own: a tuple around each would be an object more for the garbage
+collector to look at, a million times over.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-Calls = list[tuple[Any, ...]]
-
 
 class Source:
-    """The items of one map that have not been drawn, each a tuple of arguments.
+    """The items of one map that have not been drawn.
 
     Attributes:
+        starred: each is a tuple of arguments; else it is the only argument.
         left: how many they are, None when that is unknown.
         exhausted: there are none, or they are not wanted any more.
         failure: what the user's iterator raised; it stands in the place of the next item.
     """
 
-    __slots__ = ("_draw", "exhausted", "failure", "left")
+    __slots__ = ("_draw", "exhausted", "failure", "left", "starred")
 
-    def __init__(self, draw: Callable[[int], Calls], total: int | None) -> None:
+    def __init__(self, draw: Callable[[int], Sequence[Any]], total: int | None, *, starred: bool) -> None:
         self._draw = draw
+        self.starred = starred
         self.left = total
         self.exhausted = total == 0
         self.failure: BaseException | None = None
@@ -29,38 +33,53 @@ class Source:
     @classmethod
     def of(cls, iterables: tuple[Iterable[Any], ...], *, lazily: bool) -> Source:
         """The iterables side by side; unless `lazily`, all of them are drawn now."""
+        if len(iterables) == 1:
+            return cls._single(iterables[0], lazily=lazily)
         if lazily:
             return cls.drawn(zip(*iterables))  # noqa: B905  the shortest ends it
-        if len(iterables) == 1:
-            columns = (_kept(iterables[0]),)
-        elif all(isinstance(iterable, list | tuple | range | str) for iterable in iterables):
+        if all(isinstance(iterable, list | tuple | range | str) for iterable in iterables):
             columns = tuple(_kept(iterable) for iterable in iterables)
         else:  # one of them may be endless
             return cls.listed(list(zip(*iterables)))  # noqa: B905
         position = 0
 
-        def draw(count: int) -> Calls:
+        def draw(count: int) -> Sequence[Any]:
             nonlocal position
             start, position = position, position + count
             return list(zip(*(column[start:position] for column in columns)))  # noqa: B905
 
-        return cls(draw, min(map(len, columns)))
+        return cls(draw, min(map(len, columns)), starred=True)
 
     @classmethod
-    def listed(cls, calls: Calls) -> Source:
+    def _single(cls, iterable: Iterable[Any], *, lazily: bool) -> Source:
+        if lazily:
+            return cls.drawn(iter(iterable), starred=False)
+        column = _kept(iterable)
+        position = 0
+
+        def draw(count: int) -> Sequence[Any]:
+            nonlocal position
+            start, position = position, position + count
+            items: Sequence[Any] = column[start:position]
+            return items
+
+        return cls(draw, len(column), starred=False)
+
+    @classmethod
+    def listed(cls, calls: list[tuple[Any, ...]]) -> Source:
         """Calls that are all there."""
         rest = iter(calls)
-        return cls(lambda count: list(islice(rest, count)), len(calls))
+        return cls(lambda count: list(islice(rest, count)), len(calls), starred=True)
 
     @classmethod
-    def drawn(cls, calls: Iterator[tuple[Any, ...]]) -> Source:
-        """Calls that an iterator makes, perhaps without an end."""
-        return cls(lambda count: list(islice(calls, count)), None)
+    def drawn(cls, items: Iterator[Any], *, starred: bool = True) -> Source:
+        """What an iterator makes, perhaps without an end."""
+        return cls(lambda count: list(islice(items, count)), None, starred=starred)
 
-    def draw(self, count: int) -> Calls:
+    def draw(self, count: int) -> Sequence[Any]:
         """Up to `count` items; fewer at the end. What the iterator raises is kept for its place."""
         try:
-            items = self._draw(count)
+            items: Sequence[Any] = self._draw(count)
         except Exception as error:  # noqa: BLE001  the user's own
             self.failure = error
             items = []

@@ -26,6 +26,7 @@ from taskmesh.pool.report import FLUSH_OFFSET, Link, Report
 from taskmesh.pool.tickets import ticket
 from taskmesh.wire import code, payload
 from taskmesh.wire.batches import CHUNK, LaneRun, Spec
+from taskmesh.wire.chunks import BadItem
 from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
 
 _NO_TICKET: Final = b""
@@ -227,28 +228,41 @@ class Executor:
         return payload.dumps(result, what=f"the result of {spec.name}")
 
     def _chunk(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
-        """Calls the function for each item, under the limit; one that fails does not stop the others."""
+        """Calls the function for each item; one that fails does not stop the others."""
+        items, starred = payload.loads_chunk(data)
         values: list[Any] = []
         failures: dict[int, SlotFailure] = {}
-        for i, item in enumerate(payload.loads_chunk(data)):
+        if spec.timeout > 0:
+            function = self._limited(spec.timeout, function)
+        self._stage, self._limit.struck = "exception", False
+        has_bad = BadItem in map(type, items)
+        began = time.monotonic()
+        for item in items:
             value = None
-            began = time.monotonic()
-            self._limit.struck = False
-            self._stage = "argument"
             try:
-                if isinstance(item, SerializationError):
-                    raise item
-                self._stage = "exception"
-                self._deadline = began + spec.timeout if spec.timeout > 0 else None
-                value = self._limit.call(spec.timeout, function, *item)
+                if has_bad and type(item) is BadItem:
+                    raise SerializationError(item.text)
+                value = function(*item) if starred else function(item)
             except BaseException as error:  # noqa: BLE001  a task may raise anything
-                kind = self._kind(self._stage, error)
-                failures[i] = failure_of(i, kind, error, spec, time.monotonic() - began)
+                stage = "argument" if type(item) is BadItem else self._stage
+                i, now = len(values), time.monotonic()
+                failures[i] = failure_of(i, self._kind(stage, error), error, spec, now - began)
+                self._limit.struck = False
             if self.disowned:
                 raise LocalProtocolError("a child that a task has forked is no slot")
             values.append(value)
         self._stage = "result"
         return payload.dumps_chunk_result(values, failures, where=spec.name)
+
+    def _limited(self, seconds: float, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function under the soft limit of each call."""
+
+        def call(*args: Any) -> Any:
+            self._limit.struck = False
+            self._deadline = time.monotonic() + seconds
+            return self._limit.call(seconds, function, *args)
+
+        return call
 
     def _fail(self, stage: str, error: BaseException) -> None:
         """Reports that the running task has failed at this stage."""

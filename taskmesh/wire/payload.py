@@ -131,27 +131,34 @@ def loads(payload: Payload, *, what: str = "an argument") -> Any:
         raise SerializationError(cannot_rebuild(what, error)) from error
 
 
-def dumps_chunk(items: Sequence[tuple[Any, ...]], *, where: str = "", memfd: bool = True) -> Payload:
-    """The payload of a map chunk's argument tuples, for `loads_chunk`.
+def dumps_chunk(
+    items: Sequence[Any], *, where: str = "", memfd: bool = True, starred: bool = True
+) -> Payload:
+    """The payload of a map chunk's items, for `loads_chunk`.
 
     An item that cannot be pickled does not hold up the others: its place carries the error.
+
+    Args:
+        items: what the function is called with, in order.
+        where: the task's name, for error texts.
+        memfd: as for `dumps`.
+        starred: each item is a tuple of arguments; else it is the only argument.
     """
     buffers: list[memoryview] = []
-    data = pack_items(Items(items, None, f"an argument of {where}", nested=True), buffers)
+    data = pack_items(Items(items, starred, f"an argument of {where}", nested=starred), buffers)
     return _seal(data, buffers, memfd)
 
 
-def loads_chunk(payload: Payload, *, what: str = "an argument") -> list[tuple[Any, ...] | SerializationError]:
-    """The items of `dumps_chunk`; one that was not picklable, or cannot be rebuilt, is a SerializationError.
+def loads_chunk(payload: Payload, *, what: str = "an argument") -> tuple[list[Any], bool]:
+    """The items of `dumps_chunk`, and whether each is a tuple of arguments.
+
+    In the place of one that was not picklable, or cannot be rebuilt, is a BadItem.
 
     Raises:
         SerializationError: nothing of it can be rebuilt.
     """
-    items = _loads_items(payload, what)[0]
-    for index, item in enumerate(items):
-        if type(item) is BadItem:
-            items[index] = SerializationError(item.text)
-    return items
+    items, starred = _loads_items(payload, what)
+    return items, bool(starred)
 
 
 def dumps_chunk_result(

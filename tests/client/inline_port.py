@@ -6,7 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from taskmesh.config import Config
+from taskmesh.errors import SerializationError
 from taskmesh.ports import OutcomeSink
+from taskmesh.wire.chunks import BadItem
 from taskmesh.wire.code import load_function
 from taskmesh.wire.exceptions import dumps_exception
 from taskmesh.wire.messages import CHUNK, DoneRun, Failed, Progress, Run, SlotFailure, Spec
@@ -124,7 +126,8 @@ class InlinePort:
     def _outcome(self, spec: Spec, seq: int, payload: bytes) -> object:
         fn = load_function(spec.function)
         if spec.kind == CHUNK:
-            items = loads_chunk(payload)
+            items, starred = loads_chunk(payload)
+            items = [item if starred or type(item) is BadItem else (item,) for item in items]
             if any(isinstance(args, tuple) and self.crashes(args) for args in items):
                 return Failed(self.client, seq, 1, "crash", worker=WORKER, history=["attempt 1: crash"])
             return self._chunk(fn, items, spec.name)
@@ -144,7 +147,7 @@ class InlinePort:
         for index, args in enumerate(items):
             try:
                 if not isinstance(args, tuple):
-                    raise args  # type: ignore[misc]  # an argument that could not be pickled or rebuilt
+                    raise SerializationError(args.text)  # could not be pickled or rebuilt
                 self.ran.append(args)
                 values.append(fn(*args))
             except Exception as error:  # noqa: BLE001
