@@ -51,12 +51,11 @@ class Lineup:
             want = count - len(taken)
             if len(self.turns) > 1:
                 want = min(want, max(1, min(QUANTUM, count // len(self.turns))))
-            while line and want:
+            for _ in range(min(want, len(line))):  # fewer when some are stale: then there is another turn
                 record = line.popleft()
                 record.lined_up = False
                 if record.state is queued:
                     taken.append(record)
-                    want -= 1
             if line:
                 self.turns.rotate(-1)
             else:

@@ -49,22 +49,23 @@ class Collector:
 
     # --- successes ----------------------------------------------------------------------------------------
 
-    def done(self, run: DoneRun) -> None:
+    def done(self, run: DoneRun) -> None:  # noqa: C901  in pieces it would take longer
         """Successes of one slot; the common case touches each record once and passes the lists on as is."""
         tasks, base = self._ledger.tasks, run.client << SEQ_BITS
-        find, sent, succeeded = tasks.get, State.SENT, State.SUCCEEDED
+        take, sent, succeeded = tasks.pop, State.SENT, State.SUCCEEDED
         others = [0, 0, 0, 0]
         released: dict[int, int] = {}
         session = size = held = 0
         odd: list[int] = []
-        entry: SpecEntry | None = None
+        last: TaskRecord | None = None
         for index, seq in enumerate(run.seqs):
-            task = base | seq
-            record = find(task)
-            if record is None or record.extra is not None or record.id != task:
+            record = take(base | seq, None)
+            if record is None or record.extra is not None:  # a record with several ids has an extra
                 odd.append(index)
+                if record is not None:
+                    tasks[base | seq] = record
                 continue
-            del tasks[task]
+            last = record
             if record.state is not sent:
                 others[record.state] += 1
             record.state = succeeded
@@ -74,8 +75,9 @@ class Collector:
             held += 1
             size += len(record.payload)
             record.payload = b""
-            entry = record.spec
-        if entry is not None:
+        entry: SpecEntry | None = None
+        if last is not None:
+            entry = last.spec
             released[session] = released.get(session, 0) + held
             others[sent] = len(run.seqs) - len(odd) - sum(others)
             self._settle(run, entry, odd, size, others, released)

@@ -103,17 +103,15 @@ class Ledger:
         """
         account = self.account(client)
         base = client << SEQ_BITS
-        tasks, group = self.tasks, run.group
-        records: list[TaskRecord] = []
-        size = 0
-        for seq, payload in zip(run.seqs, run.payloads, strict=True):
-            task = base | seq
-            if not fresh and (task in tasks or seq in account.finished):
-                continue
-            record = TaskRecord(task, entry, group, payload)
-            tasks[task] = record
-            records.append(record)
-            size += len(payload)
+        tasks, group, seqs, payloads = self.tasks, run.group, run.seqs, run.payloads
+        if not fresh:
+            finished = account.finished
+            new = [i for i, seq in enumerate(seqs) if base | seq not in tasks and seq not in finished]
+            seqs, payloads = [seqs[i] for i in new], [payloads[i] for i in new]
+        ids = [base | seq for seq in seqs]
+        records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
+        tasks.update(zip(ids, records, strict=True))
+        size = sum(map(len, payloads))
         count = len(records)
         self.accepted += count
         self.size += size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from taskmesh.core.actions import Push
@@ -10,7 +11,7 @@ from taskmesh.core.lanes import MAX_WINDOW, Lane, LaneState
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.states import Cause, State, TaskRecord
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
-from taskmesh.wire.messages import LaneRun, Spec, Tasks
+from taskmesh.wire.messages import LaneRun, Tasks
 
 MAX_MESSAGE = 4096
 """Most tasks in one lane message."""
@@ -23,6 +24,42 @@ RECALL_AFTER = 0.005
 RECALL_AGAIN = 0.020
 """Then again, later and later while it has nothing to report: what came back may be its own to run."""
 MAX_RECALLS = 6
+
+
+class Load:
+    """What is put into one lane message.
+
+    Attributes:
+        runs: for the message. records: their tasks. size: their payloads' bytes.
+    """
+
+    __slots__ = ("_before", "_cost", "_lane", "_seconds", "records", "runs", "size")
+
+    def __init__(self, lane: Lane, specs: dict[int, SpecEntry]) -> None:
+        self.runs: list[LaneRun] = []
+        self.records: list[TaskRecord] = []
+        self.size = 0
+        self._lane = lane
+        self._seconds = lane.load(specs)
+        self._cost = 0.0
+        self._before = 0
+
+    def room(self, entry: SpecEntry, idle: int) -> int:
+        """How many tasks of a spec fit in now; at least as many as there are idle slots without one."""
+        taken, horizon = len(self.records), self._lane.horizon
+        self._seconds += self._cost * (taken - self._before)
+        self._cost, self._before = self._lane.cost(entry), taken
+        free = self._lane.slots * horizon - self._seconds
+        fits = math.ceil(free / self._cost) if self._cost < horizon and free > 0 else 0
+        return max(fits, idle - taken)
+
+    def begin(
+        self, entry: SpecEntry, client: int, attempt: int, returns: int
+    ) -> tuple[list[int], list[object]]:
+        """A new run; returns the lists that its tasks' numbers and payloads go into."""
+        run = LaneRun(entry.number, client, attempt, returns, [], [])
+        self.runs.append(run)
+        return run.seqs, run.payloads
 
 
 class Ventilator:
@@ -74,74 +111,61 @@ class Ventilator:
             if len(lanes) > 1:
                 waiting = backlog.waiting(route, 2 * len(lanes) * MAX_MESSAGE)
                 share = max(1, waiting // (2 * len(lanes)))
-            batch, size = self._fill(lane, route, min(share, MAX_MESSAGE))
-            lane.pushed(size)
-            pushes.append(Push(lane.session, self._message(lane, batch, now)))
+            load = self._load(lane, route, min(share, MAX_MESSAGE))
+            lane.pushed(load.size)
+            pushes.append(Push(lane.session, self._message(lane, load, now)))
 
-    def _fill(self, lane: Lane, route: Route, count: int) -> tuple[list[TaskRecord], int]:
-        """Takes up to `count` tasks that the lane has room for, at least one; and their bytes."""
-        backlog = self._ledger.backlog
-        horizon, idle = lane.horizon, lane.slots - lane.outstanding
-        limit, load = lane.slots * horizon, lane.load(self._specs)
-        batch: list[TaskRecord] = []
-        entry: SpecEntry | None = None
-        cost, size = horizon, 0
+    def _load(self, lane: Lane, route: Route, count: int) -> Load:
+        """Takes up to `count` tasks that the lane has room for, at least one, as runs: they are SENT."""
+        take, session = self._ledger.backlog.take, lane.session
+        idle, load = lane.slots - lane.outstanding, Load(lane, self._specs)
         window = min(count, lane.slots * MAX_WINDOW - lane.outstanding)
-        while len(batch) < window:
-            chunk = backlog.take(route, min(CHUNK_TAKEN, window - len(batch)))
+        records, sent, size, left = load.records, State.SENT, 0, 0
+        entry: SpecEntry | None = None
+        seqs: list[int] = []
+        payloads: list[object] = []
+        client = attempt = returns = -1
+        while (taken := len(records)) < window:
+            chunk = take(route, min(CHUNK_TAKEN, window - taken))
             if not chunk:
                 break
             for index, record in enumerate(chunk):
                 if record.spec is not entry:
-                    entry = record.spec
-                    cost = lane.cost(record.spec)
-                if len(batch) >= idle and (load >= limit or cost >= horizon or size > MAX_MESSAGE_BYTES):
-                    for left in reversed(chunk[index:]):
-                        self._ledger.requeue(left)
-                    return batch, size
-                batch.append(record)
-                load += cost
+                    entry, client = record.spec, -1
+                    left = load.room(entry, idle)
+                if left <= 0 or (size > MAX_MESSAGE_BYTES and len(records) >= idle):
+                    for other in reversed(chunk[index:]):
+                        self._ledger.requeue(other)
+                    window = 0
+                    break
+                left -= 1
+                if record.attempt != attempt or record.id >> SEQ_BITS != client or record.returns != returns:
+                    client, attempt, returns = record.id >> SEQ_BITS, record.attempt, record.returns
+                    seqs, payloads = load.begin(entry, client, attempt + 1, returns)
+                record.state = sent
+                record.session = session
+                record.attempt = attempt + 1
+                records.append(record)
+                seqs.append(record.id & SEQ_MASK)
+                payloads.append(record.payload)
                 size += len(record.payload)
-        return batch, size
+        load.size = size
+        return load
 
-    def _message(self, lane: Lane, batch: list[TaskRecord], now: float) -> Tasks:
-        session, counts = lane.session, self._ledger.counts
-        runs: list[LaneRun] = []
-        specs: list[tuple[int, Spec]] = []
-        entry: SpecEntry | None = None
-        client = attempt = returns = -1
-        seqs: list[int] = []
-        payloads: list[object] = []
-        for record in batch:
-            record.state = State.SENT
-            record.session = session
-            record.attempt += 1
-            task = record.id
-            if (
-                record.attempt != attempt
-                or record.spec is not entry
-                or task >> SEQ_BITS != client
-                or record.returns != returns
-            ):
-                client, attempt, returns = task >> SEQ_BITS, record.attempt, record.returns
-                if record.spec is not entry:
-                    entry = record.spec
-                    if record.spec.number not in lane.known_specs:
-                        lane.known_specs.add(record.spec.number)
-                        specs.append((record.spec.number, record.spec.spec))
-                seqs, payloads = [], []
-                runs.append(LaneRun(record.spec.number, client, attempt, returns, seqs, payloads))
-            seqs.append(task & SEQ_MASK)
-            payloads.append(record.payload)
+    def _message(self, lane: Lane, load: Load, now: float) -> Tasks:
+        counts, specs = self._ledger.counts, []
         key = (State.QUEUED, Cause.PUSH)
-        counts[key] = counts.get(key, 0) + len(batch)
+        counts[key] = counts.get(key, 0) + len(load.records)
         if not lane.outstanding:
             lane.progress = now
-        for run in runs:
+        for run in load.runs:
             lane.charge(run.spec, len(run.seqs))
-        lane.remember(batch)
+            if run.spec not in lane.known_specs:
+                lane.known_specs.add(run.spec)
+                specs.append((run.spec, self._specs[run.spec].spec))
+        lane.remember(load.records)
         lane.acked = lane.results
-        return Tasks(self._epoch, session, lane.sequence, lane.results, now, specs, runs)
+        return Tasks(self._epoch, lane.session, lane.sequence, lane.results, now, specs, load.runs)
 
     # --- recall -------------------------------------------------------------------------------------------
 
