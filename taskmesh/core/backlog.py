@@ -93,6 +93,11 @@ class Backlog:
         self.full: set[int] = set()
         self._routes: dict[Route, dict[int, Lineup]] = {}
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything may wait."""
+        return bool(self._routes)
+
     def routes(self) -> list[Route]:
         """Routes on which something may wait."""
         return list(self._routes)
@@ -118,7 +123,7 @@ class Backlog:
         priorities = self._routes.get(route)
         if priorities is None:
             return None
-        for priority in sorted(priorities, reverse=True):
+        for priority in list(priorities) if len(priorities) == 1 else sorted(priorities, reverse=True):
             head = priorities[priority].head()
             if head is not None:
                 return head
@@ -128,11 +133,13 @@ class Backlog:
     def take(self, route: Route, count: int) -> list[TaskRecord]:
         """Up to `count` tasks of the highest priority that waits on the route."""
         priorities = self._routes.get(route, {})
-        for priority in sorted(priorities, reverse=True):
+        for priority in priorities if len(priorities) == 1 else sorted(priorities, reverse=True):
             taken = priorities[priority].take(count)
+            if not priorities[priority].turns:
+                self._forget_empty(route, priority)
+                return taken or self.take(route, count)
             if taken:
                 return taken
-            self._forget_empty(route, priority)
         return []
 
     def _forget_empty(self, route: Route, priority: int) -> None:

@@ -109,9 +109,12 @@ class Collector:
     ) -> None:
         ledger = self._ledger
         done = len(run.seqs) - len(odd)
-        for state, count in enumerate(counts):
-            if count:
-                ledger.count(State(state), Cause.SUCCEED, count)
+        if counts[State.SENT] == done:
+            ledger.count(State.SENT, Cause.SUCCEED, done)
+        else:
+            for state, count in enumerate(counts):
+                if count:
+                    ledger.count(State(state), Cause.SUCCEED, count)
         for session, count in released.items():
             lane = self._lanes.get(session)
             if lane is not None:

@@ -98,9 +98,11 @@ class Feeder:
         if not self.backlog:
             return []
         horizon = self.horizon
-        up = [slot for slot in self._slots.values() if slot.takes_work]
         ready = [
-            slot for slot in up if not slot.count or (not slot.quiet and self._load(slot, horizon) < horizon)
+            slot
+            for slot in self._slots.values()
+            if (not slot.count or (not slot.quiet and self._load(slot, horizon) < horizon))
+            and slot.takes_work
         ]
         if len(ready) > 1:
             ready.sort(key=lambda slot: slot.count)
@@ -217,11 +219,12 @@ class Feeder:
 
     def unstick(self, now: float) -> list[PeekSlot | RecallSlot]:
         """Takes tasks back from slots that are silent, or that have much while another has nothing."""
+        stuck = [slot for slot in self._slots.values() if slot.count >= 2 and self._may_be_stuck(slot)]
+        if not stuck:
+            return []
         actions: list[PeekSlot | RecallSlot] = []
         idle = self._some_idle()
-        for slot in self._slots.values():
-            if not self._may_be_stuck(slot):
-                continue
+        for slot in stuck:
             if now - slot.heard >= self._patience(idle=idle):
                 actions += self.recall(slot)
             elif idle and self._load(slot, self.horizon) - (now - slot.heard) >= STEAL_WORTH:
@@ -238,7 +241,7 @@ class Feeder:
 
     def recall_deadline(self) -> float | None:
         """When `unstick` should be asked next."""
-        busy = [slot.heard for slot in self._slots.values() if self._may_be_stuck(slot)]
+        busy = [slot.heard for slot in self._slots.values() if slot.count >= 2 and self._may_be_stuck(slot)]
         return min(busy) + self._patience(idle=self._some_idle()) if busy else None
 
     def _some_idle(self) -> bool:

@@ -100,13 +100,15 @@ class HubMachine:
     @property
     def deadline(self) -> float:
         """When a Tick is due at the latest."""
-        times = (
-            self._now + self.config.stall / 2,
-            self._sweep_at,
-            self.ledger.deadline,
-            self.ventilator.recall_deadline(self._now),
-        )
-        return min(when for when in times if when is not None)
+        first = min(self._sweep_at, self._now + self.config.stall / 2)
+        timer = self.ledger.deadline
+        if timer is not None:
+            first = min(first, timer)
+        if len(self.lanes) > 1:
+            recall = self.ventilator.recall_deadline(self._now)
+            if recall is not None:
+                first = min(first, recall)
+        return first
 
     def _finish(self, now: float) -> list[object]:
         if now >= self._sweep_at:
@@ -114,24 +116,37 @@ class HubMachine:
         self.ledger.due(now, self._expire)
         self.pools.publish_cancels()
         actions: list[object] = []
-        for out in (self.pools.out, self.intake.out):
-            for action in out:
-                if isinstance(action, Record):
-                    self.views.remember(action, now)
-            actions += out
-            out.clear()
-        self._weigh_results()
-        actions += self.ventilator.dispatch(now)
+        if self.pools.out:
+            self._take_out(self.pools.out, actions, now)
+        if self.intake.out:
+            self._take_out(self.intake.out, actions, now)
+        news = self.collector.news
+        if news:
+            self._weigh_results(news)
+        if self.ledger.backlog.waits:
+            actions += self.ventilator.dispatch(now)
         if len(self.lanes) > 1:
             for lane, count in self.ventilator.recalls(now):
                 actions.append(Publish(lane.pool, m.Recall(self.config.epoch, lane.session, count)))
-        if self.collector.news:
-            for client in self.collector.news:
-                session = self.clients.get(client)
-                if session is not None:
-                    actions += session.deliveries(now)
-            self.collector.news.clear()
+        if news:
+            self._deliver(news, actions, now)
         return actions
+
+    def _deliver(self, news: set[int], actions: list[object], now: float) -> None:
+        """Sends clients what they may have of their outcomes."""
+        for client in news:
+            session = self.clients.get(client)
+            if session is not None:
+                actions += session.deliveries(now)
+        news.clear()
+
+    def _take_out(self, out: list[object], actions: list[object], now: float) -> None:
+        """Takes over what a part of the machine wants done."""
+        for action in out:
+            if isinstance(action, Record):
+                self.views.remember(action, now)
+        actions += out
+        out.clear()
 
     # --- pools --------------------------------------------------------------------------------------------
 
@@ -168,9 +183,7 @@ class HubMachine:
             lane.progress = now
         if not lane.is_new(results.number):
             return
-        if results.echo:
-            lane.latency(now - results.echo - results.held)
-        lane.lag = results.lag
+        lane.latency(now - results.echo - results.held if results.echo else None, results.lag)
         if results.done or results.failed:
             lane.recalls = 0
         for run in results.done:
@@ -232,13 +245,13 @@ class HubMachine:
             self.intake.out += actions
         self.intake.out.append(SendClient(client, answer))
 
-    def _weigh_results(self) -> None:
+    def _weigh_results(self, news: set[int]) -> None:
         """A client that does not take its results gets no more made: completions are always taken in.
 
         One that has vanished is not waited for: what is kept for it has a limit of its own.
         """
         full = self.ledger.backlog.full
-        for client in self.collector.news:
+        for client in news:
             session = self.clients.get(client)
             if session is not None and session.present and session.size > self.config.client_max_bytes:
                 full.add(client)

@@ -36,6 +36,9 @@ class IntervalSet:
         if not numbers:
             return
         first, last = numbers[0], numbers[-1]
+        if len(numbers) == 1:
+            self._add(first, first + 1)
+            return
         if last - first + 1 == len(numbers) and list(numbers) == list(range(first, last + 1)):
             self._add(first, last + 1)
             return
@@ -50,6 +53,9 @@ class IntervalSet:
 
     def _add(self, start: int, end: int) -> None:
         starts, ends = self._starts, self._ends
+        if ends and start == ends[-1]:  # finished in order
+            ends[-1] = end
+            return
         low = bisect_right(starts, start)
         if low and ends[low - 1] >= start:
             low -= 1

@@ -46,6 +46,7 @@ class Lane:
     Attributes:
         outstanding: tasks pushed and not reported back. sequence: last lane_seq pushed.
         results: last Results number of the unbroken run; early: numbers that came out of turn.
+        horizon: seconds of work that each slot may have outstanding: 20 ms, or twice the refill latency.
         heard: when the pool was last heard of. stale: what its inventory listed and nobody waits for.
         wished: the state that an operator wants it in and its beats do not state yet, or empty.
     """
@@ -74,6 +75,7 @@ class Lane:
         self.lost_at: float | None = None
         self.recall_after = 0.0
         self.recalls = 0
+        self.horizon = HORIZON
         self.round_trip = 0.0
         self.lag = 0.0
         self.busy_slots = 0
@@ -84,14 +86,12 @@ class Lane:
 
     # --- credit -------------------------------------------------------------------------------------------
 
-    @property
-    def horizon(self) -> float:
-        """Seconds of work that each slot may have outstanding: 20 ms, or twice the refill latency."""
-        return min(MAX_HORIZON, max(HORIZON, 2.0 * (self.round_trip + self.lag)))
-
     def load(self, specs: dict[int, SpecEntry]) -> float:
         """Seconds of slot time outstanding, no task counted for more than the horizon."""
-        return sum(count * self.cost(specs[number]) for number, count in self.counts.items())
+        total = 0.0
+        for number, count in self.counts.items():
+            total += count * self.cost(specs[number])
+        return total
 
     def cost(self, entry: SpecEntry) -> float:
         """Seconds of slot time that a task counts for: unknown and long ones fill the horizon.
@@ -205,8 +205,11 @@ class Lane:
             self.early.remove(self.results)
         return True
 
-    def latency(self, sample: float) -> None:
-        """Takes in a measured round trip: quick to rise, slow to fall."""
-        sample = max(0.0, sample)
-        weight = 0.5 if sample > self.round_trip else 0.05
-        self.round_trip += weight * (sample - self.round_trip)
+    def latency(self, sample: float | None, lag: float) -> None:
+        """Takes in a measured round trip, quick to rise and slow to fall, and the pool's own measured lag."""
+        if sample is not None:
+            sample = max(0.0, sample)
+            weight = 0.5 if sample > self.round_trip else 0.05
+            self.round_trip += weight * (sample - self.round_trip)
+        self.lag = lag
+        self.horizon = min(MAX_HORIZON, max(HORIZON, 2.0 * (self.round_trip + lag)))

@@ -77,19 +77,19 @@ class PoolMachine:
         """When a Tick is due at the latest."""
         if self._left:
             return self._now + 3600.0
-        times = [self.member.deadline]
+        first = self.member.deadline
         recall = self.feeder.recall_deadline()
         if recall is not None:
-            times.append(recall)
+            first = min(first, recall)
         if self._drain_until is not None:
-            times.append(self._drain_until)
+            first = min(first, self._drain_until)
         for slot in self.slots.values():
             if slot.state is SlotState.DOWN:
                 if self._drain_until is None:
-                    times.append(slot.start_at)
+                    first = min(first, slot.start_at)
             elif slot.kill_at is not None and not slot.reason:
-                times.append(slot.kill_at)
-        return min(times)
+                first = min(first, slot.kill_at)
+        return first
 
     def check(self) -> None:
         """Raises AssertionError when the machine's own books do not agree; for tests."""

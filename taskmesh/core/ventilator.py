@@ -104,7 +104,7 @@ class Ventilator:
                 return
             self._turn += 1
             lane = lanes[self._turn % len(lanes)]
-            if not lane.has_room(head.spec, lane.load(self._specs)):
+            if lane.outstanding >= lane.slots and not lane.has_room(head.spec, lane.load(self._specs)):
                 lanes.remove(lane)
                 continue
             share = MAX_MESSAGE
@@ -126,9 +126,10 @@ class Ventilator:
         payloads: list[object] = []
         client = attempt = returns = -1
         while (taken := len(records)) < window:
-            chunk = take(route, min(CHUNK_TAKEN, window - taken))
-            if not chunk:
-                break
+            wanted = min(CHUNK_TAKEN, window - taken)
+            chunk = take(route, wanted)
+            if len(chunk) < wanted:
+                window = 0  # that was all, or all of one priority
             for index, record in enumerate(chunk):
                 if record.spec is not entry:
                     entry, client = record.spec, -1

@@ -27,11 +27,11 @@ def test_reports_count_once_in_any_order(lane):
 def test_the_horizon_follows_the_refill_latency_up_fast_and_down_slowly(lane):
     assert lane.horizon == HORIZON
     for _ in range(8):
-        lane.latency(0.1)
+        lane.latency(0.1, 0.0)
     assert lane.horizon == pytest.approx(0.2, rel=0.02)
-    lane.latency(0.0)
+    lane.latency(0.0, 0.0)
     assert lane.horizon > 0.18
-    lane.latency(60.0)
+    lane.latency(60.0, 0.0)
     assert lane.horizon == MAX_HORIZON
 
 
