@@ -16,10 +16,13 @@ from taskmesh.config import Config
 from taskmesh.errors import ForkedMeshError, MeshClosed, TaskMeshError
 from taskmesh.net.opening import open_port
 from taskmesh.ports import SubmitPort
+from taskmesh.wire.blob import keep_spares
 from taskmesh.wire.code import FunctionCodec
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
+_SPARE_FILES = 32 << 20
+"""Bytes of memory files kept for the next large arguments: making one costs a quarter of its way."""
 
 
 class Feeding(Protocol):
@@ -80,6 +83,8 @@ class Session:
                     raise
                 self._port = port
                 _open_sessions.add(self)
+                if not self.wired:
+                    keep_spares(_SPARE_FILES)
             return self._port
 
     def close(self, *, cancel: bool = False) -> None:
@@ -155,6 +160,8 @@ class Session:
         finally:
             self.delivery.close(0.2 if cancel else None)
             _open_sessions.discard(self)
+            if not _open_sessions:
+                keep_spares(0)
 
 
 _open_sessions: set[Session] = set()
@@ -164,6 +171,7 @@ def _after_fork() -> None:
     for session in list(_open_sessions):
         session.forked()
     _open_sessions.clear()
+    keep_spares(0)  # our copies of the parent's descriptors
 
 
 def _at_exit() -> None:

@@ -1,0 +1,65 @@
+"""Memory files of large arguments serve the next ones, and are gone with the last mesh."""
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from taskmesh import Mesh
+
+SIZE = 1 << 20
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there are no memfds here")
+
+
+def memory_files() -> int:
+    """How many of this process's descriptors are memfds of ours."""
+    targets = []
+    for fd in os.listdir("/proc/self/fd"):
+        path = Path("/proc/self/fd", fd)
+        if path.exists():  # else it was the listing's own
+            targets.append(str(path.readlink()))
+    return sum(target.startswith("/memfd:taskmesh") for target in targets)
+
+
+def use_two_meshes() -> None:
+    data = os.urandom(SIZE)
+    with Mesh(workers=1) as mesh:
+        with Mesh(workers=1) as other:
+            assert other.submit(len, bytearray(data)).result(timeout=30) == SIZE
+        for number in range(20):
+            changed = bytearray(data)
+            changed[number] = 0
+            assert mesh.submit(bytes, changed).result(timeout=30) == bytes(changed)
+
+
+def test_files_are_used_again_and_closed_with_the_last_mesh(monkeypatch):
+    made = []
+    make = os.memfd_create
+
+    def counted(name: str, flags: int = 0) -> int:
+        made.append(name)
+        return make(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", counted)
+    before = memory_files()
+
+    use_two_meshes()
+
+    assert len(made) < 10  # two outboxes, and far fewer than an argument each
+    gc.collect()  # the last report of a pool, which nobody has acknowledged, goes with its mesh
+    assert memory_files() == before
+
+
+def test_a_forked_child_keeps_none():
+    with Mesh(workers=1) as mesh:
+        assert mesh.submit(len, bytearray(SIZE)).result(timeout=30) == SIZE
+        kept = memory_files()
+        assert kept
+        pid = os.fork()
+        if not pid:
+            os._exit(memory_files())  # noqa: TID251  a forked child
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert memory_files() == kept
+        assert mesh.submit(len, bytearray(SIZE)).result(timeout=30) == SIZE
