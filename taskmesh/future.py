@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
+from threading import get_ident
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from taskmesh import ids
@@ -56,12 +57,13 @@ class Keeper(Protocol):
 class Batch:
     """What tasks of one spec and group share, and those of them that wait for the next drain."""
 
-    __slots__ = ("dirty", "group", "key", "number", "queued", "spec", "table")
+    __slots__ = ("dirty", "group", "is_call", "key", "number", "queued", "spec", "table")
 
     def __init__(self, table: Keeper, number: int, spec: Spec, group: int = 0, key: str = "") -> None:
         self.table = table
         self.number = number
         self.spec = spec
+        self.is_call = spec.kind == CALL
         self.group = group
         self.key = key
         self.queued: list[TaskFuture[Any]] = []
@@ -319,16 +321,16 @@ class TaskFuture(Future[T]):
         A thread's turn at it is a list in `table.decoding`, put there in one atomic step; threads that come
         later add gates to it and wait.
         """
-        batch = self._batch
+        batch, seq = self._batch, self._seq
         turns = batch.table.decoding
-        turn: list[Any] = [threading.get_ident()]
-        while turns.setdefault(self._seq, turn) is not turn:
-            self._wait_for_turn(turns.get(self._seq, turn), timeout)
+        turn: list[Any] = [get_ident()]
+        while turns.setdefault(seq, turn) is not turn:
+            self._wait_for_turn(turns.get(seq, turn), timeout)
         form = self._form
         try:
             if form is RAW:
                 if self._origin.__class__ is Success:
-                    if batch.spec.kind == CALL:
+                    if batch.is_call:
                         self._content, form = loads(self._content, what="the result"), VALUE
                     else:
                         self._content, form = chunk_of(self._content, self._label, self._origin), VALUE
@@ -338,13 +340,14 @@ class TaskFuture(Future[T]):
             self._content, form = noted(error, self._label, self._origin), ERROR
         finally:  # interrupted, it is still RAW: the next one may try again
             self._form = form
-            del turns[self._seq]
-            for gate in turn[1:]:
-                gate(self)
+            del turns[seq]
+            if len(turn) > 1:
+                for gate in turn[1:]:
+                    gate(self)
         return form
 
     def _wait_for_turn(self, turn: list[Any], timeout: float | None) -> None:
-        if turn[0] == threading.get_ident():
+        if turn[0] == get_ident():
             if self._batch.table.decoding.get(self._seq) is turn:
                 raise TaskMeshError(f"the result of {self._label} asks for itself while it is being rebuilt")
             return
