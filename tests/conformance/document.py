@@ -32,6 +32,12 @@ types. Every test runs over the transports named, with our sockets at one end an
 said of a permission that is not made use of.
 """
 
+TASK_LEVEL = """\
+A peer is a pool here, its outgoing queue the credit window of its lane, its incoming queue the spool of what
+it reports. Where the framework promises more than a socket does, the test is of that: what a socket throws
+away with a peer is pushed again, and what a pool has sent counts even when the pool is gone.\
+"""
+
 
 @dataclass
 class Found:
@@ -120,6 +126,9 @@ def render(items: list[pytest.Function]) -> str:
     found = assign(items, "test_prefix")
     if missing := [clause.id for clause in CLAUSES if clause.id not in found]:
         sys.exit(f"no test is named after {', '.join(missing)}")
+    tasks = assign(items, "task_test_prefix")
+    if missing := [c.id for c in CLAUSES if c.family == "PIPE" and c.id not in tasks]:
+        sys.exit(f"no test of test_task_level.py is named after {', '.join(missing)}")
     named = {note for each in found.values() for note in re.findall(r"D\d+", each.verdict)}
     if unknown := named - set(DEVIATIONS):
         sys.exit(f"no note {', '.join(sorted(unknown))} in clauses.py")
@@ -128,8 +137,7 @@ def render(items: list[pytest.Function]) -> str:
     parts = [HEAD, f"Of {len(CLAUSES)} clauses {hold} hold, {deviate} deviate, {unused} are not used.", ""]
     for family, title in FAMILIES.items():
         parts += [f"## {title}", "", *table([c for c in CLAUSES if c.family == family], found)]
-    if tasks := assign(items, "task_test_prefix"):
-        parts += ["## The task ventilator, held to the same clauses", "", *table(CLAUSES, tasks)]
+    parts += ["## Ventilator and collector, held to 30/PIPELINE", "", TASK_LEVEL, "", *table(CLAUSES, tasks)]
     parts += ["## Notes", "", *(f"- **{name}** {text}" for name, text in DEVIATIONS.items()), ""]
     return "\n".join(parts)
 
