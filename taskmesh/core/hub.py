@@ -246,14 +246,11 @@ class HubMachine:
         self.intake.out.append(SendClient(client, answer))
 
     def _weigh_results(self, news: set[int]) -> None:
-        """A client that does not take its results gets no more made: completions are always taken in.
-
-        One that has vanished is not waited for: what is kept for it has a limit of its own.
-        """
+        """A client that does not take its results gets no more made: completions are always taken in."""
         full = self.ledger.backlog.full
         for client in news:
             session = self.clients.get(client)
-            if session is not None and session.present and session.size > self.config.client_max_bytes:
+            if session is not None and session.size > self.config.client_max_bytes:
                 full.add(client)
             else:
                 full.discard(client)
@@ -277,8 +274,7 @@ class HubMachine:
             if resend is not None and now >= resend:
                 self.intake.out += session.again(now)
         self.intake.forget_absent(now)
-        full = self.ledger.backlog.full
-        full -= {client for client in full if client not in self.clients or not self.clients[client].present}
+        self.ledger.backlog.full.intersection_update(self.clients)
         if now - self._started > 3 * config.lease:
             self._unclaimed.clear()
             self._unclaimed_size = 0

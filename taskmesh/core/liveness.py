@@ -18,6 +18,8 @@ WORKING = {"ready": LaneState.READY, "paused": LaneState.PAUSED, "draining": Lan
 SLOWEST = 1 << 20
 """Bytes a second that a link moves at least: a large message under way is not a lost one."""
 NAMES_KEPT = 1000
+PROOFS = 3
+"""So many signs of life, a beat and more apart, show that a pool lives whose name another one asks for."""
 VERBS = {"ready": "resume", "paused": "pause", "draining": "drain"}
 
 
@@ -41,6 +43,7 @@ class PoolSessions:
         self._collector = collector
         self._by_pool: dict[str, int] = {}
         self._hellos: dict[str, tuple[int, int]] = {}
+        self._rivals: dict[tuple[str, int], tuple[float, int]] = {}
         self._sessions = 0
         self._cancels: dict[int, dict[tuple[int, int], list[int]]] = {}
 
@@ -54,9 +57,13 @@ class PoolSessions:
             )
             if len(self.refused) < NAMES_KEPT:
                 self.refused[hello.pool] = reason
-            self.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
+            self._refuse(hello, reason)
             return
         current = self.lane_of(hello.pool)
+        if current is not None and current.instance != hello.instance and self._is_alive(current, now):
+            self._doubled(current, hello, now)
+            return
+        self._rivals = {key: seen for key, seen in self._rivals.items() if key[0] != hello.pool}
         instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
         if instance == hello.instance:
             if hello.number < number:
@@ -79,6 +86,32 @@ class PoolSessions:
         self.out.append(
             Record("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
         )
+
+    def _is_alive(self, lane: Lane, now: float) -> bool:
+        silence = self._config.silent_beats * self._config.beat
+        return lane.lost_at is None and now - lane.heard < silence
+
+    def _doubled(self, current: Lane, hello: m.Hello, now: float) -> None:
+        """Two processes use one name. The newcomer waits; it is refused when the other proves to be alive.
+
+        A pool that was killed and started again is let in as soon as the links of the one before are closed,
+        or that one is silent. What it had sent before may be heard late, in a burst: that proves nothing.
+        """
+        key = (hello.pool, hello.instance)
+        if len(self._rivals) >= NAMES_KEPT:
+            self._rivals.clear()
+        since, proofs = self._rivals.setdefault(key, (now, 0))
+        if current.heard < since + self._config.beat:
+            return
+        self._rivals[key] = (current.heard, proofs + 1)
+        if proofs + 1 == PROOFS:
+            other = (
+                f"process {current.hello.pid} on {current.hello.host}" if current.hello.pid else "a process"
+            )
+            self._refuse(hello, f"{other} is pool {hello.pool} already: start this one with another --name")
+
+    def _refuse(self, hello: m.Hello, reason: str) -> None:
+        self.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
 
     def lane_opened(self, session: int, endpoint: str) -> None:
         """The shell has bound the lane: the pool may dial it. Work follows its first beat."""

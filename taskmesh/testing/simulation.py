@@ -91,15 +91,17 @@ class World:
 
     def _hub_config(self) -> HubConfig:
         chance = self.setting.chance
-        tight = chance.random() < 0.2
+        tight, full = chance.random() < 0.2, chance.random() < 0.2
         return HubConfig(
             epoch=1,
             beat=BEAT,
             lease=LEASE,
             links_grace=0.5,
             client_grace=2.0,
-            result_ttl=600.0,
-            client_max_bytes=2000 if chance.random() < 0.2 else 1 << 30,
+            result_ttl=12.0
+            if full
+            else 600.0,  # a client that is gone for good takes no results: its tasks wait
+            client_max_bytes=2000 if full else 1 << 30,
             client_max_tasks=40 if tight else 100_000,
             max_tasks=70 if tight else 100_000,
             spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,

@@ -85,9 +85,43 @@ class TestNewSession:
     def test_but_not_when_the_pool_was_started_anew(self, rig):
         rig.join(slots=2)
         rig.submit(1, 1, spec("once", acks="early"))
+        rig.tell(LinksLost("p"))
         rig.join(slots=2, number=1, instance=2)
 
         assert rig.outcomes() == {1: "lost"}
+
+    def test_another_process_of_the_name_waits_until_the_first_is_gone(self, rig):
+        first = rig.join(slots=2)
+        rig.hello(slots=2, instance=2)
+        assert rig.session() == first
+        rig.tell(LinksLost("p"))
+        second = rig.join(slots=2, instance=2)
+
+        assert second != first
+        assert not [message for _, message in rig.published if isinstance(message, m.Refused)]
+
+    def test_or_until_the_first_is_silent(self, rig):
+        first = rig.join(slots=2)
+        rig.after(2.6)
+        second = rig.join(slots=2, instance=2)
+
+        assert second != first
+
+    def test_it_is_refused_when_the_first_proves_to_be_alive(self, rig):
+        first = rig.join(slots=2)
+        for _ in range(3):
+            assert not [message for _, message in rig.published if isinstance(message, m.Refused)]
+            for _ in range(5):  # beats that had been under way for long come in a burst
+                rig.beat(first)
+                rig.hello(slots=2, instance=2)
+            rig.after(1.0)
+        rig.beat(first)
+        rig.hello(slots=2, instance=2)
+
+        [refused] = [message for _, message in rig.published if isinstance(message, m.Refused)]
+        assert refused.instance == 2
+        assert "--name" in refused.reason
+        assert rig.session() == first
 
     def test_what_nobody_waits_for_is_named_in_the_welcome(self, rig):
         rig.join(slots=1)

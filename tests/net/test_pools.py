@@ -90,3 +90,11 @@ def test_pools_with_work_for_both_share_it(mesh, programs, pools, tmp_path):
 
     assert [future.result(20) for future in held] == ["0", "1"]
     assert workers(held) == {"one", "two"}
+
+
+def test_a_second_pool_of_a_name_is_refused_and_the_first_works_on(mesh, shared_programs, pools):
+    double = shared_programs.start("worker", "--address", pools, "--name", "slow", "--queues", "slow")
+
+    assert double.wait(20) == 1
+    assert "is pool slow already: start this one with another --name" in double.errors
+    assert mesh.with_options(queue="slow").submit(workload.add, 1, 2).result(20) == 3
