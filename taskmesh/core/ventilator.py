@@ -70,7 +70,7 @@ class Ventilator:
         self._ledger = ledger
         self._specs = specs
         self._epoch = epoch
-        self._turn = 0
+        self._last = 0
         self._first_route = 0
 
     def dispatch(self, now: float) -> list[Push]:
@@ -98,15 +98,19 @@ class Ventilator:
         ]
         if not lanes:
             return
+        # Whose turn it is follows from who was last: by a count, a full lane's turns went to the same lane
+        turn = next((turn for turn, lane in enumerate(lanes) if lane.session > self._last), 0)
         while lanes:
             head = backlog.head(route)
             if head is None:
                 return
-            self._turn += 1
-            lane = lanes[self._turn % len(lanes)]
+            turn %= len(lanes)
+            lane = lanes[turn]
             if lane.outstanding >= lane.slots and not lane.has_room(head.spec, lane.load(self._specs)):
-                lanes.remove(lane)
+                del lanes[turn]
                 continue
+            self._last = lane.session
+            turn += 1
             share = MAX_MESSAGE
             if len(lanes) > 1:
                 waiting = backlog.waiting(route, 2 * len(lanes) * MAX_MESSAGE)

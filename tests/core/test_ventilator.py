@@ -59,6 +59,14 @@ def test_pools_are_served_in_turn(rig):
     assert [len(rig.held[session]) for session in sessions] == [2, 2, 2]
 
 
+def test_a_full_pool_gives_no_other_a_second_turn(rig):
+    sessions = [rig.join(pool, slots=slots) for pool, slots in (("p", 50), ("q", 1), ("r", 50))]
+    for _ in range(23):
+        rig.submit(1, 1)
+
+    assert [len(rig.held[session]) for session in sessions] == [11, 1, 11]
+
+
 def test_a_task_goes_where_its_queue_and_tags_are(rig):
     plain = rig.join("plain")
     special = rig.join("special", queues=["gpu-work"], tags=["gpu", "big"])
