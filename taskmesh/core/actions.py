@@ -101,6 +101,13 @@ class PeekSlot(msgspec.Struct):
     slot: int
 
 
+class AnswerSlot(msgspec.Struct):
+    """Tell a slot whether the task that it runs has a place for tasks of its own."""
+
+    slot: int
+    granted: bool
+
+
 class KillSlot(msgspec.Struct):
     """SIGKILL a slot's process group; SlotExited follows."""
 

@@ -72,7 +72,7 @@ class Membership:
         """Whether to say Hello (again)."""
         return not self.session and now >= self._hello_at
 
-    def hello(self, inventory: list[m.Held], now: float) -> None:
+    def hello(self, inventory: list[m.Held], slots: int, now: float) -> None:
         """Asks for a session; `inventory` is everything that slots and backlog hold."""
         config = self._config
         self._hello_at = now + self._hello_wait
@@ -81,7 +81,7 @@ class Membership:
             config.pool,
             config.instance,
             self._hello_number,
-            config.slots,
+            slots,
             list(config.queues),
             list(config.tags),
             self.epoch,
@@ -152,7 +152,7 @@ class Membership:
             return False
         return True
 
-    def beat(self, running: list[m.Progress], state: str, busy: int, now: float) -> None:
+    def beat(self, running: list[m.Progress], state: str, busy: int, slots: int, now: float) -> None:
         """Tells the hub that the pool lives, and again what it has not acknowledged for long."""
         self._beat_at = now + self._beat
         spool = self.spool
@@ -166,6 +166,7 @@ class Membership:
             running,
             state,
             busy,
+            slots,
         )
         self.out.append(SendBeat(beat))
         for results in spool.overdue(now, self._beat):

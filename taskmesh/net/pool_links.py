@@ -58,6 +58,10 @@ class PoolSockets:
         """The gateway of the hub that is dialled now."""
         return self._hub.gateway
 
+    def addresses(self) -> list[str]:
+        """The gateways of all hubs, first the one that is dialled now."""
+        return [self.address, *(hub.gateway for hub in self._hubs if hub is not self._hub)]
+
     def _dial_hub(self) -> None:
         hub = self._hub = self._hubs[self._turn % len(self._hubs)]
         self._collector = Push(self._context, wires.TO_COLLECTOR)

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import zmq
 
@@ -79,7 +80,8 @@ def run_hub(
             if slots:
                 pool = PoolShell(PoolMachine(settings, now), links)
                 pool.events = links.pool
-                host = host_slots(loop, pool, settings.pool, modules)
+                here = [sockets.endpoints.gateway]
+                host = host_slots(loop, pool, settings.pool, lambda: here, modules=modules)
                 loop.parts.append(pool)
                 loop.settle()
             ready(sockets.endpoints)
@@ -184,7 +186,8 @@ def run_pool(
         sockets = PoolSockets(context, loop, endpoints, settings.pool, links.pool, config.pool.max_payload)
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
-        host = host_slots(loop, pool, settings.pool, modules, lambda text: news("slot.failed", text))
+        complain = partial(news, "slot.failed")
+        host = host_slots(loop, pool, settings.pool, sockets.addresses, modules=modules, complain=complain)
         loop.parts = [pool]
         watcher = SessionWatcher(machine, sockets, ready, news)
         asked = 0

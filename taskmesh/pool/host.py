@@ -14,17 +14,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from taskmesh.core.events import SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
+from taskmesh.core.events import SlotAsked, SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.errors import LocalProtocolError
 from taskmesh.pool.console import Console
 from taskmesh.pool.link import Births
 from taskmesh.pool.nursery import Nursery
+from taskmesh.pool.orders import Answer
 from taskmesh.pool.platforms import here
 from taskmesh.pool.seat import Seat
 from taskmesh.pool.watch import Watch
 from taskmesh.wire.slot_messages import SlotTasks
 
-SlotEvent = SlotReady | SlotFinished | SlotReported | SlotRecalled | SlotExited
+SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled | SlotExited
 
 _KILLED: Final = -9
 _REFUSED: Final = 1
@@ -130,6 +131,13 @@ class SlotHost:
         if seat is not None:
             self._post(SlotRecalled(slot, seat.take_back(generation)))
             self._pump(seat)
+
+    def answer(self, slot: int, answer: Answer) -> None:
+        """Answers a slot's SlotAsked."""
+        seat = self._seats.get(slot)
+        if seat is not None:
+            seat.answer(answer)
+            self._watch_writes(seat)
 
     def peek(self, slot: int) -> None:
         """Reads a busy slot's outbox; SlotFinished follows when something new is in it."""

@@ -260,7 +260,11 @@ class Results(msgspec.Struct, tag=41):
 
 
 class Beat(msgspec.Struct, tag=42):
-    """A pool lives: lane messages received and results acknowledged so far, and what runs right now."""
+    """A pool lives: lane messages received and results acknowledged so far, and what runs right now.
+
+    Attributes:
+        slots: as in Hello; more while tasks wait for tasks of their own.
+    """
 
     epoch: int
     session: int
@@ -271,6 +275,7 @@ class Beat(msgspec.Struct, tag=42):
     running: list[Progress]
     state: str = "ready"
     busy_slots: int = 0
+    slots: int = 0
 
 
 class Bye(msgspec.Struct, tag=43):
