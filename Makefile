@@ -3,6 +3,7 @@
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 SEEDS ?= 20000
+FUZZ  ?= 100
 PEERS ?= .venv-peers
 NET   := net sockets conformance faults examples benchmarks workers
 
@@ -14,7 +15,7 @@ PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-net lint types check simulate soak bench bench-peers pin clean
+.PHONY: help demo test test-core test-net lint types check simulate fuzz soak bench bench-peers pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -43,6 +44,9 @@ check: lint types test  ## What .ci/run runs
 
 simulate: $(DEV)  ## Simulated faults, SEEDS=20000 of them
 	$(BIN)/python -m taskmesh.testing --seeds $(SEEDS)
+
+fuzz: $(DEV)     ## Forged and mutated messages, FUZZ=100 times as many as `make test` tries
+	FUZZ_WIRE=$$((200000 * $(FUZZ))) FUZZ_MACHINES=$$((250 * $(FUZZ))) $(PYTEST) --timeout 0 tests/fuzz
 
 soak: $(DEV)     ## The fault tests on real processes, thirty times each
 	$(PYTEST) -m "fault or soak" --repeat 30
