@@ -100,6 +100,19 @@ class PoolConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramConfig:
+    """What the programs hub and worker have beside their work.
+
+    Attributes:
+        http: HOST:PORT of the side port for probes and metrics; empty for none.
+        http_token_file: a file with the token that its users need; required beyond loopback.
+    """
+
+    http: str = _setting("", "HOST:PORT like '127.0.0.1:5580'")
+    http_token_file: str = _setting("", "the path of a file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings, one frozen section for each part that reads them."""
 
@@ -107,6 +120,7 @@ class Config:
     client: ClientConfig = field(default_factory=ClientConfig)
     hub: HubConfig = field(default_factory=HubConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
+    program: ProgramConfig = field(default_factory=ProgramConfig)
 
 
 _SECTIONS: dict[str, type] = {
@@ -114,6 +128,7 @@ _SECTIONS: dict[str, type] = {
     "client": ClientConfig,
     "hub": HubConfig,
     "pool": PoolConfig,
+    "program": ProgramConfig,
 }
 _KEYS = {name: {f.name: f for f in fields(section)} for name, section in _SECTIONS.items()}
 _OWNERS: dict[str, list[str]] = {}

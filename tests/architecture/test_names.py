@@ -28,6 +28,7 @@ LATE_IMPORTS = {
     "taskmesh/cli/": "`taskmesh --help` must not load the mesh",
     "taskmesh/wire/values.py": "cloudpickle is slow to load and most processes never need it",
     "taskmesh/net/opening.py": "zmq is loaded only where a mesh needs sockets, the hub while its slots start",
+    "taskmesh/net/side_opening.py": "http.server is slow to load and most programs have no side port",
     "taskmesh/pool/portable.py": "tempfile is slow to load and only the portable ways use it",
     "taskmesh/wire/blob.py": "tempfile is slow to load and only a system without memfd uses it",
     "taskmesh/pool/coroutines.py": "asyncio is slow to load and most slots never run a coroutine",
