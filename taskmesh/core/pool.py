@@ -340,7 +340,7 @@ class PoolMachine:
         elif verb == "resume" and self.state == "paused":
             self.state = "ready"
         elif verb == "drain":
-            self._drain(now, self.member.lease * 3)
+            self._drain(now, self.config.grace)
         self.member.hurry(now)
 
     # --- leaving ------------------------------------------------------------------------------------------
@@ -352,8 +352,9 @@ class PoolMachine:
             self.member.hurry(now)
 
     def _check_drained(self, now: float, until: float) -> None:
+        """Leaves when nothing runs and the hub has every result; a dead hub is not waited for."""
         busy = any(slot.count or slot.recalling for slot in self.slots.values())
-        overdue = now >= until
+        overdue = now >= until or self.member.is_given_up(now)
         if busy and overdue:
             for slot in self.slots.values():
                 if slot.count and not slot.reason and slot.state is SlotState.UP:

@@ -12,6 +12,7 @@ class PoolConfig:
     Attributes:
         pool: the pool's id, unique in the mesh. instance: new for every start of its process.
         hello: between repeated Hellos. patience_beats: unanswered beats after which the hub counts as gone.
+        grace: how long running tasks have when the pool drains.
     """
 
     pool: str
@@ -28,3 +29,4 @@ class PoolConfig:
     patience_beats: float = 3.0
     restart: float = 0.1
     max_restart: float = 5.0
+    grace: float = 30.0

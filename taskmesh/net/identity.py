@@ -62,4 +62,5 @@ def pool_config(config: Config, *, slots: int, name: str = "") -> PoolConfig:
         beat=config.hub.beat,
         lease=config.hub.lease,
         hello=min(1.0, config.hub.beat),
+        grace=config.pool.grace,
     )
