@@ -122,6 +122,8 @@ class Reception:
         question = Question(what)
         self.events.append(question)
         self._wake_up.ring()
+        if self._closed:  # meanwhile
+            raise NoAnswer("this program is ending")
         if not question.answered.wait(PATIENCE):
             raise NoAnswer(f"the loop has not come by for {self.silence:.1f} s")
         if question.error is not None:

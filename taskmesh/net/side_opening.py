@@ -29,9 +29,11 @@ def side_port(config: Config, loop: Loop, tell: Callable[[str], None]) -> Iterat
 
     reception = Reception(loop)
     try:
-        with SidePort(settings, reception) as port:
-            reception.address = port.address
-            tell(port.address)
-            yield reception
-    finally:
+        port = SidePort(settings, reception)
+    except BaseException:
         reception.close()
+        raise
+    with port, contextlib.closing(reception):  # in the end those who still ask are told, then the port closes
+        reception.address = port.address
+        tell(port.address)
+        yield reception

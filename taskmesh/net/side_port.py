@@ -24,6 +24,8 @@ REQUEST = 5.0
 CONNECTIONS = 32
 """Connections at a time; a further one costs the oldest its place, so slow peers keep nobody out."""
 LONGEST_BODY = 1 << 16
+LAST_ANSWERS = 1.0
+"""Seconds that answers under way have when the program ends."""
 POLL = 0.25
 """Seconds between looks at connections that take too long, and at the wish to end."""
 
@@ -101,8 +103,9 @@ class Requests(BaseHTTPRequestHandler):
 
     def _serve(self, table: dict[str, Callable[[], Reply]]) -> None:
         path = self.path.partition("?")[0]
-        status, kind, body = self._reply(path, table.get(path))
-        with contextlib.suppress(OSError):  # whoever asked has gone
+        # An OSError: whoever asked has gone.
+        with self.server.answering, contextlib.suppress(OSError):
+            status, kind, body = self._reply(path, table.get(path))
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -160,6 +163,28 @@ def _host_of(header: str) -> str:
     return (header.rpartition(":")[0] if has_port else header).strip("[]")
 
 
+class Answering:
+    """Counts requests that are being answered, so that the end of the program waits for a drain's answer."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    def wait_for_none(self, timeout: float) -> None:
+        """Waits until none is left, at most so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._count, timeout)
+
+
 class _Server(ThreadingHTTPServer):
     """Connections are bounded in number and time: a slow peer holds up no probe."""
 
@@ -171,6 +196,7 @@ class _Server(ThreadingHTTPServer):
         self.settings = settings
         self.reception = reception
         self.address_family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        self.answering = Answering()
         self._open: dict[Any, float] = {}
         super().__init__((settings.host, settings.port), Requests)
 
@@ -252,5 +278,6 @@ class SidePort:
     ) -> None:
         self._server.shutdown()
         self._thread.join()
+        self._server.answering.wait_for_none(LAST_ANSWERS)
         self._server.cut_all()
         self._server.server_close()

@@ -65,11 +65,10 @@ def test_unstarted_work_goes_back_running_work_ends_and_exit_is_0(programs, tmp_
 def test_a_drain_at_the_port_is_not_ready_in_the_very_next_answer(programs: Programs):
     address = programs.hub(TCP)[1]
     side = side_of(programs.worker(address, *HTTP, "--name", "held-up"))
+    journal, gate = programs.folder / "journal", programs.folder / "gate"
     with Mesh(address) as mesh:
-        held = mesh.submit(
-            workload.hold, str(programs.folder / "journal"), "x", str(programs.folder / "gate")
-        )
-        wait_until(lambda: words(programs.folder / "journal") == ["x"])
+        held = mesh.submit(workload.hold, str(journal), "x", str(gate))
+        wait_until(lambda: words(journal) == ["x"])
 
         assert ask(f"{side}/readyz")[0] == 200
         assert ask(f"{side}/drain", "POST")[0] == 202
