@@ -66,6 +66,8 @@ class HubConfig:
         max_tasks, max_bytes: what the ledger takes in, of all clients together.
         crash_limit: crashes after which a task is given up.
         result_ttl: seconds that outcomes are kept for a client that is away.
+        versions: what becomes of pools and clients with another minor version of Python, another pickle
+            protocol or another cloudpickle than the hub's: "warn" or "refuse".
     """
 
     lease: float = _setting(10.0, "seconds, more than 0", least=1e-3)
@@ -74,6 +76,7 @@ class HubConfig:
     max_bytes: int = _setting(4 << 30, "bytes, as a number or like '4GiB'", least=1)
     crash_limit: int = _setting(3, "a whole number, at least 1", least=1)
     result_ttl: float = _setting(3600.0, "seconds", least=0)
+    versions: str = _setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,19 @@ class PoolConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramConfig:
+    """What the programs hub and worker have beside their work.
+
+    Attributes:
+        http: HOST:PORT of the side port for probes and metrics; empty for none.
+        http_token_file: a file with the token that its users need; required beyond loopback.
+    """
+
+    http: str = _setting("", "HOST:PORT like '127.0.0.1:5580'")
+    http_token_file: str = _setting("", "the path of a file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """All settings, one frozen section for each part that reads them."""
 
@@ -107,6 +123,7 @@ class Config:
     client: ClientConfig = field(default_factory=ClientConfig)
     hub: HubConfig = field(default_factory=HubConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
+    program: ProgramConfig = field(default_factory=ProgramConfig)
 
 
 _SECTIONS: dict[str, type] = {
@@ -114,6 +131,7 @@ _SECTIONS: dict[str, type] = {
     "client": ClientConfig,
     "hub": HubConfig,
     "pool": PoolConfig,
+    "program": ProgramConfig,
 }
 _KEYS = {name: {f.name: f for f in fields(section)} for name, section in _SECTIONS.items()}
 _OWNERS: dict[str, list[str]] = {}

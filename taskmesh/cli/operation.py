@@ -1,4 +1,4 @@
-"""`taskmesh ping`, `pause`, `resume`, `drain` and `cancel`: what operators tell a hub to do."""
+"""`taskmesh ping`, `pause`, `resume` and `cancel`: what operators tell a hub to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskmesh.cli.output import Output
 
 Pool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, or `all`.")]
 AnyPool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name; all of them if not given.")]
-DONE = {"pause": "paused", "resume": "resumed", "drain": "draining"}
+DONE = {"pause": "paused", "resume": "resumed"}
 
 
 def ping(
@@ -60,18 +60,6 @@ def resume(
     obeyed("resume", pool, Reach(file, address, timeout), json=json)
 
 
-def drain(
-    pool: Pool,
-    *,
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    file: ConfigFile = None,
-    json: AsJson = False,
-) -> None:
-    """Let a pool finish what it runs, give the rest to others, and end."""
-    obeyed("drain", pool, Reach(file, address, timeout), json=json)
-
-
 def cancel(
     task: Annotated[str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")],
     *,
@@ -109,5 +97,5 @@ def command(reach: Reach, verb: str, target: str) -> object:
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for added in (ping, pause, resume, drain, cancel):
+    for added in (ping, pause, resume, cancel):
         app.command(epilog=EPILOG)(added)

@@ -34,6 +34,20 @@ Bind = Annotated[
         f"free ones) or ipc://PATH. Default: TASKMESH_ADDRESS, the configuration's, {DEFAULT_ADDRESS}.",
     ),
 ]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Side port for probes and metrics; default: none.",
+    ),
+]
+HttpTokenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--http-token-file", metavar="FILE", help="The token of the side port; required beyond loopback."
+    ),
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Settings, in place of taskmesh.toml or pyproject.toml."),

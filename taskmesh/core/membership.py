@@ -56,6 +56,10 @@ class Membership:
         """Whether the hub has left several beats unanswered."""
         return now - self._replied > self._config.patience_beats * self._beat
 
+    def is_given_up(self, now: float) -> bool:
+        """Whether the hub was silent for a lease: if it lives, it has given this pool's work to others."""
+        return now - self._replied > self.lease
+
     # --- coming -------------------------------------------------------------------------------------------
 
     def ask(self, now: float) -> None:
@@ -90,6 +94,7 @@ class Membership:
             python=config.python,
             host=config.host,
             pid=config.pid,
+            cloudpickle=config.cloudpickle,
         )
         self.out.append(SendHub(hello))
 

@@ -79,9 +79,8 @@ class PoolMachine:
         if self._left:
             return self._now + 3600.0
         first = min(self.member.deadline, self.places.deadline, self.feeder.recall_deadline())
-        draining = self._drain_until is not None
         for slot in self.slots.values():
-            if not draining or not slot.wants_start:
+            if self._drain_until is None or not slot.wants_start:
                 first = min(first, slot.deadline)
         return first if self._drain_until is None else min(first, self._drain_until)
 
@@ -353,7 +352,7 @@ class PoolMachine:
         elif verb == "resume" and self.state == "paused":
             self.state = "ready"
         elif verb == "drain":
-            self._drain(now, self.member.lease * 3)
+            self._drain(now, self.config.grace)
         self.member.hurry(now)
 
     # --- leaving ------------------------------------------------------------------------------------------
@@ -365,8 +364,9 @@ class PoolMachine:
             self.member.hurry(now)
 
     def _check_drained(self, now: float, until: float) -> None:
+        """Leaves when nothing runs and the hub has every result; a dead hub is not waited for."""
         busy = any(slot.count or slot.recalling for slot in self.slots.values())
-        overdue = now >= until
+        overdue = now >= until or self.member.is_given_up(now)
         if busy and overdue:
             for slot in self.slots.values():
                 if slot.count and not slot.reason and slot.state is SlotState.UP:

@@ -7,7 +7,6 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import zmq
@@ -25,7 +24,10 @@ from taskmesh.net.identity import hub_config, new_epoch, pool_config
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_links import PoolSockets
 from taskmesh.net.pool_shell import PoolShell
+from taskmesh.net.side_answers import both, pool_answers
+from taskmesh.net.side_opening import side_port
 from taskmesh.net.stop import Stop
+from taskmesh.observe.hub import hub_answers
 from taskmesh.sockets import Context, EndpointError
 
 Record = Callable[[str, dict[str, object]], None]
@@ -68,14 +70,19 @@ def run_hub(
     raise_file_limit()
     now = time.monotonic()
     loop = new_loop()
-    with Context() as context, Stop(loop, parent).listening() as stop:
+    with (
+        Context() as context,
+        Stop(loop, parent).listening() as stop,
+        side_port(config, loop, lambda at: record("http", {"address": at})) as reception,
+    ):
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
         sockets = listen(context, loop, links, record, bind, settings.pool if slots else "")
-        hub = HubShell(HubMachine(hub_config(config, epoch=new_epoch()), now), sockets)
+        hub = HubShell(HubMachine(hub_config(config, epoch=new_epoch(), wired=True), now), sockets)
         hub.events = links.hub
         loop.parts = [hub, sockets]
         host = None
+        answers = hub_answers(hub.machine)
         try:
             if slots:
                 pool = PoolShell(PoolMachine(settings, now), links)
@@ -84,6 +91,9 @@ def run_hub(
                 host = host_slots(loop, pool, settings.pool, lambda: here, modules=modules)
                 loop.parts.append(pool)
                 loop.settle()
+                answers["metrics"] = both(hub.machine, pool.machine)
+            if reception is not None:
+                reception.serve(answers)
             ready(sockets.endpoints)
             while not stop.asked and not stop.parent_gone:
                 loop.turn()
@@ -179,8 +189,12 @@ def run_pool(
     check_name(name)
     raise_file_limit()
     loop = new_loop()
-    settings = replace(pool_config(config, slots=slots, name=name), hello=min(0.2, config.hub.beat))
-    with Context() as context, Stop(loop).listening() as stop:
+    settings = pool_config(config, slots=slots, name=name, wired=True)
+    with (
+        Context() as context,
+        Stop(loop).listening() as stop,
+        side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
+    ):
         machine = PoolMachine(settings, time.monotonic())
         links = InProcessLinks()
         sockets = PoolSockets(context, loop, endpoints, settings.pool, links.pool, config.pool.max_payload)
@@ -189,14 +203,14 @@ def run_pool(
         complain = partial(news, "slot.failed")
         host = host_slots(loop, pool, settings.pool, sockets.addresses, modules=modules, complain=complain)
         loop.parts = [pool]
+        if reception is not None:
+            reception.serve(pool_answers(pool, config.pool.grace))
         watcher = SessionWatcher(machine, sockets, ready, news)
-        asked = 0
         try:
             while pool.left is None and stop.asked < 2:
                 loop.turn()
                 watcher.look(time.monotonic())
-                if stop.asked and not asked:
-                    asked = 1
+                if stop.asked and machine.state != "draining":
                     pool.events.append(DrainRequested(config.pool.grace))
         finally:
             host.close(timeout=0.0 if pool.left is None else FAREWELL)

@@ -30,6 +30,7 @@ LATE_IMPORTS = {
     "taskmesh/net/opening.py": "zmq is loaded only where a mesh needs sockets, the hub while its slots start",
     "taskmesh/net/inner.py": "an embedded hub needs zmq only when a task submits tasks",
     "taskmesh/function.py": "a slot loads the mesh only when a task submits tasks",
+    "taskmesh/net/side_opening.py": "http.server is slow to load and most programs have no side port",
     "taskmesh/pool/portable.py": "tempfile is slow to load and only the portable ways use it",
     "taskmesh/wire/blob.py": "tempfile is slow to load and only a system without memfd uses it",
     "taskmesh/pool/coroutines.py": "asyncio is slow to load and most slots never run a coroutine",
