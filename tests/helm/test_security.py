@@ -1,4 +1,4 @@
-"""Secure as it comes: no root, no capabilities, nothing writable, no token, no other role's key, no way in."""
+"""Secure as it comes: no root, no capabilities, nothing writable, no token, no foreign key, no way in."""
 
 import pytest
 
