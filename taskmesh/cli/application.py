@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taskmesh.cli import operation, programs, submission, views
+from taskmesh.cli import keys, operation, programs, submission, views
 from taskmesh.cli.exits import EPILOG
 
 app = typer.Typer(
@@ -41,3 +41,4 @@ programs.add_to(app)
 submission.add_to(app)
 views.add_to(app)
 operation.add_to(app)
+keys.add_to(app)

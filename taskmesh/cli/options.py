@@ -38,6 +38,14 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Settings, in place of taskmesh.toml or pyproject.toml."),
 ]
+Keys = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys",
+        metavar="DIR",
+        help="The directory of one's keys. Default: TASKMESH_KEYS, the configuration's, or none.",
+    ),
+]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.01, help="How long to wait for the hub.")
 ]
