@@ -87,24 +87,37 @@ class KeyFolder:
         check_unchangeable(file)
         return keys_in(file)
 
-    def admissions(self) -> dict[bytes, Admission]:
+    def admissions(self, problems: list[str] | None = None) -> dict[bytes, Admission]:
         """Whom the hub lets in, by the 32 bytes of the public key.
+
+        Args:
+            problems: gathers what is wrong with files, whose holders are left out then, in place of an error.
 
         Raises:
             KeysUnusable: a file is no key, or others may change it; one key is authorized twice.
         """
         found: dict[bytes, Admission] = {}
         for role in PEERS:
-            for file in self._authorized(role):
-                admission = Admission(role, file.name.removesuffix(".public"))
-                for key in keys_in(file):
-                    other = found.setdefault(raw_key(key), admission)
-                    if other != admission:
-                        raise KeysUnusable(
-                            f"one key is authorized as {other.user} and as {admission.user}: revoke one, "
-                            f"with `taskmesh keys revoke ROLE NAME --keys {self.path}`"
-                        )
+            try:
+                files = self._authorized(role)
+            except KeysUnusable as error:
+                _tell(problems, error)
+                continue
+            for file in files:
+                try:
+                    self._admit(Admission(role, file.name.removesuffix(".public")), keys_in(file), found)
+                except KeysUnusable as error:
+                    _tell(problems, error)
         return found
+
+    def _admit(self, admission: Admission, keys: Iterable[bytes], found: dict[bytes, Admission]) -> None:
+        for key in keys:
+            other = found.setdefault(raw_key(key), admission)
+            if other != admission:
+                raise KeysUnusable(
+                    f"one key is authorized as {other.user} and as {admission.user}: revoke one, "
+                    f"with `taskmesh keys revoke ROLE NAME --keys {self.path}`"
+                )
 
     def signature(self) -> tuple[object, ...]:
         """What changes whenever somebody is authorized or revoked; cheap enough for every second."""
@@ -217,6 +230,12 @@ class KeyFolder:
         if not NAME.fullmatch(name):
             raise KeysUnusable(f"{name!r} cannot be a name: take up to 64 letters, digits, dots and dashes")
         return self.path / AUTHORIZED / role / f"{name}.public"
+
+
+def _tell(problems: list[str] | None, error: KeysUnusable) -> None:
+    if problems is None:
+        raise error
+    problems.append(str(error))
 
 
 # --- files ------------------------------------------------------------------------------------------------

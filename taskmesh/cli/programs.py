@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taskmesh.cli.exits import EPILOG, exits
-from taskmesh.cli.options import DEFAULT_ADDRESS, AsJson, Bind, ConfigFile, settings
+from taskmesh.cli.options import DEFAULT_ADDRESS, AsJson, Bind, ConfigFile, Keys, Lanes, settings
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError
 
@@ -36,6 +36,8 @@ def up(
     queues: Queues = None,
     tags: Tags = None,
     name: Annotated[str, typer.Option(help="The pool's name.")] = "",
+    directory: Keys = None,
+    lanes: Lanes = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
@@ -44,19 +46,25 @@ def up(
     with exits(out):
         from taskmesh.net.modules import check_modules, use_current_directory
 
-        config = settings(
-            file, {"pool__concurrency": concurrency, "pool__queues": queues, "pool__tags": tags}
-        )
+        given = {"pool__concurrency": concurrency, "pool__queues": queues, "pool__tags": tags}
+        config = settings(file, {**given, "mesh__keys": directory, "hub__lanes": lanes})
         use_current_directory()
         check_modules(modules or ())
         _serve(out, config, bind, slots=config.pool.slots, name=name, modules=tuple(modules or ()))
 
 
-def hub(bind: Bind = None, file: ConfigFile = None, json: AsJson = False) -> None:
+def hub(
+    bind: Bind = None,
+    *,
+    directory: Keys = None,
+    lanes: Lanes = None,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
     """Run a hub: it takes tasks from clients, gives them to pools, and keeps account of all of them."""
     out = Output(as_json=json)
     with exits(out):
-        _serve(out, settings(file, {}), bind)
+        _serve(out, settings(file, {"mesh__keys": directory, "hub__lanes": lanes}), bind)
 
 
 def _serve(

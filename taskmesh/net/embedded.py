@@ -58,7 +58,7 @@ class InProcessLinks:
         if client == self.client_id:
             self.client.append(FromHubToClient(message))
 
-    def open_lane(self, session: int, pool: str) -> str:
+    def open_lane(self, session: int, pool: str, key: bytes) -> str:
         """Nothing to bind."""
         return "embedded"
 

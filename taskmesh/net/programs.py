@@ -16,11 +16,15 @@ from taskmesh.core.events import DrainRequested
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.pool import PoolMachine
 from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.keys import WORKER, KeyFolder
+from taskmesh.net.credentials import credentials_of
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_local, tcp_parts
+from taskmesh.net.gatekeeper import Gatekeeper
 from taskmesh.net.hub_links import HubSockets
 from taskmesh.net.hub_shell import HubShell
 from taskmesh.net.identity import hub_config, new_epoch, pool_config
+from taskmesh.net.listening import PortRange
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_links import PoolSockets
 from taskmesh.net.pool_shell import PoolShell
@@ -58,11 +62,12 @@ def run_hub(
         parent: process id whose end ends the hub too, 0 for none.
 
     Raises:
-        InsecureBind: the address is beyond loopback and ipc.
+        InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
+        KeysUnusable: the hub's keys are missing, or open to others.
         ConfigError: it is no address, or the name is not usable.
         EndpointError: it is taken.
     """
-    check_local(bind, "binding")
+    check_local(bind, "binding", keys=bool(config.mesh.keys))
     check_name(name)
     raise_file_limit()
     now = time.monotonic()
@@ -70,10 +75,11 @@ def run_hub(
     with Context() as context, Stop(loop, parent).listening() as stop:
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
-        sockets = listen(context, loop, links, record, bind, settings.pool if slots else "")
+        local_pool = settings.pool if slots else ""
+        sockets = listen(context, loop, links, record, config=config, bind=bind, local_pool=local_pool)
         hub = HubShell(HubMachine(hub_config(config, epoch=new_epoch()), now), sockets)
         hub.events = links.hub
-        loop.parts = [hub, sockets]
+        loop.parts = [hub, *sockets.parts]
         host = None
         try:
             if slots:
@@ -97,17 +103,37 @@ def new_loop() -> Loop:
 
 
 def listen(
-    context: Context, loop: Loop, links: InProcessLinks, record: Record, bind: str, local_pool: str
+    context: Context,
+    loop: Loop,
+    links: InProcessLinks,
+    record: Record,
+    *,
+    config: Config,
+    bind: str,
+    local_pool: str,
 ) -> HubSockets:
     """Binds a hub's sockets; with port 0 it looks for three free ports in a row.
 
     Raises:
-        EndpointError: an address is taken.
+        EndpointError: an address is taken. KeysUnusable: the hub's keys are missing, or open to others.
     """
+    keys = KeyFolder(config.mesh.keys) if config.mesh.keys else None
+    ports = PortRange(config.hub.lanes)
     free = bind.startswith("tcp://") and bind.endswith(":0")
     tries = FREE_PORT_TRIES if free else 1
     for left in reversed(range(tries)):
-        sockets = HubSockets(context, loop, links.hub, record, local_pool, links.pool if local_pool else None)
+        local = links.pool if local_pool else None
+        gatekeeper = Gatekeeper(context, loop, keys, record) if keys is not None else None
+        sockets = HubSockets(
+            context,
+            loop,
+            links.hub,
+            record,
+            local_pool=local_pool,
+            local=local,
+            gatekeeper=gatekeeper,
+            ports=ports,
+        )
         try:
             sockets.bind(free_ports(bind) if free else Endpoints.of(bind))
         except EndpointError:
@@ -137,7 +163,7 @@ def free_ports(bind: str) -> Endpoints:
         try:
             for number in range(3):
                 probe = probes.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                probe.bind((host.strip("[]"), first + number if first else 0))
+                probe.bind((host.strip("[]").replace("*", ""), first + number if first else 0))
                 first = first or probe.getsockname()[1]
         except (OSError, OverflowError) as error:
             raise EndpointError(
@@ -169,11 +195,11 @@ def run_pool(
 
     Raises:
         TaskMeshError: the hub refuses this pool.
-        InsecureBind, ConfigError: an address or the name cannot be used.
+        InsecureBind, ConfigError: an address or the name cannot be used, or keys are missing.
     """
+    credentials = credentials_of(config.mesh.keys, WORKER)
     for address in addresses:
-        check_local(address, "dialling")
-    endpoints = [Endpoints.of(address) for address in addresses]
+        check_local(Endpoints.of(address).gateway, "dialling", keys=credentials is not None)
     check_name(name)
     raise_file_limit()
     loop = new_loop()
@@ -181,7 +207,10 @@ def run_pool(
     with Context() as context, Stop(loop).listening() as stop:
         machine = PoolMachine(settings, time.monotonic())
         links = InProcessLinks()
-        sockets = PoolSockets(context, loop, endpoints, settings.pool, links.pool, config.pool.max_payload)
+        limit = config.pool.max_payload
+        sockets = PoolSockets(
+            context, loop, addresses, settings.pool, links.pool, max_payload=limit, credentials=credentials
+        )
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
         host = host_slots(loop, pool, settings.pool, modules, lambda text: news("slot.failed", text))

@@ -219,7 +219,8 @@ class ClientRefused(msgspec.Struct, tag=27):
 class Hello(msgspec.Struct, tag=40):
     """A pool asks for a session; repeated until `Welcome`.
 
-    `number` counts the times that it had to ask; repetitions have the same.
+    `number` counts the times that it had to ask; repetitions have the same. `key`: where keys are in use, the
+    public key made for the lane of this session alone.
     `instance` is new for every start of the pool's process; `inventory` lists all that it holds of the hub
     whose epoch it states: queued, running, finished but not acknowledged.
     """
@@ -237,6 +238,7 @@ class Hello(msgspec.Struct, tag=40):
     python: str = ""
     host: str = ""
     pid: int = 0
+    key: bytes = b""
 
 
 class Results(msgspec.Struct, tag=41):
