@@ -36,11 +36,14 @@ class MeshConfig:
         address: gateway endpoints of the hub, tried in order; empty for an embedded mesh.
         hub: where an embedded hub lives: a thread of this process, or a process of its own.
         open_timeout: seconds that opening may take.
+        keys: the directory of this program's keys (`taskmesh keys`); empty for none, then only this machine
+            can be reached. An embedded mesh needs none.
     """
 
     address: tuple[str, ...] = _setting((), "an endpoint like 'tcp://127.0.0.1:5550', or a list of them")
     hub: str = _setting("thread", "'thread' or 'process'", among=("thread", "process"))
     open_timeout: float = _setting(10.0, "seconds, more than 0", least=1e-3)
+    keys: str = _setting("", "a directory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class HubConfig:
         result_ttl: seconds that outcomes are kept for a client that is away.
         versions: what becomes of pools and clients with another minor version of Python, another pickle
             protocol or another cloudpickle than the hub's: "warn" or "refuse".
+        lanes: ports for the lanes of pools; empty for any on loopback, and 5600-6799 elsewhere.
     """
 
     lease: float = _setting(10.0, "seconds, more than 0", least=1e-3)
@@ -77,6 +81,7 @@ class HubConfig:
     crash_limit: int = _setting(3, "a whole number, at least 1", least=1)
     result_ttl: float = _setting(3600.0, "seconds", least=0)
     versions: str = _setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))
+    lanes: str = _setting("", "a range of ports like '5600-6799'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +234,7 @@ def _converted(rule: Mapping[str, Any], default: object, value: object) -> objec
     if isinstance(default, tuple):
         return _listed(value)
     if isinstance(default, str):
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if value not in (rule["among"] or (value,)) or not isinstance(value, str):
             raise ValueError
         return value

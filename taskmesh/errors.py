@@ -2,7 +2,8 @@
 
     TaskMeshError
     |-- ConfigError (ValueError)              a setting is unknown or wrong
-    |   `-- InsecureBind                      a bind beyond loopback without keys
+    |   |-- InsecureBind                      a bind beyond loopback without keys
+    |   `-- KeysUnusable                      a key is missing, malformed, or open to others
     |-- ProtocolError                         two parts did not understand each other
     |   |-- LocalProtocolError                our own fault: a bug
     |   |   `-- InvalidTransition             a task was asked to do what its state forbids
@@ -38,6 +39,10 @@ class ConfigError(TaskMeshError, ValueError):
 
 class InsecureBind(ConfigError):
     """An address beyond loopback was asked for without keys."""
+
+
+class KeysUnusable(ConfigError):
+    """A key is missing, is not a key, or its file can be read or changed by others."""
 
 
 class ProtocolError(TaskMeshError):

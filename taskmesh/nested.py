@@ -44,19 +44,20 @@ class Nest:
     """One slot's session with its hub, for the tasks that its tasks submit.
 
     Args:
-        addresses: the hub's gateways.
+        place: of the first task that submits tasks.
     """
 
-    def __init__(self, addresses: tuple[str, ...]) -> None:
-        self.addresses = addresses
-        self._mesh = Mesh(list(addresses), config={})
+    def __init__(self, place: Place) -> None:
+        self._way = (place.addresses, place.keys)
+        self._mesh = Mesh(list(place.addresses), config={}, mesh__keys=place.keys)
         self._session = self._mesh._session
         self._submitters: dict[int, Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
 
-    @property
-    def usable(self) -> bool:
-        """Whether its session has not ended."""
+    def serves(self, place: Place) -> bool:
+        """Whether it leads to the same hub, and its session has not ended."""
+        if self._way != (place.addresses, place.keys):
+            return False
         return not self._session.closed and self._session.table.refusal is None
 
     def submitter(self, priority: int) -> Submitter:
@@ -140,6 +141,7 @@ def submit_nested(
 
     Raises:
         QueueFull: there is no place, and the call needs another queue or other tags than its parent's.
+        KeysUnusable: keys are in use, and the pool's directory has no client's key.
         HubUnreachable: the hub does not answer. Else as `Mesh.submit`.
     """
     nest = _nest(place)
@@ -160,11 +162,11 @@ def submit_nested(
 def _nest(place: Place) -> Nest:
     with _here.lock:
         nest = _here.nest
-        if nest is not None and nest.usable and nest.addresses == place.addresses:
+        if nest is not None and nest.serves(place):
             return nest
         if nest is not None:
             nest.close()
-        nest = _here.nest = Nest(place.addresses)
+        nest = _here.nest = Nest(place)
         return nest
 
 

@@ -24,13 +24,14 @@ class Place:
     """What a running task gets when it wants to submit tasks of its own.
 
     Attributes:
-        addresses: the hub's gateways, in order of preference.
+        addresses: the hub's gateways, in order of preference. keys: the directory of keys, empty for none.
         granted: whether another slot has this one's place now; if not, the task has to run them itself.
         queue, priority: the task's own.
         adopt: told of the children, before the first of them is submitted.
     """
 
     addresses: tuple[str, ...]
+    keys: str
     granted: bool
     queue: str
     priority: int

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taskmesh.cli import draining, health, operation, programs, submission, views
+from taskmesh.cli import draining, health, keys, operation, programs, submission, views
 from taskmesh.cli.exits import EPILOG
 
 app = typer.Typer(
@@ -43,3 +43,4 @@ views.add_to(app)
 operation.add_to(app)
 draining.add_to(app)
 health.add_to(app)
+keys.add_to(app)

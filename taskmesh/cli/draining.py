@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from taskmesh.cli.exits import EPILOG, TOO_LATE, exits
-from taskmesh.cli.options import Address, AsJson, ConfigFile, Http, HttpTokenFile, Reach, Timeout, settings
+from taskmesh.cli.options import (
+    Address,
+    AsJson,
+    ConfigFile,
+    Http,
+    HttpTokenFile,
+    Keys,
+    Reach,
+    Timeout,
+    settings,
+)
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError, TaskMeshError
 
@@ -33,6 +43,7 @@ def drain(
     http_token_file: HttpTokenFile = None,
     address: Address = None,
     timeout: Timeout = 5.0,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
@@ -40,7 +51,7 @@ def drain(
     out = Output(as_json=json)
     with exits(out):
         if pool:
-            left = through_hub(out, pool, Reach(file, address, timeout), wait)
+            left = through_hub(out, pool, Reach(file, address, timeout, directory), wait)
         else:
             config = settings(file, {"http": http, "http_token_file": http_token_file})
             if not config.program.http:
@@ -55,7 +66,7 @@ def through_hub(out: Output, pool: str, reach: Reach, wait: float) -> bool:
     """Asks the hub; returns whether all have left within `wait` seconds, or are not waited for."""
     from taskmesh.cli.enquiry import EVERYTHING, hub_at
 
-    with hub_at(reach.addresses, reach.timeout) as hub:
+    with hub_at(reach) as hub:
         rows = cast("list[dict[str, Any]]", hub.command("drain", pool, reach.timeout))
         text = "\n".join(f"draining {row['pool']}" for row in rows)
         out.value(rows, text or "there are no pools")

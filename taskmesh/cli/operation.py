@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from taskmesh.cli.exits import EPILOG, FAILED, exits
-from taskmesh.cli.options import Address, AsJson, ConfigFile, Reach, Timeout
+from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach, Timeout
 from taskmesh.cli.output import Output
 
 Pool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, or `all`.")]
@@ -20,16 +20,17 @@ def ping(
     *,
     address: Address = None,
     timeout: Timeout = 5.0,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
     """Ask pools for a sign of life, and tell how long it took; exit code 1 when one gives none."""
     out = Output(as_json=json)
-    reach = Reach(file, address, timeout)
+    reach = Reach(file, address, timeout, directory)
     with exits(out):
         from taskmesh.cli.enquiry import hub_at, signs_of_life
 
-        with hub_at(reach.addresses, timeout) as hub:
+        with hub_at(reach) as hub:
             rows = signs_of_life(hub, pool, timeout)
         out.rows(rows, ("pool", "answered", "seconds"), "no pools: start one with `taskmesh worker`")
         if not all(row["answered"] for row in rows):
@@ -41,11 +42,12 @@ def pause(
     *,
     address: Address = None,
     timeout: Timeout = 5.0,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
     """Give a pool no new work; what it runs goes on."""
-    obeyed("pause", pool, Reach(file, address, timeout), json=json)
+    obeyed("pause", pool, Reach(file, address, timeout, directory), json=json)
 
 
 def resume(
@@ -53,11 +55,12 @@ def resume(
     *,
     address: Address = None,
     timeout: Timeout = 5.0,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
     """Give a paused pool work again."""
-    obeyed("resume", pool, Reach(file, address, timeout), json=json)
+    obeyed("resume", pool, Reach(file, address, timeout, directory), json=json)
 
 
 def cancel(
@@ -65,13 +68,14 @@ def cancel(
     *,
     address: Address = None,
     timeout: Timeout = 5.0,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
     """Cancel a task, running or not."""
     out = Output(as_json=json)
     with exits(out):
-        found = command(Reach(file, address, timeout), "cancel", task)
+        found = command(Reach(file, address, timeout, directory), "cancel", task)
         out.value(found, f"cancelled {task}")
 
 
@@ -91,7 +95,7 @@ def command(reach: Reach, verb: str, target: str) -> object:
     """
     from taskmesh.cli.enquiry import hub_at
 
-    with hub_at(reach.addresses, reach.timeout) as hub:
+    with hub_at(reach) as hub:
         return hub.command(verb, target, reach.timeout)
 
 

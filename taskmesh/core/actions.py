@@ -17,10 +17,11 @@ class SendClient(msgspec.Struct):
 
 
 class OpenLane(msgspec.Struct):
-    """Bind a lane for a new session of a pool, then report LaneOpened."""
+    """Bind a lane for a new session of a pool, then report LaneOpened. `key`: who alone may dial it."""
 
     session: int
     pool: str
+    key: bytes = b""
 
 
 class CloseLane(msgspec.Struct):

@@ -89,7 +89,7 @@ class PoolSessions:
         if current is not None:
             lane.wished = current.wished
             self._end(current, alive=current.instance == hello.instance)
-        self.out.append(OpenLane(lane.session, lane.pool))
+        self.out.append(OpenLane(lane.session, lane.pool, hello.key))
         self.out.append(
             Record("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
         )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from taskmesh.core.events import FromHubToClient
+from taskmesh.core.events import FromHubToClient, LinkLost
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
+from taskmesh.net.credentials import Credentials, ways
 from taskmesh.net.hub_links import BATCH
 from taskmesh.net.loop import Loop
+from taskmesh.net.refusals import Refusals
 from taskmesh.sockets import Context, Dealer
 from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_client
@@ -21,10 +23,19 @@ HELLOS = 2
 class GatewayLink:
     """The way to the hub. `events`: the client shell's. Addresses are dialled in turn, in order."""
 
-    def __init__(self, context: Context, loop: Loop, addresses: Sequence[str], events: deque[object]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        loop: Loop,
+        addresses: Sequence[str],
+        events: deque[object],
+        credentials: Credentials | None = None,
+    ) -> None:
         self._context = context
         self._loop = loop
-        self._addresses = list(addresses)
+        self._ways = ways(addresses, credentials)
+        self._credentials = credentials
+        self._refusals = Refusals(loop, credentials, len(self._ways), self._refused)
         self._events = events
         self._turn = 0
         self._unanswered = 0
@@ -32,10 +43,20 @@ class GatewayLink:
         self._socket = self._dial()
 
     def _dial(self) -> Dealer:
-        socket = Dealer(self._context, wires.TO_GATEWAY)
-        socket.connect(self._addresses[self._turn % len(self._addresses)])
+        way = self._ways[self._turn % len(self._ways)]
+        pair = self._credentials.pair if self._credentials is not None else None
+        socket = Dealer(self._context, way.options(wires.TO_GATEWAY, pair))
+        self._refusals.watch(socket, way)
+        socket.connect(way.hub.gateway)
         self._loop.watch(socket.raw, self._arrived)
         return socket
+
+    def _refused(self) -> None:
+        """A handshake has failed: another way is tried, or there is none."""
+        if self._refusals.verdict:
+            self._events.append(FromHubToClient(m.ClientRefused(self._refusals.verdict)))
+        elif len(self._ways) > 1:
+            self._events.append(LinkLost())
 
     def send(self, message: m.ClientMessage) -> None:
         """To the hub, or into the link's queue while it is being made."""
@@ -47,6 +68,7 @@ class GatewayLink:
 
     def reconnect(self) -> None:
         """Drops the link with all that waits in it, and dials the next address."""
+        self._refusals.unwatch()
         self._loop.unwatch(self._socket.raw)
         self._socket.close(linger_ms=0)
         self._turn += 1
@@ -63,5 +85,6 @@ class GatewayLink:
 
     def close(self, linger_ms: int | None = None) -> None:
         """Closes the link; what was just sent has a second to leave, unless `linger_ms` says otherwise."""
+        self._refusals.unwatch()
         self._loop.unwatch(self._socket.raw)
         self._socket.close(linger_ms)

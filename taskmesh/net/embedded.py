@@ -62,7 +62,7 @@ class InProcessLinks:
         elif self.inner is not None:
             self.inner.send_client(client, message)
 
-    def open_lane(self, session: int, pool: str) -> str:
+    def open_lane(self, session: int, pool: str, key: bytes) -> str:
         """Nothing to bind."""
         return "embedded"
 
@@ -173,11 +173,12 @@ def host_slots(
     modules: tuple[str, ...] = (),
     complain: Callable[[str], None] = _log.warning,
     nursery: Nursery | None = None,
+    keys: str = "",
 ) -> SlotHost:
     """Gives a pool in a loop its slots.
 
     Args:
-        gateway: the hub's addresses, for tasks that submit tasks of their own.
+        gateway, keys: the hub's addresses and the directory of keys, for tasks that submit tasks.
         modules: what slots import when they start. complain: told when one cannot be started, and why.
         nursery: one that has been started earlier.
     """
@@ -195,5 +196,5 @@ def host_slots(
     host = SlotHost(
         on_event=take, watch=loop.watch, unwatch=loop.unwatch, name=name, preload=modules, nursery=nursery
     )
-    pool.attach(host, gateway)
+    pool.attach(host, gateway, keys)
     return host

@@ -53,19 +53,20 @@ class PoolShell:
         self._on_leave = on_leave
         self._perform: dict[type, Callable[[Any], None]] = {}
 
-    def attach(self, host: SlotHost, gateway: Callable[[], list[str]]) -> None:
+    def attach(self, host: SlotHost, gateway: Callable[[], list[str]], keys: str = "") -> None:
         """Gives it its slots; their events come through `events`.
 
         Args:
             gateway: the hub's addresses for tasks that submit tasks; raises OSError or TaskMeshError.
+            keys: the directory of keys, for the same.
         """
         link = self._link
 
         def answer(action: act.AnswerSlot) -> None:
             try:
-                host.answer(action.slot, Answer(action.granted, gateway()))
+                host.answer(action.slot, Answer(action.granted, gateway(), keys))
             except (OSError, TaskMeshError) as error:
-                host.answer(action.slot, Answer(action.granted, [], str(error)))
+                host.answer(action.slot, Answer(action.granted, [], trouble=str(error)))
 
         self._perform = {
             act.HandOver: lambda action: host.hand_over(action.slot, action.message),

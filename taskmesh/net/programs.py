@@ -15,12 +15,17 @@ from taskmesh.config import Config
 from taskmesh.core.events import DrainRequested
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.pool import PoolMachine
+from taskmesh.core.pool_config import PoolConfig
 from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.keys import WORKER, KeyFolder
+from taskmesh.net.credentials import Credentials, credentials_of
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_local, tcp_parts
+from taskmesh.net.gatekeeper import Gatekeeper
 from taskmesh.net.hub_links import HubSockets
 from taskmesh.net.hub_shell import HubShell
 from taskmesh.net.identity import hub_config, new_epoch, pool_config
+from taskmesh.net.listening import PortRange
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_links import PoolSockets
 from taskmesh.net.pool_shell import PoolShell
@@ -28,6 +33,7 @@ from taskmesh.net.side_answers import both, pool_answers
 from taskmesh.net.side_opening import side_port
 from taskmesh.net.stop import Stop
 from taskmesh.observe.hub import hub_answers
+from taskmesh.pool.host import SlotHost
 from taskmesh.sockets import Context, EndpointError
 
 Record = Callable[[str, dict[str, object]], None]
@@ -61,11 +67,12 @@ def run_hub(
         parent: process id whose end ends the hub too, 0 for none.
 
     Raises:
-        InsecureBind: the address is beyond loopback and ipc.
+        InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
+        KeysUnusable: the hub's keys are missing, or open to others.
         ConfigError: it is no address, or the name is not usable.
         EndpointError: it is taken.
     """
-    check_local(bind, "binding")
+    check_local(bind, "binding", keys=bool(config.mesh.keys))
     check_name(name)
     raise_file_limit()
     now = time.monotonic()
@@ -77,20 +84,17 @@ def run_hub(
     ):
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
-        sockets = listen(context, loop, links, record, bind, settings.pool if slots else "")
+        inside = settings.pool if slots else ""
+        sockets = listen(context, loop, links, record, config=config, bind=bind, local_pool=inside)
         hub = HubShell(HubMachine(hub_config(config, epoch=new_epoch(), wired=True), now), sockets)
         hub.events = links.hub
-        loop.parts = [hub, sockets]
+        loop.parts = [hub, *sockets.parts]
         host = None
         answers = hub_answers(hub.machine)
         try:
             if slots:
-                pool = PoolShell(PoolMachine(settings, now), links)
-                pool.events = links.pool
-                here = [sockets.endpoints.gateway]
-                host = host_slots(loop, pool, settings.pool, lambda: here, modules=modules)
-                loop.parts.append(pool)
-                loop.settle()
+                gateway, keys = sockets.endpoints.gateway, config.mesh.keys
+                pool, host = local_pool(loop, links, settings, gateway=gateway, keys=keys, modules=modules)
                 answers["metrics"] = both(hub.machine, pool.machine)
             if reception is not None:
                 reception.serve(answers)
@@ -103,23 +107,61 @@ def run_hub(
             sockets.close()
 
 
+def local_pool(
+    loop: Loop,
+    links: InProcessLinks,
+    settings: PoolConfig,
+    *,
+    gateway: str,
+    keys: str,
+    modules: tuple[str, ...],
+) -> tuple[PoolShell, SlotHost]:
+    """Puts a pool into a hub's loop, and starts its slots."""
+    pool = PoolShell(PoolMachine(settings, time.monotonic()), links)
+    pool.events = links.pool
+    host = host_slots(loop, pool, settings.pool, lambda: [gateway], modules=modules, keys=keys)
+    loop.parts.append(pool)
+    loop.settle()
+    return pool, host
+
+
 def new_loop() -> Loop:
     """A loop that ZeroMQ sockets can take part in."""
     return Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
 
 
 def listen(
-    context: Context, loop: Loop, links: InProcessLinks, record: Record, bind: str, local_pool: str
+    context: Context,
+    loop: Loop,
+    links: InProcessLinks,
+    record: Record,
+    *,
+    config: Config,
+    bind: str,
+    local_pool: str,
 ) -> HubSockets:
     """Binds a hub's sockets; with port 0 it looks for three free ports in a row.
 
     Raises:
-        EndpointError: an address is taken.
+        EndpointError: an address is taken. KeysUnusable: the hub's keys are missing, or open to others.
     """
+    keys = KeyFolder(config.mesh.keys) if config.mesh.keys else None
+    ports = PortRange(config.hub.lanes)
     free = bind.startswith("tcp://") and bind.endswith(":0")
     tries = FREE_PORT_TRIES if free else 1
     for left in reversed(range(tries)):
-        sockets = HubSockets(context, loop, links.hub, record, local_pool, links.pool if local_pool else None)
+        local = links.pool if local_pool else None
+        gatekeeper = Gatekeeper(context, loop, keys, record) if keys is not None else None
+        sockets = HubSockets(
+            context,
+            loop,
+            links.hub,
+            record,
+            local_pool=local_pool,
+            local=local,
+            gatekeeper=gatekeeper,
+            ports=ports,
+        )
         try:
             sockets.bind(free_ports(bind) if free else Endpoints.of(bind))
         except EndpointError:
@@ -149,7 +191,7 @@ def free_ports(bind: str) -> Endpoints:
         try:
             for number in range(3):
                 probe = probes.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                probe.bind((host.strip("[]"), first + number if first else 0))
+                probe.bind((host.strip("[]").replace("*", ""), first + number if first else 0))
                 first = first or probe.getsockname()[1]
         except (OSError, OverflowError) as error:
             raise EndpointError(
@@ -171,8 +213,8 @@ def run_pool(
     """Runs a pool until it has drained or its hub refuses it; a signal drains, a second one ends it at once.
 
     Args:
-        addresses: gateways of hubs, tried in turn. slots: how many tasks at once.
-        modules: what slots import when they start.
+        addresses: gateways of hubs, tried in turn.
+        slots: how many tasks at once. modules: what slots import when they start.
         ready: called with the pool's name and the hub's address when its first session is open.
         news: told other things that people should know: a kind and a sentence.
 
@@ -180,12 +222,9 @@ def run_pool(
         Whether it has drained; False when it was cut short.
 
     Raises:
-        TaskMeshError: the hub refuses this pool.
-        InsecureBind, ConfigError: an address or the name cannot be used.
+        TaskMeshError: the hub refuses it, or (InsecureBind, ConfigError) address, name or keys are unusable.
     """
-    for address in addresses:
-        check_local(address, "dialling")
-    endpoints = [Endpoints.of(address) for address in addresses]
+    credentials = worker_credentials(config, addresses)
     check_name(name)
     raise_file_limit()
     loop = new_loop()
@@ -196,12 +235,15 @@ def run_pool(
         side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
     ):
         machine = PoolMachine(settings, time.monotonic())
-        links = InProcessLinks()
-        sockets = PoolSockets(context, loop, endpoints, settings.pool, links.pool, config.pool.max_payload)
+        links, limit = InProcessLinks(), config.pool.max_payload
+        sockets = PoolSockets(
+            context, loop, addresses, settings.pool, links.pool, max_payload=limit, credentials=credentials
+        )
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
         complain = partial(news, "slot.failed")
-        host = host_slots(loop, pool, settings.pool, sockets.addresses, modules=modules, complain=complain)
+        ways, keys = sockets.addresses, config.mesh.keys
+        host = host_slots(loop, pool, settings.pool, ways, modules=modules, complain=complain, keys=keys)
         loop.parts = [pool]
         if reception is not None:
             reception.serve(pool_answers(pool, config.pool.grace))
@@ -215,9 +257,21 @@ def run_pool(
         finally:
             host.close(timeout=0.0 if pool.left is None else FAREWELL)
             sockets.close()
-    if pool.left:
-        raise TaskMeshError(f"the hub refuses this pool: {pool.left}")
-    return pool.left is not None
+    if not pool.left:
+        return pool.left is not None
+    raise TaskMeshError(f"the hub refuses this pool: {pool.left}")
+
+
+def worker_credentials(config: Config, addresses: Sequence[str]) -> Credentials | None:
+    """What a pool shows the hubs at these addresses; None where no keys are in use.
+
+    Raises:
+        InsecureBind, ConfigError: an address cannot be used, or keys are missing.
+    """
+    credentials = credentials_of(config.mesh.keys, WORKER)
+    for address in addresses:
+        check_local(Endpoints.of(address).gateway, "dialling", keys=credentials is not None)
+    return credentials
 
 
 class SessionWatcher:

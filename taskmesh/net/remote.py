@@ -11,8 +11,10 @@ import zmq
 
 from taskmesh.config import Config
 from taskmesh.errors import ConfigError, HubUnreachable
+from taskmesh.keys import CLIENT
 from taskmesh.net.client_links import GatewayLink
 from taskmesh.net.client_shell import ClientShell
+from taskmesh.net.credentials import credentials_of
 from taskmesh.net.endpoints import Endpoints, check_local
 from taskmesh.net.identity import cloudpickle_version
 from taskmesh.net.loop import Loop
@@ -26,10 +28,17 @@ LOOK = 0.1
 
 
 class RemotePort(ThreadPort):
-    """A SubmitPort to a hub in another process."""
+    """A SubmitPort to a hub in another process. `role`: whose key it shows, where keys are in use.
 
-    def __init__(self, sink: OutcomeSink, config: Config, addresses: Sequence[str] = ()) -> None:
+    Raises:
+        KeysUnusable: the configuration names a directory of keys, and what is needed is not there.
+    """
+
+    def __init__(
+        self, sink: OutcomeSink, config: Config, addresses: Sequence[str] = (), role: str = CLIENT
+    ) -> None:
         super().__init__(sink)
+        self._credentials = credentials_of(config.mesh.keys, role)
         self._addresses = list(addresses or config.mesh.address)
         self._ready = threading.Event()
 
@@ -43,7 +52,7 @@ class RemotePort(ThreadPort):
         if not self._addresses:
             raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
         for address in self._addresses:
-            check_local(Endpoints.of(address).gateway, "dialling")
+            check_local(Endpoints.of(address).gateway, "dialling", keys=self._credentials is not None)
         wake_up = self._wake_up = WakeUp()
         self._start_thread("taskmesh-client", lambda: self._work(wake_up))
         refusal = self._wait_for_hub(timeout)
@@ -98,7 +107,7 @@ class RemotePort(ThreadPort):
                     lambda message: link.send(message) if link is not None else None,
                     lambda: link.reconnect() if link is not None else None,
                 )
-                link = GatewayLink(context, loop, self._addresses, shell.events)
+                link = GatewayLink(context, loop, self._addresses, shell.events, self._credentials)
                 loop.parts = [shell]
                 loop.watch(wake_up.fd, wake_up.heard)
                 self._shell = shell

@@ -50,7 +50,7 @@ class Parent:
                 self._limit.let_on()
             if not answer.addresses:
                 raise TaskMeshError(f"this task cannot submit tasks: {answer.trouble}")
-            place = Place(tuple(answer.addresses), answer.granted, queue, priority, self._adopt)
+            place = Place(tuple(answer.addresses), answer.keys, answer.granted, queue, priority, self._adopt)
             if answer.granted:
                 self._place = place
                 self.has_place = True

@@ -224,7 +224,8 @@ class ClientRefused(msgspec.Struct, tag=27):
 class Hello(msgspec.Struct, tag=40):
     """A pool asks for a session; repeated until `Welcome`.
 
-    `number` counts the times that it had to ask; repetitions have the same.
+    `number` counts the times that it had to ask; repetitions have the same. `key`: where keys are in use, the
+    public key made for the lane of this session alone.
     `instance` is new for every start of the pool's process; `inventory` lists all that it holds of the hub
     whose epoch it states: queued, running, finished but not acknowledged.
     """
@@ -244,6 +245,7 @@ class Hello(msgspec.Struct, tag=40):
     pid: int = 0
     pickle: int = PICKLE
     cloudpickle: str = ""
+    key: bytes = b""
 
 
 class Results(msgspec.Struct, tag=41):

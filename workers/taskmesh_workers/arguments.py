@@ -63,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     add("--grace", metavar="SECONDS", help="how long running tasks have when it drains (default: 30)")
     add("--http", metavar="HOST:PORT", help="side port for probes, metrics and POST /drain (default: none)")
     add("--http-token-file", metavar="FILE", help="the token of the side port; required beyond loopback")
+    add("--keys", metavar="DIR", help="the directory of the worker's keys (default: TASKMESH_KEYS, or none)")
     add("--config", metavar="FILE", help="settings, in place of taskmesh.toml or pyproject.toml")
     add("--json", action="store_true", help="tell what happens as JSON, one object a line")
     return made
@@ -84,6 +85,7 @@ def read(line: Sequence[str]) -> Arguments:
         "pool__grace": given.grace,
         "program__http": given.http,
         "program__http_token_file": given.http_token_file,
+        "mesh__keys": given.keys,
     }
     config = load(given.config, {key: value for key, value in wanted.items() if value is not None})
     return Arguments(config, given.name, tuple(given.modules), given.json)
