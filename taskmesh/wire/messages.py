@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.wire.batches import CALL, CHUNK, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
+from taskmesh.wire.batches import CALL, CHUNK, PICKLE, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
 from taskmesh.wire.slot_messages import (
     FromSlot,
     SlotFailure,
@@ -26,6 +26,7 @@ PROTOCOL = 1
 __all__ = [
     "CALL",
     "CHUNK",
+    "PICKLE",
     "PROTOCOL",
     "Accepted",
     "Answer",
