@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, cast
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import DataType, StringType, StructType
 
 from taskmesh.client.functions import function_name
 from taskmesh.client.options import TaskOptions
@@ -17,8 +17,10 @@ from taskmesh.errors import ConfigError
 from taskmesh.spark import ipc
 from taskmesh.spark.engine import Work
 from taskmesh.spark.partitions import BatchWay
+from taskmesh.spark.rdds import MeshRDD
 from taskmesh.spark.settings import FIELDS, Settings
 from taskmesh.spark.step import ERROR_COLUMN, Format, Step
+from taskmesh.spark.udfs import MeshUDF, UdfInput
 from taskmesh.wire.batches import ARROW_IPC
 from taskmesh.wire.code import dump_function
 
@@ -127,6 +129,35 @@ class MeshSpark(Settings):
             return way.run(batches)
 
         return df.mapInArrow(offload, returned)
+
+    def udf(
+        self,
+        returnType: str | DataType = "string",  # noqa: N803  Spark's word
+        *,
+        input: UdfInput = "arrow",  # noqa: A002  what it is
+    ) -> Callable[[Callable[..., Any]], MeshUDF]:
+        """Makes a UDF of a function: `@mesh.udf("double", input="pandas")`.
+
+        Args:
+            returnType: of the column that it gives.
+            input: what it is called with: "arrow" arrays, "pandas" Series, or "scalar" values row by row.
+
+        Raises:
+            ConfigError: the input is unknown, or the bridge has errors="column".
+        """
+
+        def make(task: Callable[..., Any]) -> MeshUDF:
+            return MeshUDF(self, task, returnType, input)
+
+        return make
+
+    def rdd(self, rdd: Any) -> MeshRDD:
+        """An RDD whose `map`, `flat_map`, `map_partitions` and `foreach` run on the mesh; not on Connect.
+
+        Raises:
+            ConfigError: it is no RDD of classic Spark.
+        """
+        return MeshRDD(self, rdd)
 
     def options_of(self, task: Callable[..., Any], **more: Any) -> TaskOptions:
         """A task's own options under this mesh's queue and tags, bound to their client: Spark's worker.

@@ -116,3 +116,52 @@ def _times(kind: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     ]
     tz = None if zone in {"", "odd"} else zone
     return pa.RecordBatch.from_pydict({"at": pa.array(values, pa.timestamp(unit, tz))})
+
+
+@task
+def frame(given):
+    given["twice"] = given["id"] * 2
+    return given
+
+
+@task
+def rows(given):
+    return [{"twice": 2 * row["id"], "id": row["id"]} for row in given]
+
+
+@task
+def frail(batch):
+    """Fails wherever an id ends in 7."""
+    if any(number % 10 == 7 for number in batch["id"].to_pylist()):
+        raise ValueError("a seven")
+    return double(batch)
+
+
+def lengths(words):
+    return pc.utf8_length(words)
+
+
+def shout(words, times):
+    return (words.str.upper() + "!") * times
+
+
+def describe(number, word):
+    if number == 3:
+        raise ValueError("not three")
+    return None if word is None else {"number": number, "word": word}
+
+
+def short(words):
+    return words[:1]
+
+
+def split(text):
+    return text.split()
+
+
+def count(items):
+    yield len(items)
+
+
+def unpicklable(item):
+    return (value for value in [item])
