@@ -11,17 +11,14 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StringType, StructType
 
-from taskmesh.client.functions import function_name
-from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
 from taskmesh.spark import ipc
-from taskmesh.spark.engine import Work
 from taskmesh.spark.partitions import BatchWay
 from taskmesh.spark.rdds import MeshRDD
 from taskmesh.spark.settings import FIELDS, Settings
 from taskmesh.spark.step import ERROR_COLUMN, Format, Step
 from taskmesh.spark.udfs import MeshUDF, UdfInput
-from taskmesh.wire.batches import ARROW_IPC
+from taskmesh.spark.work import Work
 from taskmesh.wire.code import dump_function
 
 _PREFIX = "spark.taskmesh."
@@ -122,7 +119,7 @@ class MeshSpark(Settings):
         if self.errors == "column":
             returned = StructType([*declared.fields]).add(ERROR_COLUMN, StringType())
             arrow = arrow.append(pa.field(ERROR_COLUMN, pa.string()))
-        work = Work(dump_function(step), function_name(task), self.options_of(task), ARROW_IPC)
+        work = Work.of(self, task, step)
         way = BatchWay(self, work, rows, ipc.schema_bytes(arrow), order)
 
         def offload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -158,22 +155,6 @@ class MeshSpark(Settings):
             ConfigError: it is no RDD of classic Spark.
         """
         return MeshRDD(self, rdd)
-
-    def options_of(self, task: Callable[..., Any], **more: Any) -> TaskOptions:
-        """A task's own options under this mesh's queue and tags, bound to their client: Spark's worker.
-
-        Raises:
-            ConfigError: the task has a key, which belongs to single calls.
-        """
-        own: TaskOptions = getattr(task, "__task_options__", None) or TaskOptions()
-        if own.key is not None:
-            raise ConfigError("a task with a key= cannot be run over partitions: a key is one call's")
-        changes: dict[str, Any] = {"on_client_loss": "cancel", **more}
-        if self.queue:
-            changes["queue"] = self.queue
-        if self.tags:
-            changes["tags"] = self.tags
-        return own.having(changes)
 
 
 def rows_of(batch_rows: BatchRows) -> int:

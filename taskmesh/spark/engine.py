@@ -5,11 +5,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from taskmesh.client.group import Group
-from taskmesh.client.options import TaskOptions
 from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.outcome import error_of
@@ -18,6 +16,7 @@ from taskmesh.spark.errors import MeshSchemaError, MeshTaskError
 from taskmesh.spark.settings import Settings
 from taskmesh.spark.trace import Trace
 from taskmesh.spark.vigil import Vigil
+from taskmesh.spark.work import Work
 from taskmesh.wire.code import load_function
 from taskmesh.wire.messages import Failed
 from taskmesh.wire.values import class_name, error_text
@@ -27,21 +26,6 @@ HASTE: Final = 4.0
 
 TEXT_LIMIT: Final = 32 << 10
 _SCHEMA_ERROR: Final = class_name(MeshSchemaError)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is to be run: made on the driver, the same for all partitions.
-
-    Attributes:
-        function: bytes of a callable with one argument. name: of the task, for people.
-        codec: as for `Group`.
-    """
-
-    function: bytes
-    name: str
-    options: TaskOptions
-    codec: str
 
 
 class Engine(Protocol):

@@ -14,11 +14,12 @@ from typing import Any
 import pyarrow as pa
 
 from taskmesh.spark import ipc
-from taskmesh.spark.engine import Engine, Work, engine_of
+from taskmesh.spark.engine import Engine, engine_of
 from taskmesh.spark.errors import MeshSchemaError
 from taskmesh.spark.pace import Pace, pace_of
 from taskmesh.spark.settings import Settings
 from taskmesh.spark.stream import Stream
+from taskmesh.spark.work import Work
 from taskmesh.wire.blob import Buffer
 
 Encoded = tuple[pa.Buffer, int, int]

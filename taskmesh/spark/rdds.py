@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark import RDD
 
-from taskmesh.client.functions import function_name
 from taskmesh.errors import ConfigError
 from taskmesh.spark.chunks import ChunkForm, ChunkStep
-from taskmesh.spark.engine import Work
 from taskmesh.spark.partitions import ChunkWay
+from taskmesh.spark.settings import Settings
+from taskmesh.spark.work import Work
 from taskmesh.wire.batches import PICKLE
 from taskmesh.wire.code import dump_function
-
-if TYPE_CHECKING:
-    from taskmesh.spark.bridge import MeshSpark
 
 CHUNK = 2000
 
@@ -33,15 +30,17 @@ class MeshRDD:
         ConfigError: it belongs to Spark Connect, which has no RDDs, or is no RDD; or errors= is not "raise".
     """
 
-    def __init__(self, bridge: MeshSpark, rdd: Any) -> None:
+    def __init__(self, settings: Settings, rdd: Any) -> None:
         if type(rdd).__module__.startswith("pyspark.sql.connect"):
             raise ConfigError("Spark Connect has no RDDs: use map_arrow or map_batches on the DataFrame")
         rdd = rdd if isinstance(rdd, RDD) else getattr(rdd, "rdd", None)
         if not isinstance(rdd, RDD):
             raise ConfigError("rdd() takes an RDD; for a DataFrame use map_arrow or map_batches")
-        if bridge.errors != "raise":
-            raise ConfigError(f'errors={bridge.errors!r} is for DataFrames and UDFs; an RDD has "raise" only')
-        self._bridge = bridge
+        if settings.errors != "raise":
+            raise ConfigError(
+                f'errors={settings.errors!r} is for DataFrames and UDFs; an RDD has "raise" only'
+            )
+        self._settings = settings
         self._rdd = rdd
 
     def map(self, task: Callable[[Any], Any], *, chunk: int = CHUNK, keeps_partitioning: bool = False) -> Any:
@@ -70,8 +69,8 @@ class MeshRDD:
         if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
             raise ConfigError(f"chunk has to be a number of items >= 1, not {chunk!r}")
         step = ChunkStep(dump_function(task), form)
-        work = Work(dump_function(step), function_name(task), self._bridge.options_of(task), PICKLE)
-        way = ChunkWay(self._bridge, work, chunk)
+        work = Work.of(self._settings, task, step, PICKLE)
+        way = ChunkWay(self._settings, work, chunk)
 
         def offload(items: Iterator[Any]) -> Iterator[Any]:
             return way.run(items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql.pandas.functions import arrow_udf
@@ -13,14 +13,11 @@ from pyspark.sql.types import DataType, StructType
 from taskmesh.client.functions import function_name
 from taskmesh.errors import ConfigError
 from taskmesh.spark import ipc
-from taskmesh.spark.engine import Work
 from taskmesh.spark.partitions import ColumnWay
+from taskmesh.spark.settings import Settings
 from taskmesh.spark.step import Format, Step
-from taskmesh.wire.batches import ARROW_IPC
+from taskmesh.spark.work import Work
 from taskmesh.wire.code import dump_function
-
-if TYPE_CHECKING:
-    from taskmesh.spark.bridge import MeshSpark
 
 UdfInput = Literal["arrow", "pandas", "scalar"]
 _FORMS: Final[dict[str, Format]] = {"arrow": "arrays", "pandas": "series", "scalar": "values"}
@@ -43,15 +40,15 @@ class MeshUDF:
     """
 
     def __init__(
-        self, bridge: MeshSpark, task: Callable[..., Any], returns: str | DataType, takes: UdfInput
+        self, settings: Settings, task: Callable[..., Any], returns: str | DataType, takes: UdfInput
     ) -> None:
         if takes not in _FORMS:
             raise ConfigError(f"input has to be arrow, pandas or scalar, not {takes!r}")
-        if bridge.errors == "column":
+        if settings.errors == "column":
             raise ConfigError(
                 'errors="column" is for map_arrow and map_batches; a UDF has "raise" and "null"'
             )
-        self._bridge = bridge
+        self._settings = settings
         self._task = task
         self._returns = returns
         self._form = _FORMS[takes]
@@ -84,11 +81,10 @@ class MeshUDF:
                 else StructType().add("value", returns)
             )
             schema = ipc.schema_bytes(to_arrow_schema(struct, timezone=_ZONE))
-            errors = self._bridge.errors
+            errors = self._settings.errors
             step = Step(dump_function(self._task), self._form, schema, errors)
-            options = self._bridge.options_of(self._task)
-            work = Work(dump_function(step), function_name(self._task), options, ARROW_IPC)
-            way = ColumnWay(self._bridge, work, 0, schema)
+            work = Work.of(self._settings, self._task, step)
+            way = ColumnWay(self._settings, work, 0, schema)
 
             def offload(columns: Any) -> Any:
                 return way.run(columns)
