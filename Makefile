@@ -27,7 +27,7 @@ demo: $(RUN)     ## Read the standard library with the mesh and report on it (ex
 test: test-core test-net test-helm  ## All tests; each part stays below nine minutes on two cores
 
 test-core: $(DEV)  ## The machines and their simulation, the slots, the client, the command line
-	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) helm)
+	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) helm spark)
 
 test-net: $(DEV)  ## What runs over sockets, and the faults of real processes
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET))

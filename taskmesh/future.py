@@ -21,8 +21,8 @@ from taskmesh import ids
 from taskmesh.attendance import Attendance, Gate, running_loop
 from taskmesh.errors import TaskMeshError
 from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, noted
-from taskmesh.wire.messages import CALL, Failed, Progress, Spec
-from taskmesh.wire.payload import loads
+from taskmesh.wire.messages import CALL, PICKLE, Failed, Progress, Spec
+from taskmesh.wire.payload import loads, loads_encoded
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Batch:
         self.table = table
         self.number = number
         self.spec = spec
-        self.is_call = spec.kind == CALL
+        self.is_call = spec.kind == CALL and spec.codec == PICKLE
         self.group = group
         self.key = key
         self.queued: list[TaskFuture[Any]] = []
@@ -332,6 +332,8 @@ class TaskFuture(Future[T]):
                 if self._origin.__class__ is Success:
                     if batch.is_call:
                         self._content, form = loads(self._content, what="the result"), VALUE
+                    elif batch.spec.kind == CALL:
+                        self._content, form = loads_encoded(self._content), VALUE
                     else:
                         self._content, form = chunk_of(self._content, self._label, self._origin), VALUE
                 else:

@@ -14,7 +14,7 @@ from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, Keeper
 from taskmesh.wire.code import FunctionCodec
-from taskmesh.wire.messages import CHUNK, Spec
+from taskmesh.wire.messages import CHUNK, PICKLE, Spec
 from taskmesh.wire.payload import dumps_filter
 from taskmesh.wire.spec_number import spec_number
 
@@ -139,20 +139,25 @@ class FunctionTable:
         forms = self._forms
         form = forms.get((data, options))
         if form is None:
-            form = Form(self._table, _spec(fn, data, options), options)
+            form = Form(self._table, spec_of(data, options, options.name or function_name(fn)), options)
             forms[data, options] = form
             while len(forms) > _FORMS_KEPT:
                 forms.popitem(last=False)
         return form
 
 
-def _spec(fn: Callable[..., Any], data: bytes, options: TaskOptions) -> Spec:
+def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -> Spec:
+    """What all calls of a function, given as its bytes, with these options share.
+
+    Raises:
+        SerializationError: an exception class in Retry(on=, never=) cannot be pickled.
+    """
     retries = options.retries
     on = retries.on if isinstance(retries.on, tuple) else (retries.on,)
     never = retries.never if isinstance(retries.never, tuple) else (retries.never,)
     return Spec(
         function=data,
-        name=options.name or _name(fn),
+        name=name,
         queue=options.queue,
         priority=options.priority,
         timeout=options.timeout,
@@ -167,10 +172,11 @@ def _spec(fn: Callable[..., Any], data: bytes, options: TaskOptions) -> Spec:
         acks=options.acks,
         tags=options.tags,
         on_client_loss=options.on_client_loss,
+        codec=codec,
     )
 
 
-def _name(fn: Any) -> str:
+def function_name(fn: Any) -> str:
     """Module and qualified name, for people: of a partial the function's, of an object its class's."""
     while not hasattr(fn, "__qualname__") and hasattr(fn, "func"):
         fn = fn.func

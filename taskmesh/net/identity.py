@@ -18,7 +18,7 @@ from taskmesh.core.client import ClientConfig
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.pool_config import PoolConfig
 from taskmesh.core.versions import Versions
-from taskmesh.wire.messages import PICKLE
+from taskmesh.wire.messages import PICKLE_PROTOCOL
 
 PYTHON = platform.python_version()
 
@@ -62,7 +62,7 @@ def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubConfig:
         max_bytes=hub.max_bytes,
         client_max_tasks=max(config.client.max_pending, 1),
         client_max_bytes=max(config.client.max_bytes, 1),
-        versions=Versions(PYTHON, PICKLE, cloudpickle_version() if wired else ""),
+        versions=Versions(PYTHON, PICKLE_PROTOCOL, cloudpickle_version() if wired else ""),
         policy=hub.versions,
     )
 

@@ -26,7 +26,7 @@ from taskmesh.pool.parent import Parent
 from taskmesh.pool.report import FLUSH_OFFSET, Link, Report
 from taskmesh.pool.tickets import ticket
 from taskmesh.wire import code, payload
-from taskmesh.wire.batches import CHUNK, LaneRun, Spec
+from taskmesh.wire.batches import CHUNK, PICKLE, LaneRun, Spec
 from taskmesh.wire.chunks import BadItem
 from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
 
@@ -116,7 +116,7 @@ class Executor:
             function = self._functions.get(run.spec) or self._load(run.spec, spec)
         except BaseException as error:  # noqa: BLE001  an import may raise anything
             return self._refuse(run, mine, error)
-        if spec.kind == CHUNK or spec.timeout > 0:
+        if spec.kind == CHUNK or spec.timeout > 0 or spec.codec != PICKLE:
             return self._perform_guarded(run, spec, function, mine)
         return self._perform_calls(run, spec, function, mine)
 
@@ -195,7 +195,7 @@ class Executor:
         return index == count
 
     def _perform_guarded(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
-        """Map chunks, and calls with a time limit."""
+        """Map chunks, and calls with a time limit or a codec of their own."""
         flags = BREAK
         while True:
             data = run.payloads[self._index]
@@ -204,9 +204,11 @@ class Executor:
             try:
                 if spec.kind == CHUNK:
                     out = self._chunk(spec, function, data)
-                else:
+                elif spec.timeout > 0:
                     self._deadline = time.monotonic() + spec.timeout
                     out = self._limit.call(spec.timeout, self._one, spec, function, data)
+                else:
+                    out = self._one(spec, function, data)
                 if isinstance(out, payload.Blob):
                     out.to_fd()
             except BaseException as error:  # noqa: BLE001  a task may raise anything
@@ -226,6 +228,13 @@ class Executor:
 
     def _one(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
         """One call, from its payload to its result's."""
+        if spec.codec != PICKLE:
+            encoded = payload.loads_encoded(data)
+            self._stage = "exception"
+            answer = function(encoded)
+            self._parent.wait()
+            self._stage = "result"
+            return payload.dumps_encoded(answer, what=f"the result of {spec.name}")
         args, kwargs = payload.loads(data, what="an argument")
         self._stage = "exception"
         result = function(*args, **kwargs)

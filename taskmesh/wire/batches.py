@@ -15,6 +15,10 @@ CALL, CHUNK = 0, 1
 """`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map."""
 
 
+PICKLE, ARROW_IPC = "pickle5", "arrow-ipc"
+"""`Spec.codec`. With any but the first, client and function encode payloads, and slots hand over bytes."""
+
+
 class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What all calls of one task function with the same options share; travels once per link.
 
@@ -29,6 +33,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         retry_filter: pickled (on, never) exception classes, empty for (Exception,), ().
         acks: "late" (at least once) or "early" (at most once).
         on_client_loss: "run" or "cancel".
+        codec: PICKLE; else the function takes a payload's bytes as they are, and returns its result's.
         kind: CALL or CHUNK.
     """
 
@@ -48,7 +53,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     acks: str = "late"
     tags: tuple[str, ...] = ()
     on_client_loss: str = "run"
-    codec: str = "pickle5"
+    codec: str = PICKLE
     kind: int = CALL
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.wire.batches import CALL, CHUNK, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
+from taskmesh.wire.batches import CALL, CHUNK, PICKLE, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
 from taskmesh.wire.slot_messages import (
     FromSlot,
     SlotFailure,
@@ -22,13 +22,14 @@ from taskmesh.wire.slot_messages import (
 
 PROTOCOL = 1
 """Version of these shapes; both ends must state the same."""
-PICKLE = 5
+PICKLE_PROTOCOL = 5
 """The pickle protocol that payloads are written in."""
 
 __all__ = [
     "CALL",
     "CHUNK",
     "PICKLE",
+    "PICKLE_PROTOCOL",
     "PROTOCOL",
     "Accepted",
     "Answer",
@@ -96,7 +97,7 @@ class ClientHello(msgspec.Struct, tag=1):
     python: str = ""
     name: str = ""
     credit: int = 64 << 20
-    pickle: int = PICKLE
+    pickle: int = PICKLE_PROTOCOL
     cloudpickle: str = ""
 
 
@@ -243,7 +244,7 @@ class Hello(msgspec.Struct, tag=40):
     python: str = ""
     host: str = ""
     pid: int = 0
-    pickle: int = PICKLE
+    pickle: int = PICKLE_PROTOCOL
     cloudpickle: str = ""
     key: bytes = b""
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from taskmesh.errors import SerializationError, TooLarge
-from taskmesh.wire.blob import BYTES, PRIVATE, READONLY, SMALL, Blob
+from taskmesh.wire.blob import BYTES, PRIVATE, READONLY, SMALL, Blob, Buffer
 from taskmesh.wire.chunks import BadItem, Items, pack_items, unpack_items
 from taskmesh.wire.cures import cannot_pickle, cannot_rebuild
 from taskmesh.wire.encoding import decode, encode
@@ -31,6 +31,7 @@ __all__ = [
     "dumps_call",
     "dumps_chunk",
     "dumps_chunk_result",
+    "dumps_encoded",
     "dumps_exception",
     "dumps_filter",
     "load_exception",
@@ -38,6 +39,7 @@ __all__ = [
     "loads_chunk",
     "loads_chunk_result",
     "loads_chunk_values",
+    "loads_encoded",
     "loads_filter",
 ]
 
@@ -205,6 +207,33 @@ def loads_chunk_values(
                 kind, name = "result", "taskmesh.errors.SerializationError"
                 failures[index] = SlotFailure(index, kind, type_name=name, text=value.text)
     return values, failures
+
+
+def dumps_encoded(data: object, *, what: str = "the result", memfd: bool = True) -> Payload:
+    """The payload of bytes that their maker has encoded; they are not pickled, and large ones not copied.
+
+    Args:
+        data: `bytes`, or a flat buffer that does not change any more.
+        what: how errors call it.
+        memfd: as for `dumps`.
+
+    Raises:
+        SerializationError: it is no buffer.
+    """
+    try:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+    except TypeError as error:
+        raise SerializationError(
+            f"{what} has to be bytes, not {type_name(data)}: functions with a codec of their own encode it"
+        ) from error
+    if view.nbytes <= SMALL:
+        return bytes(view)
+    return Blob.pack([view], (), memfd=True) if memfd else Blob.from_parts([view])
+
+
+def loads_encoded(payload: Payload) -> Buffer:
+    """The bytes of `dumps_encoded`; of a large payload a view that keeps its memory alive."""
+    return payload.reader_parts()[0] if isinstance(payload, Blob) else payload
 
 
 def dumps_filter(on: Classes, never: Classes) -> bytes:

@@ -24,6 +24,7 @@ SHAPELESS = frozenset(
 # Where an import inside a function is right, with the reason.
 LATE_IMPORTS = {
     "taskmesh/__init__.py": "the public names are lazy: `import taskmesh` must not load zmq in a slot",
+    "taskmesh/spark/__init__.py": "lazy too: pools import the steps, and have no PySpark",
     "taskmesh/cli.py": "`taskmesh --help` must not load the mesh",
     "taskmesh/cli/": "`taskmesh --help` must not load the mesh",
     "taskmesh/wire/values.py": "cloudpickle is slow to load and most processes never need it",

@@ -1,0 +1,72 @@
+"""A group of tasks whose function is at hand as bytes: made in one process, submitted from another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from taskmesh.client.functions import spec_of
+from taskmesh.client.options import TaskOptions
+from taskmesh.client.submitter import Submitter
+from taskmesh.future import Batch, TaskFuture
+from taskmesh.outcome import Success
+from taskmesh.wire.batches import PICKLE
+from taskmesh.wire.messages import Failed
+from taskmesh.wire.payload import Payload, check_size, dumps_call, dumps_encoded
+from taskmesh.wire.spec_number import spec_number
+
+
+class Group:
+    """Tasks of one function that stand together: for fairness, for counting and to be given up.
+
+    Args:
+        mesh: where they are submitted.
+        function: what `taskmesh.wire.code.dump_function` made of the function.
+        name: of the task, for people.
+        options: how its tasks are to be run.
+        codec: PICKLE: the function is called with arguments. Another one: it takes bytes and returns bytes,
+            which nobody on the way looks into.
+
+    Raises:
+        SerializationError: an exception class in the options' Retry cannot be pickled.
+    """
+
+    def __init__(
+        self, mesh: Submitter, function: bytes, name: str, options: TaskOptions, codec: str = PICKLE
+    ) -> None:
+        session = mesh._session
+        spec = spec_of(function, options, name, codec)
+        self.name = name
+        self._table = session.table
+        self._pickles = codec == PICKLE
+        self._memfd = not session.wired
+        self._limit = session.config.pool.max_payload if session.wired else 0
+        self._batch = Batch(session.table, spec_number(spec), spec, session.new_group())
+
+    def submit(self, argument: Any) -> TaskFuture[Any]:
+        """Submits a call with one argument: a picklable value, or with a codec of one's own a flat buffer.
+
+        Raises:
+            SerializationError: it cannot be pickled, or is no buffer. TooLarge: it is above `max_payload`.
+            MeshClosed: the mesh is closed.
+        """
+        payload: Payload
+        if self._pickles:
+            payload = dumps_call((argument,), {}, where=self.name, memfd=self._memfd)
+        else:
+            payload = dumps_encoded(argument, what=f"the argument of {self.name}", memfd=self._memfd)
+        check_size(payload, self._limit, f"the call of {self.name}")
+        return self._table.put(self._batch, payload)
+
+    def cancel(self, futures: list[TaskFuture[Any]]) -> None:
+        """Gives tasks up, running or not."""
+        self._table.cancel(futures)
+
+    @staticmethod
+    def failure(future: TaskFuture[Any]) -> Failed | None:
+        """The record of a task that ended badly, with nothing of it unpickled; None of any other."""
+        return future._origin if future.done() and isinstance(future._origin, Failed) else None
+
+    @staticmethod
+    def seconds(future: TaskFuture[Any]) -> float:
+        """How long a task ran that has succeeded; 0 of any other."""
+        return future._origin.seconds if isinstance(future._origin, Success) else 0.0

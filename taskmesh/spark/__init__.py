@@ -1,0 +1,45 @@
+"""The Spark bridge: steps of a Spark job run on taskmesh pools. Needs the extra `taskmesh[spark]`.
+
+The names are loaded when they are first used: pools import `taskmesh.spark.step`, and have no PySpark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from taskmesh.spark.bridge import MeshSpark
+    from taskmesh.spark.errors import (
+        MeshGatewayLost,
+        MeshSchemaError,
+        MeshTaskError,
+        NoMeshWorkers,
+        SparkMissing,
+    )
+
+__all__ = [
+    "MeshGatewayLost",
+    "MeshSchemaError",
+    "MeshSpark",
+    "MeshTaskError",
+    "NoMeshWorkers",
+    "SparkMissing",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Loads a public name at its first use (PEP 562)."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    errors = import_module("taskmesh.spark.errors")
+    if name != "MeshSpark":
+        return getattr(errors, name)
+    try:
+        return import_module("taskmesh.spark.bridge").MeshSpark
+    except ModuleNotFoundError as missing:
+        if missing.name not in {"pyspark", "pyarrow"}:
+            raise
+        raise errors.SparkMissing(
+            f"the Spark bridge needs {missing.name}: pip install 'taskmesh[spark]' (PySpark 4.1 or newer)"
+        ) from missing

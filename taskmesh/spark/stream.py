@@ -1,0 +1,114 @@
+"""A partition's way through an engine: pieces submitted ahead within a window, results in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from taskmesh.spark.engine import Engine
+from taskmesh.spark.settings import Settings
+
+
+class Piece(NamedTuple):
+    """A part of the partition on its way.
+
+    Attributes:
+        task: what stands for it at the engine. first: its first row's number in the partition.
+        rows: how many. size: bytes.
+    """
+
+    task: Any
+    first: int
+    rows: int
+    size: int
+
+    @property
+    def where(self) -> str:
+        """For error texts."""
+        return f"rows {self.first} to {self.first + self.rows - 1} of the partition"
+
+
+class Stream:
+    """One execution of a Spark task.
+
+    It reads ahead until the window is full, and gives results as soon as they may be given. It never holds
+    anything back from other streams, so two of them in one Spark stage cannot wait for each other.
+
+    Args:
+        open_engine: called when there is a first piece: an empty partition needs no mesh.
+        order: results in the order of their input; else as they come.
+        learn: told rows and seconds of every piece.
+    """
+
+    def __init__(
+        self,
+        open_engine: Callable[[], Engine],
+        settings: Settings,
+        *,
+        order: bool = True,
+        learn: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self._open_engine = open_engine
+        self._settings = settings
+        self._order = order
+        self._learn = learn
+        self._under_way: deque[Piece] = deque()
+        self._bytes = 0
+        self._rows = 0
+
+    def run(self, pieces: Iterator[tuple[Any, int, int]]) -> Iterator[Any]:
+        """The results of pieces, given as (data, rows, bytes).
+
+        Closed early, or left by an error, it gives up what is under way.
+        """
+        try:
+            for data, rows, size in pieces:
+                while self._is_full(size):
+                    yield self._next()
+                self._under_way.append(Piece(self._engine.submit(data), self._rows, rows, size))
+                self._rows += rows
+                self._bytes += size
+                while self._has_next():
+                    yield self._next()
+            while self._under_way:
+                yield self._next()
+        finally:
+            if self._under_way:
+                self._engine.cancel([piece.task for piece in self._under_way])
+                self._under_way.clear()
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return self._open_engine()
+
+    def _is_full(self, size: int) -> bool:
+        under_way = self._under_way
+        return len(under_way) >= self._settings.window or (
+            bool(under_way) and self._bytes + size > self._settings.window_bytes
+        )
+
+    def _has_next(self) -> bool:
+        pieces = self._under_way
+        if not pieces:
+            return False
+        if self._order:
+            return self._engine.is_done(pieces[0].task)
+        return any(self._engine.is_done(piece.task) for piece in pieces)
+
+    def _next(self) -> Any:
+        """Waits for the next result."""
+        pieces = self._under_way
+        candidates = [pieces[0]] if self._order else list(pieces)
+        done = [piece for piece in candidates if self._engine.is_done(piece.task)]
+        if not done:
+            self._engine.wait([piece.task for piece in candidates])
+            done = [piece for piece in candidates if self._engine.is_done(piece.task)]
+        piece = done[0]
+        result, seconds = self._engine.outcome(piece.task, piece.where)
+        pieces.remove(piece)
+        self._bytes -= piece.size
+        if self._learn is not None:
+            self._learn(piece.rows, seconds)
+        return result

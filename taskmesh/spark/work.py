@@ -1,0 +1,51 @@
+"""What Spark's workers submit: made once, on the driver, as bytes and plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from taskmesh.client.functions import function_name
+from taskmesh.client.options import TaskOptions
+from taskmesh.errors import ConfigError
+from taskmesh.spark.settings import Settings
+from taskmesh.wire.batches import ARROW_IPC
+from taskmesh.wire.code import dump_function
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be run, the same for all partitions.
+
+    Attributes:
+        function: bytes of a callable with one argument. name: of the task, for people.
+        codec: as for `Group`.
+    """
+
+    function: bytes
+    name: str
+    options: TaskOptions
+    codec: str
+
+    @classmethod
+    def of(
+        cls, settings: Settings, task: Callable[..., Any], step: Callable[[Any], Any], codec: str = ARROW_IPC
+    ) -> Work:
+        """A task in its step, with its own options under the settings' queue and tags.
+
+        Its tasks are bound to the client that submits them: they end with Spark's worker.
+
+        Raises:
+            SerializationError: the step cannot travel.
+            ConfigError: the task has a key, which belongs to single calls.
+        """
+        own: TaskOptions = getattr(task, "__task_options__", None) or TaskOptions()
+        if own.key is not None:
+            raise ConfigError("a task with a key= cannot be run over partitions: a key is one call's")
+        changes: dict[str, Any] = {"on_client_loss": "cancel"}
+        if settings.queue:
+            changes["queue"] = settings.queue
+        if settings.tags:
+            changes["tags"] = settings.tags
+        return cls(dump_function(step), own.name or function_name(task), own.having(changes), codec)

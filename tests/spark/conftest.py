@@ -1,0 +1,108 @@
+"""A real Spark session and a real mesh, shared by the tests of this folder."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import leaks
+from tests.programs import ROOT, Program, Programs, running, shared
+from tests.requirement import require
+
+WORKERS_MARK = "spark-workers-come-and-go"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """A classic session with two slots and three tries for each task.
+
+    The JVM and its Python workers live as long as the session: they bear a mark of their own.
+    """
+    require(shutil.which("java"), "Java 17: apt install openjdk-17-jre-headless")
+    pyspark = pytest.importorskip("pyspark.sql", reason="pip install 'taskmesh[spark]'")
+    before = dict(os.environ)
+    path = [str(ROOT), str(ROOT / "workers"), *filter(None, [before.get("PYTHONPATH")])]
+    os.environ |= {
+        leaks.MARK: WORKERS_MARK,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONWARNINGS": "ignore",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    session = (
+        pyspark.SparkSession.builder.master("local[2,3]")
+        .appName("taskmesh tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.default.parallelism", "2")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "OFF")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    os.environ.clear()
+    os.environ.update(before)
+    session.range(4).mapInArrow(lambda batches: batches, "id long").collect()  # opens what stays open
+    try:
+        yield session
+    finally:
+        gateway = session.sparkContext._gateway
+        session.stop()
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM waits for this
+        gateway.proc.wait(20)
+
+
+@pytest.fixture(scope="session")
+def mesh_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    yield from shared(tmp_path_factory.mktemp("mesh"))
+
+
+@pytest.fixture(scope="session")
+def address(mesh_programs: Programs) -> str:
+    """A hub with two pools of one slot each."""
+    found = mesh_programs.hub()[1]
+    for name in ("one", "two"):
+        mesh_programs.worker(found, "--name", name)
+    return found
+
+
+@pytest.fixture
+def mesh(address: str) -> Any:
+    """The bridge to the shared mesh."""
+    from taskmesh.spark import MeshSpark
+
+    return MeshSpark(address)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    """Hubs and pools of one test, which may kill them."""
+    yield from running(tmp_path)
+
+
+class Mesh:
+    """A mesh of one test's own: a hub, and pools that come and go."""
+
+    def __init__(self, programs: Programs) -> None:
+        self.programs = programs
+        self.hub, self.address = programs.hub()
+        self.pools: list[Program] = []
+
+    def pool(self, name: str, *options: str) -> Program:
+        """Starts a pool of one slot."""
+        program = self.programs.worker(self.address, "--name", name, *options)
+        self.pools.append(program)
+        return program
+
+
+@pytest.fixture
+def own_mesh(programs: Programs) -> Mesh:
+    return Mesh(programs)

@@ -1,0 +1,215 @@
+"""The other forms: pandas, rows, UDFs, RDDs; and what an exception does to a row."""
+
+import datetime
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from taskmesh.errors import ConfigError
+from tests.spark import tasks
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(params=["mesh", "local"])
+def bridge(request, mesh):
+    return mesh if request.param == "mesh" else mesh.local()
+
+
+def _values(df):
+    return [tuple(row) for row in df.collect()]
+
+
+def _failure(action) -> str:
+    with pytest.raises(Exception, match="Error") as caught:
+        action()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("form", "task"), [("pandas", tasks.frame), ("rows", tasks.rows), ("arrow", tasks.double)]
+)
+def test_row_01_batches_in_every_format(spark, bridge, form, task):
+    df = spark.range(0, 1000, numPartitions=2)
+
+    found = bridge.map_batches(df, task, "id long, twice long", format=form)
+
+    assert _values(found) == [(number, 2 * number) for number in range(1000)]
+
+
+def test_a_format_that_is_none_is_refused(spark, mesh):
+    with pytest.raises(ConfigError, match="format has to be arrow, pandas or rows, not 'csv'"):
+        mesh.map_batches(spark.range(1), tasks.rows, "id long", format="csv")
+
+
+def test_row_09_rows_are_held_against_the_schema(spark, mesh):
+    def naive(rows):
+        return [{"at": datetime.datetime(2024, 1, 1)} for _ in rows]  # noqa: DTZ001
+
+    def missing(rows):
+        return [{} for _ in rows]
+
+    def wrong(rows):
+        return [{"at": "today"} for _ in rows]
+
+    df = spark.range(0, 2, numPartitions=1)
+
+    texts = [
+        _failure(mesh.map_batches(df, task, "at timestamp", format="rows").collect)
+        for task in (naive, missing, wrong)
+    ]
+
+    assert (
+        "column 'at': expected timestamp[us, tz=UTC], got a naive datetime: give it a time zone" in texts[0]
+    )
+    assert "column 'at': expected timestamp[us, tz=UTC], got no such column" in texts[1]
+    assert "column 'at': expected timestamp[us, tz=UTC], got values of str" in texts[2]
+
+
+def test_row_11_a_failing_row_is_null_or_told_in_a_column(spark, mesh):
+    from dataclasses import replace
+
+    df = spark.range(0, 1000, numPartitions=2)
+    good = [(n, 2 * n) for n in range(1000)]
+
+    nulls = replace(mesh, errors="null").map_arrow(df, tasks.frail, "id long, twice long")
+    told = replace(mesh, errors="column").map_arrow(df, tasks.frail, "id long, twice long")
+
+    assert _values(nulls) == [(n, twice if n % 10 != 7 else None) for n, twice in good]
+    rows = told.collect()
+    assert [row.id for row in rows] == list(range(1000))
+    assert {row._mesh_error for row in rows if row.id % 10 == 7} == {"ValueError: a seven"}
+    assert {row._mesh_error for row in rows if row.id % 10 != 7} == {None}
+    assert "ValueError: a seven" in _failure(mesh.map_arrow(df, tasks.frail, "id long, twice long").collect)
+
+
+def test_row_11_columns_without_nulls_cannot_have_them(spark, mesh):
+    from dataclasses import replace
+
+    with pytest.raises(ConfigError, match="column 'twice' is declared NOT NULL"):
+        replace(mesh, errors="null").map_arrow(spark.range(3), tasks.frail, "id long, twice long not null")
+
+
+def test_row_01_udfs_over_arrays_series_and_values(spark, bridge):
+    df = spark.sql("select id, if(id % 5 = 0, null, concat('w', id)) as word from range(0, 500, 1, 2)")
+    lengths = bridge.udf("int")(tasks.lengths)
+    shout = bridge.udf("string", input="pandas")(tasks.shout)
+    described = bridge.udf("struct<number: bigint, word: string>", input="scalar")(_describe)
+
+    found = df.select(lengths("word"), shout("word", "id"), described(df.id, df.word), "id").collect()
+
+    expected = []
+    for number in range(500):
+        word = None if number % 5 == 0 else f"w{number}"
+        expected.append((
+            word and len(word),
+            word and (word.upper() + "!") * number,
+            word and (number, word),
+            number,
+        ))  # fmt: skip
+    assert [tuple(row) for row in found] == expected
+
+
+def _describe(number, word):
+    return None if word is None else {"number": number, "word": word}
+
+
+def test_a_udf_for_sql(spark, mesh):
+    mesh.udf("int")(tasks.lengths).register(spark, "mesh_length")
+
+    assert _values(spark.sql("select mesh_length('four') as n where mesh_length('ab') = 2")) == [(4,)]
+
+
+def test_row_11_a_udf_with_nulls_for_errors(spark, mesh):
+    from dataclasses import replace
+
+    described = replace(mesh, errors="null").udf("struct<number: bigint, word: string>", input="scalar")(
+        tasks.describe
+    )
+    df = spark.range(0, 6, numPartitions=1)
+
+    found = df.select(described("id", df.id.cast("string")).word).collect()
+
+    assert [row[0] for row in found] == ["0", "1", "2", None, "4", "5"]
+
+
+def test_row_09_a_udf_of_the_wrong_length_is_named(spark, mesh):
+    text = _failure(spark.range(0, 4, numPartitions=1).select(mesh.udf("bigint")(tasks.short)("id")).collect)
+
+    assert "MeshSchemaError" in text
+    assert "expected 4 rows, got 1: a UDF returns one value for each row" in text
+
+
+def test_udfs_that_cannot_be_are_refused(mesh):
+    from dataclasses import replace
+
+    with pytest.raises(ConfigError, match="input has to be"):
+        mesh.udf("int", input="rows")(tasks.lengths)
+    with pytest.raises(ConfigError, match='errors="column" is for map_arrow'):
+        replace(mesh, errors="column").udf("int")(tasks.lengths)
+    with pytest.raises(ConfigError, match="the UDF lengths takes at least one column"):
+        mesh.udf("int")(tasks.lengths)()
+
+
+def test_row_01_rdds(spark, bridge):
+    rdd = spark.sparkContext.parallelize(range(3000), 3)
+    texts = spark.sparkContext.parallelize(["a b", "", "c"], 2)
+
+    assert bridge.rdd(rdd).map(lambda n: n * n).collect() == [n * n for n in range(3000)]
+    assert bridge.rdd(texts).flat_map(tasks.split).collect() == ["a", "b", "c"]
+    assert bridge.rdd(rdd).map_partitions(tasks.count, chunk=600).collect() == [600, 400] * 3
+
+
+def test_row_01_foreach_runs_for_every_item(spark, mesh, tmp_path):
+    folder = str(tmp_path)
+
+    def leave(number):
+        import pathlib
+
+        pathlib.Path(folder, str(number)).touch()
+
+    mesh.rdd(spark.sparkContext.parallelize(range(20), 2)).foreach(leave, chunk=3)
+
+    assert sorted(int(path.name) for path in tmp_path.iterdir()) == list(range(20))
+
+
+def test_row_12_a_result_that_cannot_be_pickled_harms_nobody(spark, mesh):
+    rdd = spark.sparkContext.parallelize(range(4), 1)
+
+    text = _failure(mesh.rdd(rdd).map(tasks.unpicklable).collect)
+
+    assert "MeshTaskError" in text
+    assert "cannot pickle 'generator' object" in text
+    assert "Cure: pass a list made of it" in text
+    assert mesh.rdd(rdd).map(str).collect() == ["0", "1", "2", "3"]
+
+
+def test_row_12_a_result_that_is_too_large_harms_nobody(spark, mesh):
+    def large(batch):
+        return pa.RecordBatch.from_pydict({"raw": pa.array([bytes(150 << 20)] * 2, pa.binary())})
+
+    df = spark.range(0, 1, numPartitions=1)
+
+    text = _failure(mesh.map_arrow(df, large, "raw binary").collect)
+
+    assert "TooLarge" in text
+    assert "max_payload" in text
+    assert _values(mesh.map_arrow(df, tasks.same, "id long")) == [(0,)]
+
+
+def test_what_is_no_rdd_is_refused(spark, mesh):
+    from dataclasses import replace
+
+    with pytest.raises(ConfigError, match="rdd\\(\\) takes an RDD"):
+        mesh.rdd([1, 2])
+    with pytest.raises(ConfigError, match="chunk has to be"):
+        mesh.rdd(spark.sparkContext.parallelize([1])).map(str, chunk=0)
+    with pytest.raises(ConfigError, match='an RDD has "raise" only'):
+        replace(mesh, errors="null").rdd(spark.sparkContext.parallelize([1]))
+
+
+def test_a_udf_in_the_closure_of_nothing_is_still_a_value(mesh):
+    made = mesh.udf("int")(tasks.lengths)
+
+    assert pickle.loads(pickle.dumps(made)).__name__ == "lengths"
