@@ -25,6 +25,7 @@ from taskmesh.net.identity import hub_config, new_epoch, pool_config
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.port import ThreadPort, WakeUp
+from taskmesh.net.sealing import Seal
 from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.pool.nursery import Nursery
 from taskmesh.ports import OutcomeSink
@@ -43,6 +44,7 @@ class InProcessLinks:
         self.pool: deque[object] = deque()
         self.client: deque[object] = deque()
         self.client_id = 0
+        self.seal: Seal | None = None
 
     # hub's ways
     def push(self, session: int, message: m.Tasks) -> None:
@@ -71,6 +73,8 @@ class InProcessLinks:
     # pool's ways
     def send(self, message: m.PoolMessage) -> None:
         """The collector."""
+        if self.seal is not None and isinstance(message, m.Results):
+            message = self.seal.results(message)
         self.hub.append(FromPool(message))
 
     def beat(self, message: m.Beat) -> None:

@@ -85,6 +85,7 @@ def run_hub(
             if slots:
                 pool = PoolShell(PoolMachine(settings, now), links)
                 pool.events = links.pool
+                links.seal = sockets.seal
                 host = host_slots(loop, pool, settings.pool, modules)
                 loop.parts.append(pool)
                 loop.settle()

@@ -14,10 +14,13 @@ class Ring:
         self.folder = folder
         self.hub = KeyFolder(folder / "hub-keys")
         self.hub.new(["hub"])
+        self.workers = KeyFolder(folder / "workers")
+        self.workers.new(["worker"], self.hub.path / "hub.public")
+        self.mesh = self.workers.path / "mesh.secret"
 
     def peer(self, role: str, name: str, *, authorized: bool = True) -> str:
         folder = KeyFolder(self.folder / f"{role}-{name}")
-        (public,) = folder.new([role], self.hub.path / "hub.public")
+        (public,) = folder.new([role], self.hub.path / "hub.public", self.mesh)
         if authorized:
             self.hub.authorize(role, name, keys_in(public))
         return str(folder.path)
