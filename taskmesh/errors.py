@@ -17,6 +17,7 @@
     |   `-- TooLarge                          a value is above max_payload
     `-- TaskError                             how a task can end other than by its own exception
         |-- RemoteError                       the task's exception, which could not be rebuilt here
+        |-- BadSignature                      task or result was changed, or signed with another mesh key
         |-- FunctionUnavailable               the worker cannot import or rebuild the function
         |-- TaskTimeout (TimeoutError)        a soft or hard time limit was exceeded
         |-- TaskExpired                       not started within `expires`
@@ -108,6 +109,10 @@ class RemoteError(TaskError):
 
     def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str, str]]:
         return type(self), (str(self), self.type_name, self.traceback_text)
+
+
+class BadSignature(TaskError):
+    """A task or its result is not signed as it should be: it was not run, or not unpickled."""
 
 
 class FunctionUnavailable(TaskError):

@@ -3,6 +3,7 @@
     DIR/hub.public                          the hub's public key, in everybody's directory
     DIR/ROLE.secret                         one's own secret key: hub, client, worker or operator
     DIR/ROLE.public                         the public key of it, to be taken to the hub
+    DIR/mesh.secret                         what clients and pools sign with, and the hub has not
     DIR/authorized/ROLE/NAME.public         at the hub: who may come in, as what, under which name
 
 The directory has mode 0700 and secret files have 0600. A public file holds one key a line; while a key is
@@ -27,6 +28,7 @@ HUB, CLIENT, WORKER, OPERATOR = "hub", "client", "worker", "operator"
 PEERS = (CLIENT, WORKER, OPERATOR)
 """Roles that a hub lets in, each with rights of its own."""
 ROLES = (HUB, *PEERS)
+MESH, MESH_FILE = "mesh", "mesh.secret"
 AUTHORIZED = "authorized"
 MOST_KEYS = 8
 """Keys in one public file; a rotation needs two."""
@@ -87,6 +89,19 @@ class KeyFolder:
         check_unchangeable(file)
         return keys_in(file)
 
+    def mesh_keys(self) -> tuple[bytes, ...]:
+        """The mesh key, 32 bytes, and the former one while it rotates; empty when there is none.
+
+        Raises:
+            KeysUnusable: others may read or change it.
+        """
+        file = self.path / MESH_FILE
+        if not file.exists():
+            return ()
+        check_folder(self.path)
+        check_secret(file, "copy it from a worker's keys")
+        return tuple(raw_key(key) for key in keys_in(file))
+
     def admissions(self, problems: list[str] | None = None) -> dict[bytes, Admission]:
         """Whom the hub lets in, by the 32 bytes of the public key.
 
@@ -143,8 +158,10 @@ class KeyFolder:
 
     # --- making -------------------------------------------------------------------------------------------
 
-    def new(self, roles: Sequence[str], hub: Path | None = None) -> list[Path]:
+    def new(self, roles: Sequence[str], hub: Path | None = None, mesh: Path | None = None) -> list[Path]:
         """Makes pairs for these roles; copies the hub's public key from the file `hub`.
+
+        The mesh key is copied from the file `mesh`; without one, a directory with a worker gets a new one.
 
         Returns:
             The public files that were made.
@@ -159,6 +176,9 @@ class KeyFolder:
                     f"--keys {self.path}` replaces it"
                 )
         trusted = keys_in(hub) if hub is not None else ()
+        shared = keys_in(mesh) if mesh is not None else ()
+        if WORKER in roles and not shared and not (self.path / MESH_FILE).exists():
+            shared = (key_text(secrets.token_bytes(32)),)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_folder(self.path)
         made = []
@@ -169,12 +189,26 @@ class KeyFolder:
         if HUB in roles:
             for role in PEERS:
                 (self.path / AUTHORIZED / role).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if shared:
+            self._write_mesh(shared)
         if trusted:
             write(self.path / "hub.public", trusted, "taskmesh hub, public", mode=0o644)
         return made
 
+    def _write_mesh(self, keys: Sequence[bytes]) -> Path:
+        write(self.path / MESH_FILE, keys, "taskmesh mesh, secret", mode=0o600)
+        return self.path / MESH_FILE
+
+    def _mesh_texts(self) -> list[bytes]:
+        keys = [key_text(key) for key in self.mesh_keys()]
+        if not keys:
+            raise KeysUnusable(f"{self.path / MESH_FILE}: not there; copy it from a worker's keys")
+        return keys
+
     def rotate(self, role: str) -> Path:
-        """Replaces a secret key; the public file holds the new key and, until `retire`, the former one."""
+        """Replaces a secret key; the file that is passed on holds it and, until `retire`, the former one."""
+        if role == MESH:
+            return self._write_mesh([key_text(secrets.token_bytes(32)), self._mesh_texts()[0]])
         former = self.own(role).public
         pair = new_key_pair()
         public = self._publish(role, [pair.public, former])
@@ -182,7 +216,9 @@ class KeyFolder:
         return public
 
     def retire(self, role: str) -> Path:
-        """Ends a rotation: the public file holds the present key alone."""
+        """Ends a rotation: the file that is passed on holds the present key alone."""
+        if role == MESH:
+            return self._write_mesh(self._mesh_texts()[:1])
         return self._publish(role, [self.own(role).public])
 
     def _publish(self, role: str, keys: Sequence[bytes]) -> Path:

@@ -58,6 +58,10 @@ def new(
     hub: Annotated[
         Path | None, typer.Option("--hub", metavar="FILE", help="The hub's hub.public, to be trusted.")
     ] = None,
+    mesh: Annotated[
+        Path | None,
+        typer.Option("--mesh", metavar="FILE", help="A worker's mesh.secret; it makes one if not given."),
+    ] = None,
     directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
@@ -69,7 +73,7 @@ def new(
 
         folder = folder_of(directory, file)
         wanted = [known(role, among=ROLES) for role in dict.fromkeys(roles)]
-        made = [str(path) for path in folder.new(wanted, hub)]
+        made = [str(path) for path in folder.new(wanted, hub, mesh)]
         lines = [f"made {path}" for path in made]
         lines += [
             f"on the hub: taskmesh keys authorize {role} NAME {folder.path / f'{role}.public'} --keys DIR"
@@ -111,7 +115,7 @@ def revoke(
 
 
 def rotate(
-    role: Annotated[str, typer.Argument(metavar="ROLE", help="hub, client, worker or operator.")],
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="hub, client, worker, operator or mesh.")],
     *,
     end: Annotated[
         bool, typer.Option("--end", help="Everybody has the new key: leave the former out of ROLE.public.")
@@ -123,14 +127,15 @@ def rotate(
     """Replace a secret key. ROLE.public then names both, to be passed on before programs start again."""
     out = Output(as_json=json)
     with exits(out):
-        from taskmesh.keys import HUB, ROLES
+        from taskmesh.keys import HUB, MESH, ROLES
 
         folder = folder_of(directory, file)
-        known(role, among=ROLES)
+        known(role, among=(*ROLES, MESH))
         public = folder.retire(role) if end else folder.rotate(role)
-        whom = "copy it to everybody" if role == HUB else "authorize it at the hub under the same name"
+        everybody = {HUB: "copy it to everybody", MESH: "copy it to all clients and workers"}
+        whom = everybody.get(role, "authorize it at the hub under the same name")
         then = "" if end else ", then start the programs again that use the secret key; last, rotate --end"
-        out.value({"public": str(public)}, f"{public}: {whom}{then}")
+        out.value({"file": str(public)}, f"{public}: {whom}{then}")
 
 
 def show(directory: Keys = None, file: ConfigFile = None, json: AsJson = False) -> None:

@@ -12,6 +12,7 @@ from taskmesh.net.credentials import Credentials, ways
 from taskmesh.net.hub_links import BATCH
 from taskmesh.net.loop import Loop
 from taskmesh.net.refusals import Refusals
+from taskmesh.net.sealing import Lookup, Seal
 from taskmesh.sockets import Context, Dealer
 from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_client
@@ -21,7 +22,12 @@ HELLOS = 2
 
 
 class GatewayLink:
-    """The way to the hub. `events`: the client shell's. Addresses are dialled in turn, in order."""
+    """The way to the hub. Addresses are dialled in turn, in order.
+
+    Args:
+        events: the client shell's. client: the session's number. specs_of: specs that travelled before.
+        credentials: a client's or an operator's, where keys are in use.
+    """
 
     def __init__(
         self,
@@ -29,12 +35,18 @@ class GatewayLink:
         loop: Loop,
         addresses: Sequence[str],
         events: deque[object],
+        *,
+        client: int,
+        specs_of: Lookup,
         credentials: Credentials | None = None,
     ) -> None:
         self._context = context
         self._loop = loop
         self._ways = ways(addresses, credentials)
         self._credentials = credentials
+        self._seal = Seal(credentials.mesh_keys) if credentials is not None else None
+        self._client = client
+        self._specs_of = specs_of
         self._refusals = Refusals(loop, credentials, len(self._ways), self._refused)
         self._events = events
         self._turn = 0
@@ -64,6 +76,8 @@ class GatewayLink:
             if self._unanswered >= HELLOS:
                 self.reconnect()
             self._unanswered += 1
+        elif self._seal is not None and isinstance(message, m.Submit):
+            message = self._seal.submit(message, self._client, self._specs_of)
         self._socket.try_send_parts(encode(message))
 
     def reconnect(self) -> None:
@@ -79,9 +93,13 @@ class GatewayLink:
         self._unanswered = 0
         for frames in self._socket.recv_parts_many(BATCH):
             try:
-                self._events.append(FromHubToClient(to_client.decode(frames)))
+                message = to_client.decode(frames)
             except RemoteProtocolError:
                 self.refused += 1
+                continue
+            if self._seal is not None and isinstance(message, m.Deliver):
+                message = self._seal.deliver(message)
+            self._events.append(FromHubToClient(message))
 
     def close(self, linger_ms: int | None = None) -> None:
         """Closes the link; what was just sent has a second to leave, unless `linger_ms` says otherwise."""

@@ -12,11 +12,12 @@ from taskmesh.sockets import CurveClient, KeyPair, SocketOptions
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """One's own pair of a role, and the keys that the hub may have: two while it rotates them."""
+    """One's own pair of a role, the keys that the hub may have, and the mesh key; two while one rotates."""
 
     role: str
     pair: KeyPair
     hub_keys: tuple[bytes, ...]
+    mesh_keys: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def credentials_of(directory: str, role: str) -> Credentials | None:
     if not directory:
         return None
     folder = KeyFolder(directory)
-    return Credentials(role, folder.own(role), folder.hub_keys())
+    return Credentials(role, folder.own(role), folder.hub_keys(), folder.mesh_keys())
 
 
 def ways(addresses: Sequence[str], credentials: Credentials | None) -> list[Way]:

@@ -26,6 +26,7 @@ from taskmesh.net.inner import InnerGateway
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.port import ThreadPort, WakeUp
+from taskmesh.net.sealing import Seal
 from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.pool.nursery import Nursery
 from taskmesh.ports import OutcomeSink
@@ -45,6 +46,7 @@ class InProcessLinks:
         self.client: deque[object] = deque()
         self.client_id = 0
         self.inner: InnerGateway | None = None
+        self.seal: Seal | None = None
 
     # hub's ways
     def push(self, session: int, message: m.Tasks) -> None:
@@ -75,6 +77,8 @@ class InProcessLinks:
     # pool's ways
     def send(self, message: m.PoolMessage) -> None:
         """The collector."""
+        if self.seal is not None and isinstance(message, m.Results):
+            message = self.seal.results(message)
         self.hub.append(FromPool(message))
 
     def beat(self, message: m.Beat) -> None:

@@ -22,7 +22,7 @@ only loopback (127.0.0.1, ::1, localhost) and ipc:// may be used without keys, \
 because whoever reaches a hub can run code on its pools. Make keys:
   taskmesh keys new hub --keys HUB
   taskmesh keys new worker --keys POOL --hub HUB/hub.public
-  taskmesh keys new client operator --keys MINE --hub HUB/hub.public
+  taskmesh keys new client operator --keys MINE --hub HUB/hub.public --mesh POOL/mesh.secret
   taskmesh keys authorize worker NAME POOL/worker.public --keys HUB
   taskmesh keys authorize client NAME MINE/client.public --keys HUB
 and start each program with its directory: --keys DIR, TASKMESH_KEYS=DIR or Mesh(..., keys=DIR). \

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from taskmesh.keys import CLIENT, HUB, OPERATOR, WORKER, Admission, KeyFolder
 from taskmesh.net.loop import Loop
+from taskmesh.net.sealing import Seal
 from taskmesh.sockets import Context, CurveServer, PeerUnreachable, Router, SocketOptions
 
 ZAP = "inproc://zeromq.zap.01"
@@ -40,6 +41,7 @@ class Gatekeeper:
 
     Attributes:
         denied: how many handshakes were refused.
+        seal: of a pool in the hub's own process.
 
     Raises:
         KeysUnusable: a key is missing, or open to others.
@@ -53,6 +55,7 @@ class Gatekeeper:
         self._loop = loop
         self._record = record
         self._pair = keys.own(HUB)
+        self.seal = Seal(keys.mesh_keys())
         self._seen = keys.signature()
         self._admissions = keys.admissions()
         self._users = frozenset(admission.user for admission in self._admissions.values())

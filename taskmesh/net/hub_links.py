@@ -19,6 +19,7 @@ from taskmesh.net.listening import Listeners, PortRange
 from taskmesh.net.loop import Loop
 from taskmesh.net.loop import Part as LoopPart
 from taskmesh.net.rights import NotAllowed, Pass, Rights
+from taskmesh.net.sealing import Seal
 from taskmesh.sockets import (
     Cancelled,
     Context,
@@ -109,6 +110,11 @@ class HubSockets:
         """What is to take part in the loop."""
         return [self] if self._gatekeeper is None else [self, self._gatekeeper]
 
+    @property
+    def seal(self) -> Seal | None:
+        """What the pool in this process verifies tasks and signs results with."""
+        return None if self._gatekeeper is None else self._gatekeeper.seal
+
     def _keyed(self, options: SocketOptions, domain: str) -> SocketOptions:
         return options if self._gatekeeper is None else replace(options, curve=self._gatekeeper.curve(domain))
 
@@ -133,7 +139,8 @@ class HubSockets:
     def push(self, session: int, message: m.Tasks) -> None:
         """On the session's lane, or into the local pool's hands."""
         if session in self._local_sessions and self._local is not None:
-            self._local.append(FromHub(message))
+            seal = self.seal
+            self._local.append(FromHub(message if seal is None else seal.tasks(message)))
             return
         lane = self._lanes.get(session)
         if lane is not None and not lane.push(encode(message)) and not lane.lost:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from collections import deque
 
 from taskmesh.errors import ConfigError
-from taskmesh.net.endpoints import IPC, is_local, tcp_parts
+from taskmesh.net.endpoints import is_local, tcp_parts
 from taskmesh.sockets import EndpointError, Socket
 
 LANES = (5600, 6799)
@@ -46,9 +45,6 @@ class Listeners:
     def listen_again(self) -> None:
         """Binds what was cut off. libzmq closes the former listener in its own time."""
         for socket, endpoint in list(self._waiting.items()):
-            path = endpoint.removeprefix(IPC)
-            if path != endpoint and not path.startswith("@") and os.path.exists(path):
-                continue  # the former listener would remove our new file
             with contextlib.suppress(EndpointError):
                 socket.bind(endpoint)
                 del self._waiting[socket]

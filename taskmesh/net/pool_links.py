@@ -19,6 +19,7 @@ from taskmesh.net.hub_links import ALL, BATCH, topic
 from taskmesh.net.loop import Loop
 from taskmesh.net.refusals import Refusals
 from taskmesh.net.rights import TOKEN
+from taskmesh.net.sealing import Seal
 from taskmesh.net.sizes import hold_against
 from taskmesh.sockets import (
     Context,
@@ -64,6 +65,7 @@ class PoolSockets:
         self._loop = loop
         self._ways = ways(addresses, credentials)
         self._credentials = credentials
+        self._seal = Seal(credentials.mesh_keys) if credentials is not None else None
         self._token = secrets.token_bytes(TOKEN)
         self._lane_pair: tuple[int, KeyPair] | None = None
         self._refusals = Refusals(loop, credentials, len(self._ways), self._hub_refuses)
@@ -109,6 +111,7 @@ class PoolSockets:
         """To the collector."""
         if isinstance(message, m.Results):
             hold_against(message, self._max_payload)
+            message = self._seal.results(message) if self._seal is not None else message
         elif isinstance(message, m.Hello):
             message = self._hello(message)
         self._collector.try_send_parts(self._frames(message))
@@ -177,9 +180,13 @@ class PoolSockets:
     def _take(self, arrived: list[list[Part]], skip: int) -> None:
         for frames in arrived:
             try:
-                self._events.append(FromHub(to_pool.decode(frames[skip:])))
+                message = to_pool.decode(frames[skip:])
             except RemoteProtocolError:
                 self.refused += 1
+                continue
+            if self._seal is not None and isinstance(message, m.Tasks):
+                message = self._seal.tasks(message)
+            self._events.append(FromHub(message))
 
     # --- the end ------------------------------------------------------------------------------------------
 

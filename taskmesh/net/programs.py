@@ -93,6 +93,7 @@ def run_hub(
         answers = hub_answers(hub.machine)
         try:
             if slots:
+                links.seal = sockets.seal
                 gateway, keys = sockets.endpoints.gateway, config.mesh.keys
                 pool, host = local_pool(loop, links, settings, gateway=gateway, keys=keys, modules=modules)
                 answers["metrics"] = both(hub.machine, pool.machine)

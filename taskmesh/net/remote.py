@@ -107,7 +107,15 @@ class RemotePort(ThreadPort):
                     lambda message: link.send(message) if link is not None else None,
                     lambda: link.reconnect() if link is not None else None,
                 )
-                link = GatewayLink(context, loop, self._addresses, shell.events, self._credentials)
+                link = GatewayLink(
+                    context,
+                    loop,
+                    self._addresses,
+                    shell.events,
+                    client=self.client,
+                    specs_of=shell.table.specs_of,
+                    credentials=self._credentials,
+                )
                 loop.parts = [shell]
                 loop.watch(wake_up.fd, wake_up.heard)
                 self._shell = shell

@@ -12,59 +12,16 @@ from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable, KeysUnusable
 from taskmesh.keys import KeyFolder, keys_in
 from tests.net import nested, workload
-from tests.programs import Program, Programs
+from tests.net.keyed import Keyed, Ring
+from tests.programs import Programs
 from tests.waiting import wait_until
 
 REVOKED_S = 5.0
 
 
-class Ring:
-    """Directories of keys: the hub's, and one for each peer."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.hub = KeyFolder(folder / "hub-keys")
-        self.hub.new(["hub"])
-
-    def peer(self, role: str, name: str, *, authorized: bool = True) -> str:
-        folder = KeyFolder(self.folder / f"{role}-{name}")
-        (public,) = folder.new([role], self.hub.path / "hub.public")
-        if authorized:
-            self.hub.authorize(role, name, keys_in(public))
-        return str(folder.path)
-
-
-@pytest.fixture
-def ring(tmp_path: Path) -> Ring:
-    return Ring(tmp_path)
-
-
 @pytest.fixture(params=["tcp", "ipc"])
 def transport(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-class Keyed:
-    """A hub with keys, a worker, and the directory of a client."""
-
-    def __init__(self, programs: Programs, ring: Ring, bind: str = "tcp://127.0.0.1:0") -> None:
-        self.programs = programs
-        self.ring = ring
-        self.program = programs.start("hub", "--bind", bind, "--keys", str(ring.hub.path), "--json")
-        self.address = self.program.ready()["gateway"]
-        self.pool = self.worker("first")
-        self.client = ring.peer("client", "alice")
-
-    def worker(self, name: str) -> Program:
-        return self.programs.worker(self.address, "--name", name, "--keys", self.ring.peer("worker", name))
-
-    def mesh(self, keys: str = "", **settings: object) -> Mesh:
-        return Mesh(self.address, keys=keys or self.client, open_timeout=20, **settings)
-
-
-@pytest.fixture
-def keyed(programs: Programs, ring: Ring) -> Keyed:
-    return Keyed(programs, ring)
 
 
 def test_tasks_run_over_encrypted_links(programs: Programs, ring: Ring, transport: str):
