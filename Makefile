@@ -5,13 +5,15 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 SEEDS ?= 20000
 FUZZ  ?= 100
 PEERS ?= .venv-peers
+HELM  := helm containers
 NET   := net sockets conformance faults examples benchmarks workers
 
 BIN    := .venv/bin
 RUN    := .venv/ready-run
 DEV    := .venv/ready-dev
-HELM   := .venv/ready-helm
 SPARK  := .venv/ready-spark
+CHART  := .venv/ready-helm
+BOX    := .venv/ready-box
 PEER_RUN := $(PEERS)/ready
 PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
@@ -28,18 +30,18 @@ demo: $(RUN)     ## Read the standard library with the mesh and report on it (ex
 test: test-core test-net test-helm test-spark  ## All tests; each part stays below nine minutes on two cores
 
 test-core: $(DEV)  ## The machines and their simulation, the slots, the client, the command line
-	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) helm spark)
+	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) $(HELM) spark)
 
 test-net: $(DEV)  ## What runs over sockets, and the faults of real processes
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET))
 
-test-helm: $(HELM)  ## The chart: rendered by Helm 3 and Helm 4, held against schemas and models
-	$(PYTEST) -m "not soak and not bench" tests/helm
+test-helm: $(CHART) $(BOX)  ## The chart, rendered by Helm 3 and Helm 4, and hub and pools in real containers
+	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(HELM))
 
 test-spark: $(SPARK)  ## The Spark bridge: real PySpark, a real hub and pools
 	$(PYTEST) -m "not soak and not bench" tests/spark
 
-chart-readme: $(HELM)  ## Write helm/taskmesh/README.md anew from values.yaml
+chart-readme: $(CHART)  ## Write helm/taskmesh/README.md anew from values.yaml
 	node .venv/helm/node_modules/.bin/readme-generator -v helm/taskmesh/values.yaml -r helm/taskmesh/README.md
 
 lint: $(DEV)     ## Style, format, layers
@@ -97,7 +99,7 @@ $(DEV): constraints-dev.txt $(RUN)
 	@touch $@
 
 # Without npm the tests that need its programs say so, and skip; in CI they fail.
-$(HELM): constraints-helm.txt $(wildcard tests/helm/tools/*) $(DEV)
+$(CHART): constraints-helm.txt $(wildcard tests/helm/tools/*) $(DEV)
 	@echo "Installing what the chart's tests need into .venv"
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-helm.txt
 	@mkdir -p .venv/helm && cp tests/helm/tools/* .venv/helm/
@@ -110,6 +112,10 @@ $(SPARK): constraints-spark.txt $(DEV)
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-spark.txt
 	@if ! command -v java >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends openjdk-17-jre-headless; fi
+	@touch $@
+
+$(BOX): .ci/box constraints.txt $(DEV)
+	@.ci/box .venv/box $(BIN)/python
 	@touch $@
 
 $(PEER_RUN): constraints-peers.txt pyproject.toml

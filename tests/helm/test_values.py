@@ -1,9 +1,12 @@
 """Every value has a meaning, a place in the schema and an effect that shows in what is rendered."""
 
+import json
 import re
+from dataclasses import fields
 
 import pytest
 
+from taskmesh.config import Config
 from tests.helm.effects import EFFECTS, Effect
 from tests.helm.rendering import CHART, MINIMAL, chart, laid_over, rendered, tree, values_of
 
@@ -48,3 +51,10 @@ def test_the_schema_refuses_a_misspelt_neighbour(parameter: str):
 
     with pytest.raises(Exception, match=rf"{re.escape(last)}x"):
         chart().validate_schema(laid_over(MINIMAL, misspelt))
+
+
+def test_the_schema_knows_every_section_of_the_configuration():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    known = schema["properties"]["config"]["propertyNames"]["enum"]
+    assert {section.name for section in fields(Config)} <= set(known)
