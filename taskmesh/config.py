@@ -66,6 +66,8 @@ class HubConfig:
         max_tasks, max_bytes: what the ledger takes in, of all clients together.
         crash_limit: crashes after which a task is given up.
         result_ttl: seconds that outcomes are kept for a client that is away.
+        versions: what becomes of pools and clients with another minor version of Python, another pickle
+            protocol or another cloudpickle than the hub's: "warn" or "refuse".
     """
 
     lease: float = _setting(10.0, "seconds, more than 0", least=1e-3)
@@ -74,6 +76,7 @@ class HubConfig:
     max_bytes: int = _setting(4 << 30, "bytes, as a number or like '4GiB'", least=1)
     crash_limit: int = _setting(3, "a whole number, at least 1", least=1)
     result_ttl: float = _setting(3600.0, "seconds", least=0)
+    versions: str = _setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,7 @@ def summary(found: dict[str, Any]) -> str:
         f"clients:  {sum(client['present'] for client in found['clients'])}",
     ]
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
+    lines += [f"warning:  {who}: {text}" for who, text in found["warnings"].items()]
     return "\n".join(lines)
 
 

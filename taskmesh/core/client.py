@@ -40,6 +40,7 @@ class ClientConfig:
     client: int
     name: str = ""
     python: str = ""
+    cloudpickle: str = ""
     credit: int = 64 << 20
     hello: float = 1.0
     patience: float = 3.0
@@ -361,7 +362,13 @@ class ClientMachine:
         first = next(iter(self._unacked), self._next)
         config = self.config
         return m.ClientHello(
-            config.client, self.epoch, first, python=config.python, name=config.name, credit=config.credit
+            config.client,
+            self.epoch,
+            first,
+            python=config.python,
+            name=config.name,
+            credit=config.credit,
+            cloudpickle=config.cloudpickle,
         )
 
     def _lost(self, now: float, out: list[object]) -> None:

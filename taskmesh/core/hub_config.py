@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from taskmesh.core.versions import WARN, Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,7 @@ class HubConfig:
         links_grace: how long a pool whose links closed has to say Hello.
         client_grace: silence after which a client's on_client_loss="cancel" tasks are cancelled.
         result_ttl: how long an absent client's outcomes are kept; result_bytes: how much of them.
+        versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
         stall: a gap in the hub's own time above this extends every lease by the gap.
     """
 
@@ -34,3 +37,5 @@ class HubConfig:
     client_max_tasks: int = 2_000_000
     client_max_bytes: int = 4 << 30
     spec_bytes: int = 256 << 20
+    versions: Versions = field(default_factory=Versions)
+    policy: str = WARN

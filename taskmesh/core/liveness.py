@@ -11,6 +11,7 @@ from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.lanes import Lane, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.core.versions import REFUSE, difference
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
@@ -51,13 +52,15 @@ class PoolSessions:
 
     def hello(self, hello: m.Hello, now: float) -> None:
         """A pool asks for a session: old ones of its name end, what it still holds moves over."""
+        odd = difference(self._config.versions, hello)
         if hello.protocol != m.PROTOCOL:
-            reason = (
-                f"the hub speaks protocol {m.PROTOCOL}, the pool {hello.protocol}: install the same taskmesh"
+            self._refuse(
+                hello,
+                f"the hub speaks protocol {m.PROTOCOL}, the pool {hello.protocol}: install the same taskmesh",
             )
-            if len(self.refused) < NAMES_KEPT:
-                self.refused[hello.pool] = reason
-            self._refuse(hello, reason)
+            return
+        if odd and self._config.policy == REFUSE:
+            self._refuse(hello, odd)
             return
         current = self.lane_of(hello.pool)
         if current is not None and current.instance != hello.instance and self._is_alive(current, now):
@@ -78,6 +81,10 @@ class PoolSessions:
         lane = Lane(self._sessions, hello, now)
         self.lanes[lane.session] = lane
         self._by_pool[hello.pool] = lane.session
+        self.refused.pop(hello.pool, None)
+        if odd and lane.warning != odd:
+            self.out.append(Record("pool.versions", {"pool": lane.pool, "warning": odd}))
+        lane.warning = odd
         self._adopt(lane, hello, current)
         if current is not None:
             lane.wished = current.wished
@@ -111,6 +118,11 @@ class PoolSessions:
             self._refuse(hello, f"{other} is pool {hello.pool} already: start this one with another --name")
 
     def _refuse(self, hello: m.Hello, reason: str) -> None:
+        """Tells a pool that it is not wanted, and keeps the reason for those who ask."""
+        if self.refused.get(hello.pool) != reason:
+            self.out.append(Record("pool.refused", {"pool": hello.pool, "reason": reason}))
+        if hello.pool in self.refused or len(self.refused) < NAMES_KEPT:
+            self.refused[hello.pool] = reason
         self.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
 
     def lane_opened(self, session: int, endpoint: str) -> None:

@@ -94,6 +94,7 @@ class Membership:
             python=config.python,
             host=config.host,
             pid=config.pid,
+            cloudpickle=config.cloudpickle,
         )
         self.out.append(SendHub(hello))
 

@@ -21,6 +21,7 @@ class PoolConfig:
     queues: tuple[str, ...] = ("default",)
     tags: tuple[str, ...] = ()
     python: str = ""
+    cloudpickle: str = ""
     host: str = ""
     pid: int = 0
     hello: float = 1.0

@@ -7,7 +7,6 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import zmq
 
@@ -78,7 +77,7 @@ def run_hub(
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
         sockets = listen(context, loop, links, record, bind, settings.pool if slots else "")
-        hub = HubShell(HubMachine(hub_config(config, epoch=new_epoch()), now), sockets)
+        hub = HubShell(HubMachine(hub_config(config, epoch=new_epoch(), wired=True), now), sockets)
         hub.events = links.hub
         loop.parts = [hub, sockets]
         host = None
@@ -188,7 +187,7 @@ def run_pool(
     check_name(name)
     raise_file_limit()
     loop = new_loop()
-    settings = replace(pool_config(config, slots=slots, name=name), hello=min(0.2, config.hub.beat))
+    settings = pool_config(config, slots=slots, name=name, wired=True)
     with (
         Context() as context,
         Stop(loop).listening() as stop,

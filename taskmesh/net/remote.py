@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import zmq
 
@@ -13,6 +14,7 @@ from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net.client_links import GatewayLink
 from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.endpoints import Endpoints, check_local
+from taskmesh.net.identity import cloudpickle_version
 from taskmesh.net.loop import Loop
 from taskmesh.net.port import ThreadPort, WakeUp
 from taskmesh.ports import OutcomeSink
@@ -91,7 +93,7 @@ class RemotePort(ThreadPort):
                 )
                 shell = ClientShell(
                     self._sink,
-                    self._client_config,
+                    replace(self._client_config, cloudpickle=cloudpickle_version()),
                     time.monotonic(),
                     lambda message: link.send(message) if link is not None else None,
                     lambda: link.reconnect() if link is not None else None,

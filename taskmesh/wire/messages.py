@@ -22,10 +22,13 @@ from taskmesh.wire.slot_messages import (
 
 PROTOCOL = 1
 """Version of these shapes; both ends must state the same."""
+PICKLE = 5
+"""The pickle protocol that payloads are written in."""
 
 __all__ = [
     "CALL",
     "CHUNK",
+    "PICKLE",
     "PROTOCOL",
     "Accepted",
     "Answer",
@@ -93,6 +96,8 @@ class ClientHello(msgspec.Struct, tag=1):
     python: str = ""
     name: str = ""
     credit: int = 64 << 20
+    pickle: int = PICKLE
+    cloudpickle: str = ""
 
 
 class Submit(msgspec.Struct, tag=2):
@@ -237,6 +242,8 @@ class Hello(msgspec.Struct, tag=40):
     python: str = ""
     host: str = ""
     pid: int = 0
+    pickle: int = PICKLE
+    cloudpickle: str = ""
 
 
 class Results(msgspec.Struct, tag=41):
