@@ -82,7 +82,8 @@ class HubSockets:
     """HubLinks over ZeroMQ, with an optional pool in the same loop (`taskmesh up`, hub="process").
 
     Args:
-        events: the hub shell's. local_pool, local: the in-process pool's id and its events, if there is one.
+        events: the hub shell's. max_payload: bytes of one call or result that come in.
+        local_pool, local: the in-process pool's id and its events, if there is one.
     """
 
     def __init__(
@@ -93,6 +94,8 @@ class HubSockets:
         record: Callable[[str, dict[str, object]], None],
         local_pool: str = "",
         local: deque[object] | None = None,
+        *,
+        max_payload: int = 256 << 20,
     ) -> None:
         self.events: deque[object] = deque()  # nothing waits here: what arrives goes to the hub's shell
         self._context = context
@@ -108,8 +111,8 @@ class HubSockets:
         self._silenced: set[str] = set()
         self.refused = 0
         self._sweep_at = 0.0
-        self.gateway = Router(context, wires.GATEWAY)
-        self.collector = Pull(context, wires.COLLECTOR)
+        self.gateway = Router(context, wires.wall(wires.GATEWAY, max_payload))
+        self.collector = Pull(context, wires.wall(wires.COLLECTOR, max_payload))
         self.control = XPub(context, wires.CONTROL)
         self.endpoints = Endpoints("", "", "")
 

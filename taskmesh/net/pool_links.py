@@ -48,7 +48,7 @@ class PoolSockets:
         self._unanswered = 0
         self._pool = pool
         self._events = events
-        self._max_payload = max_payload
+        self._max_payload = self._limit = max_payload
         self._lane: Pull | None = None
         self.refused = 0
         self._dial_hub()
@@ -75,7 +75,7 @@ class PoolSockets:
     def send(self, message: m.PoolMessage) -> None:
         """To the collector."""
         if isinstance(message, m.Results):
-            hold_against(message, self._max_payload)
+            hold_against(message, self._limit)
         elif isinstance(message, m.Hello) and len(self._hubs) > 1:
             self._try_next_hub()
         self._collector.try_send_parts(encode(message))
@@ -119,9 +119,13 @@ class PoolSockets:
     def _take(self, arrived: list[list[Part]], skip: int) -> None:
         for frames in arrived:
             try:
-                self._events.append(FromHub(to_pool.decode(frames[skip:])))
+                message = to_pool.decode(frames[skip:])
             except RemoteProtocolError:
                 self.refused += 1
+                continue
+            if isinstance(message, m.Welcome) and message.max_payload:
+                self._limit = min(self._max_payload, message.max_payload)
+            self._events.append(FromHub(message))
 
     # --- the end ------------------------------------------------------------------------------------------
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import zmq
 
 from taskmesh.config import Config
 from taskmesh.core.events import DrainRequested
 from taskmesh.core.hub import HubMachine
+from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.pool import PoolMachine
 from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.net.budget import hub_budget, raise_file_limit, socket_limit
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_local, tcp_parts
 from taskmesh.net.hub_links import HubSockets
@@ -66,18 +68,19 @@ def run_hub(
     """
     check_local(bind, "binding")
     check_name(name)
-    raise_file_limit()
+    settled = affordable(config, record)
     now = time.monotonic()
     loop = new_loop()
     with (
-        Context() as context,
+        Context(max_sockets=socket_limit(settled.max_pools)) as context,
         Stop(loop, parent).listening() as stop,
         side_port(config, loop, lambda at: record("http", {"address": at})) as reception,
     ):
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
-        sockets = listen(context, loop, links, record, bind, settings.pool if slots else "")
-        hub = HubShell(HubMachine(hub_config(config, epoch=new_epoch(), wired=True), now), sockets)
+        local = settings.pool if slots else ""
+        sockets = listen(context, loop, links, record, bind, local, max_payload=config.pool.max_payload)
+        hub = HubShell(HubMachine(settled, now), sockets)
         hub.events = links.hub
         loop.parts = [hub, sockets]
         host = None
@@ -101,13 +104,32 @@ def run_hub(
             sockets.close()
 
 
+def affordable(config: Config, record: Record) -> HubConfig:
+    """The hub machine's settings, with no more pools than there are files for; tells when that is less.
+
+    Raises:
+        ConfigError: there are not even enough for one.
+    """
+    budget = hub_budget(config.hub.max_pools)
+    if budget.pools < config.hub.max_pools:
+        record("limits", {"open_files": budget.files, "max_pools": budget.pools})
+    return replace(hub_config(config, epoch=new_epoch(), wired=True), max_pools=budget.pools)
+
+
 def new_loop() -> Loop:
     """A loop that ZeroMQ sockets can take part in."""
     return Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
 
 
 def listen(
-    context: Context, loop: Loop, links: InProcessLinks, record: Record, bind: str, local_pool: str
+    context: Context,
+    loop: Loop,
+    links: InProcessLinks,
+    record: Record,
+    bind: str,
+    local_pool: str,
+    *,
+    max_payload: int,
 ) -> HubSockets:
     """Binds a hub's sockets; with port 0 it looks for three free ports in a row.
 
@@ -117,7 +139,8 @@ def listen(
     free = bind.startswith("tcp://") and bind.endswith(":0")
     tries = FREE_PORT_TRIES if free else 1
     for left in reversed(range(tries)):
-        sockets = HubSockets(context, loop, links.hub, record, local_pool, links.pool if local_pool else None)
+        local = links.pool if local_pool else None
+        sockets = HubSockets(context, loop, links.hub, record, local_pool, local, max_payload=max_payload)
         try:
             sockets.bind(free_ports(bind) if free else Endpoints.of(bind))
         except EndpointError:
@@ -281,11 +304,3 @@ def check_name(name: str) -> None:
             f"{name!r} cannot be a pool's name: take up to {LONGEST_NAME} printable characters without "
             "spaces, and not `all`, which means every pool"
         )
-
-
-def raise_file_limit() -> None:
-    """Raises the soft limit of open files to the hard one: a hub needs three for each pool."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

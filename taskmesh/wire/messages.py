@@ -160,13 +160,17 @@ class Command(msgspec.Struct, tag=8):
 
 
 class ClientWelcome(msgspec.Struct, tag=20):
-    """The session is open. `known`: the hub still has its tasks. max_tasks: the client's cap."""
+    """The session is open. `known`: the hub still has its tasks. max_tasks: the client's cap.
+
+    `max_payload`: bytes of one call that the hub takes, 0 for any.
+    """
 
     epoch: int
     known: bool
     max_tasks: int
     max_bytes: int
     beat: float
+    max_payload: int = 0
 
 
 class Accepted(msgspec.Struct, tag=21):
@@ -322,6 +326,7 @@ class Welcome(msgspec.Struct, tag=61):
     """The pool's session is open: its PULL dials the lane at `lane` (port, or inproc/ipc endpoint).
 
     `stale`: what its inventory listed and nobody waits for any more; it is dropped, running or not.
+    `max_payload`: bytes of one result that the hub takes, 0 for any.
     """
 
     epoch: int
@@ -333,6 +338,7 @@ class Welcome(msgspec.Struct, tag=61):
     beat: float
     lease: float
     stale: list[Held] = []
+    max_payload: int = 0
 
 
 class BeatReply(msgspec.Struct, tag=62):
