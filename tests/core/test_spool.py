@@ -56,7 +56,7 @@ def test_a_new_session_makes_news_of_what_is_unacknowledged():
 
 def test_what_gathered_without_a_session_goes_in_several_reports():
     spool = Spool()
-    large = bytes(MAX_REPORT // 8)
+    large = bytes(1 << 16)  # larger ones travel in frames of their own
     spool.done += [DoneRun(1, 1, 1, "p/0", [seq], [large], 0.1) for seq in range(3 * FEW)]
     spool.failed += [Failed(1, 1000 + seq, 1, "exception", traceback="t" * 8000) for seq in range(3000)]
     reports = []
