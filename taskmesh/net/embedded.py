@@ -169,12 +169,14 @@ def host_slots(
     modules: tuple[str, ...] = (),
     complain: Callable[[str], None] = _log.warning,
     nursery: Nursery | None = None,
+    *,
+    only: tuple[str, ...] = (),
 ) -> SlotHost:
     """Gives a pool in a loop its slots.
 
     Args:
         modules: what slots import when they start. complain: told when one cannot be started, and why.
-        nursery: one that has been started earlier.
+        nursery: one that has been started earlier. only: modules whose functions alone may be run.
     """
     told = ""
 
@@ -188,7 +190,13 @@ def host_slots(
                 complain(f"pool {name}: slot {event.slot} cannot be started, trying again: {why}")
 
     host = SlotHost(
-        on_event=take, watch=loop.watch, unwatch=loop.unwatch, name=name, preload=modules, nursery=nursery
+        on_event=take,
+        watch=loop.watch,
+        unwatch=loop.unwatch,
+        name=name,
+        preload=modules,
+        only=only,
+        nursery=nursery,
     )
     pool.attach(host)
     return host

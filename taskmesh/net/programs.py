@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import zmq
 
@@ -86,7 +87,8 @@ def run_hub(
                 pool = PoolShell(PoolMachine(settings, now), links)
                 pool.events = links.pool
                 links.seal = sockets.seal
-                host = host_slots(loop, pool, settings.pool, modules)
+                only = config.pool.only_registered
+                host = host_slots(loop, pool, settings.pool, (*modules, *only), only=only)
                 loop.parts.append(pool)
                 loop.settle()
             ready(sockets.endpoints)
@@ -214,7 +216,9 @@ def run_pool(
         )
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
-        host = host_slots(loop, pool, settings.pool, modules, lambda text: news("slot.failed", text))
+        only = config.pool.only_registered
+        told = partial(news, "slot.failed")
+        host = host_slots(loop, pool, settings.pool, (*modules, *only), told, only=only)
         loop.parts = [pool]
         watcher = SessionWatcher(machine, sockets, ready, news)
         asked = 0

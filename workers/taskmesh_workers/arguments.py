@@ -61,6 +61,12 @@ def parser() -> argparse.ArgumentParser:
     add("--tags", metavar="A,B", help="what it can do; tasks ask for tags")
     add("--name", default="", help="the pool's name, unique in the mesh (default: one made from the host's)")
     add("--grace", metavar="SECONDS", help="how long running tasks have when it drains (default: 30)")
+    add(
+        "--only-registered",
+        nargs="+",
+        metavar="MODULE",
+        help="run functions of these modules (and packages) by name, and no others; imports them too",
+    )
     add("--keys", metavar="DIR", help="the directory of the worker's keys (default: TASKMESH_KEYS, or none)")
     add("--config", metavar="FILE", help="settings, in place of taskmesh.toml or pyproject.toml")
     add("--json", action="store_true", help="tell what happens as JSON, one object a line")
@@ -82,6 +88,7 @@ def read(line: Sequence[str]) -> Arguments:
         "pool__tags": given.tags,
         "pool__grace": given.grace,
         "mesh__keys": given.keys,
+        "pool__only_registered": given.only_registered,
     }
     config = load(given.config, {key: value for key, value in wanted.items() if value is not None})
     return Arguments(config, given.name, tuple(given.modules), given.json)
