@@ -94,6 +94,7 @@ class PoolConfig:
         concurrency: slots; 0 for one per usable CPU.
         queues, tags: what it serves, and what it can do.
         grace: seconds that running tasks have when it drains.
+        only_registered: modules and packages whose functions alone it runs, by name; empty for any function.
         max_payload: bytes of one call's arguments or result on the wire; an embedded pool has no limit.
     """
 
@@ -101,6 +102,7 @@ class PoolConfig:
     queues: tuple[str, ...] = _setting(("default",), "a list of queue names")
     tags: tuple[str, ...] = _setting((), "a list of tags")
     grace: float = _setting(30.0, "seconds", least=0)
+    only_registered: tuple[str, ...] = _setting((), "a list of modules")
     max_payload: int = _setting(256 << 20, "bytes, as a number or like '256MiB'", least=1)
 
     @property

@@ -96,8 +96,8 @@ def run_hub(
         try:
             if slots:
                 links.seal = sockets.seal
-                gateway, keys = sockets.endpoints.gateway, config.mesh.keys
-                pool, host = local_pool(loop, links, settings, gateway=gateway, keys=keys, modules=modules)
+                gateway = sockets.endpoints.gateway
+                pool, host = local_pool(loop, links, settings, config, gateway=gateway, modules=modules)
                 answers["metrics"] = both(hub.machine, pool.machine)
             if reception is not None:
                 reception.serve(answers)
@@ -114,15 +114,15 @@ def local_pool(
     loop: Loop,
     links: InProcessLinks,
     settings: PoolConfig,
+    config: Config,
     *,
     gateway: str,
-    keys: str,
     modules: tuple[str, ...],
 ) -> tuple[PoolShell, SlotHost]:
     """Puts a pool into a hub's loop, and starts its slots."""
     pool = PoolShell(PoolMachine(settings, time.monotonic()), links)
     pool.events = links.pool
-    host = host_slots(loop, pool, settings.pool, lambda: [gateway], modules=modules, keys=keys)
+    host = host_slots(loop, pool, settings.pool, lambda: [gateway], config, modules=modules)
     loop.parts.append(pool)
     loop.settle()
     return pool, host
@@ -257,9 +257,8 @@ def run_pool(
         )
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
-        complain = partial(news, "slot.failed")
-        ways, keys = sockets.addresses, config.mesh.keys
-        host = host_slots(loop, pool, settings.pool, ways, modules=modules, complain=complain, keys=keys)
+        ways, told = sockets.addresses, partial(news, "slot.failed")
+        host = host_slots(loop, pool, settings.pool, ways, config, modules=modules, complain=told)
         loop.parts = [pool]
         if reception is not None:
             reception.serve(pool_answers(pool, config.pool.grace))
