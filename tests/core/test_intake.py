@@ -64,6 +64,18 @@ class TestSubmit:
 
         assert said(rig, m.ClientRefused, 5)[-1].reason == ""
 
+    @pytest.mark.parametrize("again", [False, True])
+    @pytest.mark.parametrize("key", ["", "k"])
+    @pytest.mark.parametrize("batches", [[[1], [1]], [[1, 2], [2, 3]], [[2, 1], [1, 2]]])
+    def test_numbers_in_two_runs_of_a_message_are_one_task_each(self, rig, batches, key, again):
+        """A stranger's; what has a number twice in one run does not even decode."""
+        runs = [m.Run(1, 0, seqs, [b"x"] * len(seqs), key, again) for seqs in batches]
+        rig.tell(FromClient(1, m.Submit(1, [(1, spec())], runs)))
+        submit(rig, 2, 1)
+
+        assert said(rig, m.Accepted)[-1].number == 2
+        assert rig.hub.ledger.accepted == len(rig.hub.ledger.tasks)
+
 
 class TestCaps:
     def test_beyond_the_clients_tasks_it_is_told_to_come_again(self):

@@ -190,6 +190,19 @@ def test_counters_and_payloads_are_checked_wherever_they_stand(name, bad, least)
     assert spoilt >= least
 
 
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (m.Run(1, 0, [], []), "without tasks"),
+        (m.Run(1, 0, [2, 1, 2], [b""] * 3), "twice in one run"),
+        (m.Run(1, 0, [1, 2], [b""] * 2, "key"), "with a key that is not one task"),
+    ],
+)
+def test_runs_that_the_hub_could_not_enter_are_refused(run, why):
+    with pytest.raises(RemoteProtocolError, match=why):
+        frames.from_client.decode(frames.encode(m.Submit(1, [], [run])))
+
+
 @pytest.mark.parametrize(("decoder", "message"), MESSAGES, ids=IDS)
 def test_messages_of_another_direction_are_refused(decoder, message):
     for other, _ in DIRECTIONS.values():
