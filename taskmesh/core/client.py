@@ -13,6 +13,7 @@ from typing import Protocol
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
+from taskmesh.core.client_config import ClientConfig
 from taskmesh.core.oversize import without_large
 from taskmesh.core.runs import split_run
 from taskmesh.wire import messages as m
@@ -23,32 +24,12 @@ MAX_BYTES = 8 << 20
 """Payload bytes in one Submit, but for a task that has more by itself."""
 SLOWEST = 1 << 20
 """Bytes a second that a link moves at least."""
+DOUBLINGS = 5
+"""How often a wait may double: a slow link needs a minute for 8 MiB, and says nothing else meanwhile."""
 MAX_QUESTIONS = 100
 """Queries and commands kept until they are answered, to be asked again over the next link."""
 
 Question = m.Query | m.Command
-
-
-@dataclass(frozen=True, slots=True)
-class ClientConfig:
-    """Times in seconds.
-
-    Attributes:
-        patience: silence of the hub after which the client dials again. resend: for unacknowledged Submits.
-        max_payload: bytes of a call; what a hub with a lower limit does not take is not sent to it.
-        question: how long a query or command may wait for a hub; nobody wants an answer later than that.
-    """
-
-    client: int
-    name: str = ""
-    python: str = ""
-    cloudpickle: str = ""
-    max_payload: int = 0
-    credit: int = 64 << 20
-    hello: float = 1.0
-    patience: float = 3.0
-    resend: float = 2.0
-    question: float = 5.0
 
 
 class PendingTable(Protocol):
@@ -97,7 +78,10 @@ class ClientMachine:
         self._heard = now
         self._beat = 1.0
         self._beat_at = now
+        self._opened = now
+        self._silences = 0
         self._moved = now
+        self._resends = 0
         self._busy_until = 0.0
         self._delivered = 0
         self._early: set[int] = set()
@@ -127,7 +111,7 @@ class ClientMachine:
         """When a Tick is due at the latest."""
         if not self.open:
             return self._hello_at
-        times = [self._beat_at, self._heard + self.config.patience]
+        times = [self._beat_at, self._heard + self._patience]
         if self._unacked:
             busy = self._busy_until > self._moved
             times.append(self._busy_until if busy else self._resend_at())
@@ -197,7 +181,7 @@ class ClientMachine:
         self.open = True
         self._beat = welcome.beat
         self._beat_at = now + self._beat
-        self._moved = now
+        self._opened = self._moved = now
         self._limit = max(1, min(MAX_SUBMIT, welcome.max_tasks // 2))
         self._max_payload = welcome.max_payload if welcome.max_payload < self.config.max_payload else 0
         if self._max_payload:
@@ -244,7 +228,7 @@ class ClientMachine:
             del self._sizes[first]
             for run in submit.runs:
                 seqs += run.seqs
-            self._moved = now
+            self._moved, self._resends = now, 0
         if seqs:
             out.append(Accept(seqs))
 
@@ -356,7 +340,9 @@ class ClientMachine:
                 self._hello_at = now + self.config.hello
                 out.append(Send(self._hello()))
             return
-        if now - self._heard >= self.config.patience:
+        if now - self._heard >= self._patience:
+            brief = now - self._opened < 4 * self._patience
+            self._silences = min(self._silences + 1, DOUBLINGS) if brief else 0
             self._lost(now, out)
             return
         busy = self._busy_until > self._moved
@@ -364,6 +350,7 @@ class ClientMachine:
             self._moved = now
             self._busy_until = 0.0
             if not busy:
+                self._resends = min(self._resends + 1, DOUBLINGS)
                 out.append(Send(self._hello()))  # it states which Submit comes first: that may have been lost
             self._send_from(0, out)
         if now >= self._beat_at:
@@ -372,7 +359,13 @@ class ClientMachine:
 
     def _resend_at(self) -> float:
         """When what is unacknowledged is taken for lost: a large Submit may be long under way."""
-        return self._moved + self.config.resend + self._sizes[next(iter(self._unacked))] / SLOWEST
+        size = self._sizes[next(iter(self._unacked))]
+        return self._moved + (self.config.resend + size / SLOWEST) * (1 << self._resends)
+
+    @property
+    def _patience(self) -> float:
+        """Silence of the hub after which the link counts as lost: longer after links that did not last."""
+        return self.config.patience * (1 << self._silences)
 
     def _hello(self) -> m.ClientHello:
         first = next(iter(self._unacked), self._next)

@@ -14,6 +14,8 @@ RESEND_AFTER = 2.0
 
 SLOWEST = 1 << 20
 """Bytes a second that a link moves at least: a large delivery under way is not a lost one."""
+DOUBLINGS = 5
+"""How often that wait may double: some links are slower."""
 
 
 class ClientSession:
@@ -45,6 +47,7 @@ class ClientSession:
         self._sent: deque[tuple[int, int, Deliver]] = deque()
         self._sent_size = 0
         self._moved = now
+        self._repeats = 0
         self._done: list[DoneRun] = []
         self._failed: list[Failed] = []
 
@@ -93,11 +96,12 @@ class ClientSession:
             _, size, _ = self._sent.popleft()
             self._sent_size -= size
             self.size -= size
-            self._moved = now
+            self._moved, self._repeats = now, 0
 
     def again(self, now: float) -> list[SendClient]:
         """Every delivery sent and not acknowledged, to send once more."""
         self._moved = now
+        self._repeats = min(self._repeats + 1, DOUBLINGS)
         return [SendClient(self.client, message) for _, _, message in self._sent]
 
     @property
@@ -105,7 +109,7 @@ class ClientSession:
         """When unacknowledged deliveries should be sent again."""
         if not self._sent or not self.present:
             return None
-        return self._moved + RESEND_AFTER + self._sent_size / SLOWEST
+        return self._moved + (RESEND_AFTER + self._sent_size / SLOWEST) * (1 << self._repeats)
 
     def _next(self) -> tuple[Deliver, int]:
         """The next delivery, about MAX_DELIVERY bytes of what waits, and its size."""

@@ -16,8 +16,8 @@ from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
 WORKING = {"ready": LaneState.READY, "paused": LaneState.PAUSED, "draining": LaneState.DRAINING}
-SLOWEST = 1 << 20
-"""Bytes a second that a link moves at least: a large message under way is not a lost one."""
+SLOWEST = 100_000
+"""Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
 NAMES_KEPT = 1000
 PROOFS = 3
 """So many signs of life, a beat and more apart, show that a pool lives whose name another one asks for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskmesh.core.actions import DialLane, HangUp, SendBeat, SendHub
 from taskmesh.core.pool_config import PoolConfig
-from taskmesh.core.spool import Spool
+from taskmesh.core.spool import MAX_REPEATS, Spool
 from taskmesh.wire import messages as m
 
 PACE = 0.5
@@ -176,6 +176,8 @@ class Membership:
         self.out.append(SendBeat(beat))
         for results in spool.overdue(now, self._beat):
             self.out.append(SendHub(results))
+        if spool.repeats > MAX_REPEATS:
+            self.ask(now)
 
     def report(self, lag: float, now: float) -> None:
         """Sends what the spool has gathered."""

@@ -18,6 +18,8 @@ FEW = 64
 """So many runs or failures go into one report without being weighed."""
 SLOWEST = 1 << 20
 """Bytes a second that a link moves at least: a large report under way is not a lost one."""
+MAX_REPEATS = 2
+"""Times that reports are sent again, each time after twice the wait, before the link is taken for dead."""
 
 
 T = TypeVar("T")
@@ -34,6 +36,7 @@ class Spool:
         self.acked = 0
         self._sent: deque[Results] = deque()
         self._moved = 0.0
+        self.repeats = 0
 
     @property
     def empty(self) -> bool:
@@ -62,16 +65,19 @@ class Spool:
         while self._sent and self._sent[0].number <= number:
             self._sent.popleft()
             self._moved = now
+            self.repeats = 0
         self.acked = max(self.acked, number)
 
     def overdue(self, now: float, beat: float) -> list[Results]:
         """Reports to send again because no acknowledgement came."""
-        if not self._sent or now - self._moved < RESEND_BEATS * beat:
+        patience = RESEND_BEATS * beat * (1 << self.repeats)
+        if not self._sent or now - self._moved < patience:
             return []
         size = sum(len(data) for results in self._sent for run in results.done for data in run.payloads)
-        if now - self._moved < RESEND_BEATS * beat + size / SLOWEST:
+        if now - self._moved < patience + size / SLOWEST:
             return []
         self._moved = now
+        self.repeats += 1
         return [unstamped(results) for results in self._sent]
 
     def renew(self) -> None:
@@ -81,7 +87,7 @@ class Spool:
         self.done, self.failed = done + self.done, failed + self.failed
         self.returned = []
         self._sent.clear()
-        self.number = self.acked = 0
+        self.number = self.acked = self.repeats = 0
 
     def inventory(self) -> list[Held]:
         """What is finished and not acknowledged; call after `renew`."""

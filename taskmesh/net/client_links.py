@@ -63,11 +63,11 @@ class GatewayLink:
         self._loop.watch(socket.raw, self._arrived)
         return socket
 
-    def _refused(self) -> None:
-        """A handshake has failed: another way is tried, or there is none."""
+    def _refused(self, dead: bool) -> None:
+        """A handshake has failed: another way is tried, or this one anew, or there is none."""
         if self._refusals.verdict:
             self._events.append(FromHubToClient(m.ClientRefused(self._refusals.verdict)))
-        elif len(self._ways) > 1:
+        elif dead or len(self._ways) > 1:
             self._events.append(LinkLost())
 
     def send(self, message: m.ClientMessage) -> None:

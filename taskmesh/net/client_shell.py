@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from taskmesh.core import actions as act
-from taskmesh.core.client import Ask, ClientConfig, ClientMachine, Queued
+from taskmesh.core.client import Ask, ClientMachine, Queued
+from taskmesh.core.client_config import ClientConfig
 from taskmesh.core.events import Tick
 from taskmesh.errors import HubUnreachable, TaskMeshError
 from taskmesh.ports import OutcomeSink

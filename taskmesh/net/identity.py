@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from taskmesh.config import Config
-from taskmesh.core.client import ClientConfig
+from taskmesh.core.client_config import ClientConfig
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.pool_config import PoolConfig
 from taskmesh.core.versions import Versions

@@ -38,6 +38,9 @@ from taskmesh.wire.frames import encode, to_pool
 
 HELLOS = 15
 """Unanswered Hellos after which the next hub of the list is dialled."""
+FEW_HELLOS = 8
+"""Unanswered Hellos, some 3 s, after which the same hub is dialled anew: a link that has met something else
+than ZeroMQ is given up by libzmq for good, without a word."""
 
 
 class PoolSockets:
@@ -71,6 +74,8 @@ class PoolSockets:
         self._refusals = Refusals(loop, credentials, len(self._ways), self._hub_refuses)
         self._turn = 0
         self._unanswered = 0
+        self._asked = 0
+        self._beats_answered = True
         self._pool = pool
         self._events = events
         self._max_payload = self._limit = max_payload
@@ -92,7 +97,7 @@ class PoolSockets:
         self._way = self._ways[self._turn % len(self._ways)]
         hub = self._hub = self._way.hub
         self._collector = Push(self._context, self._keyed(wires.TO_COLLECTOR))
-        self._beats = Push(self._context, self._keyed(wires.TO_COLLECTOR))
+        self._beats = Push(self._context, self._keyed(wires.BEATS))
         self._control = Sub(self._context, self._keyed(wires.TO_CONTROL))
         self._refusals.watch(self._control, self._way)
         self._control.subscribe(topic(self._pool))
@@ -130,17 +135,18 @@ class PoolSockets:
         if self._refusals.verdict:
             reason = f"at {self.address}: {self._refusals.verdict}"
             self._events.append(FromHub(m.Refused(hello.pool, hello.instance, reason)))
-        elif len(self._ways) > 1:
-            self._try_next_hub()
+        else:
+            self._doubt_links(hello.number)
         if self._credentials is None:
             return hello
         if self._lane_pair is None or self._lane_pair[0] != hello.number:
             self._lane_pair = (hello.number, new_key_pair())
         return msgspec.structs.replace(hello, key=raw_key(self._lane_pair[1].public))
 
-    def _hub_refuses(self) -> None:
-        """A handshake has failed: the next Hello goes another way, if there is one."""
-        self._unanswered = HELLOS
+    def _hub_refuses(self, dead: bool) -> None:
+        """A handshake has failed: the next Hello goes another way, or over new links."""
+        if dead or len(self._ways) > 1:
+            self._unanswered = HELLOS
 
     def dial(self, endpoint: str) -> None:
         """Connects a fresh PULL to the lane."""
@@ -159,13 +165,19 @@ class PoolSockets:
             self._lane.close(linger_ms=0)
             self._lane = None
 
-    def _try_next_hub(self) -> None:
+    def _doubt_links(self, number: int) -> None:
+        """Dials anew, the same hub or the next one, when Hellos or a whole session's beats were in vain."""
+        vain = number != self._asked and not self._beats_answered
+        if number != self._asked:
+            self._asked, self._beats_answered = number, number == 1
         self._unanswered += 1
         if self._unanswered > HELLOS:
             self._unanswered = 0
             self._turn += 1
-            self._hang_up_hub(linger_ms=0)
-            self._dial_hub()
+        elif self._unanswered != FEW_HELLOS and not vain:
+            return
+        self._hang_up_hub(linger_ms=0)
+        self._dial_hub()
 
     # --- incoming -----------------------------------------------------------------------------------------
 
@@ -186,6 +198,8 @@ class PoolSockets:
                 continue
             if isinstance(message, m.Welcome) and message.max_payload:
                 self._limit = min(self._max_payload, message.max_payload)
+            elif isinstance(message, m.BeatReply) and message.session:
+                self._beats_answered = True
             if self._seal is not None and isinstance(message, m.Tasks):
                 message = self._seal.tasks(message)
             self._events.append(FromHub(message))

@@ -1,4 +1,8 @@
-"""Why a hub does not let us in: handshakes that failed, as a socket's monitor reports them."""
+"""Why a hub does not let us in: handshakes that failed, as a socket's monitor reports them.
+
+Networks cut handshakes off and spoil bytes, too. So a hub that has let us in once is believed to refuse us
+only when it says so in so many words; of others, several failures are wanted.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from taskmesh.net.credentials import Credentials, Way
 from taskmesh.net.loop import Loop
 from taskmesh.sockets import EventKind, Monitor, Socket
 
-SILENT_FAILURES = 3
-"""Handshakes cut off without a word that are taken for a wrong key; a hub that is ending cuts off one."""
+FEW_FAILURES = 3
+"""Handshakes cut off or spoilt that are taken for a wrong key; a hub that is ending cuts off one."""
 FAILURES = (
     EventKind.HANDSHAKE_FAILED_AUTH,
     EventKind.HANDSHAKE_FAILED_PROTOCOL,
@@ -24,14 +28,14 @@ class Refusals:
 
     Args:
         ways: how many ways to a hub there are; all must have failed before the verdict falls.
-        failed: called after each failure.
+        failed: called when another way should be tried; with True when libzmq dials this one no more.
 
     Attributes:
         verdict: "" or why nobody lets us in; falls once, and is taken back by a handshake that succeeds.
     """
 
     def __init__(
-        self, loop: Loop, credentials: Credentials | None, ways: int, failed: Callable[[], None]
+        self, loop: Loop, credentials: Credentials | None, ways: int, failed: Callable[[bool], None]
     ) -> None:
         self.verdict = ""
         self._loop = loop
@@ -39,14 +43,16 @@ class Refusals:
         self._ways = ways
         self._failed = failed
         self._reasons: dict[Way, str] = {}
-        self._silent: dict[Way, int] = {}
+        self._failures: dict[Way, int] = {}
+        self._known: set[Way] = set()
+        self._is_up = False
         self._way: Way | None = None
         self._monitor: Monitor | None = None
 
     def watch(self, socket: Socket, way: Way) -> None:
         """Watches this socket, before it is connected, in place of the former one."""
         self.unwatch()
-        self._way = way
+        self._way, self._is_up = way, False
         self._monitor = socket.monitor()
         self._loop.watch(self._monitor.raw, self._look)
 
@@ -58,24 +64,38 @@ class Refusals:
             self._monitor = None
 
     def _look(self) -> None:
-        monitor = self._monitor
+        monitor, way = self._monitor, self._way
         for event in monitor.recv_many() if monitor is not None else ():
-            if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
-                self.verdict = ""
-                self._reasons.clear()
-                self._silent.clear()
-            elif event.kind in FAILURES and self._way is not None and monitor is self._monitor:
-                self._note(self._way, event.kind)
-                self._failed()
-
-    def _note(self, way: Way, kind: EventKind) -> None:
-        if kind is EventKind.HANDSHAKE_FAILED_NO_DETAIL:
-            self._silent[way] = self._silent.get(way, 0) + 1
-            if self._silent[way] < SILENT_FAILURES:
+            if way is None or monitor is not self._monitor:
                 return
-        self._reasons[way] = self._reason(kind)
-        if len(self._reasons) == self._ways:
-            self.verdict = "; ".join(dict.fromkeys(self._reasons.values()))
+            if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
+                self._succeeded(way)
+            elif event.kind in FAILURES:
+                self._fell_through(way, event.kind)
+            elif event.kind is EventKind.DISCONNECTED:
+                self._is_up = False
+
+    def _succeeded(self, way: Way) -> None:
+        self.verdict = ""
+        self._is_up = True
+        self._known.add(way)
+        self._reasons.clear()
+        self._failures.clear()
+
+    def _fell_through(self, way: Way, kind: EventKind) -> None:
+        dead = kind is EventKind.HANDSHAKE_FAILED_PROTOCOL  # libzmq does not dial again after one
+        if self._is_up and dead:  # what came was spoilt on its way
+            self._is_up = False
+            self._failed(True)
+            return
+        count = self._failures[way] = self._failures.get(way, 0) + 1
+        if kind is EventKind.HANDSHAKE_FAILED_AUTH or (count >= FEW_FAILURES and way not in self._known):
+            self._reasons[way] = self._reason(kind)
+            if len(self._reasons) == self._ways:
+                self.verdict = "; ".join(dict.fromkeys(self._reasons.values()))
+        elif way in self._known and count % FEW_FAILURES:
+            return  # its Hellos stay unanswered: that is cure enough, and makes no storm
+        self._failed(dead)
 
     def _reason(self, kind: EventKind) -> str:
         own = self._credentials

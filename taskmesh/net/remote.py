@@ -10,7 +10,7 @@ from dataclasses import replace
 import zmq
 
 from taskmesh.config import Config
-from taskmesh.core.client import ClientConfig
+from taskmesh.core.client_config import ClientConfig
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.keys import CLIENT
 from taskmesh.net.client_links import GatewayLink

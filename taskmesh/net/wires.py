@@ -12,6 +12,16 @@ NOTHING = 4096
 """Bytes of a frame where peers have nothing to say but subscriptions."""
 
 
+DATA_S = 120
+"""Seconds that one message may take on a link that carries payloads. No heartbeat of ZMTP overtakes a message,
+so one that took longer than the heartbeat's timeout would end its link each time, and never arrive. Liveness is
+told by beats, on links of their own; these heartbeats only reap connections that nobody holds any more."""
+
+
+def _bound(options: SocketOptions) -> SocketOptions:
+    return replace(options, handshake_interval_ms=2000, backlog_connections=1024)
+
+
 def wall(options: SocketOptions, max_payload: int) -> SocketOptions:
     """Options of a hub's socket that peers send to; whoever sends a larger frame is cut off.
 
@@ -29,15 +39,16 @@ _ANY = SocketOptions(
 )
 """No high-water mark: credit and the ledger are the limit, and a full queue would hide where a message is."""
 
-_BOUND = replace(_ANY, handshake_interval_ms=2000, backlog_connections=1024)
+_DATA = replace(_ANY, heartbeat_timeout_ms=DATA_S * 1000, heartbeat_ttl_ms=DATA_S * 1000)
 
-GATEWAY = replace(_BOUND, router_mandatory=True, linger_ms=500)
-COLLECTOR = _BOUND
-CONTROL = replace(_BOUND, xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING)
-LANE = replace(_BOUND, immediate=True, max_message_bytes=NOTHING)
+GATEWAY = replace(_bound(_DATA), router_mandatory=True, linger_ms=500)
+COLLECTOR = _bound(_DATA)
+CONTROL = replace(_bound(_ANY), xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING)
+LANE = replace(_bound(_DATA), immediate=True, max_message_bytes=NOTHING)
 
-TO_GATEWAY = replace(_ANY, linger_ms=1000, reconnect_max_ms=1000)
-TO_COLLECTOR = replace(_ANY, linger_ms=1000, immediate=True, reconnect_max_ms=1000)
+TO_GATEWAY = replace(_DATA, linger_ms=1000, reconnect_max_ms=1000)
+TO_COLLECTOR = replace(_DATA, linger_ms=1000, immediate=True, reconnect_max_ms=1000)
+BEATS = replace(_ANY, linger_ms=1000, immediate=True, reconnect_max_ms=1000)
 TO_CONTROL = replace(_ANY, reconnect_max_ms=1000)
-TO_LANE = replace(_ANY, reconnect_interval_ms=-1)
+TO_LANE = replace(_DATA, reconnect_interval_ms=-1)
 """RECONNECT_IVL -1: a lost lane means a new Hello, a new session and a new lane."""

@@ -8,7 +8,8 @@ import msgspec
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.client import Ask, ClientConfig, ClientMachine, Queued
+from taskmesh.core.client import Ask, ClientMachine, Queued
+from taskmesh.core.client_config import ClientConfig
 from taskmesh.testing.host import Host
 from taskmesh.testing.hub_host import HubHost
 from taskmesh.testing.network import Link, unpacked

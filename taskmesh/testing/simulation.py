@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from taskmesh.core import events as ev
-from taskmesh.core.client import ClientConfig
+from taskmesh.core.client_config import ClientConfig
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.pool_config import PoolConfig
 from taskmesh.core.states import Cause, State

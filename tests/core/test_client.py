@@ -4,7 +4,8 @@ import pytest
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.client import MAX_SUBMIT, Ask, ClientConfig, ClientMachine, Queued
+from taskmesh.core.client import MAX_SUBMIT, Ask, ClientMachine, Queued
+from taskmesh.core.client_config import ClientConfig
 from taskmesh.wire import messages as m
 from tests.core.rig import number_of, spec
 

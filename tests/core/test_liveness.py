@@ -203,13 +203,13 @@ class TestSilence:
     def test_a_large_message_under_way_is_not_a_lost_one(self, rig):
         """On a slow link it was never there in time, and every new session began with it anew."""
         session = rig.join(slots=1)
-        run = m.Run(1, 0, [1], [bytes(20 << 20)])
+        run = m.Run(1, 0, [1], [bytes(2 << 20)])
         rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [run])))
         for _ in range(20):
             rig.now += 0.9
             rig.tell(FromPool(m.Beat(EPOCH, session, "p", 0, 0, 0, [])))
             assert last(rig, m.BeatReply).session == session
-        for _ in range(6):
+        for _ in range(8):
             rig.now += 0.9
             rig.tell(FromPool(m.Beat(EPOCH, session, "p", 0, 0, 0, [])))
 

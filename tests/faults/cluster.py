@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.faults.program import Program
+from tests.net.keyed import Ring
 
 LEASE = 2.0
 BEAT = 0.2
@@ -16,10 +17,15 @@ OVERRIDES = {"hub__lease": LEASE, "hub__beat": BEAT}
 
 
 class Cluster:
-    """One hub and its workers; ends all of them, and says what they wrote when a test fails."""
+    """One hub and its workers; ends all of them, and says what they wrote when a test fails.
+
+    Attributes:
+        ring: keys that everybody shows from now on, None for no keys.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.ring: Ring | None = None
         self.programs: list[Program] = []
         self.address = ""
 
@@ -31,7 +37,10 @@ class Cluster:
     def start_hub(self, environ: Mapping[str, str] | None = None) -> Program:
         """Start a hub, at the address of the one before, if there was one."""
         bind = self.address or "tcp://127.0.0.1:0"
-        hub = self.start("hub", ["-m", "taskmesh.cli", "hub", "--bind", bind, "--json"], environ)
+        keys = str(self.ring.hub.path) if self.ring is not None else ""
+        hub = self.start(
+            "hub", ["-m", "taskmesh.cli", "hub", "--bind", bind, "--json"], {**keyed(keys), **(environ or {})}
+        )
         self.address = str(hub.ready()["gateway"])
         return hub
 
@@ -43,12 +52,14 @@ class Cluster:
         environ: Mapping[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
         wait: bool = True,
+        address: str = "",
     ) -> Program:
-        """Start a pool, and wait until its session is open."""
+        """Start a pool, and wait until its session is open; `address`: another way to the hub."""
         # What `taskmesh worker` becomes by exec; tests/cli shows that.
-        line = ["-m", "taskmesh_workers", "--json", "--address", self.address, "--name", name]
+        line = ["-m", "taskmesh_workers", "--json", "--address", address or self.address, "--name", name]
         line += ["--concurrency", str(slots), *options]
-        worker = self.start(name, line, environ, prepare)
+        keys = self.keys("worker", name)
+        worker = self.start(name, line, {**keyed(keys), **(environ or {})}, prepare)
         if wait:
             worker.ready()
         return worker
@@ -59,6 +70,10 @@ class Cluster:
         for worker in workers:
             worker.ready()
         return workers
+
+    def keys(self, role: str, name: str) -> str:
+        """The directory of keys of somebody who is authorized, "" when no keys are in use."""
+        return self.ring.peer(role, name) if self.ring is not None else ""
 
     def start_client(self, name: str, *arguments: object) -> Program:
         """Start a client as a process of its own, see tests.faults.client_program."""
@@ -86,6 +101,11 @@ class Cluster:
     def report(self) -> str:
         """What all programs wrote."""
         return "\n".join(filter(None, (program.report() for program in self.programs)))
+
+
+def keyed(keys: str) -> dict[str, str]:
+    """What tells a program its directory of keys."""
+    return {"TASKMESH_KEYS": keys} if keys else {}
 
 
 def pools_of(status: Mapping[str, object]) -> dict[str, Mapping[str, object]]:

@@ -10,9 +10,11 @@ import pytest
 import zmq
 
 from taskmesh import Mesh
+from tests.faults.chaos import Chaos
 from tests.faults.client import Client
 from tests.faults.cluster import OVERRIDES, Cluster
 from tests.faults.gate import Gate
+from tests.net.keyed import Ring
 
 Embedded = Callable[..., Client]
 
@@ -48,12 +50,34 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
 
 
 @pytest.fixture
+def ring(cluster: Cluster, tmp_path: Path) -> Ring:
+    """Keys, in use from now on."""
+    cluster.ring = Ring(tmp_path / "keys")
+    return cluster.ring
+
+
+@pytest.fixture
+def weather(cluster: Cluster) -> Iterator[Callable[[], Chaos]]:
+    """Make proxies before the cluster's hub."""
+    made: list[Chaos] = []
+
+    def make() -> Chaos:
+        made.append(Chaos(cluster.hub.pid, cluster.address))
+        return made[-1]
+
+    yield make
+    for proxy in made:
+        proxy.close()
+
+
+@pytest.fixture
 def connect(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Client]]:
     """Open meshes to the cluster's hub; closed at the end, cancelling what is left."""
     meshes: list[Mesh] = []
 
-    def open_one(name: str = "client", **overrides: Any) -> Client:
-        meshes.append(Mesh(cluster.address, **{**OVERRIDES, **overrides}))
+    def open_one(name: str = "client", address: str = "", **overrides: Any) -> Client:
+        keys = cluster.keys("client", name)
+        meshes.append(Mesh(address or cluster.address, keys=keys, **{**OVERRIDES, **overrides}))
         return Client(meshes[-1], tmp_path, name)
 
     yield open_one
