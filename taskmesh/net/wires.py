@@ -13,9 +13,11 @@ NOTHING = 4096
 
 
 DATA_S = 120
-"""Seconds that one message may take on a link that carries payloads. No heartbeat of ZMTP overtakes a message,
-so one that took longer than the heartbeat's timeout would end its link each time, and never arrive. Liveness is
-told by beats, on links of their own; these heartbeats only reap connections that nobody holds any more."""
+"""Seconds that one message may take on a link that carries payloads.
+
+No heartbeat of ZMTP overtakes a message: one that takes longer than the heartbeat's timeout ends its link, each
+time, and never arrives. Beats tell who lives, on links of their own; these heartbeats only reap forgotten connections.
+"""
 
 
 def _bound(options: SocketOptions) -> SocketOptions:

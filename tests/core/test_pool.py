@@ -162,6 +162,17 @@ class TestSession:
         assert (again.number, again.done) == (first.number, first.done)
         assert again.echo == 0.0, "an old stamp would be taken for a slow link"
 
+    def test_a_link_that_takes_none_of_them_costs_the_session(self, rig):
+        """Beats go through and reports do not: libzmq has given the collector's connection up."""
+        rig.push(1)
+        rig.finish(0)
+        for _ in range(22):
+            rig.after(1.0)
+            rig.tell(ev.FromHub(m.BeatReply(EPOCH, 1, 0)))
+
+        assert [one.number for one in rig.reports()] == [1, 1, 1, 1], "after 2.5, 7.5 and 17.5 beats"
+        assert rig.pool.session == 0
+
     def test_acknowledged_ones_are_not(self, rig):
         rig.push(1)
         rig.finish(0)

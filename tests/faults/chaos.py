@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 import psutil
@@ -92,6 +93,8 @@ class Chaos:
         self._count = 0
         self._looked = 0.0
         self._idle = False
+        self._injections: deque[tuple[int, bytes]] = deque()
+        self._injected: list[Stream] = []
         self._resets = threading.Event()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="chaos")
@@ -113,6 +116,16 @@ class Chaos:
         self._resets.set()
         while self._resets.is_set() and self._thread.is_alive():
             self._done.wait(TICK)
+
+    def inject(self, offset: int, data: bytes) -> None:
+        """Puts bytes that the hub has not sent into each link from its gateway's port plus `offset`."""
+        self._injections.append((self._gateway + offset, data))
+
+    @property
+    def took_injections(self) -> bool:
+        """Whether every link that had something injected has ended of it."""
+        lives = any(stream.source in self._streams for stream in self._injected)
+        return bool(self._injected) and not self._injections and not lives
 
     def close(self) -> None:
         """Ends the proxy and every link."""
@@ -138,6 +151,8 @@ class Chaos:
         now = time.monotonic()
         if now - self._looked >= LOOK:
             self._look_for_ports()
+        while self._injections:
+            self._inject(*self._injections.popleft())
         blocked, self._idle = self.weather.blocked, False
         for key, _ in self._selector.select(TICK):
             if key.data is None:
@@ -149,6 +164,12 @@ class Chaos:
         for stream in list(self._streams.values()):
             if stream.direction not in blocked:
                 self._write(stream)
+
+    def _inject(self, port: int, data: bytes) -> None:
+        for stream in self._streams.values():
+            if (stream.port, stream.direction) == (port, DOWN):
+                stream.out += data
+                self._injected.append(stream)
 
     def _look_for_ports(self) -> None:
         self._looked = time.monotonic()

@@ -199,6 +199,24 @@ def test_F28_byte_flips(cluster, connect, weather, ring, chance, batch, size):
     client.assert_clean(data=data)
 
 
+@pytest.mark.parametrize("offset", [0, 1, 2], ids=["gateway", "collector", "control"])
+def test_F28_links_that_libzmq_gives_up_are_dialled_anew(cluster, connect, weather, offset):
+    """After a frame that cannot be one it closes the connection and does not dial again, nor says so."""
+    cluster.start_hub()
+    proxy = weather()
+    _, far = near_and_far(cluster, proxy)
+    client = connect(address=proxy.address)
+    client.submit_ordinary(TASKS)
+    client.wait_ended(TASKS // 5)
+
+    proxy.inject(offset, b"\xff" * 64)
+    wait_until(lambda: proxy.took_injections, 10, "the links are gone")
+
+    client.wait_all(30)
+    serves_again(client, far, 20)
+    client.assert_clean()
+
+
 def test_F29_the_address_belongs_to_another_hub_for_a_while(cluster, connect, weather):
     """Its pool works there, with nothing of the one before; then it comes back to the first one."""
     first = cluster.start_hub()
