@@ -15,8 +15,8 @@ NOTHING = 4096
 DATA_S = 120
 """Seconds that one message may take on a link that carries payloads.
 
-No heartbeat of ZMTP overtakes a message: one that takes longer than the heartbeat's timeout ends its link, each
-time, and never arrives. Beats tell who lives, on links of their own; these heartbeats only reap forgotten connections.
+No heartbeat of ZMTP overtakes a message: one that takes longer than the heartbeat's timeout ends its link,
+each time, and never arrives. Beats tell who lives, on links of their own; these only reap forgotten connections.
 """
 
 
