@@ -67,6 +67,7 @@ class HubConfig:
         lease: seconds after which a silent pool's tasks are given to others.
         beat: seconds between a pool's signs of life.
         max_tasks, max_bytes: what the ledger takes in, of all clients together.
+        max_pools: pools at a time, as far as the limit of open files allows so many.
         crash_limit: crashes after which a task is given up.
         result_ttl: seconds that outcomes are kept for a client that is away.
         versions: what becomes of pools and clients with another minor version of Python, another pickle
@@ -78,6 +79,7 @@ class HubConfig:
     beat: float = _setting(1.0, "seconds, more than 0", least=1e-3)
     max_tasks: int = _setting(4_000_000, "a whole number of tasks, at least 1", least=1)
     max_bytes: int = _setting(4 << 30, "bytes, as a number or like '4GiB'", least=1)
+    max_pools: int = _setting(1000, "a whole number of pools, at least 1", least=1)
     crash_limit: int = _setting(3, "a whole number, at least 1", least=1)
     result_ttl: float = _setting(3600.0, "seconds", least=0)
     versions: str = _setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))
@@ -92,6 +94,7 @@ class PoolConfig:
         concurrency: slots; 0 for one per usable CPU.
         queues, tags: what it serves, and what it can do.
         grace: seconds that running tasks have when it drains.
+        only_registered: modules and packages whose functions alone it runs, by name; empty for any function.
         max_payload: bytes of one call's arguments or result on the wire; an embedded pool has no limit.
     """
 
@@ -99,6 +102,7 @@ class PoolConfig:
     queues: tuple[str, ...] = _setting(("default",), "a list of queue names")
     tags: tuple[str, ...] = _setting((), "a list of tags")
     grace: float = _setting(30.0, "seconds", least=0)
+    only_registered: tuple[str, ...] = _setting((), "a list of modules")
     max_payload: int = _setting(256 << 20, "bytes, as a number or like '256MiB'", least=1)
 
     @property

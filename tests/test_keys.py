@@ -171,6 +171,36 @@ def test_while_a_key_rotates_both_are_good(hub, worker):
     assert mode(worker.path / "worker.secret") == 0o600
 
 
+def test_a_workers_directory_gets_a_mesh_key_that_others_copy(tmp_path, hub, worker):
+    client = KeyFolder(tmp_path / "client")
+    client.new(["client"], hub.path / "hub.public", worker.path / "mesh.secret")
+
+    assert len(worker.mesh_keys()) == 1
+    assert len(worker.mesh_keys()[0]) == 32
+    assert client.mesh_keys() == worker.mesh_keys()
+    assert hub.mesh_keys() == ()
+    assert mode(worker.path / "mesh.secret") == mode(client.path / "mesh.secret") == 0o600
+
+
+def test_while_the_mesh_key_rotates_there_are_two(worker):
+    (former,) = worker.mesh_keys()
+
+    worker.rotate("mesh")
+
+    present = worker.mesh_keys()[0]
+    assert worker.mesh_keys() == (present, former)
+    worker.retire("mesh")
+    assert worker.mesh_keys() == (present,)
+    assert present != former
+
+
+def test_a_mesh_key_that_others_may_read_is_refused(worker):
+    (worker.path / "mesh.secret").chmod(0o640)
+
+    with pytest.raises(KeysUnusable, match="chmod 600"):
+        worker.mesh_keys()
+
+
 def test_the_listing_has_no_secret(hub, worker):
     hub.authorize("worker", "gpu-1", [worker.own("worker").public])
 

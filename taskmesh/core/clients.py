@@ -118,8 +118,12 @@ class ClientSession:
         done, self._done = self._done[:taken], self._done[taken:]
         failed: list[Failed] = []
         if not self._done:
-            failed, self._failed = self._failed, []
-            size += sum(map(size_of_failure, failed))
+            for failure in self._failed:
+                failed.append(failure)
+                size += size_of_failure(failure)
+                if size > MAX_DELIVERY:
+                    break
+            self._failed = self._failed[len(failed) :]
         self._number += 1
         return Deliver(self._epoch, self._number, done, failed), size
 

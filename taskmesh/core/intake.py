@@ -78,6 +78,7 @@ class Intake:
                     min(config.client_max_tasks, config.max_tasks),
                     config.client_max_bytes,
                     config.beat,
+                    config.max_payload,
                 ),
             )
         )

@@ -53,18 +53,8 @@ class PoolSessions:
     def hello(self, hello: m.Hello, now: float) -> None:
         """A pool asks for a session: old ones of its name end, what it still holds moves over."""
         odd = difference(self._config.versions, hello)
-        if hello.protocol != m.PROTOCOL:
-            self._refuse(
-                hello,
-                f"the hub speaks protocol {m.PROTOCOL}, the pool {hello.protocol}: install the same taskmesh",
-            )
-            return
-        if odd and self._config.policy == REFUSE:
-            self._refuse(hello, odd)
-            return
         current = self.lane_of(hello.pool)
-        if current is not None and current.instance != hello.instance and self._is_alive(current, now):
-            self._doubled(current, hello, now)
+        if not self._may_join(hello, odd, current, now):
             return
         self._rivals = {key: seen for key, seen in self._rivals.items() if key[0] != hello.pool}
         instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
@@ -94,6 +84,22 @@ class PoolSessions:
             Record("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
         )
 
+    def _may_join(self, hello: m.Hello, odd: str, current: Lane | None, now: float) -> bool:
+        """Whether a pool may have a session; tells it, or those who ask, why not."""
+        config = self._config
+        if hello.protocol != m.PROTOCOL:
+            other = f"the hub speaks protocol {m.PROTOCOL}, the pool {hello.protocol}"
+            self._refuse(hello, f"{other}: install the same taskmesh")
+        elif odd and config.policy == REFUSE:
+            self._refuse(hello, odd)
+        elif current is not None and current.instance != hello.instance and self._is_alive(current, now):
+            self._doubled(current, hello, now)
+        elif current is None and len(self.lanes) >= config.max_pools:
+            self._note(hello, f"the hub has {len(self.lanes)} pools and may have no more (hub.max_pools)")
+        else:
+            return True
+        return False
+
     def _is_alive(self, lane: Lane, now: float) -> bool:
         silence = self._config.silent_beats * self._config.beat
         return lane.lost_at is None and now - lane.heard < silence
@@ -118,12 +124,16 @@ class PoolSessions:
             self._refuse(hello, f"{other} is pool {hello.pool} already: start this one with another --name")
 
     def _refuse(self, hello: m.Hello, reason: str) -> None:
-        """Tells a pool that it is not wanted, and keeps the reason for those who ask."""
+        """Tells a pool that it is not wanted: it ends."""
+        self._note(hello, reason)
+        self.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
+
+    def _note(self, hello: m.Hello, reason: str) -> None:
+        """Keeps why a pool was not let in, for those who ask. It may ask again."""
         if self.refused.get(hello.pool) != reason:
             self.out.append(Record("pool.refused", {"pool": hello.pool, "reason": reason}))
         if hello.pool in self.refused or len(self.refused) < NAMES_KEPT:
             self.refused[hello.pool] = reason
-        self.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
 
     def lane_opened(self, session: int, endpoint: str) -> None:
         """The shell has bound the lane: the pool may dial it. Work follows its first beat."""
@@ -147,6 +157,7 @@ class PoolSessions:
                 config.beat,
                 config.lease,
                 lane.stale,
+                config.max_payload,
             )
             self.out.append(Publish(lane.pool, welcome))
 

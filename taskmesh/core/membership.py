@@ -179,13 +179,12 @@ class Membership:
 
     def report(self, lag: float, now: float) -> None:
         """Sends what the spool has gathered."""
-        if not self.session or not self.spool.has_news:
-            return
-        results = self.spool.close(self.epoch, self.session, now)
-        results.echo, came = self._stamp
-        results.held = now - came
-        results.lag = lag
-        self.out.append(SendHub(results))
+        while self.session and self.spool.has_news:
+            results = self.spool.close(self.epoch, self.session, now)
+            results.echo, came = self._stamp
+            results.held = now - came
+            results.lag = lag
+            self.out.append(SendHub(results))
 
     def bye(self) -> None:
         """Leaves for good."""

@@ -173,20 +173,23 @@ def host_slots(
     pool: PoolShell,
     name: str,
     gateway: Callable[[], list[str]],
+    config: Config | None = None,
     *,
     modules: tuple[str, ...] = (),
     complain: Callable[[str], None] = _log.warning,
     nursery: Nursery | None = None,
-    keys: str = "",
 ) -> SlotHost:
     """Gives a pool in a loop its slots.
 
     Args:
-        gateway, keys: the hub's addresses and the directory of keys, for tasks that submit tasks.
+        gateway: the hub's addresses, for tasks that submit tasks.
+        config: says which keys these show it, and whether functions of some modules alone may be run.
         modules: what slots import when they start. complain: told when one cannot be started, and why.
         nursery: one that has been started earlier.
     """
     told = ""
+    keys = config.mesh.keys if config is not None else ""
+    only = config.pool.only_registered if config is not None else ()
 
     def take(event: SlotEvent) -> None:
         nonlocal told
@@ -198,7 +201,13 @@ def host_slots(
                 complain(f"pool {name}: slot {event.slot} cannot be started, trying again: {why}")
 
     host = SlotHost(
-        on_event=take, watch=loop.watch, unwatch=loop.unwatch, name=name, preload=modules, nursery=nursery
+        on_event=take,
+        watch=loop.watch,
+        unwatch=loop.unwatch,
+        name=name,
+        preload=(*modules, *only),
+        only=only,
+        nursery=nursery,
     )
     pool.attach(host, gateway, keys)
     return host

@@ -65,6 +65,7 @@ class HubSockets:
     Args:
         events: the hub shell's. local_pool, local: the in-process pool's id and its events, if there is one.
         gatekeeper: who lets peers in, where keys are in use. ports: what lanes are bound to.
+        max_payload: bytes of one call or result that come in.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class HubSockets:
         local: deque[object] | None = None,
         gatekeeper: Gatekeeper | None = None,
         ports: PortRange | None = None,
+        max_payload: int = 256 << 20,
     ) -> None:
         self.events: deque[object] = deque()  # nothing waits here: what arrives goes to the hub's shell
         self._context = context
@@ -99,8 +101,8 @@ class HubSockets:
             self._rights = Rights(gatekeeper)
             gatekeeper.revoked = self.revoke
         self._ports = ports or PortRange()
-        self.gateway = Router(context, self._keyed(wires.GATEWAY, GATEWAY))
-        self.collector = Pull(context, self._keyed(wires.COLLECTOR, COLLECTOR))
+        self.gateway = Router(context, self._keyed(wires.wall(wires.GATEWAY, max_payload), GATEWAY))
+        self.collector = Pull(context, self._keyed(wires.wall(wires.COLLECTOR, max_payload), COLLECTOR))
         self.control = XPub(context, self._keyed(wires.CONTROL, CONTROL))
         self.endpoints = Endpoints("", "", "")
         self._listeners = Listeners()

@@ -64,6 +64,8 @@ def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubConfig:
         client_max_bytes=max(config.client.max_bytes, 1),
         versions=Versions(PYTHON, PICKLE_PROTOCOL, cloudpickle_version() if wired else ""),
         policy=hub.versions,
+        max_pools=hub.max_pools,
+        max_payload=config.pool.max_payload if wired else 0,
     )
 
 

@@ -73,7 +73,7 @@ class PoolSockets:
         self._unanswered = 0
         self._pool = pool
         self._events = events
-        self._max_payload = max_payload
+        self._max_payload = self._limit = max_payload
         self._lane: Pull | None = None
         self.refused = 0
         self._dial_hub()
@@ -110,7 +110,7 @@ class PoolSockets:
     def send(self, message: m.PoolMessage) -> None:
         """To the collector."""
         if isinstance(message, m.Results):
-            hold_against(message, self._max_payload)
+            hold_against(message, self._limit)
             message = self._seal.results(message) if self._seal is not None else message
         elif isinstance(message, m.Hello):
             message = self._hello(message)
@@ -184,6 +184,8 @@ class PoolSockets:
             except RemoteProtocolError:
                 self.refused += 1
                 continue
+            if isinstance(message, m.Welcome) and message.max_payload:
+                self._limit = min(self._max_payload, message.max_payload)
             if self._seal is not None and isinstance(message, m.Tasks):
                 message = self._seal.tasks(message)
             self._events.append(FromHub(message))

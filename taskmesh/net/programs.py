@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import zmq
@@ -14,10 +14,12 @@ import zmq
 from taskmesh.config import Config
 from taskmesh.core.events import DrainRequested
 from taskmesh.core.hub import HubMachine
+from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.pool import PoolMachine
 from taskmesh.core.pool_config import PoolConfig
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.keys import WORKER, KeyFolder
+from taskmesh.net.budget import hub_budget, raise_file_limit, socket_limit
 from taskmesh.net.credentials import Credentials, credentials_of
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_local, tcp_parts
@@ -74,11 +76,11 @@ def run_hub(
     """
     check_local(bind, "binding", keys=bool(config.mesh.keys))
     check_name(name)
-    raise_file_limit()
+    settled = affordable(config, record)
     now = time.monotonic()
     loop = new_loop()
     with (
-        Context() as context,
+        Context(max_sockets=socket_limit(settled.max_pools)) as context,
         Stop(loop, parent).listening() as stop,
         side_port(config, loop, lambda at: record("http", {"address": at})) as reception,
     ):
@@ -86,7 +88,7 @@ def run_hub(
         settings = pool_config(config, slots=max(1, slots), name=name)
         inside = settings.pool if slots else ""
         sockets = listen(context, loop, links, record, config=config, bind=bind, local_pool=inside)
-        hub = HubShell(HubMachine(hub_config(config, epoch=new_epoch(), wired=True), now), sockets)
+        hub = HubShell(HubMachine(settled, now), sockets)
         hub.events = links.hub
         loop.parts = [hub, *sockets.parts]
         host = None
@@ -94,8 +96,8 @@ def run_hub(
         try:
             if slots:
                 links.seal = sockets.seal
-                gateway, keys = sockets.endpoints.gateway, config.mesh.keys
-                pool, host = local_pool(loop, links, settings, gateway=gateway, keys=keys, modules=modules)
+                gateway = sockets.endpoints.gateway
+                pool, host = local_pool(loop, links, settings, config, gateway=gateway, modules=modules)
                 answers["metrics"] = both(hub.machine, pool.machine)
             if reception is not None:
                 reception.serve(answers)
@@ -112,18 +114,30 @@ def local_pool(
     loop: Loop,
     links: InProcessLinks,
     settings: PoolConfig,
+    config: Config,
     *,
     gateway: str,
-    keys: str,
     modules: tuple[str, ...],
 ) -> tuple[PoolShell, SlotHost]:
     """Puts a pool into a hub's loop, and starts its slots."""
     pool = PoolShell(PoolMachine(settings, time.monotonic()), links)
     pool.events = links.pool
-    host = host_slots(loop, pool, settings.pool, lambda: [gateway], modules=modules, keys=keys)
+    host = host_slots(loop, pool, settings.pool, lambda: [gateway], config, modules=modules)
     loop.parts.append(pool)
     loop.settle()
     return pool, host
+
+
+def affordable(config: Config, record: Record) -> HubConfig:
+    """The hub machine's settings, with no more pools than there are files for; tells when that is less.
+
+    Raises:
+        ConfigError: there are not even enough for one.
+    """
+    budget = hub_budget(config.hub.max_pools)
+    if budget.pools < config.hub.max_pools:
+        record("limits", {"open_files": budget.files, "max_pools": budget.pools})
+    return replace(hub_config(config, epoch=new_epoch(), wired=True), max_pools=budget.pools)
 
 
 def new_loop() -> Loop:
@@ -162,6 +176,7 @@ def listen(
             local=local,
             gatekeeper=gatekeeper,
             ports=ports,
+            max_payload=config.pool.max_payload,
         )
         try:
             sockets.bind(free_ports(bind) if free else Endpoints.of(bind))
@@ -242,9 +257,8 @@ def run_pool(
         )
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
-        complain = partial(news, "slot.failed")
-        ways, keys = sockets.addresses, config.mesh.keys
-        host = host_slots(loop, pool, settings.pool, ways, modules=modules, complain=complain, keys=keys)
+        ways, told = sockets.addresses, partial(news, "slot.failed")
+        host = host_slots(loop, pool, settings.pool, ways, config, modules=modules, complain=told)
         loop.parts = [pool]
         if reception is not None:
             reception.serve(pool_answers(pool, config.pool.grace))
@@ -339,11 +353,3 @@ def check_name(name: str) -> None:
             f"{name!r} cannot be a pool's name: take up to {LONGEST_NAME} printable characters without "
             "spaces, and not `all`, which means every pool"
         )
-
-
-def raise_file_limit() -> None:
-    """Raises the soft limit of open files to the hard one: a hub needs three for each pool."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -10,6 +10,7 @@ from dataclasses import replace
 import zmq
 
 from taskmesh.config import Config
+from taskmesh.core.client import ClientConfig
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.keys import CLIENT
 from taskmesh.net.client_links import GatewayLink
@@ -40,6 +41,7 @@ class RemotePort(ThreadPort):
         super().__init__(sink)
         self._credentials = credentials_of(config.mesh.keys, role)
         self._addresses = list(addresses or config.mesh.address)
+        self._max_payload = config.pool.max_payload
         self._ready = threading.Event()
 
     def start(self, timeout: float) -> None:
@@ -89,6 +91,10 @@ class RemotePort(ThreadPort):
         """Nothing is on its way to the hub: the acknowledgement of what is will wake the loop."""
         return not shell.machine.unacknowledged
 
+    def _stated(self) -> ClientConfig:
+        """What this client tells of itself, and its limits."""
+        return replace(self._client_config, cloudpickle=cloudpickle_version(), max_payload=self._max_payload)
+
     def _work(self, wake_up: WakeUp) -> None:
         link: GatewayLink | None = None
         with Context() as context:
@@ -102,7 +108,7 @@ class RemotePort(ThreadPort):
                 )
                 shell = ClientShell(
                     self._sink,
-                    replace(self._client_config, cloudpickle=cloudpickle_version()),
+                    self._stated(),
                     time.monotonic(),
                     lambda message: link.send(message) if link is not None else None,
                     lambda: link.reconnect() if link is not None else None,

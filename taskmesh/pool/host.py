@@ -50,6 +50,7 @@ class SlotHost:
         name: the pool's, for people.
         sys_path: where slots find modules; None for this process's `sys.path`.
         preload: modules that every slot imports before it is ready.
+        only: modules whose functions alone they may run; empty for any.
         tee: pass what slots print on to this process's stdout and stderr.
         nursery: one that has been started earlier, with this path and these modules.
     """
@@ -63,6 +64,7 @@ class SlotHost:
         name: str,
         sys_path: Sequence[str] | None = None,
         preload: Sequence[str] = (),
+        only: Sequence[str] = (),
         tee: bool = True,
         nursery: Nursery | None = None,
     ) -> None:
@@ -70,7 +72,7 @@ class SlotHost:
         self._unwatch = unwatch
         self._system = here()
         path = list(sys.path if sys_path is None else sys_path)
-        self._nursery = Nursery(self._system, path, name, preload) if nursery is None else nursery
+        self._nursery = Nursery(self._system, path, name, preload, only) if nursery is None else nursery
         try:
             self._watch = Watch(self._system, self._rung)
         except OSError:

@@ -28,6 +28,7 @@ from taskmesh.pool.outbox import OutboxWriter
 from taskmesh.pool.system import System
 from taskmesh.wire import frames
 from taskmesh.wire.blob import keep_spares
+from taskmesh.wire.code import allow_only
 from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500
@@ -110,8 +111,14 @@ class SlotLink:
         self._sock.close()
 
 
-def run_slot(birth: Birth, preload: Sequence[str] = ()) -> None:
-    """Runs tasks until the supervisor says stop or is gone; imports the modules of `preload` first."""
+def run_slot(birth: Birth, preload: Sequence[str] = (), only: Sequence[str] = ()) -> None:
+    """Runs tasks until the supervisor says stop or is gone; imports the modules of `preload` first.
+
+    Args:
+        only: modules whose functions alone may be run, by name; empty for any function.
+    """
+    if only:
+        allow_only(only)
     _settle(birth)
     sock, tickets = _out_of_reach(birth.sock), _out_of_reach(birth.tickets)
     link = SlotLink(sock)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.wire.batches import CALL, CHUNK, PICKLE, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
+from taskmesh.wire.batches import CALL, CHUNK, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
 from taskmesh.wire.slot_messages import (
     FromSlot,
     SlotFailure,
@@ -28,9 +28,6 @@ PICKLE_PROTOCOL = 5
 __all__ = [
     "CALL",
     "CHUNK",
-    "PICKLE",
-    "PICKLE_PROTOCOL",
-    "PROTOCOL",
     "Accepted",
     "Answer",
     "Beat",
@@ -161,13 +158,17 @@ class Command(msgspec.Struct, tag=8):
 
 
 class ClientWelcome(msgspec.Struct, tag=20):
-    """The session is open. `known`: the hub still has its tasks. max_tasks: the client's cap."""
+    """The session is open. `known`: the hub still has its tasks. max_tasks: the client's cap.
+
+    `max_payload`: bytes of one call that the hub takes, 0 for any.
+    """
 
     epoch: int
     known: bool
     max_tasks: int
     max_bytes: int
     beat: float
+    max_payload: int = 0
 
 
 class Accepted(msgspec.Struct, tag=21):
@@ -330,6 +331,7 @@ class Welcome(msgspec.Struct, tag=61):
     """The pool's session is open: its PULL dials the lane at `lane` (port, or inproc/ipc endpoint).
 
     `stale`: what its inventory listed and nobody waits for any more; it is dropped, running or not.
+    `max_payload`: bytes of one result that the hub takes, 0 for any.
     """
 
     epoch: int
@@ -341,6 +343,7 @@ class Welcome(msgspec.Struct, tag=61):
     beat: float
     lease: float
     stale: list[Held] = []
+    max_payload: int = 0
 
 
 class BeatReply(msgspec.Struct, tag=62):

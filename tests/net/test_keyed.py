@@ -224,6 +224,45 @@ def test_a_revoked_worker_is_cut_off_and_its_task_goes_to_another(keyed: Keyed, 
         assert [pool["pool"] for pool in mesh.status()["pools"]] == ["second"]
 
 
+def test_over_ipc_too_a_revoked_client_is_cut_off(programs: Programs, ring: Ring):
+    keyed = Keyed(programs, ring, f"ipc://{programs.folder}/hub")
+    bad = ring.peer("client", "mallory")
+    with keyed.mesh() as honest, keyed.mesh(bad) as revoked:
+        assert revoked.submit(workload.add, 1, 2).result(20) == 3
+
+        ring.hub.revoke("client", "mallory")
+
+        wait_until(lambda: "or not any more" in str(outcome(revoked)), REVOKED_S)
+        assert honest.submit(workload.add, 2, 2).result(20) == 4
+        revoked.close(cancel=True)
+
+
+def outcome(mesh: Mesh) -> BaseException | None:
+    """What becomes of a task now: an error at once, where the hub refuses the mesh."""
+    try:
+        return mesh.submit(workload.add, 1, 2).exception(REVOKED_S)
+    except HubUnreachable as error:
+        return error
+
+
+def test_a_key_that_was_replaced_is_cut_off_and_its_successor_is_let_in(keyed: Keyed):
+    folder = KeyFolder(keyed.ring.folder / "worker-first")
+    folder.rotate("worker")
+
+    keyed.ring.hub.authorize("worker", "first", keys_in(folder.retire("worker")))
+
+    assert keyed.pool.wait(REVOKED_S + 5) == 1
+    keyed.programs.worker(keyed.address, "--name", "first", "--keys", str(folder.path))
+    assert still_works(keyed)
+
+
+def test_a_launched_mesh_needs_no_keys_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TASKMESH_KEYS", "nowhere")
+
+    with Mesh(hub="process", workers=1) as mesh:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+
+
 def test_somebody_authorized_later_gets_in_without_a_restart(keyed: Keyed):
     late = keyed.ring.peer("client", "late", authorized=False)
     assert "taskmesh keys authorize" in refusal(keyed.address, keys=late)

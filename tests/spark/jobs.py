@@ -1,0 +1,92 @@
+"""Spark jobs that a test watches: run in a thread of their own, named, with what they ended with."""
+
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+WAIT_S = 60.0
+
+
+class Job:
+    """An action that runs while the test goes on."""
+
+    def __init__(self, spark: Any, action: Callable[[], Any]) -> None:
+        self.group = uuid.uuid4().hex
+        self.value: Any = None
+        self.error: Exception | None = None
+        self._spark = spark
+        self._action = action
+        self._thread = threading.Thread(target=self._run, name="a spark job", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        context = self._spark.sparkContext
+        context.setJobGroup(self.group, "a test's job", interruptOnCancel=True)
+        try:
+            self.value = self._action()
+        except Exception as error:  # noqa: BLE001  what it is, is what the test asks
+            self.error = error
+        finally:
+            context.setLocalProperty("spark.jobGroup.id", None)
+
+    @property
+    def over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self, timeout: float = WAIT_S) -> Any:
+        """What the action returned; raises what it raised."""
+        self._thread.join(timeout)
+        assert self.over, "the job still runs"
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def failure(self, timeout: float = WAIT_S) -> str:
+        """The text of the error that it ended with."""
+        self._thread.join(timeout)
+        assert self.over, "the job still runs"
+        assert self.error is not None, self.value
+        return str(self.error)
+
+    @property
+    def failed_tasks(self) -> int:
+        """How many executions of Spark tasks have failed."""
+        tracker = self._spark.sparkContext.statusTracker()
+        stages = [
+            tracker.getStageInfo(stage)
+            for job in tracker.getJobIdsForGroup(self.group)
+            for stage in tracker.getJobInfo(job).stageIds
+        ]
+        return sum(info.numFailedTasks for info in stages if info is not None)
+
+
+class Journal:
+    """A file in which tasks note each execution: the ids they got."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "journal"
+        self.path.touch()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.path.read_text().splitlines()
+
+    def task(self, seconds: float = 0.0) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """A task that notes the batch's first id, waits, and gives the ids back."""
+        path = str(self.path)
+
+        def noting(batch: pa.RecordBatch) -> pa.RecordBatch:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(descriptor, f"{batch['id'][0]}\n".encode())
+            finally:
+                os.close(descriptor)
+            threading.Event().wait(seconds)
+            return batch.select(["id"])
+
+        return noting

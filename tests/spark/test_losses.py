@@ -1,0 +1,254 @@
+"""Pools, hubs and Spark's own workers that go away in the middle of a job. Numbers are acceptance rows."""
+
+import contextlib
+import importlib
+import sys
+import time
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from taskmesh import Mesh
+from taskmesh.spark import MeshSpark
+from tests.programs import marked
+from tests.spark import tasks
+from tests.spark.conftest import WORKERS_MARK
+from tests.spark.jobs import Job, Journal
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(120)]
+
+ROWS = 400
+IDS = [(number,) for number in range(ROWS)]
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return Journal(tmp_path)
+
+
+def _job(spark, bridge, journal, seconds, partitions=2, rows=ROWS):
+    df = spark.range(0, rows, numPartitions=partitions)
+    mapped = bridge.map_arrow(df, journal.task(seconds), "id long", batch_rows=5)
+    return Job(spark, lambda: [tuple(row) for row in mapped.collect()])
+
+
+def _left(address) -> int:
+    """Tasks that the hub has not ended."""
+    with Mesh(address) as mesh:
+        return sum(mesh.status()["tasks"].values())
+
+
+def test_row_13_a_pool_killed_in_the_middle_costs_no_spark_task(spark, own_mesh, journal):
+    own_mesh.pool("one")
+    own_mesh.pool("two")
+    job = _job(spark, MeshSpark(own_mesh.address), journal, 0.03)
+    wait_until(lambda: len(journal.lines) >= ROWS // 5 // 5, 30, "a fifth of the batches has begun")
+
+    own_mesh.pools[0].kill()
+
+    assert job.result() == IDS
+    assert job.failed_tasks == 0
+    again = len(journal.lines) - len(set(journal.lines))
+    assert len(set(journal.lines)) == ROWS // 5
+    assert again <= 2 * 4  # two partitions, a window of four
+
+
+def test_row_14_both_pools_killed_and_a_new_one(spark, own_mesh, journal):
+    own_mesh.pool("one")
+    own_mesh.pool("two")
+    job = _job(spark, MeshSpark(own_mesh.address), journal, 0.02)
+    wait_until(lambda: len(journal.lines) >= 10, 30)
+    for pool in own_mesh.pools:
+        pool.kill()
+    with Mesh(own_mesh.address) as mesh:
+        wait_until(lambda: not mesh.status()["pools"], 20, "the hub has given both up")
+    assert not job.over
+
+    own_mesh.pool("three")
+
+    assert job.result() == IDS
+    assert job.failed_tasks == 0
+
+
+def test_row_14_both_pools_killed_and_none_that_is_new(spark, own_mesh, journal):
+    own_mesh.pool("one")
+    bridge = MeshSpark(own_mesh.address, no_worker_timeout=3.0)
+    job = _job(spark, bridge, journal, 0.02)
+    wait_until(lambda: len(journal.lines) >= 10, 30)
+
+    own_mesh.pools[0].kill()
+
+    text = job.failure()
+    assert "NoMeshWorkers: no pool for queue 'default'" in text
+    assert own_mesh.address in text
+    assert "no_worker_timeout" in text
+
+
+def test_row_15_no_pool_for_the_queue_or_tags(spark, own_mesh):
+    own_mesh.pool("one", "--queues", "other")
+    bridge = MeshSpark(own_mesh.address, queue="gpu", tags=("big",), no_worker_timeout=2.0)
+    began = time.monotonic()
+
+    job = Job(spark, bridge.map_arrow(spark.range(0, 4, numPartitions=1), tasks.same, "id long").collect)
+
+    text = job.failure()
+    assert "NoMeshWorkers: no pool for queue 'gpu' and tags big" in text
+    assert "pools there: one serves other" in text
+    assert f"taskmesh worker --address {own_mesh.address} --queues gpu" in text
+    assert time.monotonic() - began < 15  # three tries: 2 s, then a quarter of it, and Spark's own ways
+
+
+def test_row_15_nobody_at_the_address(spark):
+    bridge = MeshSpark("tcp://127.0.0.1:9", connect_timeout=1.0)
+
+    job = Job(spark, bridge.map_arrow(spark.range(0, 4, numPartitions=1), tasks.same, "id long").collect)
+
+    text = job.failure()
+    assert "HubUnreachable" in text
+    assert "tcp://127.0.0.1:9" in text
+
+
+def test_row_15_a_function_that_pools_do_not_have(spark, mesh, tmp_path, monkeypatch):
+    (tmp_path / "only_on_the_driver.py").write_text("def same(batch):\n    return batch\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("only_on_the_driver")
+    try:
+        job = Job(spark, mesh.map_arrow(spark.range(0, 4, numPartitions=1), module.same, "id long").collect)
+        text = job.failure()
+    finally:
+        del sys.modules["only_on_the_driver"]
+
+    assert "FunctionUnavailable" in text
+    assert "finds no module 'only_on_the_driver'" in text
+    assert "register_by_value" in text
+
+
+def test_row_16_a_hub_killed_and_started_again_costs_no_spark_task(spark, own_mesh, journal):
+    own_mesh.pool("one")
+    own_mesh.pool("two")
+    job = _job(spark, MeshSpark(own_mesh.address), journal, 0.03)
+    wait_until(lambda: len(journal.lines) >= 10, 30)
+
+    own_mesh.hub.kill()
+    own_mesh.programs.hub(own_mesh.address)
+
+    assert job.result() == IDS
+    assert job.failed_tasks == 0
+
+
+def test_row_16_a_hub_that_does_not_come_back(spark, own_mesh, journal):
+    own_mesh.pool("one")
+    bridge = MeshSpark(own_mesh.address, gateway_timeout=4.0, connect_timeout=1.0)
+    job = _job(spark, bridge, journal, 0.03, partitions=1)
+    wait_until(lambda: len(journal.lines) >= 5, 30)
+
+    own_mesh.hub.kill()
+
+    wait_until(lambda: job.over, 60)
+    assert "MeshGatewayLost" in job.failure() or "HubUnreachable" in job.failure()
+    assert own_mesh.address in job.failure()
+    own_mesh.pools[0].kill()  # it waits for its hub
+
+
+def test_row_21_a_cancelled_job_leaves_nothing_on_the_mesh(spark, own_mesh, journal):
+    own_mesh.pool("one")
+    job = _job(spark, MeshSpark(own_mesh.address), journal, 30.0)
+    wait_until(lambda: journal.lines, 30, "a batch runs")
+    wait_until(lambda: _left(own_mesh.address) >= 4, 10, "others wait")
+    began = time.monotonic()
+
+    spark.sparkContext.cancelJobGroup(job.group)
+
+    assert "cancel" in job.failure(10).lower()
+    assert time.monotonic() - began < 5
+    # Spark kills its worker after 3 s, and the hub gives a client that is silent 5 s
+    wait_until(lambda: not _left(own_mesh.address), 10, "the hub has given up what nobody waits for")
+    quick = MeshSpark(own_mesh.address).map_arrow(spark.range(0, 4, numPartitions=1), tasks.same, "id long")
+    assert len(quick.collect()) == 4
+
+
+def test_row_22_a_limit_does_not_run_the_rest(spark, own_mesh, journal):
+    own_mesh.pool("one")
+    df = spark.range(0, 1_000_000, numPartitions=2)
+    # pieces that fill the buffer of Spark's worker at once: else it keeps several back before Spark sees one
+    mapped = MeshSpark(own_mesh.address).map_arrow(df, journal.task(0.1), "id long", batch_rows=10_000)
+
+    found = mapped.limit(5).collect()
+
+    assert len(found) == 5
+    assert len(journal.lines) < 2 * 2 * 4  # two tasks, two windows
+    wait_until(lambda: not _left(own_mesh.address), 10, "what was under way is given up")
+
+
+def test_row_23_two_operators_in_one_stage_on_one_pool(spark, own_mesh):
+    own_mesh.pool("one")
+    bridge = MeshSpark(own_mesh.address, window=1)
+    df = spark.range(0, 200, numPartitions=2)
+
+    first = bridge.map_arrow(df, tasks.double, "id long, twice long", batch_rows=20)
+    second = bridge.map_arrow(first, tasks.evens, "id long, twice long", batch_rows=7)
+
+    job = Job(spark, lambda: [tuple(row) for row in second.collect()])
+    assert job.result(30) == [(n, 2 * n) for n in range(0, 200, 2)]
+
+
+def _spark_workers() -> dict[int, int]:
+    """Open descriptors of Spark's Python workers that have dialled a mesh."""
+    found = {}
+    for process in marked(WORKERS_MARK):
+        with contextlib.suppress(psutil.Error):
+            if any(thread.id for thread in process.threads()) and "pyspark" in " ".join(process.cmdline()):
+                found[process.pid] = process.num_fds()
+    return found
+
+
+def test_row_25_fifty_jobs_share_one_client_a_worker(spark, own_mesh):
+    own_mesh.pool("one")
+    bridge = MeshSpark(own_mesh.address)
+    df = spark.range(0, 8, numPartitions=2)
+
+    def jobs(count):
+        for _ in range(count):
+            assert len(bridge.map_arrow(df, tasks.same, "id long").collect()) == 8
+
+    def clients():
+        with Mesh(own_mesh.address) as mesh:
+            return sum(client["present"] for client in mesh.status()["clients"]) - 1
+
+    jobs(10)
+    before, dialled = _spark_workers(), clients()
+    jobs(40)
+    after = _spark_workers()
+
+    assert clients() == dialled <= 4
+    kept = before.keys() & after.keys()
+    assert kept
+    assert {pid: after[pid] - before[pid] for pid in kept if after[pid] - before[pid] > 2} == {}
+
+
+def test_row_25_a_fork_in_sparks_worker_gets_a_client_of_its_own(spark, own_mesh):
+    own_mesh.pool("one")
+    bridge = MeshSpark(own_mesh.address)
+
+    def forked(batches):
+        import os
+
+        from taskmesh.spark.connection import mesh_of
+
+        def answer():
+            return mesh_of(bridge).submit(os.getpid).result(20)
+
+        for _ in batches:
+            there = answer()
+            reader, writer = os.pipe()
+            child = os.fork()
+            if not child:
+                os.write(writer, str(answer()).encode())
+                os._exit(0)  # noqa: TID251  a forked child that never returns
+            os.waitpid(child, 0)
+            same = int(os.read(reader, 20)) == there == answer()
+            yield pa.RecordBatch.from_pydict({"same": [same]})
+
+    assert spark.range(0, 1, numPartitions=1).mapInArrow(forked, "same boolean").collect()[0].same
