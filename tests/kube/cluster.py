@@ -4,6 +4,8 @@ Started once for all tests; everything it has made (processes, mounts, control g
 settings) is gone when it has ended.
 """
 
+import contextlib
+import functools
 import json
 import os
 import shutil
@@ -15,15 +17,15 @@ from typing import Any
 
 from tests import leaks
 from tests.helm.rendering import npm_tool
+from tests.kube.machine import CONTROLLERS, Machine, groups, mounts
 from tests.requirement import require
 from tests.waiting import wait_until
 
 TOOLS = Path(sys.prefix) / "kube"
-NODE, NODE_IP, BRIDGE, PODS = "node", "192.0.2.1", "203.0.113.1", "203.0.113.0/24"
+NODE, NODE_IP, PODS = "node", "192.0.2.1", "203.0.113.0/24"
 ADMIN = "a-token-for-the-tests"
-CGROUP, CONTROLLERS = "taskmesh-kube", Path("/sys/fs/cgroup")
-SETTINGS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")
-"""Kernel settings that the kubelet changes for the whole machine."""
+LOOK = 0.3
+"""Seconds between looks at the cluster: each one is a program that starts."""
 PROGRAMS = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
 
 
@@ -35,14 +37,18 @@ class Cluster:
     """
 
     def __init__(self, folder: Path) -> None:
-        ready = (
-            os.geteuid() == 0 and (TOOLS / "bin" / "kubelet").exists() and shutil.which("runc", path=PROGRAMS)
+        why = TOOLS / "missing"
+        require(not why.exists(), f"a cluster; {why.read_text().strip() if why.exists() else ''}")
+        built = os.geteuid() == 0 and (TOOLS / "bin" / "pause").exists()
+        require(
+            built and shutil.which("runc", path=PROGRAMS),
+            "a cluster: root on Debian, and `make test-kube`, which builds one",
         )
-        require(ready, "a cluster: root on Debian, and `make test-kube`, which builds one")
         self.folder = folder
-        self._name = f"taskmesh-{os.getpid()}"
+        self.name = f"taskmesh-kube-{os.getpid()}"
+        self._ended = False
         self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
-        self._settings = {name: Path("/proc/sys", name).read_text() for name in SETTINGS}
+        self.before = Machine.now()
         self.kubeconfig = folder / "kubeconfig"
         self._containerd = folder / "containerd.sock"
 
@@ -78,18 +84,18 @@ class Cluster:
 
     def _network(self) -> None:
         for line in (
-            f"ip netns add {self._name}",
-            f"ip -n {self._name} link set lo up",
-            f"ip -n {self._name} link add node0 type bridge",
-            f"ip -n {self._name} addr add {NODE_IP}/24 dev node0",
-            f"ip -n {self._name} link set node0 up",
-            f"ip -n {self._name} route add default dev node0",
+            f"ip netns add {self.name}",
+            f"ip -n {self.name} link set lo up",
+            f"ip -n {self.name} link add node0 type bridge",
+            f"ip -n {self.name} addr add {NODE_IP}/24 dev node0",
+            f"ip -n {self.name} link set node0 up",
+            f"ip -n {self.name} route add default dev node0",
         ):
             subprocess.run(line.split(), check=True, timeout=10)
 
     def _control_groups(self) -> None:
         for controller in CONTROLLERS.iterdir():
-            top = controller / CGROUP
+            top = controller / self.name
             top.mkdir(exist_ok=True)
             if controller.name == "cpuset":  # empty in a new group, which nothing could join then
                 for file in ("cpuset.cpus", "cpuset.mems"):
@@ -185,7 +191,7 @@ class Cluster:
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{CGROUP}",
+            "cgroupRoot": f"/{self.name}",
             "enforceNodeAllocatable": ["pods"],
             "clusterDNS": [NODE_IP],
             "clusterDomain": "cluster.local",
@@ -206,7 +212,7 @@ class Cluster:
             ended = [name for name, process in self._started if process.poll() is not None]
             return bool(ended) or what()
 
-        wait_until(look, timeout, message)
+        wait_until(look, timeout, message, tick=LOOK)
         assert not [name for name, process in self._started if process.poll() is not None], self.logs()
 
     def _run(self, name: str, *line: object, path: str = "") -> None:
@@ -225,7 +231,7 @@ class Cluster:
 
     def _inside(self, *line: str) -> list[str]:
         # Not `ip netns exec`: that hides the control groups' mounts.
-        return ["nsenter", f"--net=/run/netns/{self._name}", *line]
+        return ["nsenter", f"--net=/run/netns/{self.name}", *line]
 
     # --- using --------------------------------------------------------------------------------------------
 
@@ -276,7 +282,10 @@ class Cluster:
     # --- ending -------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Ends all programs and takes away what they have made."""
+        """Ends all programs and takes away what they have made; again: nothing."""
+        if self._ended:
+            return
+        self._ended = True
         if self._containerd.exists() and any(name == "apiserver" for name, _ in self._started):
             self.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", check=False)
         by_name = dict(self._started)
@@ -286,9 +295,8 @@ class Cluster:
         for name in reversed(list(by_name)):
             self._stop(name, by_name)
         self._unmount()
-        subprocess.run(f"ip netns delete {self._name}".split(), check=False, timeout=10)
-        for name, value in self._settings.items():
-            Path("/proc/sys", name).write_text(value)
+        subprocess.run(f"ip netns delete {self.name}".split(), check=False, timeout=10)
+        self.before.restore()
 
     def _stop(self, name: str, started: dict[str, subprocess.Popen[bytes]]) -> None:
         process = started.get(name)
@@ -308,14 +316,19 @@ class Cluster:
             self.ctr("containers", "delete", container, check=False)
 
     def _unmount(self) -> None:
-        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for mount in sorted((each for each in mounts if each.startswith(str(self.folder))), reverse=True):
+        for mount in mounts(self.folder):
             subprocess.run(f"umount --lazy {mount}".split(), check=False, capture_output=True, timeout=10)
-        for controller in CONTROLLERS.iterdir():
-            top = controller / CGROUP
-            for group in sorted((top, *top.rglob("*")) if top.is_dir() else (), reverse=True):
+        for top in groups(self.name):
+            for group in sorted((top, *top.rglob("*")), reverse=True):
                 if group.is_dir():
-                    group.rmdir()
+                    wait_until(functools.partial(_removed, group), 10, f"{group} is empty")
+
+
+def _removed(group: Path) -> bool:
+    """Whether a control group is gone; it cannot go while a process is in it."""
+    with contextlib.suppress(OSError):
+        group.rmdir()
+    return not group.exists()
 
 
 CONTAINERD = """\

@@ -1,7 +1,8 @@
 """A small DNS server for the test cluster, in the place of CoreDNS and kube-proxy.
 
 Started as a program: `names.py ADDRESS KUBECONFIG`. Every name of a service gets its pods' addresses,
-headless or not; NAME.SERVICE the address of the one pod. The apiserver is asked for each query, so no answer is old.
+headless or not; NAME.SERVICE the address of the one pod. The apiserver is asked for each query, so no
+answer is old.
 """
 
 import json

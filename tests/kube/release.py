@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.containers.box import IMAGE, podman
 from tests.helm.rendering import CHART, Values
-from tests.kube.cluster import TOOLS, Cluster
+from tests.kube.cluster import LOOK, TOOLS, Cluster
 from tests.programs import Programs
 from tests.waiting import wait_until
 
@@ -17,13 +17,16 @@ NAME = "m"
 SELECTOR = "app.kubernetes.io/component=worker"
 FARM = Path(__file__).with_name("farm.py")
 QUICK = {"periodSeconds": 3, "timeoutSeconds": 15, "failureThreshold": 20}
+PATIENT = {"periodSeconds": 10, "timeoutSeconds": 15, "failureThreshold": 10}
+"""A machine that does ten other things at the same time is no reason to restart a pod."""
+PROBES = {"startup": QUICK, "readiness": QUICK, "liveness": PATIENT}
 VALUES: Values = {
     "fullnameOverride": NAME,
     "image": {"repository": IMAGE, "tag": "latest", "pullPolicy": "Never"},
     "keys": {"existingSecret": "keys"},
     "hub": {
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
-        "probes": {"startup": QUICK, "readiness": QUICK},
+        "probes": PROBES,
     },
     "workerDefaults": {
         "tasksConfigMap": "farm",
@@ -32,7 +35,7 @@ VALUES: Values = {
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "2"}},
         "drain": {"timeoutSeconds": 25},
         "terminationGracePeriodSeconds": 40,
-        "probes": {"startup": QUICK, "readiness": QUICK},
+        "probes": PROBES,
     },
 }
 
@@ -122,7 +125,9 @@ class Release:
 
     def count(self, number: int, timeout: float = 60) -> None:
         """Waits until there are so many pods, all of them ready."""
-        wait_until(lambda: len(self.ready()) == len(self.pods()) == number, timeout, f"{number} pods, ready")
+        wait_until(
+            lambda: len(self.ready()) == len(self.pods()) == number, timeout, f"{number} pods, ready", LOOK
+        )
 
 
 class Workload:
@@ -132,7 +137,7 @@ class Workload:
         self._cluster = cluster
         self.name = name
         cluster.kubectl("apply", "-f", "-", given=json.dumps(self._pod()))
-        wait_until(lambda: self.finished() > 0, 60, f"{name} has its first results")
+        wait_until(lambda: self.finished() > 0, 60, f"{name} has its first results", LOOK)
 
     def _pod(self) -> dict[str, Any]:
         keys = [{"key": key, "path": key} for key in ("hub.public", "client.secret", "mesh.secret")]
@@ -178,13 +183,15 @@ class Workload:
     def goes_on(self) -> None:
         """Waits until more have come back."""
         before = self.finished()
-        wait_until(lambda: self.finished() > before, 40, f"more results of {self.name}")
+        wait_until(lambda: self.finished() > before, 40, f"more results of {self.name}", LOOK)
 
     def end(self) -> dict[str, Any]:
         """Stops it; returns its account."""
         self._cluster.kubectl("exec", self.name, "--", "touch", "/scratch/stop")
         phase = ("get", "pod", self.name, "-o=jsonpath={.status.phase}")
-        wait_until(lambda: self._cluster.kubectl(*phase) in {"Succeeded", "Failed"}, 60, f"{self.name} ended")
+        wait_until(
+            lambda: self._cluster.kubectl(*phase) in {"Succeeded", "Failed"}, 60, f"{self.name} ended", LOOK
+        )
         log = self._cluster.kubectl("logs", self.name)
         self._cluster.kubectl("delete", "pod", self.name, "--wait=false")
         found: dict[str, Any] = json.loads(log.splitlines()[-1])

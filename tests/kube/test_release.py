@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.kube.cluster import NODE, Cluster
+from tests.kube.cluster import LOOK, NODE, Cluster
 from tests.kube.release import NAME, Release, Workload
 from tests.waiting import wait_until
 
@@ -30,7 +30,7 @@ def workload(installed: Release) -> Workload:
 
 
 def gone(release: Release, names: set[str]) -> None:
-    wait_until(lambda: not names & set(release.pods()), 90, f"{names} are gone")
+    wait_until(lambda: not names & set(release.pods()), 90, f"{names} are gone", LOOK)
 
 
 def test_installed_and_ready(installed: Release):
@@ -128,6 +128,7 @@ def test_the_hub_pod_is_replaced_and_nothing_is_lost(installed: Release):
         ),
         60,
         "another hub pod, ready",
+        LOOK,
     )
     again.goes_on()
     account = again.end()
@@ -144,4 +145,4 @@ def test_the_hub_pod_is_replaced_and_nothing_is_lost(installed: Release):
 def test_uninstalled_within_the_grace(installed: Release):
     installed.cluster.helm("uninstall", NAME, "--wait", "--timeout=60s")
 
-    wait_until(lambda: not installed.pods(), 60, "no pods are left")
+    wait_until(lambda: not installed.pods(), 60, "no pods are left", LOOK)
