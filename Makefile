@@ -14,12 +14,13 @@ DEV    := .venv/ready-dev
 SPARK  := .venv/ready-spark
 CHART  := .venv/ready-helm
 BOX    := .venv/ready-box
+KUBE   := .venv/ready-kube
 PEER_RUN := $(PEERS)/ready
 PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-net test-helm test-spark chart-readme lint types check simulate fuzz soak bench bench-peers pin clean
+.PHONY: help demo test test-core test-net test-helm test-kube test-spark chart-readme lint types check simulate fuzz soak bench bench-peers pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -27,16 +28,19 @@ help:            ## Show this list
 demo: $(RUN)     ## Read the standard library with the mesh and report on it (examples/01)
 	$(BIN)/python examples/01_*.py
 
-test: test-core test-net test-helm test-spark  ## All tests; each part stays below nine minutes on two cores
+test: test-core test-net test-helm test-kube test-spark  ## All tests; each part stays below nine minutes on two cores
 
 test-core: $(DEV)  ## The machines and their simulation, the slots, the client, the command line
-	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) $(HELM) spark)
+	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) $(HELM) kube spark)
 
 test-net: $(DEV)  ## What runs over sockets, and the faults of real processes
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET))
 
 test-helm: $(CHART) $(BOX)  ## The chart, rendered by Helm 3 and Helm 4, and hub and pools in real containers
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(HELM))
+
+test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler and kubelet, built once (some minutes more)
+	$(PYTEST) -m "not soak and not bench" tests/kube
 
 test-spark: $(SPARK)  ## The Spark bridge: real PySpark, a real hub and pools
 	$(PYTEST) -m "not soak and not bench" tests/spark
@@ -116,6 +120,10 @@ $(SPARK): constraints-spark.txt $(DEV)
 
 $(BOX): .ci/box constraints.txt $(DEV)
 	@.ci/box .venv/box $(BIN)/python
+	@touch $@
+
+$(KUBE): .ci/cluster constraints-kube.txt | $(DEV)
+	@.ci/cluster .venv/kube $(BIN)/python
 	@touch $@
 
 $(PEER_RUN): constraints-peers.txt pyproject.toml

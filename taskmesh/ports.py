@@ -56,7 +56,7 @@ class SubmitPort(Protocol):
         ...
 
     def command(self, verb: str, target: str, timeout: float = 5.0) -> object:
-        """An operator's wish ("ping", "pause", "resume", "drain", "cancel"); raises as `query` does."""
+        """An operator's wish (wire.messages.Command lists them); raises as `query` does."""
         ...
 
     def close(self, *, cancel: bool, timeout: float) -> None:

@@ -9,18 +9,21 @@ Value = TypeVar("Value")
 _TICK_S = 0.005
 
 
-def wait_until(predicate: Callable[[], Value], timeout: float = 10.0, message: str = "") -> Value:
+def wait_until(
+    predicate: Callable[[], Value], timeout: float = 10.0, message: str = "", tick: float = _TICK_S
+) -> Value:
     """Return the predicate's first true value.
 
     Args:
-        predicate: asked about every 5 ms, the last time after the deadline.
+        predicate: asked every `tick` seconds, the last time after the deadline.
         timeout: seconds.
         message: what was waited for, for the error.
+        tick: 5 ms; longer where a question costs a lot.
 
     Raises:
         AssertionError: the predicate was still false (or zero, or empty) at the deadline.
     """
-    tick = threading.Event()  # never set: its wait is the tick
+    never = threading.Event()  # its wait is the tick
     deadline = time.monotonic() + timeout
     while True:
         late = time.monotonic() >= deadline
@@ -30,4 +33,4 @@ def wait_until(predicate: Callable[[], Value], timeout: float = 10.0, message: s
         if late:
             what = message or getattr(predicate, "__qualname__", repr(predicate))
             raise AssertionError(f"not within {timeout} s: {what} (last value: {value!r})")
-        tick.wait(_TICK_S)
+        never.wait(tick)

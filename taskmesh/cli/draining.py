@@ -1,4 +1,4 @@
-"""`taskmesh drain`: a pool leaves, asked through its hub or at its own side port."""
+"""`taskmesh drain` and `scale-in`: pools leave, asked through their hub or at their own side port."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ from taskmesh.errors import ConfigError, TaskMeshError
 if TYPE_CHECKING:
     from taskmesh.config import Config
 
+Wait = Annotated[
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long until it has left.")
+]
 PAUSE = 0.1
 """Seconds between looks at whether a pool has left."""
 
@@ -36,9 +39,7 @@ def drain(
         str, typer.Argument(metavar="POOL", help="A pool's name, or `all`; none: the one at --http.")
     ] = "",
     *,
-    wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long until it has left.")
-    ] = 0.0,
+    wait: Wait = 0.0,
     http: Http = None,
     http_token_file: HttpTokenFile = None,
     address: Address = None,
@@ -51,30 +52,58 @@ def drain(
     out = Output(as_json=json)
     with exits(out):
         if pool:
-            left = through_hub(out, pool, Reach(file, address, timeout, directory), wait)
+            left = through_hub(out, "drain", pool, Reach(file, address, timeout, directory), wait=wait)
         else:
             config = settings(file, {"http": http, "http_token_file": http_token_file})
             if not config.program.http:
                 raise ConfigError("drain which pool? Name it, or give --http HOST:PORT of its side port")
             left = at_side_port(out, config, timeout, wait)
-        if not left:
-            out.text(f"taskmesh: not gone within {wait:g} s; it goes on draining")
-            raise typer.Exit(TOO_LATE)
+        ended(out, wait, left=left)
 
 
-def through_hub(out: Output, pool: str, reach: Reach, wait: float) -> bool:
+def scale_in(
+    pools: Annotated[
+        str, typer.Argument(metavar="POOL", help="Pools of this name, and of POOL-anything; or `all`.")
+    ],
+    number: Annotated[int, typer.Argument(metavar="N", min=1, help="How many of them are to leave.")],
+    *,
+    wait: Wait = 0.0,
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    directory: Keys = None,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Drain the N pools that have least to do, and print their names.
+
+    The pods of a Kubernetes Deployment are pools of its name: take away those, and no busy pod ends.
+    """
+    out = Output(as_json=json)
+    with exits(out):
+        reach = Reach(file, address, timeout, directory)
+        ended(out, wait, left=through_hub(out, "scale-in", f"{number}:{pools}", reach, wait=wait))
+
+
+def ended(out: Output, wait: float, *, left: bool) -> None:
+    """Ends the command with its exit code when they have not left in time."""
+    if not left:
+        out.text(f"taskmesh: not gone within {wait:g} s; it goes on draining")
+        raise typer.Exit(TOO_LATE)
+
+
+def through_hub(out: Output, verb: str, target: str, reach: Reach, *, wait: float) -> bool:
     """Asks the hub; returns whether all have left within `wait` seconds, or are not waited for."""
     from taskmesh.cli.enquiry import EVERYTHING, hub_at
 
     with hub_at(reach) as hub:
-        rows = cast("list[dict[str, Any]]", hub.command("drain", pool, reach.timeout))
-        text = "\n".join(f"draining {row['pool']}" for row in rows)
-        out.value(rows, text or "there are no pools")
-        names = {row["pool"] for row in rows}
+        rows = cast("list[dict[str, Any]]", hub.command(verb, target, reach.timeout))
+        what = "" if verb == "scale-in" else f"{verb}ing "
+        out.value(rows, "\n".join(f"{what}{row['pool']}" for row in rows) or "there are no pools")
+        sessions = {row["session"] for row in rows}  # not names: what has ended may be started again
 
         def gone() -> bool:
             there = hub.query("pools", limit=EVERYTHING, timeout=reach.timeout)
-            return not names & {row["pool"] for row in cast("list[dict[str, Any]]", there)}
+            return not sessions & {row["session"] for row in cast("list[dict[str, Any]]", there)}
 
         return not wait or seen_within(wait, gone)
 
@@ -114,5 +143,6 @@ def seen_within(seconds: float, happened: Callable[[], bool]) -> bool:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(epilog=EPILOG)(drain)
+    """Adds the commands."""
+    for command in (drain, scale_in):
+        app.command(epilog=EPILOG)(command)

@@ -1,4 +1,4 @@
-"""`taskmesh status`, `pools` and `tasks`: what a hub sees."""
+"""`taskmesh status`, `pools`, `tasks` and `explain`: what a hub sees."""
 
 from __future__ import annotations
 
@@ -68,6 +68,22 @@ def tasks(
         out.rows(rows, TASK_COLUMNS, "no such tasks on their way")
 
 
+def explain(
+    task: Annotated[str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")],
+    *,
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    directory: Keys = None,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Tell why a task is where it is: what it waits for, who has it, what became of its earlier attempts."""
+    out = Output(as_json=json)
+    with exits(out):
+        found = cast("dict[str, Any]", ask(Reach(file, address, timeout, directory), "task", task))
+        out.value(found, explanation(found))
+
+
 def ask(reach: Reach, what: str, argument: str = "", limit: int = EVERYTHING) -> object:
     """Asks the hub for a view.
 
@@ -95,7 +111,22 @@ def summary(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def explanation(found: dict[str, Any]) -> str:
+    """Why a task is where it is, for people."""
+    about = f" ({found['name']}, queue {found['queue']})" if "name" in found else ""
+    lines = [f"task {found['task']}{about} is {found['state']}: {found['why']}"]
+    counts = [
+        f"{found[key]} {word}"
+        for key, word in (("errors", "failed"), ("crashes", "crashed"), ("ooms", "out of memory"))
+        if found.get(key)
+    ]
+    if counts:
+        lines.append(f"earlier attempts: {', '.join(counts)}")
+    lines += [f"  {entry}" for entry in found.get("history", ())]
+    return "\n".join(lines)
+
+
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for command in (status, pools, tasks):
+    for command in (status, pools, tasks, explain):
         app.command(epilog=EPILOG)(command)

@@ -132,6 +132,11 @@ class Lane:
         if self.state is LaneState.READY and verb != "resume":
             self.state = LaneState.PAUSED if verb == "pause" else LaneState.DRAINING
 
+    @property
+    def at_work(self) -> int:
+        """How many of its slots have work, as far as the hub knows."""
+        return min(self.slots, self.outstanding)
+
     def serves(self, route: tuple[str, frozenset[str]]) -> bool:
         """Whether the pool serves the queue and has the tags."""
         return route[0] in self.queues and route[1] <= self.tags

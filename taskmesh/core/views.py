@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from taskmesh import ids
@@ -19,6 +20,8 @@ from taskmesh.wire import messages as m
 
 EVENTS_KEPT = 1000
 COMMANDS = ("ping", "pause", "resume", "drain")
+AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
+"""States of pools that cannot be asked to leave: they do, or nobody hears."""
 
 
 class QuestionError(Exception):
@@ -214,26 +217,62 @@ class Views:
         try:
             if command.verb == "cancel":
                 return [], m.Answer(command.number, self._cancel(command.target))
-            if command.verb not in COMMANDS:
-                raise QuestionError(
-                    f"no such command: {command.verb!r}; there are {', '.join(COMMANDS)}, cancel"
-                )
-            lanes = self._addressed(command.target)
+            verb, lanes = command.verb, self._meant(command)
         except QuestionError as error:
             return [], m.Answer(command.number, None, str(error))
         actions: list[object] = []
         for lane in lanes:
-            lane.wish(command.verb)
-            actions.append(Publish(lane.pool, m.PoolCommand(command.verb, command.number)))
-        value = [{"pool": lane.pool, "heard": round(now - lane.heard, 3)} for lane in lanes]
+            told = "drain" if verb == "scale-in" else verb
+            lane.wish(told)
+            actions.append(Publish(lane.pool, m.PoolCommand(told, command.number)))
+        value = [
+            {
+                "pool": lane.pool,
+                "session": lane.session,
+                "running": lane.at_work,
+                "heard": round(now - lane.heard, 3),
+            }
+            for lane in lanes
+        ]
         return actions, m.Answer(command.number, value)
+
+    def _meant(self, command: m.Command) -> list[Lane]:
+        """The pools that a command is for."""
+        if command.verb == "scale-in":
+            return self._idlest(command.target)
+        if command.verb in COMMANDS:
+            return self._addressed(command.target)
+        raise QuestionError(
+            f"no such command: {command.verb!r}; there are {', '.join(COMMANDS)}, scale-in, cancel"
+        )
+
+    def _idlest(self, target: str) -> list[Lane]:
+        """Those of a set that lose least when they leave; target: how many, a colon, the set.
+
+        A set is all pools of which the name begins with the set's and a hyphen, as the pods of a Deployment.
+        Among equals the one that came last leaves, as Kubernetes has it.
+        """
+        number, _, name = target.partition(":")
+        if not number.isdigit() or int(number) < 1:
+            raise QuestionError(f"{number!r} is no number of pools")
+        there = [
+            lane
+            for lane in self._pools.lanes.values()
+            if lane.state not in AWAY and (name in (lane.pool, "all") or lane.pool.startswith(f"{name}-"))
+        ]
+        if len(there) < int(number):
+            raise QuestionError(
+                f"{name!r} has {len(there)} pools that could leave, not {number}: {pools_named(there)}"
+            )
+        there.sort(key=lambda lane: (lane.at_work, lane.outstanding, -lane.session))
+        return there[: int(number)]
 
     def _addressed(self, target: str) -> list[Lane]:
         if target == "all":
             return list(self._pools.lanes.values())
         lane = self._pools.lane_of(target)
         if lane is None:
-            there = ", ".join(sorted(lane.pool for lane in self._pools.lanes.values())) or "none"
+            there = pools_named(self._pools.lanes.values())
             raise QuestionError(f"no pool {target!r} is here; there are: {there}")
         return [lane]
 
@@ -241,6 +280,11 @@ class Views:
         if not self._intake.cancel(self._parse(text)):
             raise QuestionError(f"no task {text} is on its way: it is finished, or was never here")
         return {"cancelled": text}
+
+
+def pools_named(lanes: Iterable[Lane]) -> str:
+    """Their names in a sentence."""
+    return ", ".join(sorted(lane.pool for lane in lanes)) or "none"
 
 
 def pool_view(lane: Lane, now: float) -> dict[str, Any]:

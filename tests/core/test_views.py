@@ -130,7 +130,8 @@ def test_a_view_that_there_is_not_is_an_error_with_those_there_are(rig):
 class TestCommands:
     def test_pause_reaches_the_pool_and_stops_work_at_once(self, rig):
         session = rig.join()
-        assert order(rig, "pause", "p").value == [{"pool": "p", "heard": 0.0}]
+        (row,) = order(rig, "pause", "p").value
+        assert row == {"pool": "p", "session": session, "running": 0, "heard": 0.0}
         rig.submit(1, 1)
 
         assert rig.held[session] == []
@@ -172,7 +173,37 @@ class TestCommands:
         rig.join()
         rig.now += 0.5
 
-        assert order(rig, "ping", "all").value == [{"pool": "p", "heard": 0.5}]
+        assert order(rig, "ping", "all").value[0]["heard"] == 0.5
+
+    def test_scale_in_drains_the_idlest_and_among_equals_the_newest(self, rig):
+        busy = [rig.join("m-a-1", slots=2), rig.join("m-a-2", slots=2)]
+        rig.submit(1, 3)
+        idle = [rig.join(name, slots=2) for name in ("m-a-3", "m-a-4", "other")]
+
+        first = order(rig, "scale-in", "1:m-a").value
+        rest = order(rig, "scale-in", "2:m-a").value
+
+        assert [(row["pool"], row["session"], row["running"]) for row in first] == [("m-a-4", idle[1], 0)]
+        assert rest[0]["pool"] == "m-a-3"
+        assert (rest[1]["running"], rest[1]["session"] in busy) == (1, True)
+        drained = [topic for topic, message in rig.published if getattr(message, "verb", "") == "drain"]
+        assert drained == ["m-a-4", "m-a-3", rest[1]["pool"]]
+
+    @pytest.mark.parametrize(
+        ("target", "reason"),
+        [
+            ("2:m", "'m' has 1 pools that could leave, not 2: m-1"),
+            ("1:mm", "'mm' has 0 pools that could leave, not 1: none"),
+            ("0:m", "'0' is no number of pools"),
+            ("-1:m", "'-1' is no number of pools"),
+            ("m", "'m' is no number of pools"),
+        ],
+    )
+    def test_scale_in_takes_no_more_than_there_are(self, rig, target, reason):
+        rig.join("m-1")
+
+        assert order(rig, "scale-in", target).error == reason
+        assert not [message for _, message in rig.published if isinstance(message, m.PoolCommand)]
 
     def test_cancel_ends_a_task_and_its_client_hears_of_it(self, rig):
         rig.submit(1, 1)

@@ -1,0 +1,82 @@
+"""`taskmesh scale-in`: of some pools those leave that have least to do."""
+
+from pathlib import Path
+
+import pytest
+
+from taskmesh import Mesh
+from tests.net import workload
+from tests.net.journal import words
+from tests.programs import Programs, rows
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_the_idle_pools_leave_and_no_running_task_is_touched(programs: Programs, tmp_path: Path):
+    address = programs.hub()[1]
+    held = programs.worker(address, "--name", "m-cpu-a", slots=2)
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        running = [mesh.submit(workload.hold, str(journal), f"{n}", str(gate)) for n in range(2)]
+        wait_until(lambda: len(words(journal)) == 2)
+        idle = [programs.worker(address, "--name", f"m-cpu-{name}") for name in "bc"]
+        other = programs.worker(address, "--name", "m-gpu-a", "--queues", "gpu")
+
+        told = programs.run("scale-in", "m-cpu", "2", "--wait", "20", "--address", address)
+
+        assert (told.returncode, sorted(told.stdout.split())) == (0, ["m-cpu-b", "m-cpu-c"]), told.stderr
+        assert [program.wait() for program in idle] == [0, 0]
+        assert held.process.poll() is other.process.poll() is None
+        gate.touch()
+        assert [future.result(20) for future in running] == ["0", "1"]
+        assert {future.attempt for future in running} == {1}
+
+
+def test_a_busy_pool_leaves_when_there_is_no_idler_one_and_finishes_what_it_runs(programs, tmp_path):
+    address = programs.hub()[1]
+    worker = programs.worker(address, "--name", "m-a")
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        running = mesh.submit(workload.hold, str(journal), "x", str(gate))
+        wait_until(lambda: words(journal) == ["x"])
+
+        (row,) = rows(programs.run("scale-in", "all", "1", "--json", "--address", address))
+        assert (row["pool"], row["running"]) == ("m-a", 1)
+        late = programs.run("scale-in", "m", "1", "--address", address)
+        assert (late.returncode, "0 pools that could leave" in late.stderr) == (1, True)
+
+        gate.touch()
+        assert (running.result(20), running.attempt) == ("x", 1)
+        assert worker.wait() == 0
+
+
+def test_more_than_there_are_is_refused_and_nobody_leaves(programs: Programs):
+    address = programs.hub()[1]
+    worker = programs.worker(address, "--name", "m-a")
+
+    outcome = programs.run("scale-in", "m", "2", "--address", address)
+
+    assert outcome.returncode == 1
+    assert "'m' has 1 pools that could leave, not 2: m-a" in outcome.stderr
+    assert rows(programs.run("pools", "--address", address, "--json"))[0]["state"] == "ready"
+    assert worker.process.poll() is None
+
+
+def test_waiting_ends_with_4_when_a_pool_takes_longer(programs: Programs, tmp_path: Path):
+    address = programs.hub()[1]
+    programs.worker(address, "--name", "m-a")
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        running = mesh.submit(workload.hold, str(journal), "x", str(gate))
+        wait_until(lambda: words(journal) == ["x"])
+
+        assert programs.run("scale-in", "m", "1", "--wait", "0.3", "--address", address).returncode == 4
+
+        gate.touch()
+        assert running.result(20) == "x"
+
+
+@pytest.mark.parametrize("line", [("m",), ("m", "0"), ("m", "many")])
+def test_wrong_usage_is_2(programs: Programs, line: tuple[str, ...]):
+    assert programs.run("scale-in", *line).returncode == 2

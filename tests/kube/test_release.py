@@ -1,0 +1,148 @@
+"""The chart on a real apiserver, scheduler and kubelet, through a release's life and under a workload."""
+
+import json
+
+import pytest
+
+from tests.kube.cluster import LOOK, NODE, Cluster
+from tests.kube.release import NAME, Release, Workload
+from tests.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.leaks(reason="the cluster and the release live through all tests of this file"),
+]
+HUB = f"{NAME}-hub-0"
+POOL = f"{NAME}-default"
+
+
+@pytest.fixture(scope="module")
+def installed(release: Release) -> Release:
+    release.helm("install")
+    return release
+
+
+@pytest.fixture(scope="module")
+def workload(installed: Release) -> Workload:
+    """Runs from here until the test that asks for its account."""
+    return Workload(installed.cluster, "drained")
+
+
+def gone(release: Release, names: set[str]) -> None:
+    wait_until(lambda: not names & set(release.pods()), 90, f"{names} are gone", LOOK)
+
+
+def test_installed_and_ready(installed: Release):
+    installed.count(2)
+    hub = installed.cluster.get("pods", "-l", "app.kubernetes.io/component=hub")
+
+    assert [pod["metadata"]["name"] for pod in hub] == [HUB]
+    assert all(not status["restartCount"] for pod in hub for status in pod["status"]["containerStatuses"])
+
+
+def test_helm_test_runs_a_task(installed: Release):
+    told = installed.cluster.helm("test", NAME, "--logs", "--timeout=90s", timeout=120)
+
+    assert "Succeeded" in told
+    line = next(line for line in told.splitlines() if line.startswith("{"))
+    assert json.loads(line)["worker"].startswith(POOL)
+
+
+def test_upgrade_and_rollback_replace_pods_under_load(installed: Release, workload: Workload):
+    before = set(installed.pods())
+
+    installed.helm("upgrade", workerDefaults__podAnnotations__round="two")
+    gone(installed, before)
+    installed.count(2)
+    workload.goes_on()
+    second = set(installed.pods())
+    installed.cluster.helm("rollback", NAME, "1", "--wait", "--timeout=100s")
+    gone(installed, second)
+
+    installed.count(2)
+    workload.goes_on()
+
+
+def test_scale_out_and_scale_in_of_a_busy_pool(installed: Release, workload: Workload):
+    installed.cluster.kubectl("scale", f"deployment/{POOL}", "--replicas=4")
+    installed.count(4)
+    workload.goes_on()
+
+    installed.cluster.kubectl("scale", f"deployment/{POOL}", "--replicas=2")
+
+    installed.count(2, timeout=90)
+    workload.goes_on()
+
+
+def evict(cluster: Cluster, pod: str) -> bool:
+    """Whether the budget lets a pod be evicted."""
+    name = {"name": pod, "namespace": "default"}
+    eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": name}
+    path = f"/api/v1/namespaces/default/pods/{pod}/eviction"
+    return bool(cluster.kubectl("create", "--raw", path, "-f", "-", given=json.dumps(eviction), check=False))
+
+
+def test_the_budget_lets_one_pod_go_at_a_time(installed: Release, workload: Workload):
+    first, second = installed.ready()
+
+    assert evict(installed.cluster, first)
+    assert not evict(installed.cluster, second)
+
+    gone(installed, {first})
+    installed.count(2)
+    workload.goes_on()
+
+
+def test_a_cordoned_node_keeps_its_pods_and_takes_no_more(installed: Release, workload: Workload):
+    cluster = installed.cluster
+    cluster.kubectl("cordon", NODE)
+    victim = installed.ready()[0]
+    cluster.kubectl("delete", "pod", victim, "--wait=false")
+    gone(installed, {victim})
+    workload.goes_on()
+    assert len(installed.ready()) == 1
+
+    cluster.kubectl("uncordon", NODE)
+
+    installed.count(2)
+
+
+def test_no_drain_lost_failed_or_repeated_a_task(workload: Workload):
+    account = workload.end()
+
+    assert account["finished"] == account["submitted"] > 100
+    assert (account["wrong"], account["failed"], account["repeated"]) == (0, 0, 0), account
+
+
+def test_the_hub_pod_is_replaced_and_nothing_is_lost(installed: Release):
+    again = Workload(installed.cluster, "replaced")
+    former = installed.cluster.get("pods", "-l", "app.kubernetes.io/component=hub")[0]["metadata"]["uid"]
+
+    installed.cluster.kubectl("delete", "pod", HUB, "--grace-period=0", "--force")
+    wait_until(
+        lambda: any(
+            pod["metadata"]["uid"] != former
+            and all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
+            for pod in installed.cluster.get("pods", "-l", "app.kubernetes.io/component=hub")
+        ),
+        60,
+        "another hub pod, ready",
+        LOOK,
+    )
+    again.goes_on()
+    account = again.end()
+
+    assert account["finished"] == account["submitted"]
+    assert (account["wrong"], account["failed"]) == (0, 0), account
+    assert all(
+        not status["restartCount"]
+        for pod in installed.pods().values()
+        for status in pod["status"]["containerStatuses"]
+    )
+
+
+def test_uninstalled_within_the_grace(installed: Release):
+    installed.cluster.helm("uninstall", NAME, "--wait", "--timeout=60s")
+
+    wait_until(lambda: not installed.pods(), 60, "no pods are left", LOOK)
