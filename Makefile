@@ -65,11 +65,13 @@ fuzz: $(DEV)     ## Forged and mutated messages, FUZZ=100 times as many as `make
 soak: $(DEV)     ## The fault tests on real processes, TIMES=30 times each (some three minutes a time)
 	$(PYTEST) -m "fault or soak" --repeat $(TIMES) --ignore=tests/benchmarks $(if $(wildcard $(SPARK)),,--ignore=tests/spark)
 
-bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON and a plot
-	$(BIN)/python -m benchmarks
+bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON, a plot, the README's table
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.readme
 
 bench-peers: $(PEER_RUN) $(DEV)  ## The same beside Dask, Ray, Celery and Parsl, each in an environment of its own
 	$(BIN)/python -m benchmarks --peers $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.readme
 
 pin:             ## Write the constraints files anew from pyproject.toml; PIN_ARGS=--upgrade for newer versions
 	$(PYTHON) -m venv .venv-pin

@@ -1,7 +1,7 @@
-"""Where a contender runs: in this interpreter, or for a peer in the environment that `make bench-peers` made for it.
+"""Where a contender runs: in this interpreter, or for a peer in the environment that `make bench-peers` made.
 
-Every peer has an environment of its own, so that none forces its versions on another, and one that cannot be installed
-leaves the others alone.
+Every peer has an environment of its own, so that none forces its versions on another, and one that cannot be
+installed leaves the others alone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def probe(name: str, folder: Path = FOLDER) -> Found:
     """Ask a contender's interpreter whether it can run; for a peer that was not installed, say why."""
     command = [interpreter(name, folder), "-c", PROBE.format(name=name)]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_LIMIT_S)
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=PROBE_LIMIT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return Found(f"its interpreter said nothing within {PROBE_LIMIT_S:.0f} s", {})
     if done.returncode:

@@ -176,7 +176,8 @@ def setting(facts: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in packages.items())
     scale = ", shortened (--quick)" if facts["quick"] else ""
     return (
-        f"Measured {facts['taken'][:16].replace('T', ' ')} UTC: {machine.get('processor', 'unknown processor')}, "
+        f"Measured {facts['taken'][:16].replace('T', ' ')} UTC: "
+        f"{machine.get('processor', 'unknown processor')}, "
         f"{machine['cores']} cores, {machine['system']}, {machine['python']}; {versions}; "
         f"{facts['workers']} workers, {facts['repeats']} repeats{scale}."
     )
