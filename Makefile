@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 SEEDS ?= 20000
 FUZZ  ?= 100
-PEERS ?= .venv-peers
+TIMES ?= 30
 HELM  := helm containers
 NET   := net sockets conformance faults examples benchmarks workers
 
@@ -15,7 +15,8 @@ SPARK  := .venv/ready-spark
 CHART  := .venv/ready-helm
 BOX    := .venv/ready-box
 KUBE   := .venv/ready-kube
-PEER_RUN := $(PEERS)/ready
+PEERS  := .venv-peers
+PEER_RUN := $(patsubst benchmarks/peers/%.txt,$(PEERS)/%/ready,$(wildcard benchmarks/peers/*.txt))
 PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
@@ -65,14 +66,16 @@ simulate: $(DEV)  ## Simulated faults, SEEDS=20000 of them
 fuzz: $(DEV)     ## Forged and mutated messages, FUZZ=100 times as many as `make test` tries
 	FUZZ_WIRE=$$((200000 * $(FUZZ))) FUZZ_MACHINES=$$((250 * $(FUZZ))) $(PYTEST) --timeout 0 -o faulthandler_timeout=0 tests/fuzz
 
-soak: $(DEV)     ## The fault tests on real processes, thirty times each
-	$(PYTEST) -m "fault or soak" --repeat 30
+soak: $(DEV)     ## The fault tests on real processes, TIMES=30 times each (some three minutes a time)
+	$(PYTEST) -m "fault or soak" --repeat $(TIMES) --ignore=tests/benchmarks $(if $(wildcard $(SPARK)),,--ignore=tests/spark)
 
-bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON and a plot
-	$(BIN)/python -m benchmarks
+bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON, a plot, the README's table
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.readme
 
-bench-peers: $(PEER_RUN)  ## The same against Dask, Ray, Celery and Parsl, installed into an environment of their own
-	$(PEERS)/bin/python -m benchmarks --peers
+bench-peers: $(PEER_RUN) $(DEV)  ## The same beside Dask, Ray, Celery and Parsl, each in an environment of its own
+	$(BIN)/python -m benchmarks --peers $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.readme
 
 pin:             ## Write the constraints files anew from pyproject.toml; PIN_ARGS=--upgrade for newer versions
 	$(PYTHON) -m venv .venv-pin
@@ -126,12 +129,12 @@ $(KUBE): .ci/cluster constraints-kube.txt | $(DEV)
 	@.ci/cluster .venv/kube $(BIN)/python
 	@touch $@
 
-$(PEER_RUN): constraints-peers.txt pyproject.toml
-	@echo "Installing Dask, Ray, Celery and Parsl into $(PEERS)"
-	@$(PYTHON) -m venv $(PEERS)
-	@$(PEERS)/bin/python $(PIP) --require-hashes -r constraints-peers.txt
-	@$(PEERS)/bin/python $(PIP) --no-deps --no-build-isolation -e .
-	@touch $@
+# A peer that cannot be installed is left out of the run, which says why; the next `make bench-peers` tries again.
+$(PEERS)/%/ready: benchmarks/peers/%.txt | .venv/bin/python
+	@echo "Installing $* into $(PEERS)/$*"
+	@rm -rf $(PEERS)/$* && $(PYTHON) -m venv $(PEERS)/$*
+	@if $(PEERS)/$*/bin/python $(PIP) --require-hashes -r $< 2>$(PEERS)/$*/error; then touch $@; \
+	  else echo "$* is left out: $$(grep ^ERROR $(PEERS)/$*/error | tail -1)"; fi
 
 .PHONY: conformance
 conformance: $(DEV)  ## Run the socket clauses' tests and write docs/conformance.md from them

@@ -13,12 +13,14 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.campaign import Turn, plan, sentence, take
-from benchmarks.contender import CONTENDERS, PEERS, REFERENCE, USUAL, load
+from benchmarks.contender import CONTENDERS, PEERS, REFERENCE, USUAL
+from benchmarks.environment import probe
 from benchmarks.metrics import ROWS
 from benchmarks.report import document, summarise
 from benchmarks.rows import ROOT, Scale
 
 RESULTS = ROOT / "benchmarks" / "results"
+PEER_ROWS = {"noop", "map", "roundtrip", "fault", "bytes", "start"}  # what the README compares
 
 
 def names(known: tuple[str, ...]) -> Any:
@@ -54,32 +56,38 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=RESULTS, help="folder for NAME.json, NAME.md and NAME.png"
     )
-    parser.add_argument("--name", help="default: latest for a full run, else partial")
+    parser.add_argument("--name", help="default: latest or peers for a full run, else partial")
     return parser.parse_args()
 
 
-def choose(options: argparse.Namespace) -> list[str]:
-    """Give the contenders to measure; a peer that is asked for by name has to be there.
+def choose(options: argparse.Namespace) -> tuple[list[str], dict[str, dict[str, str]], dict[str, str]]:
+    """Give the contenders to measure, the versions each peer runs with, and why others are left out.
 
     Raises:
-        SystemExit: It is not; the message says how to get it.
+        SystemExit: A contender was asked for by name and cannot run; the message says how to get it.
     """
-    wanted = options.contenders or list(USUAL + PEERS if options.peers else USUAL)
+    versions: dict[str, dict[str, str]] = {}
+    left_out: dict[str, str] = {}
     chosen = []
-    for name in wanted:
-        if not (reason := load(name).missing()):
-            chosen.append(name)
-        elif options.contenders:
-            sys.exit(f"{name} cannot be measured: {reason} (pip install -r benchmarks/peers.txt)")
-        else:
-            print(f"{name} is left out: {reason}")
-    return chosen
+    for name in options.contenders or list(USUAL + PEERS if options.peers else USUAL):
+        found = probe(name)
+        if found.missing and options.contenders:
+            sys.exit(f"{name} cannot be measured: {found.missing} (make bench-peers installs the peers)")
+        if found.missing:
+            left_out[name] = found.missing
+            print(f"{name} is left out: {found.missing}")
+            continue
+        chosen.append(name)
+        if name in PEERS:
+            versions[name] = found.packages
+    return chosen, versions, left_out
 
 
 def write(options: argparse.Namespace, facts: dict[str, Any], turns: list[Turn]) -> None:
     """Print and write what was found."""
-    full = not options.quick and set(options.rows) == set(ROWS) and not options.contenders
-    name = options.name or ("latest" if full else "partial")
+    enough = PEER_ROWS if options.peers else set(ROWS)
+    full = not options.quick and enough <= set(options.rows) and not options.contenders
+    name = options.name or (("peers" if options.peers else "latest") if full else "partial")
     text = document(facts, turns)
     print(f"\n{text}")
     options.out.mkdir(parents=True, exist_ok=True)
@@ -97,10 +105,13 @@ def main() -> int:
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine.adopt_orphans()
-    contenders, scale = choose(options), Scale(options.workers, options.quick)
+    contenders, versions, left_out = choose(options)
+    scale = Scale(options.workers, options.quick)
     facts = {
         "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.describe(),
+        "peers": versions,
+        "left_out": left_out,
         "workers": options.workers,
         "repeats": options.repeats,
         "quick": options.quick,

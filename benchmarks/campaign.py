@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import machine
 from benchmarks.contender import REFERENCE, load
+from benchmarks.environment import interpreter
 from benchmarks.metrics import METRICS, ROWS
 from benchmarks.rows import ROOT, Scale
 
@@ -71,8 +71,8 @@ def take(planned: Planned, scale: Scale) -> Turn:
     """Run one turn in a session of its own; whatever it started is gone when this returns or raises."""
     with tempfile.TemporaryDirectory(prefix="benchmark") as folder:
         out, messages = Path(folder) / "turn.json", Path(folder) / "messages"
-        command = [sys.executable, "-m", "benchmarks.turn", planned.contender, planned.row, "--out", str(out)]
-        command += ["--workers", str(scale.workers), *(["--quick"] if scale.quick else [])]
+        command = [interpreter(planned.contender), "-m", "benchmarks.turn", planned.contender, planned.row]
+        command += ["--out", str(out), "--workers", str(scale.workers), *(["--quick"] if scale.quick else [])]
         error, ended = "", False
         with messages.open("wb") as sink:
             try:

