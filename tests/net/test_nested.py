@@ -113,13 +113,12 @@ def sends_and_dies_once(path: str, mark: str, count: int) -> str:
     return "survived"
 
 
-@task(timeout=1.0)
+@task(timeout=4.0)
 def waits_too_long(path: str) -> None:
-    note.submit(path, "first")
-    threading.Event().wait(0.3)
+    note.submit(path, "first").result()
     for number in range(10):
-        note.submit(path, str(number), 5.0)
-    note.submit(path, "last", 5.0).result()
+        note.submit(path, str(number), 30.0)
+    note.submit(path, "last", 30.0).result()
 
 
 @task
