@@ -18,6 +18,7 @@ from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
 EVENTS_KEPT = 1000
+MOST_ROWS = 10_000
 COMMANDS = ("ping", "pause", "resume", "drain")
 
 
@@ -56,7 +57,7 @@ class Views:
 
     def answer(self, query: m.Query, now: float) -> m.Answer:
         """The answer to a query; its error names what can be asked for."""
-        limit = max(1, query.limit)
+        limit = min(max(1, query.limit), MOST_ROWS)
         try:
             match query.what:
                 case "status":

@@ -29,11 +29,16 @@ _ANY = SocketOptions(
 )
 """No high-water mark: credit and the ledger are the limit, and a full queue would hide where a message is."""
 
+QUEUED = 10_000
+"""Messages to one client, or from one subscriber, that wait at most. Deliveries are repeated."""
+
 _BOUND = replace(_ANY, handshake_interval_ms=2000, backlog_connections=1024)
 
-GATEWAY = replace(_BOUND, router_mandatory=True, linger_ms=500)
+GATEWAY = replace(_BOUND, router_mandatory=True, linger_ms=500, send_hwm_messages=QUEUED)
 COLLECTOR = _BOUND
-CONTROL = replace(_BOUND, xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING)
+CONTROL = replace(
+    _BOUND, xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING, recv_hwm_messages=QUEUED
+)
 LANE = replace(_BOUND, immediate=True, max_message_bytes=NOTHING)
 
 TO_GATEWAY = replace(_ANY, linger_ms=1000, reconnect_max_ms=1000)
