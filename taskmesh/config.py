@@ -53,10 +53,13 @@ class ClientConfig:
     Attributes:
         max_bytes: of arguments at the client; at the hub also of results that the client has not taken, and
             beyond that no more of its tasks are run.
+        result_codec: how results travel: "pickle", or "safe": as plain data, and errors as RemoteError, so
+            that this program unpickles nothing that comes from others.
     """
 
     max_pending: int = _setting(2_000_000, "a whole number of tasks, at least 1", least=1)
     max_bytes: int = _setting(1 << 30, "bytes, as a number or like '256MiB'", least=1)
+    result_codec: str = _setting("pickle", "'pickle' or 'safe'", among=("pickle", "safe"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,7 @@ class HubConfig:
         beat: seconds between a pool's signs of life.
         max_tasks, max_bytes: what the ledger takes in, of all clients together.
         max_pools: pools at a time, as far as the limit of open files allows so many.
+        max_clients: client sessions at a time, those included whose clients are away.
         crash_limit: crashes after which a task is given up.
         result_ttl: seconds that outcomes are kept for a client that is away.
         versions: what becomes of pools and clients with another minor version of Python, another pickle
@@ -80,6 +84,7 @@ class HubConfig:
     max_tasks: int = _setting(4_000_000, "a whole number of tasks, at least 1", least=1)
     max_bytes: int = _setting(4 << 30, "bytes, as a number or like '4GiB'", least=1)
     max_pools: int = _setting(1000, "a whole number of pools, at least 1", least=1)
+    max_clients: int = _setting(10_000, "a whole number of clients, at least 1", least=1)
     crash_limit: int = _setting(3, "a whole number, at least 1", least=1)
     result_ttl: float = _setting(3600.0, "seconds", least=0)
     versions: str = _setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))

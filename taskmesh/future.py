@@ -20,10 +20,10 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 from taskmesh import ids
 from taskmesh.attendance import Attendance, Gate, running_loop
 from taskmesh.errors import TaskMeshError
-from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, noted
-from taskmesh.wire.batches import PICKLE
+from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, noted, without_pickle
+from taskmesh.wire.batches import PICKLE, SAFE
 from taskmesh.wire.messages import CALL, Failed, Progress, Spec
-from taskmesh.wire.payload import loads, loads_encoded
+from taskmesh.wire.payload import loads, loads_encoded, loads_plain
 
 T = TypeVar("T")
 
@@ -333,12 +333,15 @@ class TaskFuture(Future[T]):
                 if self._origin.__class__ is Success:
                     if batch.is_call:
                         self._content, form = loads(self._content, what="the result"), VALUE
+                    elif batch.spec.codec == SAFE:
+                        self._content, form = loads_plain(self._content), VALUE
                     elif batch.spec.kind == CALL:
                         self._content, form = loads_encoded(self._content), VALUE
                     else:
                         self._content, form = chunk_of(self._content, self._label, self._origin), VALUE
                 else:
-                    self._content, form = error_of(self._content, self._label), ERROR
+                    failed = without_pickle(self._content) if batch.spec.codec == SAFE else self._content
+                    self._content, form = error_of(failed, self._label), ERROR
         except Exception as error:  # noqa: BLE001  whatever the user's unpickling raises is the outcome
             self._content, form = noted(error, self._label, self._origin), ERROR
         finally:  # interrupted, it is still RAW: the next one may try again

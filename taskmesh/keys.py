@@ -16,13 +16,21 @@ import contextlib
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from taskmesh.errors import KeysUnusable
-from taskmesh.sockets import InvalidOption, KeyPair, key_text, new_key_pair, pair_of, raw_key
+from taskmesh.key_files import (
+    KeysOutOfReach,
+    check_folder,
+    check_secret,
+    check_unchangeable,
+    keys_in,
+    unreadable,
+    write,
+)
+from taskmesh.sockets import KeyPair, key_text, new_key_pair, pair_of, raw_key
 
 HUB, CLIENT, WORKER, OPERATOR = "hub", "client", "worker", "operator"
 PEERS = (CLIENT, WORKER, OPERATOR)
@@ -30,8 +38,6 @@ PEERS = (CLIENT, WORKER, OPERATOR)
 ROLES = (HUB, *PEERS)
 MESH, MESH_FILE = "mesh", "mesh.secret"
 AUTHORIZED = "authorized"
-MOST_KEYS = 8
-"""Keys in one public file; a rotation needs two."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -107,6 +113,7 @@ class KeyFolder:
 
         Args:
             problems: gathers what is wrong with files, whose holders are left out then, in place of an error.
+                A shortage of files or memory is raised all the same: it must not revoke anybody.
 
         Raises:
             KeysUnusable: a file is no key, or others may change it; one key is authorized twice.
@@ -153,7 +160,7 @@ class KeyFolder:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise KeysUnusable(f"{folder}: {error.strerror}") from None
+            raise unreadable(folder, error) from None
         return [file for file in files if NAME.fullmatch(file.name.removesuffix(".public"))]
 
     # --- making -------------------------------------------------------------------------------------------
@@ -269,112 +276,9 @@ class KeyFolder:
 
 
 def _tell(problems: list[str] | None, error: KeysUnusable) -> None:
-    if problems is None:
+    if problems is None or isinstance(error, KeysOutOfReach):
         raise error
     problems.append(str(error))
-
-
-# --- files ------------------------------------------------------------------------------------------------
-
-
-def keys_in(file: Path) -> tuple[bytes, ...]:
-    """The keys in a file, one a line; lines that begin with "# " are remarks.
-
-    Raises:
-        KeysUnusable: it cannot be read, or holds something else.
-    """
-    try:
-        lines = [line.strip() for line in file.read_bytes()[: 100 * MOST_KEYS].splitlines()]
-    except OSError as error:
-        raise KeysUnusable(f"{file}: {error.strerror}") from None
-    keys = tuple(line for line in lines if line and not line.startswith(b"# "))
-    if not 1 <= len(keys) <= MOST_KEYS:
-        raise KeysUnusable(f"{file}: holds {len(keys)} keys where 1 to {MOST_KEYS} belong")
-    try:
-        for key in keys:
-            raw_key(key)
-    except InvalidOption as error:
-        raise KeysUnusable(f"{file}: {error}") from None
-    return keys
-
-
-def write(file: Path, keys: Iterable[bytes], remark: str, *, mode: int) -> None:
-    """Puts keys into a file that is there whole or not at all, and never readable by more than `mode`."""
-    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    body = b"".join([f"# {remark}\n".encode(), *(key + b"\n" for key in keys)])
-    try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-        with open(descriptor, "wb") as stream:
-            stream.write(body)
-            os.fsync(descriptor)
-        beside.replace(file)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise KeysUnusable(f"{file}: {error.strerror}") from None
-
-
-def check_secret(file: Path, missing: str) -> None:
-    """Refuses a secret that others could have read.
-
-    Raises:
-        KeysUnusable: it can, or is not there; `missing` says how one is made.
-    """
-    facts = _facts(file, missing)
-    open_to = facts.st_mode & (0o007 if _is_mounted(file, facts) else 0o077)
-    if open_to:
-        mode = stat.S_IMODE(facts.st_mode)
-        raise KeysUnusable(
-            f"{file}: others may read it (mode {mode:04o}): `chmod 600 {file}`, and if they have, "
-            "`taskmesh keys rotate`"
-        )
-    _check_owner(file, facts)
-
-
-def check_folder(folder: Path) -> None:
-    """Refuses a directory of keys that others may look into.
-
-    Raises:
-        KeysUnusable: they may, or there is none.
-    """
-    facts = _facts(folder, "`taskmesh keys new` makes one")
-    if not stat.S_ISDIR(facts.st_mode):
-        raise KeysUnusable(f"{folder}: is no directory")
-    if facts.st_mode & 0o077 and not _is_mounted(folder, facts):
-        mode = stat.S_IMODE(facts.st_mode)
-        raise KeysUnusable(f"{folder}: others may look into it (mode {mode:04o}): `chmod 700 {folder}`")
-    _check_owner(folder, facts)
-
-
-def check_unchangeable(path: Path) -> None:
-    """Refuses a public file, or a directory of them, that others may change: it says who is trusted.
-
-    Raises:
-        KeysUnusable: they may.
-    """
-    facts = _facts(path, "copy it there")
-    if facts.st_mode & 0o022 and not _is_mounted(path, facts):
-        mode = stat.S_IMODE(facts.st_mode)
-        raise KeysUnusable(f"{path}: others may change it (mode {mode:04o}): `chmod go-w {path}`")
-    _check_owner(path, facts)
-
-
-def _facts(path: Path, missing: str) -> os.stat_result:
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        raise KeysUnusable(f"{path}: not there; {missing}") from None
-    except OSError as error:
-        raise KeysUnusable(f"{path}: {error.strerror}") from None
-
-
-def _is_mounted(path: Path, facts: os.stat_result) -> bool:
-    """Whether root has put it there for us to read only, as Kubernetes does with a Secret."""
-    return facts.st_uid == 0 and not os.access(path, os.W_OK)
-
-
-def _check_owner(path: Path, facts: os.stat_result) -> None:
-    if facts.st_uid not in (0, os.geteuid()):
-        raise KeysUnusable(f"{path}: belongs to somebody else (user {facts.st_uid}); make it your own")
 
 
 def listing(folder: KeyFolder) -> Iterator[dict[str, object]]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+import msgspec
+
 from taskmesh.errors import (
     BadSignature,
     FunctionUnavailable,
@@ -105,6 +107,11 @@ def error_of(failed: Failed, task: str) -> BaseException:
         task: name and id of the task, for people.
     """
     return _error(failed, task=task, worker=failed.worker, attempt=failed.attempt, history=failed.history)
+
+
+def without_pickle(failed: Failed) -> Failed:
+    """The record as data alone: its error is told as RemoteError, and nothing is unpickled for it."""
+    return msgspec.structs.replace(failed, pickled=b"")
 
 
 class ChunkResult(NamedTuple):

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from taskmesh.errors import KeysUnusable
-from taskmesh.keys import Admission, KeyFolder, keys_in, listing
+from taskmesh.key_files import keys_in
+from taskmesh.keys import Admission, KeyFolder, listing
 from taskmesh.sockets import InvalidOption, key_text, new_key_pair, pair_of, raw_key
 
 

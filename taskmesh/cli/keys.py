@@ -95,7 +95,8 @@ def authorize(
     """Let the holder of a key in; a running hub hears of it within a second."""
     out = Output(as_json=json)
     with exits(out):
-        from taskmesh.keys import PEERS, keys_in
+        from taskmesh.key_files import keys_in
+        from taskmesh.keys import PEERS
 
         folder = folder_of(directory, file)
         entry = folder.authorize(known(role, among=PEERS), name, keys_in(public))

@@ -13,7 +13,7 @@ import msgspec
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, Keeper
-from taskmesh.wire.batches import PICKLE
+from taskmesh.wire.batches import LONGEST_NAME, PICKLE
 from taskmesh.wire.code import FunctionCodec
 from taskmesh.wire.messages import CHUNK, Spec
 from taskmesh.wire.payload import check_size, dumps_filter
@@ -43,8 +43,9 @@ class Form:
         """
         key = self.options.key
         text = key if key is None or isinstance(key, str) else key(*args, **kwargs)
-        if not isinstance(text, str) or not text:
-            raise ConfigError(f"key= has to give text, not {text!r}, for {self.call.spec.name}")
+        if not isinstance(text, str) or not 0 < len(text) <= LONGEST_NAME:
+            shown, limit = f"{text!r:.200}", f"of up to {LONGEST_NAME} characters"
+            raise ConfigError(f"key= has to give text, not {shown}, {limit}, for {self.call.spec.name}")
         return Batch(self._table, self._number, self.call.spec, key=text)
 
     def grouped(self, group: int) -> Batch:
@@ -82,7 +83,12 @@ class FunctionTable:
     """
 
     def __init__(
-        self, table: Keeper, codec: FunctionCodec, changes: Mapping[str, Any], limit: int = 0
+        self,
+        table: Keeper,
+        codec: FunctionCodec,
+        changes: Mapping[str, Any],
+        limit: int = 0,
+        result_codec: str = PICKLE,
     ) -> None:
         TaskOptions().having(changes)  # what is wrong with them shows here, not at the first submit
         self.ready: dict[int, Batch] = {}
@@ -91,6 +97,7 @@ class FunctionTable:
         self._codec = codec
         self._changes = dict(changes)
         self._limit = limit
+        self._result_codec = result_codec
         self._forms: OrderedDict[tuple[bytes, TaskOptions], Form] = OrderedDict()
 
     def batch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
@@ -146,7 +153,7 @@ class FunctionTable:
         if form is None:
             name = options.name or function_name(fn)
             check_size(data, self._limit, f"the function {name}, with what it refers to,")
-            form = Form(self._table, spec_of(data, options, name), options)
+            form = Form(self._table, spec_of(data, options, name, self._result_codec), options)
             forms[data, options] = form
             while len(forms) > _FORMS_KEPT:
                 forms.popitem(last=False)
@@ -164,7 +171,7 @@ def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -
     never = retries.never if isinstance(retries.never, tuple) else (retries.never,)
     return Spec(
         function=data,
-        name=name,
+        name=name[:LONGEST_NAME],
         queue=options.queue,
         priority=options.priority,
         timeout=options.timeout,

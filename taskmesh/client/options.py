@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from taskmesh.errors import ConfigError
 from taskmesh.retry import Retry
+from taskmesh.wire.batches import LONGEST_NAME, MOST_NAMES
 
 Key = str | Callable[..., str]
 
@@ -65,8 +66,8 @@ class TaskOptions:
     on_client_loss: str = "run"
 
     def __post_init__(self) -> None:
-        _expect(isinstance(self.name, str), "name", self.name, "text")
-        _expect(isinstance(self.queue, str) and bool(self.queue), "queue", self.queue, "the name of a queue")
+        _expect(_is_name(self.name), "name", self.name, f"text of up to {LONGEST_NAME} characters")
+        _expect(bool(self.queue) and _is_name(self.queue), "queue", self.queue, "the name of a queue")
         _expect(_is_whole(self.priority), "priority", self.priority, "a whole number")
         _expect(
             isinstance(self.retries, Retry), "retries", self.retries, "a number of retries, or Retry(...)"
@@ -76,13 +77,13 @@ class TaskOptions:
             _expect(_is_limit(value), limit, value, "seconds > 0, or None for no limit")
         _expect(self.acks in {"late", "early"}, "acks", self.acks, "'late' or 'early'")
         _expect(
-            self.key is None or callable(self.key) or (isinstance(self.key, str) and bool(self.key)),
+            self.key is None or callable(self.key) or (bool(self.key) and _is_name(self.key)),
             "key",
             self.key,
             "text, or a function of the task's arguments that returns text",
         )
         tags = self.tags
-        is_list = isinstance(tags, tuple) and all(isinstance(tag, str) for tag in tags)
+        is_list = isinstance(tags, tuple) and all(map(_is_name, tags)) and len(tags) <= MOST_NAMES
         _expect(is_list, "tags", tags, "a list of tags")
         _expect(
             self.on_client_loss in {"run", "cancel"},
@@ -137,6 +138,10 @@ def _limit(option: str, value: Any) -> float:
 
 def _is_limit(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value) and value >= 0
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME
 
 
 def _is_whole(value: Any) -> bool:

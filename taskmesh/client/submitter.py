@@ -15,6 +15,7 @@ from taskmesh.client.session import Session
 from taskmesh.client.source import Source
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import Batch, TaskFuture
+from taskmesh.wire.batches import PICKLE, SAFE
 from taskmesh.wire.payload import Payload, check_size, dumps_call
 
 P = ParamSpec("P")
@@ -25,6 +26,7 @@ B = TypeVar("B")
 C = TypeVar("C")
 
 Chunksize = int | Literal["auto"]
+RESULT_CODECS = {"pickle": PICKLE, "safe": SAFE}
 
 
 class Submitter:
@@ -34,7 +36,8 @@ class Submitter:
         self._session = session
         self._options = dict(options)
         self._limit = session.config.pool.max_payload if session.wired else 0
-        self._functions = FunctionTable(session.table, session.codec, options, self._limit)
+        self._results = RESULT_CODECS[session.config.client.result_codec]
+        self._functions = FunctionTable(session.table, session.codec, options, self._limit, self._results)
         self._ready = self._functions.ready
         self._put = session.table.put
         self._memfd = not session.wired
@@ -229,7 +232,7 @@ class Submitter:
         form = self._functions.form(fn)
         if form.options.key is not None:
             raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
-        if not form.options.is_chunkable:
+        if not form.options.is_chunkable or self._results == SAFE:
             chunksize = 1
         fixed = None if chunksize == "auto" else chunksize
         feed = Feed(

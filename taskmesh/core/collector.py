@@ -1,12 +1,14 @@
 """The collector: what pools report becomes outcomes, once.
 
 The first valid success of any attempt wins; a failure counts only from the current attempt; everything else
-is counted and dropped.
+is counted and dropped. Valid is what comes from the session that the attempt was sent to: no pool can answer
+for another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 
 from taskmesh.core.clients import ClientSession
 from taskmesh.core.lanes import Lane
@@ -18,6 +20,10 @@ from taskmesh.wire.messages import DoneRun, Failed, Held
 CRASHES = frozenset({"crash", "oom"})
 RETRIED = frozenset({"exception", "timeout", "hard_timeout"})
 MAX_HISTORY = 20
+ANYBODY, NOBODY = -1, -2
+"""In place of a session: of a report that was looked at before, and of one that is of no session here."""
+GIVEN_UP = 200_000
+"""Attempts of sessions that are over whose late success still counts."""
 
 
 class Collector:
@@ -25,6 +31,7 @@ class Collector:
 
     Attributes:
         duplicates: successes that came after the task was terminal. stale: failures of older attempts.
+        strays: successes of attempts that their sender was never given.
     """
 
     def __init__(
@@ -45,22 +52,33 @@ class Collector:
         self._oom_limit = oom_limit
         self.duplicates = 0
         self.stale = 0
+        self.strays = 0
         self.news: set[int] = set()
+        self._given_up: OrderedDict[int, dict[int, int]] = OrderedDict()
+        self._given_up_count = 0
 
     # --- successes ----------------------------------------------------------------------------------------
 
-    def done(self, run: DoneRun) -> None:  # noqa: C901  in pieces it would take longer
-        """Successes of one slot; the common case touches each record once and passes the lists on as is."""
-        tasks, base = self._ledger.tasks, run.client << SEQ_BITS
+    def done(self, run: DoneRun, session: int) -> None:
+        """Successes of one slot; the common case touches each record once and passes the lists on as is.
+
+        Args:
+            session: the pool session that reports them, ANYBODY or NOBODY.
+        """
+        tasks, base, attempt = self._ledger.tasks, run.client << SEQ_BITS, run.attempt
         take, sent, succeeded = tasks.pop, State.SENT, State.SUCCEEDED
         others = [0, 0, 0, 0]
-        released: dict[int, int] = {}
-        session = size = held = 0
+        size = 0
         odd: list[int] = []
         last: TaskRecord | None = None
         for index, seq in enumerate(run.seqs):
             record = take(base | seq, None)
-            if record is None or record.extra is not None:  # a record with several ids has an extra
+            if (
+                record is None
+                or record.session != session
+                or record.attempt != attempt
+                or record.extra is not None  # a record with several ids has one
+            ):
                 odd.append(index)
                 if record is not None:
                     tasks[base | seq] = record
@@ -69,18 +87,13 @@ class Collector:
             if record.state is not sent:
                 others[record.state] += 1
             record.state = succeeded
-            if record.session != session:
-                released[session] = released.get(session, 0) + held
-                session, held = record.session, 0
-            held += 1
             size += len(record.payload)
             record.payload = b""
         entry: SpecEntry | None = None
         if last is not None:
             entry = last.spec
-            released[session] = released.get(session, 0) + held
             others[sent] = len(run.seqs) - len(odd) - sum(others)
-            self._settle(run, entry, odd, size, others, released)
+            self._settle(run, entry, odd, size, others, session)
         if not odd:
             size = self._give(run)
             if size and entry is not None:
@@ -91,7 +104,7 @@ class Collector:
         if plain:
             self._give(self._part(run, plain))
         for index in odd:
-            self._odd(run, index)
+            self._odd(run, index, session)
 
     @staticmethod
     def is_owner(record: TaskRecord, task: int) -> bool:
@@ -105,7 +118,7 @@ class Collector:
         odd: list[int],
         size: int,
         counts: list[int],
-        released: dict[int, int],
+        session: int,
     ) -> None:
         ledger = self._ledger
         done = len(run.seqs) - len(odd)
@@ -115,10 +128,9 @@ class Collector:
             for state, count in enumerate(counts):
                 if count:
                     ledger.count(State(state), Cause.SUCCEED, count)
-        for session, count in released.items():
-            lane = self._lanes.get(session)
-            if lane is not None:
-                lane.release(entry.number, count)
+        lane = self._lanes.get(session)
+        if lane is not None:
+            lane.release(entry.number, done)
         account = ledger.accounts[run.client]
         account.tasks -= done
         account.size -= size
@@ -132,14 +144,17 @@ class Collector:
         else:
             account.finished.add_all(run.seqs)
 
-    def _odd(self, run: DoneRun, index: int) -> None:
-        """One success that is not the common case: unknown, already terminal, or with several waiters."""
+    def _odd(self, run: DoneRun, index: int, session: int) -> None:
+        """One success that is not the common case: unknown, terminal, late, or with several waiters."""
         task = run.client << SEQ_BITS | run.seqs[index]
         record = self._ledger.tasks.get(task)
         part = self._part(run, [index])
         if record is None:
             self.duplicates += 1
             self._unclaimed(part)
+            return
+        if not self._was_given(record, run.attempt, session):
+            self.strays += 1
             return
         self.release(record)
         record.spec.measured(1, part.elapsed)
@@ -148,6 +163,21 @@ class Collector:
             part = self._part(run, [index])
             part.client, part.seqs = waiter >> SEQ_BITS, [waiter & SEQ_MASK]
             self._give(part)
+
+    def _was_given(self, record: TaskRecord, attempt: int, session: int) -> bool:
+        """Whether an attempt was sent to this session: it has the task, or had it when it ended."""
+        if session == ANYBODY or self.is_current(record, session, attempt):
+            return True
+        return self._given_up.get(session, {}).get(record.id) == attempt
+
+    def gave_up(self, session: int, records: Sequence[TaskRecord]) -> None:
+        """A session is over that held these: should it have finished one after all, that counts."""
+        if not records:
+            return
+        self._given_up[session] = {record.id: record.attempt for record in records}
+        self._given_up_count += len(records)
+        while self._given_up_count > GIVEN_UP and len(self._given_up) > 1:
+            self._given_up_count -= len(self._given_up.popitem(last=False)[1])
 
     @staticmethod
     def _part(run: DoneRun, indexes: list[int]) -> DoneRun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Publish, Record, SendClient
 from taskmesh.core.clients import ClientSession, size_of
-from taskmesh.core.collector import Collector
+from taskmesh.core.collector import NOBODY, Collector
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.intake import Intake
 from taskmesh.core.invariants import check_hub
@@ -175,8 +175,10 @@ class HubMachine:
     def _results(self, results: m.Results, now: float) -> None:
         lane = self.pools.current(results.epoch, results.session)
         if lane is None:
+            ours = results.epoch == self.config.epoch and results.session > 0
+            over = results.session if ours else NOBODY
             for run in results.done:
-                self.collector.done(run)
+                self.collector.done(run, over)
             return
         lane.heard = now
         if results.done or results.failed:
@@ -187,7 +189,7 @@ class HubMachine:
         if results.done or results.failed:
             lane.recalls = 0
         for run in results.done:
-            self.collector.done(run)
+            self.collector.done(run, lane.session)
         for failure in results.failed:
             self.collector.failed(failure, lane.session, now)
         for held in results.returned:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from taskmesh.core.actions import Record, SendClient
 from taskmesh.core.clients import ClientSession
-from taskmesh.core.collector import Collector
+from taskmesh.core.collector import ANYBODY, Collector
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
@@ -15,6 +15,8 @@ from taskmesh.core.versions import REFUSE, difference
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
+IDLE_TTL = 60.0
+"""Seconds that a client is remembered that is away and has nothing here."""
 RETRY_BUSY = 0.05
 """Seconds after which a refused Submit may come again."""
 
@@ -60,6 +62,10 @@ class Intake:
             return
         session = self._clients.get(hello.client)
         known = session is not None and session.greeted
+        if session is None and not self._has_place(now):
+            reason = f"the hub has {len(self._clients)} clients and may have no more (hub.max_clients)"
+            self.out.append(SendClient(hello.client, m.ClientRefused(reason)))
+            return
         if session is None:
             session = self._clients[hello.client] = ClientSession(hello.client, config.epoch, now)
             self._ledger.account(hello.client)
@@ -120,9 +126,24 @@ class Intake:
         absent = [session for session in self._clients.values() if not session.present]
         kept = sum(session.size for session in absent)
         for session in sorted(absent, key=lambda session: -session.size):
-            if now - session.heard >= self._config.result_ttl or kept > self._config.result_bytes:
+            away = now - session.heard
+            idle = away >= IDLE_TTL and self._is_idle(session)
+            if idle or away >= self._config.result_ttl or kept > self._config.result_bytes:
                 kept -= session.size
                 self.bye(session, cancel=True)
+
+    def _is_idle(self, session: ClientSession) -> bool:
+        """Whether nothing is kept here for a client."""
+        return not session.size and not session.has_news and not self._ledger.account(session.client).tasks
+
+    def _has_place(self, now: float) -> bool:
+        """Whether one more client may come; those that are away and have nothing here make room."""
+        if len(self._clients) < self._config.max_clients:
+            return True
+        for session in list(self._clients.values()):
+            if not session.present and self._is_idle(session):
+                self.bye(session, cancel=True)
+        return len(self._clients) < self._config.max_clients
 
     # --- tasks --------------------------------------------------------------------------------------------
 
@@ -201,7 +222,7 @@ class Intake:
         """
         result = self._claim(record.id)
         if result is not None:
-            self._collector.done(result)
+            self._collector.done(result, ANYBODY)
             return True
         session, attempt = self._pools.adoptable.pop(record.id, (0, 0))
         lane = self._pools.lanes.get(session)

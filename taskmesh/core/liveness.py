@@ -310,6 +310,7 @@ class PoolSessions:
     def _end(self, lane: Lane, *, alive: bool) -> int:
         """Takes from a session what it holds: of a pool that is alive, what it never started."""
         held = lane.held()
+        self._collector.gave_up(lane.session, held)
         for record in reversed(held):
             if alive:
                 self._collector.requeue(record, Cause.REQUEUE)

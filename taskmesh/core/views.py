@@ -19,6 +19,7 @@ from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
 EVENTS_KEPT = 1000
+MOST_ROWS = 10_000
 COMMANDS = ("ping", "pause", "resume", "drain")
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
 """States of pools that cannot be asked to leave: they do, or nobody hears."""
@@ -59,7 +60,7 @@ class Views:
 
     def answer(self, query: m.Query, now: float) -> m.Answer:
         """The answer to a query; its error names what can be asked for."""
-        limit = max(1, query.limit)
+        limit = min(max(1, query.limit), MOST_ROWS)
         try:
             match query.what:
                 case "status":

@@ -10,7 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from taskmesh.errors import KeysUnusable
 from taskmesh.keys import CLIENT, HUB, OPERATOR, WORKER, Admission, KeyFolder
+from taskmesh.net.complaints import Complaints, Record
 from taskmesh.net.loop import Loop
 from taskmesh.net.sealing import Seal
 from taskmesh.sockets import Context, CurveServer, PeerUnreachable, Router, SocketOptions
@@ -27,33 +29,31 @@ LOOK = 0.5
 """Seconds between looks at who is authorized."""
 LOOKS = 20
 """Further looks between two of these, for a key that is not known: it may have been authorized just now."""
-TOLD = 10
-"""Denials that are reported one by one."""
-
-Record = Callable[[str, dict[str, object]], None]
 
 
 class Gatekeeper:
     """A part of the hub's loop.
 
     Args:
-        keys: the hub's directory. revoked: called with the users that are not let in any more.
+        keys: the hub's directory. complaints: told of handshakes that were refused.
 
     Attributes:
-        denied: how many handshakes were refused.
+        revoked: called with the users that are not let in any more.
         seal: of a pool in the hub's own process.
 
     Raises:
         KeysUnusable: a key is missing, or open to others.
     """
 
-    def __init__(self, context: Context, loop: Loop, keys: KeyFolder, record: Record) -> None:
+    def __init__(
+        self, context: Context, loop: Loop, keys: KeyFolder, record: Record, complaints: Complaints
+    ) -> None:
         self.events: deque[object] = deque()
-        self.denied = 0
         self.revoked: Callable[[frozenset[str]], None] = lambda users: None
         self._keys = keys
         self._loop = loop
         self._record = record
+        self._complaints = complaints
         self._pair = keys.own(HUB)
         self.seal = Seal(keys.mesh_keys())
         self._seen = keys.signature()
@@ -100,12 +100,17 @@ class Gatekeeper:
         self._look()
 
     def _look(self) -> None:
-        seen = self._keys.signature()
-        if seen == self._seen:
+        problems: list[str] = []
+        try:
+            seen = self._keys.signature()
+            if seen == self._seen:
+                return
+            found = self._keys.admissions(problems)
+        except KeysUnusable as error:  # what is known goes on to hold
+            self._complaints.add("keys.unreadable", {"error": str(error)})
             return
         self._seen = seen
-        problems: list[str] = []
-        former, self._admissions = self._admissions, self._keys.admissions(problems)
+        former, self._admissions = self._admissions, found
         self._users = frozenset(admission.user for admission in self._admissions.values())
         for problem in problems:
             self._record("keys.unusable", {"error": problem})
@@ -141,9 +146,8 @@ class Gatekeeper:
         return who.user if who is not None and who.role in DOMAINS.get(domain, ()) else ""
 
     def _deny(self, domain: bytes, address: bytes) -> None:
-        self.denied += 1
-        if self.denied <= TOLD:
-            self._record("keys.denied", {"at": domain.decode(), "from": address.decode(errors="replace")})
+        fields: dict[str, object] = {"at": domain.decode(), "from": address.decode(errors="replace")}
+        self._complaints.add("keys.denied", fields)
 
     def close(self) -> None:
         """Answers no more."""

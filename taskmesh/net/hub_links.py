@@ -12,6 +12,7 @@ import zmq
 from taskmesh.core.events import ClientGone, FromClient, FromHub, FromPool, LaneLost, LinksLost
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
+from taskmesh.net.complaints import Complaints
 from taskmesh.net.endpoints import LANE_SUFFIX, Endpoints, refuse_taken
 from taskmesh.net.gatekeeper import COLLECTOR, CONTROL, DOMAINS, GATEWAY, Gatekeeper
 from taskmesh.net.lane_link import LaneLink
@@ -20,8 +21,8 @@ from taskmesh.net.loop import Loop
 from taskmesh.net.loop import Part as LoopPart
 from taskmesh.net.rights import NotAllowed, Pass, Rights
 from taskmesh.net.sealing import Seal
+from taskmesh.net.subscriptions import ALL, Subscriptions, topic
 from taskmesh.sockets import (
-    Cancelled,
     Context,
     Part,
     PeerUnreachable,
@@ -30,7 +31,6 @@ from taskmesh.sockets import (
     Router,
     SocketError,
     SocketOptions,
-    Subscribed,
     XPub,
 )
 from taskmesh.wire import messages as m
@@ -44,19 +44,6 @@ PORTION = 20_000
 """Tasks taken in before pools get their turn: some 50 ms of work."""
 FEW = 8
 """Messages of clients taken at a time, to be counted: one may hold thousands of tasks."""
-ALL = b"all."
-
-
-def topic(pool: str) -> bytes:
-    """The control topic of one pool; dots in its name are escaped, so that no topic begins another."""
-    return b"pool.%s." % pool.replace("%", "%25").replace(".", "%2E").encode()
-
-
-def pool_of(topic: bytes) -> str:
-    """The pool that a topic is for, "" if it is none's."""
-    if not topic.startswith(b"pool."):
-        return ""
-    return topic[5:-1].decode(errors="replace").replace("%2E", ".").replace("%25", "%")
 
 
 class HubSockets:
@@ -65,7 +52,8 @@ class HubSockets:
     Args:
         events: the hub shell's. local_pool, local: the in-process pool's id and its events, if there is one.
         gatekeeper: who lets peers in, where keys are in use. ports: what lanes are bound to.
-        max_payload: bytes of one call or result that come in.
+        max_payload: bytes of one call or result that come in. max_pools: how many there may be.
+        complaints: told what peers do wrong.
     """
 
     def __init__(
@@ -80,6 +68,8 @@ class HubSockets:
         gatekeeper: Gatekeeper | None = None,
         ports: PortRange | None = None,
         max_payload: int = 256 << 20,
+        max_pools: int = 1000,
+        complaints: Complaints | None = None,
     ) -> None:
         self.events: deque[object] = deque()  # nothing waits here: what arrives goes to the hub's shell
         self._context = context
@@ -92,8 +82,8 @@ class HubSockets:
         self._lanes: dict[int, LaneLink] = {}
         self._identities: dict[int, bytes] = {}
         self._clients: dict[bytes, int] = {}
-        self._silenced: set[str] = set()
-        self.refused = 0
+        self._subscriptions = Subscriptions(max_pools)
+        self.complaints = complaints or Complaints(record)
         self._sweep_at = 0.0
         self._gatekeeper = gatekeeper
         self._rights: Rights | None = None
@@ -134,7 +124,7 @@ class HubSockets:
         self.endpoints = endpoints
         self._loop.watch(self.gateway.raw, self._from_clients)
         self._loop.watch(self.collector.raw, self._from_pools)
-        self._loop.watch(self.control.raw, self._subscriptions)
+        self._loop.watch(self.control.raw, self._from_subscribers)
 
     # --- HubLinks -----------------------------------------------------------------------------------------
 
@@ -259,6 +249,10 @@ class HubSockets:
     def _from_client(self, identity: bytes, message: m.ClientMessage) -> int:
         """Passes a message on; returns roughly how much work it is."""
         if isinstance(message, m.ClientHello):
+            former = self._clients.get(identity, message.client)
+            if former != message.client:  # a link has one session, or one peer could open any number
+                self._forget_client(former)
+                self._events.append(ClientGone(former))
             self._forget_client(message.client)
             self._identities[message.client] = identity
             self._clients[identity] = message.client
@@ -292,34 +286,34 @@ class HubSockets:
             try:
                 shown, rest = rights.read_pool(user, frames)
                 message = from_pool.decode(rest)
-                self._check_pool(rights, shown, message)
-                self._events.append(FromPool(message))
+                if self._check_pool(rights, shown, message):
+                    self._events.append(FromPool(message))
             except RemoteProtocolError as error:
                 self._refuse(user or "pool", error)
 
-    def _check_pool(self, rights: Rights, shown: Pass, message: m.PoolMessage) -> None:
-        rights.check_pool(shown, message)
+    def _check_pool(self, rights: Rights, shown: Pass, message: m.PoolMessage) -> bool:
+        passed = rights.check_pool(shown, message)
         if isinstance(message, m.Hello):
             if self._local_pool and message.pool == self._local_pool:
                 raise NotAllowed("the name of the pool in the hub's own process")
         elif message.session in self._local_sessions:
             raise NotAllowed("the session of the pool in the hub's own process")
+        return passed
 
     def _refuse(self, who: str, error: RemoteProtocolError) -> None:
-        self.refused += 1
-        if self.refused <= 10:
-            self._record("message.refused", {"from": who, "error": str(error)})
+        self.complaints.add("message.refused", {"from": who, "error": str(error)})
 
-    def _subscriptions(self) -> None:
-        for event in self.control.recv_events_many():
-            if not isinstance(event, Subscribed | Cancelled):
-                continue
-            pool = pool_of(event.topic)
-            if isinstance(event, Subscribed):
-                self._silenced.discard(pool)
-            elif pool:
-                self._silenced.add(pool)
-                self._sweep_at = 0.0
+    def _from_subscribers(self) -> None:
+        arrived = self.control.recv_events_from(BATCH)
+        book = self._subscriptions
+        book.take(event for _, event in arrived)
+        if book.silenced:
+            self._sweep_at = 0.0
+        if book.too_many:
+            fields: dict[str, object] = {"from": arrived[-1][0] or "somebody", "error": "too many topics"}
+            self.complaints.add("control.flooded", fields)
+            book.forget()
+            self._listeners.cut_off(self.control)
 
     # --- links --------------------------------------------------------------------------------------------
 
@@ -335,7 +329,11 @@ class HubSockets:
     @property
     def deadline(self) -> float:
         """When the lanes' links, or an address that is to be bound again, should be looked at."""
-        return self._sweep_at if self._lanes or self._silenced or self._listeners.waiting else math.inf
+        return (
+            self._sweep_at
+            if self._lanes or self._subscriptions.silenced or self._listeners.waiting
+            else math.inf
+        )
 
     pending = False
 
@@ -350,12 +348,13 @@ class HubSockets:
                 lane.lost = True
                 self._loop.unwatch_write(lane.socket.raw)
                 self._events.append(LaneLost(session))
-        for pool in list(self._silenced):
+        silenced = self._subscriptions.silenced
+        for pool in list(silenced):
             lanes = [lane for lane in self._lanes.values() if lane.pool == pool]
             if any(lane.lost for lane in lanes):
                 self._events.append(LinksLost(pool))
             if not lanes or any(lane.lost for lane in lanes):
-                self._silenced.discard(pool)
+                silenced.discard(pool)
 
     def revoke(self, users: frozenset[str]) -> None:
         """Ends what these users have here.

@@ -65,6 +65,7 @@ def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubConfig:
         versions=Versions(PYTHON, PICKLE_PROTOCOL, cloudpickle_version() if wired else ""),
         policy=hub.versions,
         max_pools=hub.max_pools,
+        max_clients=hub.max_clients,
         max_payload=config.pool.max_payload if wired else 0,
     )
 

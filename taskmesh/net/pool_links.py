@@ -15,12 +15,13 @@ from taskmesh.core.events import FromHub
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
 from taskmesh.net.credentials import Credentials, ways
-from taskmesh.net.hub_links import ALL, BATCH, topic
+from taskmesh.net.hub_links import BATCH
 from taskmesh.net.loop import Loop
 from taskmesh.net.refusals import Refusals
 from taskmesh.net.rights import TOKEN
 from taskmesh.net.sealing import Seal
 from taskmesh.net.sizes import hold_against
+from taskmesh.net.subscriptions import ALL, topic
 from taskmesh.sockets import (
     Context,
     KeyPair,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from taskmesh.core.pool_config import PoolConfig
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.keys import WORKER, KeyFolder
 from taskmesh.net.budget import hub_budget, raise_file_limit, socket_limit
+from taskmesh.net.complaints import Complaints
 from taskmesh.net.credentials import Credentials, credentials_of
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_local, tcp_parts
@@ -37,6 +38,7 @@ from taskmesh.net.stop import Stop
 from taskmesh.observe.hub import hub_answers
 from taskmesh.pool.host import SlotHost
 from taskmesh.sockets import Context, EndpointError
+from taskmesh.wire.batches import LONGEST_NAME as LONGEST_TEXT
 
 Record = Callable[[str, dict[str, object]], None]
 News = Callable[[str, str], None]
@@ -92,13 +94,13 @@ def run_hub(
         hub.events = links.hub
         loop.parts = [hub, *sockets.parts]
         host = None
-        answers = hub_answers(hub.machine)
+        answers = hub_answers(hub.machine, sockets.complaints.counts)
         try:
             if slots:
                 links.seal = sockets.seal
                 gateway = sockets.endpoints.gateway
                 pool, host = local_pool(loop, links, settings, config, gateway=gateway, modules=modules)
-                answers["metrics"] = both(hub.machine, pool.machine)
+                answers["metrics"] = both(answers["metrics"], pool.machine)
             if reception is not None:
                 reception.serve(answers)
             ready(sockets.endpoints)
@@ -166,7 +168,8 @@ def listen(
     tries = FREE_PORT_TRIES if free else 1
     for left in reversed(range(tries)):
         local = links.pool if local_pool else None
-        gatekeeper = Gatekeeper(context, loop, keys, record) if keys is not None else None
+        complaints = Complaints(record)
+        gatekeeper = Gatekeeper(context, loop, keys, record, complaints) if keys is not None else None
         sockets = HubSockets(
             context,
             loop,
@@ -177,6 +180,8 @@ def listen(
             gatekeeper=gatekeeper,
             ports=ports,
             max_payload=config.pool.max_payload,
+            max_pools=config.hub.max_pools,
+            complaints=complaints,
         )
         try:
             sockets.bind(free_ports(bind) if free else Endpoints.of(bind))
@@ -242,6 +247,7 @@ def run_pool(
     """
     credentials = worker_credentials(config, addresses)
     check_name(name)
+    check_names((*config.pool.queues, *config.pool.tags))
     raise_file_limit()
     loop = new_loop()
     settings = pool_config(config, slots=slots, name=name, wired=True)
@@ -339,6 +345,19 @@ TOLD = {
     "paused": "no new work until `taskmesh resume`",
     "draining": "running tasks may finish, the others go back; a second signal ends it at once",
 }
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuses names of queues and tags that no hub would take.
+
+    Raises:
+        ConfigError: one is too long.
+    """
+    for name in names:
+        if not 0 < len(name) <= LONGEST_TEXT:
+            raise ConfigError(
+                f"{name!r:.100} is no name of a queue or tag: take up to {LONGEST_TEXT} characters"
+            )
 
 
 def check_name(name: str) -> None:

@@ -25,6 +25,8 @@ KEY = 32
 REMEMBERED = 100_000
 """Client sessions whose owner is remembered; their ids are random, so a forgotten one is hard to guess."""
 APPLICANTS = 10_000
+FORMER = 10_000
+"""Pool sessions that are over whose token is still asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Rights:
         self._owners: OrderedDict[int, str] = OrderedDict()
         self._applicants: OrderedDict[bytes, Pass] = OrderedDict()
         self._passes: dict[int, Pass] = {}
+        self._former: OrderedDict[int, Pass] = OrderedDict()
 
     # --- clients ------------------------------------------------------------------------------------------
 
@@ -86,11 +89,13 @@ class Rights:
             raise NotAllowed("its key has been revoked")
         return Pass(user, bytes(frames[0])), frames[1:]
 
-    def check_pool(self, shown: Pass, message: m.PoolMessage) -> None:
-        """Whether the session that a message speaks for is the sender's.
+    def check_pool(self, shown: Pass, message: m.PoolMessage) -> bool:
+        """Whether to pass a message on: not results of a session that this hub never opened.
+
+        A pool that had it with the hub before gives them again in its next session.
 
         Raises:
-            NotAllowed: it is not, or a Hello names no key for its lane.
+            NotAllowed: the session is not the sender's, or a Hello names no key for its lane.
         """
         if isinstance(message, m.Hello):
             if len(message.key) != KEY:
@@ -99,14 +104,17 @@ class Rights:
                 raise NotAllowed("a lane key that another pool has shown")
             if len(self._applicants) > APPLICANTS:
                 self._applicants.popitem(last=False)
-            return
-        known = self._passes.get(message.session)
-        if isinstance(message, m.Misrouted) or (known is None and message.session):
-            return  # of a session that is over: the hub answers that a Hello is due
+            return True
+        if isinstance(message, m.Misrouted):
+            return True
+        known = self._passes.get(message.session) or self._former.get(message.session)
         if known is None:
-            raise NotAllowed("a message of no session")
+            if not message.session:
+                raise NotAllowed("a message of no session")
+            return not isinstance(message, m.Results)  # the hub answers a beat that a Hello is due
         if known.user != shown.user or not hmac.compare_digest(known.token, shown.token):
             raise NotAllowed(f"{shown.user} speaks for a session that is not its own")
+        return True
 
     def opened(self, session: int, key: bytes) -> bool:
         """Binds a new session to the pool that showed this lane key; False when nobody did."""
@@ -117,8 +125,12 @@ class Rights:
         return True
 
     def closed(self, session: int) -> None:
-        """Forgets a session."""
-        self._passes.pop(session, None)
+        """A session is over."""
+        known = self._passes.pop(session, None)
+        if known is not None:
+            self._former[session] = known
+            if len(self._former) > FORMER:
+                self._former.popitem(last=False)
 
     def sessions_of(self, users: frozenset[str]) -> list[int]:
         """The pool sessions of these users."""

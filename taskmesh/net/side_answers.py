@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable
 
 from taskmesh.core.events import DrainRequested
-from taskmesh.core.hub import HubMachine
 from taskmesh.core.pool import PoolMachine
 from taskmesh.net.pool_shell import PoolShell
-from taskmesh.observe.hub import hub_families
+from taskmesh.observe.metrics import Family
 from taskmesh.observe.pool import drain_view, pool_families, readiness, startup
 
 
-def both(hub: HubMachine, pool: PoolMachine) -> Callable[[], object]:
+def both(hub: Callable[[], list[Family]], pool: PoolMachine) -> Callable[[], list[Family]]:
     """The figures of a hub and of the pool in its process."""
-    return lambda: [*hub_families(hub), *pool_families(pool)]
+    return lambda: [*hub(), *pool_families(pool)]
 
 
 def pool_answers(pool: PoolShell, grace: float) -> dict[str, Callable[[], object]]:

@@ -43,10 +43,14 @@ _ANY = SocketOptions(
 """No high-water mark: credit and the ledger are the limit, and a full queue would hide where a message is."""
 
 _DATA = replace(_ANY, heartbeat_timeout_ms=DATA_S * 1000, heartbeat_ttl_ms=DATA_S * 1000)
+QUEUED = 10_000
+"""Messages to one client, or from one subscriber, that wait at most. Deliveries are repeated."""
 
-GATEWAY = replace(_bound(_DATA), router_mandatory=True, linger_ms=500)
+GATEWAY = replace(_bound(_DATA), router_mandatory=True, linger_ms=500, send_hwm_messages=QUEUED)
 COLLECTOR = _bound(_DATA)
-CONTROL = replace(_bound(_ANY), xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING)
+CONTROL = replace(
+    _bound(_ANY), xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING, recv_hwm_messages=QUEUED
+)
 LANE = replace(_bound(_DATA), immediate=True, max_message_bytes=NOTHING)
 
 TO_GATEWAY = replace(_DATA, linger_ms=1000, reconnect_max_ms=1000)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.lanes import LaneState
@@ -57,6 +58,9 @@ def hub_families(machine: HubMachine) -> list[Family]:
         Family("taskmesh_results_duplicate_total", "counter", "Results of tasks that had one.").add(
             collector.duplicates
         ),
+        Family(
+            "taskmesh_results_stray_total", "counter", "Results from pools that did not have the task."
+        ).add(collector.strays),
         Family("taskmesh_failures_stale_total", "counter", "Failures of attempts that did not count.").add(
             collector.stale
         ),
@@ -95,11 +99,18 @@ def _transitions(machine: HubMachine) -> Family:
     return family
 
 
-def hub_answers(machine: HubMachine) -> dict[str, Callable[[], object]]:
+def _complaints(counts: Mapping[str, int]) -> Family:
+    family = Family("taskmesh_complaints_total", "counter", "What peers did wrong: refused, denied, cut off.")
+    for kind, count in sorted(counts.items()):
+        family.add(count, kind=kind)
+    return family
+
+
+def hub_answers(machine: HubMachine, complaints: Mapping[str, int]) -> dict[str, Callable[[], Any]]:
     """What the side port asks a hub that listens; called in the loop's thread."""
     return {
         "ready": lambda: (True, "ready"),
         "startup": lambda: (True, "started"),
-        "metrics": lambda: hub_families(machine),
+        "metrics": lambda: [*hub_families(machine), _complaints(complaints)],
         "queues": lambda: queues(machine),
     }

@@ -26,7 +26,7 @@ from taskmesh.pool.parent import Parent
 from taskmesh.pool.report import FLUSH_OFFSET, Link, Report
 from taskmesh.pool.tickets import ticket
 from taskmesh.wire import code, payload
-from taskmesh.wire.batches import CHUNK, PICKLE, LaneRun, Spec
+from taskmesh.wire.batches import CHUNK, PICKLE, SAFE, LaneRun, Spec
 from taskmesh.wire.chunks import BadItem
 from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
 
@@ -228,7 +228,7 @@ class Executor:
 
     def _one(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:
         """One call, from its payload to its result's."""
-        if spec.codec != PICKLE:
+        if spec.codec not in (PICKLE, SAFE):
             encoded = payload.loads_encoded(data)
             self._stage = "exception"
             answer = function(encoded)
@@ -240,6 +240,8 @@ class Executor:
         result = function(*args, **kwargs)
         self._parent.wait()
         self._stage = "result"
+        if spec.codec == SAFE:
+            return payload.dumps_plain(result, what=f"the result of {spec.name}")
         return payload.dumps(result, what=f"the result of {spec.name}")
 
     def _chunk(self, spec: Spec, function: Callable[..., Any], data: payload.Payload) -> payload.Payload:

@@ -105,6 +105,10 @@ class XPub(SendingParts, ReceivingParts):
         """The events that are there, without waiting."""
         return [xpub_event(parts) for parts in self.recv_parts_many()]
 
+    def recv_events_from(self, limit: int) -> list[tuple[str, XPubEvent]]:
+        """At most `limit` events that are there, each with its sender as ZAP has named it, or ""."""
+        return [(user, xpub_event(parts)) for user, parts in self.recv_parts_from(limit)]
+
 
 def xpub_event(parts: list[Part]) -> XPubEvent:
     """The typed value of what an XPUB received."""

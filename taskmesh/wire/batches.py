@@ -14,9 +14,14 @@ import msgspec
 CALL, CHUNK = 0, 1
 """`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map."""
 
+LONGEST_NAME = 1024
+"""Characters of a name: of a task, queue, tag, key, pool, client or host."""
+MOST_NAMES = 1000
+"""Queues or tags of one pool or task."""
 
-PICKLE, ARROW_IPC = "pickle5", "arrow-ipc"
-"""`Spec.codec`. With any but the first, client and function encode payloads, and slots hand over bytes."""
+PICKLE, SAFE, ARROW_IPC = "pickle5", "safe", "arrow-ipc"
+"""`Spec.codec`. SAFE: results are plain data, and clients unpickle nothing. With any further one, client and
+function encode payloads, and slots hand over bytes."""
 
 
 class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -33,7 +38,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         retry_filter: pickled (on, never) exception classes, empty for (Exception,), ().
         acks: "late" (at least once) or "early" (at most once).
         on_client_loss: "run" or "cancel".
-        codec: PICKLE; else the function takes a payload's bytes as they are, and returns its result's.
+        codec: PICKLE or SAFE; else the function takes a payload's bytes and returns its result's.
         kind: CALL or CHUNK.
     """
 

@@ -19,12 +19,14 @@ import msgspec
 
 from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.wire import messages as m
+from taskmesh.wire.batches import LONGEST_NAME, MOST_NAMES
 from taskmesh.wire.blob import BYTES, Blob, Buffer, discard, layout_of
 
 Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool
 
 _T = TypeVar("_T")
 
+_SENTENCES = frozenset({"reason", "error"})
 _BLOB = 1
 _KINDS = {bytes, Blob}
 _PACK = msgspec.msgpack.Encoder()
@@ -200,6 +202,22 @@ def _check_numbers(one: Any, names: Sequence[str]) -> None:
             raise RemoteProtocolError(f"{name} is not a number of seconds")
 
 
+def _check_texts(one: Any, names: Sequence[str]) -> None:
+    # What names something is kept by the hub for as long as its owner is there.
+    for name in names:
+        if len(getattr(one, name)) > LONGEST_NAME:
+            raise RemoteProtocolError(f"{name} is longer than {LONGEST_NAME} characters")
+
+
+def _check_lists(one: Any, names: Sequence[str]) -> None:
+    for name in names:
+        texts = getattr(one, name)
+        if len(texts) > MOST_NAMES or max(map(len, texts), default=0) > LONGEST_NAME:
+            raise RemoteProtocolError(
+                f"{name}: more than {MOST_NAMES}, or one longer than {LONGEST_NAME} characters"
+            )
+
+
 def _check_run(run: m.Run | m.LaneRun | m.DoneRun) -> None:
     if len(run.seqs) != len(run.payloads):
         raise RemoteProtocolError(f"{len(run.seqs)} tasks with {len(run.payloads)} payloads")
@@ -211,6 +229,8 @@ def _check_run(run: m.Run | m.LaneRun | m.DoneRun) -> None:
 
 def _check_submitted(run: m.Run) -> None:
     _check_run(run)
+    if len(run.key) > LONGEST_NAME:
+        raise RemoteProtocolError("a key that is too long")
     if run.key and len(run.seqs) != 1:
         raise RemoteProtocolError("a run with a key that is not one task")
     if len(set(run.seqs)) != len(run.seqs):
@@ -228,6 +248,8 @@ def _check_counter(one: m.Failed | m.Progress) -> None:
 
 def _check_spec(numbered: tuple[int, m.Spec]) -> None:
     _check_numbers(numbered[1], _SPEC_NUMBERS)
+    _check_texts(numbered[1], _SPEC_TEXTS)
+    _check_lists(numbered[1], ("tags",))
 
 
 def _check_done(run: m.DoneRun) -> None:
@@ -245,6 +267,7 @@ def _check_segment(segment: m.SlotSegment) -> None:
 
 
 _SPEC_NUMBERS = tuple(field.name for field in msgspec.structs.fields(m.Spec) if field.type is float)
+_SPEC_TEXTS = tuple(field.name for field in msgspec.structs.fields(m.Spec) if field.type is str)
 _RULES: dict[Any, Callable[[Any], None]] = {
     tuple[int, m.Spec]: _check_spec,
     m.Run: _check_submitted,
@@ -258,28 +281,42 @@ _RULES: dict[Any, Callable[[Any], None]] = {
 
 
 def _checker(cls: type) -> Callable[[Any], None] | None:
-    """What to check in messages of this class: its lists of batches, its own counters and times."""
+    """What to check in messages of this class: its lists of batches, its own counters, times and names."""
     lists: list[tuple[str, Callable[[Any], None]]] = []
-    counters: list[str] = []
-    numbers: list[str] = []
+    own: dict[Callable[[Any, Sequence[str]], None], list[str]] = {}
     for field in msgspec.structs.fields(cls):
         (content, *_) = get_args(field.type) or (None,)
+        rule = _field_rule(field.name, field.type, content)
         if content in _RULES:
             lists.append((field.name, _RULES[content]))
-        elif content is int and field.name in {"seqs", "cancels"}:
-            counters.append(field.name)
-        elif field.type is float:
-            numbers.append(field.name)
+        elif rule is not None:
+            own.setdefault(rule, []).append(field.name)
+    rules = list(own.items())
 
     def check(message: Any) -> None:
         for name, rule in lists:
             for item in getattr(message, name):
                 rule(item)
-        for name in counters:
-            _check_counters(getattr(message, name))
-        _check_numbers(message, numbers)
+        for check_all, names in rules:
+            check_all(message, names)
 
-    return check if lists or counters or numbers else None
+    return check if lists or rules else None
+
+
+def _field_rule(name: str, kind: Any, content: Any) -> Callable[[Any, Sequence[str]], None] | None:
+    """How a message's own field of this type is checked."""
+    if content is int and name in {"seqs", "cancels"}:
+        return _check_own_counters
+    if content is str:
+        return _check_lists
+    if kind is str and name not in _SENTENCES:
+        return _check_texts
+    return _check_numbers if kind is float else None
+
+
+def _check_own_counters(one: Any, names: Sequence[str]) -> None:
+    for name in names:
+        _check_counters(getattr(one, name))
 
 
 from_client: Decoder[m.ClientMessage] = Decoder(m.ClientMessage)

@@ -20,7 +20,7 @@ from taskmesh.wire.cures import cannot_pickle, cannot_rebuild
 from taskmesh.wire.encoding import decode, encode
 from taskmesh.wire.exceptions import RemoteTraceback, dumps_exception, load_exception
 from taskmesh.wire.messages import SlotFailure
-from taskmesh.wire.values import MAIN, PASS, REGISTERED, STOP, in_band, names_by_value, type_name
+from taskmesh.wire.values import MAIN, PASS, REGISTERED, STOP, error_text, in_band, names_by_value, type_name
 
 __all__ = [
     "Blob",
@@ -34,6 +34,7 @@ __all__ = [
     "dumps_encoded",
     "dumps_exception",
     "dumps_filter",
+    "dumps_plain",
     "load_exception",
     "loads",
     "loads_chunk",
@@ -41,6 +42,7 @@ __all__ = [
     "loads_chunk_values",
     "loads_encoded",
     "loads_filter",
+    "loads_plain",
 ]
 
 Payload = bytes | Blob
@@ -234,6 +236,41 @@ def dumps_encoded(data: object, *, what: str = "the result", memfd: bool = True)
 def loads_encoded(payload: Payload) -> Buffer:
     """The bytes of `dumps_encoded`; of a large payload a view that keeps its memory alive."""
     return payload.reader_parts()[0] if isinstance(payload, Blob) else payload
+
+
+def dumps_plain(value: object, *, what: str = "the result", memfd: bool = True) -> Payload:
+    """The payload of plain data, which is rebuilt without running anything: MessagePack.
+
+    Args:
+        value: None, bool, int of 64 bits, float, str, bytes, and lists and dicts of these; tuples and sets
+            become lists, dataclasses dicts.
+        what, memfd: as for `dumps`.
+
+    Raises:
+        SerializationError: something in it is no plain data.
+    """
+    try:
+        data = msgspec.msgpack.encode(value)
+    except PASS:
+        raise
+    except Exception as error:
+        raise SerializationError(
+            f"{what} is no plain data, and the client's result_codec is 'safe': {error_text(error)}. "
+            "Cure: return numbers, texts, bytes, lists and dicts, or use result_codec='pickle'"
+        ) from error
+    return dumps_encoded(data, what=what, memfd=memfd)
+
+
+def loads_plain(payload: Payload, *, what: str = "the result") -> Any:
+    """The value of `dumps_plain`; runs nothing, whatever the bytes.
+
+    Raises:
+        SerializationError: the bytes are something else.
+    """
+    try:
+        return msgspec.msgpack.decode(loads_encoded(payload))
+    except Exception as error:
+        raise SerializationError(f"{what} is no plain data: {error_text(error)}. Who made it?") from error
 
 
 def dumps_filter(on: Classes, never: Classes) -> bytes:

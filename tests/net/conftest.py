@@ -7,6 +7,7 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.sockets import Context, Pull, Push
+from tests.net.intruder import FalsePool, Meet, Peer
 from tests.net.keyed import Keyed, Ring
 from tests.programs import Programs, running, shared
 
@@ -59,3 +60,24 @@ def mesh(shared_address: str) -> Iterator[Mesh]:
     """A client of the shared hub."""
     with Mesh(shared_address) as mesh:
         yield mesh
+
+
+@pytest.fixture
+def meet(keyed: Keyed) -> Iterator[Meet]:
+    """Makes holders of keys who say what they like."""
+    peers: list[Peer] = []
+    with Context() as context:
+
+        def made(role: str, name: str) -> Peer:
+            peers.append(Peer(context, keyed, role, name))
+            return peers[-1]
+
+        yield made
+        for peer in peers:
+            peer.close()
+
+
+@pytest.fixture
+def false_pool(meet: Meet) -> FalsePool:
+    """A worker with a key of its own that is no pool."""
+    return FalsePool(meet("worker", "mallory"))

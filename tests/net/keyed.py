@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from taskmesh import Mesh
-from taskmesh.keys import KeyFolder, keys_in
+from taskmesh.key_files import keys_in
+from taskmesh.keys import KeyFolder
 from tests.programs import Program, Programs
 
 

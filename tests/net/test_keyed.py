@@ -10,7 +10,8 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable, KeysUnusable
-from taskmesh.keys import KeyFolder, keys_in
+from taskmesh.key_files import keys_in
+from taskmesh.keys import KeyFolder
 from tests.net import nested, workload
 from tests.net.keyed import Keyed, Ring
 from tests.programs import Programs

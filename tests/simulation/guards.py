@@ -24,9 +24,9 @@ def result_dedup(patch: Patch) -> None:
     """A success of a task that has its outcome already is given to the client all the same."""
     odd = Collector._odd
 
-    def give_it_again(self: Collector, run: m.DoneRun, index: int) -> None:
+    def give_it_again(self: Collector, run: m.DoneRun, index: int, session: int) -> None:
         if run.client << SEQ_BITS | run.seqs[index] in self._ledger.tasks:
-            odd(self, run, index)
+            odd(self, run, index, session)
         else:
             self._give(self._part(run, [index]))
 

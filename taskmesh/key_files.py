@@ -1,0 +1,127 @@
+"""Files of keys: read, written whole or not at all, and refused where others could read or change them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from taskmesh.errors import KeysUnusable
+from taskmesh.sockets import InvalidOption, raw_key
+
+MOST_KEYS = 8
+"""Keys in one public file; a rotation needs two."""
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
+
+
+class KeysOutOfReach(KeysUnusable):
+    """This program has no file or memory left to read keys with: nothing is wrong with them."""
+
+
+def unreadable(path: Path, error: OSError) -> KeysUnusable:
+    """The error for what could not be read."""
+    kind = KeysOutOfReach if error.errno in SHORTAGES else KeysUnusable
+    return kind(f"{path}: {error.strerror}")
+
+
+def keys_in(file: Path) -> tuple[bytes, ...]:
+    """The keys in a file, one a line; lines that begin with "# " are remarks.
+
+    Raises:
+        KeysUnusable: it cannot be read, or holds something else.
+    """
+    try:
+        lines = [line.strip() for line in file.read_bytes()[: 100 * MOST_KEYS].splitlines()]
+    except OSError as error:
+        raise unreadable(file, error) from None
+    keys = tuple(line for line in lines if line and not line.startswith(b"# "))
+    if not 1 <= len(keys) <= MOST_KEYS:
+        raise KeysUnusable(f"{file}: holds {len(keys)} keys where 1 to {MOST_KEYS} belong")
+    try:
+        for key in keys:
+            raw_key(key)
+    except InvalidOption as error:
+        raise KeysUnusable(f"{file}: {error}") from None
+    return keys
+
+
+def write(file: Path, keys: Iterable[bytes], remark: str, *, mode: int) -> None:
+    """Puts keys into a file that is there whole or not at all, and never readable by more than `mode`."""
+    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    body = b"".join([f"# {remark}\n".encode(), *(key + b"\n" for key in keys)])
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        with open(descriptor, "wb") as stream:
+            stream.write(body)
+            os.fsync(descriptor)
+        beside.replace(file)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise KeysUnusable(f"{file}: {error.strerror}") from None
+
+
+def check_secret(file: Path, missing: str) -> None:
+    """Refuses a secret that others could have read.
+
+    Raises:
+        KeysUnusable: it can, or is not there; `missing` says how one is made.
+    """
+    facts = _facts(file, missing)
+    open_to = facts.st_mode & (0o007 if _is_mounted(file, facts) else 0o077)
+    if open_to:
+        mode = stat.S_IMODE(facts.st_mode)
+        raise KeysUnusable(
+            f"{file}: others may read it (mode {mode:04o}): `chmod 600 {file}`, and if they have, "
+            "`taskmesh keys rotate`"
+        )
+    _check_owner(file, facts)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a directory of keys that others may look into.
+
+    Raises:
+        KeysUnusable: they may, or there is none.
+    """
+    facts = _facts(folder, "`taskmesh keys new` makes one")
+    if not stat.S_ISDIR(facts.st_mode):
+        raise KeysUnusable(f"{folder}: is no directory")
+    if facts.st_mode & 0o077 and not _is_mounted(folder, facts):
+        mode = stat.S_IMODE(facts.st_mode)
+        raise KeysUnusable(f"{folder}: others may look into it (mode {mode:04o}): `chmod 700 {folder}`")
+    _check_owner(folder, facts)
+
+
+def check_unchangeable(path: Path) -> None:
+    """Refuses a public file, or a directory of them, that others may change: it says who is trusted.
+
+    Raises:
+        KeysUnusable: they may.
+    """
+    facts = _facts(path, "copy it there")
+    if facts.st_mode & 0o022 and not _is_mounted(path, facts):
+        mode = stat.S_IMODE(facts.st_mode)
+        raise KeysUnusable(f"{path}: others may change it (mode {mode:04o}): `chmod go-w {path}`")
+    _check_owner(path, facts)
+
+
+def _facts(path: Path, missing: str) -> os.stat_result:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        raise KeysUnusable(f"{path}: not there; {missing}") from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _is_mounted(path: Path, facts: os.stat_result) -> bool:
+    """Whether root has put it there for us to read only, as Kubernetes does with a Secret."""
+    return facts.st_uid == 0 and not os.access(path, os.W_OK)
+
+
+def _check_owner(path: Path, facts: os.stat_result) -> None:
+    if facts.st_uid not in (0, os.geteuid()):
+        raise KeysUnusable(f"{path}: belongs to somebody else (user {facts.st_uid}); make it your own")
