@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import Any, Final, Protocol
 
+from taskmesh import context
 from taskmesh.client.group import Group
 from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
@@ -106,11 +107,15 @@ class LocalEngine:
         self._name = work.name
         self._function = load_function(work.function)
         self._trace = Trace.here()
+        self._context = context.TaskContext(
+            id="0" * 32, name=work.name, attempt=self._trace.attempt + 1, queue=work.options.queue
+        )
 
     def submit(self, data: Any) -> tuple[Any, BaseException | None]:
         """Runs it."""
         try:
-            return self._function(data), None
+            with context.running(self._context):
+                return self._function(data), None
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001  a task may raise anything
