@@ -36,11 +36,14 @@ class MeshConfig:
         address: gateway endpoints of the hub, tried in order; empty for an embedded mesh.
         hub: where an embedded hub lives: a thread of this process, or a process of its own.
         open_timeout: seconds that opening may take.
+        keys: the directory of this program's keys (`taskmesh keys`); empty for none, then only this machine
+            can be reached. An embedded mesh needs none.
     """
 
     address: tuple[str, ...] = _setting((), "an endpoint like 'tcp://127.0.0.1:5550', or a list of them")
     hub: str = _setting("thread", "'thread' or 'process'", among=("thread", "process"))
     open_timeout: float = _setting(10.0, "seconds, more than 0", least=1e-3)
+    keys: str = _setting("", "a directory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +67,23 @@ class HubConfig:
         lease: seconds after which a silent pool's tasks are given to others.
         beat: seconds between a pool's signs of life.
         max_tasks, max_bytes: what the ledger takes in, of all clients together.
+        max_pools: pools at a time, as far as the limit of open files allows so many.
         crash_limit: crashes after which a task is given up.
         result_ttl: seconds that outcomes are kept for a client that is away.
+        versions: what becomes of pools and clients with another minor version of Python, another pickle
+            protocol or another cloudpickle than the hub's: "warn" or "refuse".
+        lanes: ports for the lanes of pools; empty for any on loopback, and 5600-6799 elsewhere.
     """
 
     lease: float = _setting(10.0, "seconds, more than 0", least=1e-3)
     beat: float = _setting(1.0, "seconds, more than 0", least=1e-3)
     max_tasks: int = _setting(4_000_000, "a whole number of tasks, at least 1", least=1)
     max_bytes: int = _setting(4 << 30, "bytes, as a number or like '4GiB'", least=1)
+    max_pools: int = _setting(1000, "a whole number of pools, at least 1", least=1)
     crash_limit: int = _setting(3, "a whole number, at least 1", least=1)
     result_ttl: float = _setting(3600.0, "seconds", least=0)
+    versions: str = _setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))
+    lanes: str = _setting("", "a range of ports like '5600-6799'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +94,7 @@ class PoolConfig:
         concurrency: slots; 0 for one per usable CPU.
         queues, tags: what it serves, and what it can do.
         grace: seconds that running tasks have when it drains.
+        only_registered: modules and packages whose functions alone it runs, by name; empty for any function.
         max_payload: bytes of one call's arguments or result on the wire; an embedded pool has no limit.
     """
 
@@ -91,12 +102,26 @@ class PoolConfig:
     queues: tuple[str, ...] = _setting(("default",), "a list of queue names")
     tags: tuple[str, ...] = _setting((), "a list of tags")
     grace: float = _setting(30.0, "seconds", least=0)
+    only_registered: tuple[str, ...] = _setting((), "a list of modules")
     max_payload: int = _setting(256 << 20, "bytes, as a number or like '256MiB'", least=1)
 
     @property
     def slots(self) -> int:
         """How many slots that makes on this machine."""
         return self.concurrency or len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramConfig:
+    """What the programs hub and worker have beside their work.
+
+    Attributes:
+        http: HOST:PORT of the side port for probes and metrics; empty for none.
+        http_token_file: a file with the token that its users need; required beyond loopback.
+    """
+
+    http: str = _setting("", "HOST:PORT like '127.0.0.1:5580'")
+    http_token_file: str = _setting("", "the path of a file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +132,7 @@ class Config:
     client: ClientConfig = field(default_factory=ClientConfig)
     hub: HubConfig = field(default_factory=HubConfig)
     pool: PoolConfig = field(default_factory=PoolConfig)
+    program: ProgramConfig = field(default_factory=ProgramConfig)
 
 
 _SECTIONS: dict[str, type] = {
@@ -114,6 +140,7 @@ _SECTIONS: dict[str, type] = {
     "client": ClientConfig,
     "hub": HubConfig,
     "pool": PoolConfig,
+    "program": ProgramConfig,
 }
 _KEYS = {name: {f.name: f for f in fields(section)} for name, section in _SECTIONS.items()}
 _OWNERS: dict[str, list[str]] = {}
@@ -211,6 +238,7 @@ def _converted(rule: Mapping[str, Any], default: object, value: object) -> objec
     if isinstance(default, tuple):
         return _listed(value)
     if isinstance(default, str):
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if value not in (rule["among"] or (value,)) or not isinstance(value, str):
             raise ValueError
         return value

@@ -2,7 +2,8 @@
 
     TaskMeshError
     |-- ConfigError (ValueError)              a setting is unknown or wrong
-    |   `-- InsecureBind                      a bind beyond loopback without keys
+    |   |-- InsecureBind                      a bind beyond loopback without keys
+    |   `-- KeysUnusable                      a key is missing, malformed, or open to others
     |-- ProtocolError                         two parts did not understand each other
     |   |-- LocalProtocolError                our own fault: a bug
     |   |   `-- InvalidTransition             a task was asked to do what its state forbids
@@ -16,6 +17,7 @@
     |   `-- TooLarge                          a value is above max_payload
     `-- TaskError                             how a task can end other than by its own exception
         |-- RemoteError                       the task's exception, which could not be rebuilt here
+        |-- BadSignature                      task or result was changed, or signed with another mesh key
         |-- FunctionUnavailable               the worker cannot import or rebuild the function
         |-- TaskTimeout (TimeoutError)        a soft or hard time limit was exceeded
         |-- TaskExpired                       not started within `expires`
@@ -38,6 +40,10 @@ class ConfigError(TaskMeshError, ValueError):
 
 class InsecureBind(ConfigError):
     """An address beyond loopback was asked for without keys."""
+
+
+class KeysUnusable(ConfigError):
+    """A key is missing, is not a key, or its file can be read or changed by others."""
 
 
 class ProtocolError(TaskMeshError):
@@ -103,6 +109,10 @@ class RemoteError(TaskError):
 
     def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str, str]]:
         return type(self), (str(self), self.type_name, self.traceback_text)
+
+
+class BadSignature(TaskError):
+    """A task or its result is not signed as it should be: it was not run, or not unpickled."""
 
 
 class FunctionUnavailable(TaskError):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 
 from taskmesh.client.current import current_mesh
 from taskmesh.client.options import Key, TaskOptions
+from taskmesh.errors import NoMesh
+from taskmesh.place import place
 from taskmesh.retry import Retry
 from taskmesh.wire.values import is_by_value_module
 
@@ -48,13 +50,17 @@ class Task(Generic[P, R_co]):
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R_co]: ...
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[Any]:
-        """Submits a call to the innermost open mesh.
+        """Submits a call to the innermost open mesh; inside a task, to the mesh that runs the task.
 
         Raises:
-            NoMesh: no mesh is open here.
+            NoMesh: no mesh is open here, and no task runs.
             SerializationError: an argument cannot be pickled; else as `Mesh.submit`.
         """
-        return current_mesh()._send(self, args, kwargs)
+        try:
+            mesh = current_mesh()
+        except NoMesh:
+            return _submit_in_task(self, args, kwargs)
+        return mesh._send(self, args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """As a method it is the plain function: a task has no place for `self`."""
@@ -76,6 +82,16 @@ class Task(Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"<task {self.__wrapped__.__module__}.{self.__wrapped__.__qualname__}>"
+
+
+def _submit_in_task(fn: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
+    """Submits a call from inside a task. Call it where NoMesh has been raised."""
+    here = place()
+    if here is None:
+        raise  # noqa: PLE0704  there is no task
+    from taskmesh.nested import submit_nested
+
+    return submit_nested(here, fn, args, kwargs)
 
 
 @overload

@@ -21,7 +21,8 @@ from taskmesh import ids
 from taskmesh.attendance import Attendance, Gate, running_loop
 from taskmesh.errors import TaskMeshError
 from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, noted
-from taskmesh.wire.messages import CALL, PICKLE, Failed, Progress, Spec
+from taskmesh.wire.batches import PICKLE
+from taskmesh.wire.messages import CALL, Failed, Progress, Spec
 from taskmesh.wire.payload import loads, loads_encoded
 
 T = TypeVar("T")

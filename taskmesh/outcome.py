@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from taskmesh.errors import (
+    BadSignature,
     FunctionUnavailable,
     SerializationError,
     TaskExpired,
@@ -52,6 +53,7 @@ _ERRORS: dict[str, tuple[type[TaskMeshError], str]] = {
     "function": (FunctionUnavailable, "the worker could not load the task's function"),
     "argument": (SerializationError, "the worker could not rebuild an argument"),
     "result": (SerializationError, "the result cannot be pickled"),
+    "signature": (BadSignature, "its signature does not hold"),
     "hard_timeout": (TaskTimeout, "killed: it ran longer than its hard_timeout"),
     "crash": (WorkerCrashed, "its worker process died while running it"),
     "oom": (WorkerCrashed, "its worker process was killed for want of memory"),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taskmesh.cli import operation, programs, submission, views
+from taskmesh.cli import draining, health, keys, operation, programs, submission, views
 from taskmesh.cli.exits import EPILOG
 
 app = typer.Typer(
@@ -41,3 +41,6 @@ programs.add_to(app)
 submission.add_to(app)
 views.add_to(app)
 operation.add_to(app)
+draining.add_to(app)
+health.add_to(app)
+keys.add_to(app)

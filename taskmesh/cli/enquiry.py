@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from taskmesh.config import Config
+from taskmesh.cli.options import Reach
+from taskmesh.keys import OPERATOR
 from taskmesh.net.remote import RemotePort
 from taskmesh.ports import SubmitPort
 from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
@@ -45,14 +46,15 @@ class NoTasks:
 
 
 @contextmanager
-def hub_at(addresses: Sequence[str], timeout: float) -> Iterator[SubmitPort]:
-    """A session with the hub that answers first.
+def hub_at(reach: Reach) -> Iterator[SubmitPort]:
+    """An operator's session with the hub that answers first.
 
     Raises:
-        HubUnreachable: none answers within `timeout` seconds. ConfigError: an address cannot be used.
+        HubUnreachable: none answers in time, or none lets us in.
+        ConfigError: an address cannot be used, or keys are missing.
     """
-    port = RemotePort(NoTasks(), Config(), addresses)
-    port.start(timeout)
+    port = RemotePort(NoTasks(), reach.config, role=OPERATOR)
+    port.start(reach.timeout)
     try:
         yield port
     finally:

@@ -1,4 +1,4 @@
-"""`taskmesh ping`, `pause`, `resume`, `drain` and `cancel`: what operators tell a hub to do."""
+"""`taskmesh ping`, `pause`, `resume` and `cancel`: what operators tell a hub to do."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated, Any, cast
 import typer
 
 from taskmesh.cli.exits import EPILOG, FAILED, exits
-from taskmesh.cli.options import Address, AsJson, ConfigFile, Reach, Timeout
+from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach, Timeout
 from taskmesh.cli.output import Output
 
 Pool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, or `all`.")]
 AnyPool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name; all of them if not given.")]
-DONE = {"pause": "paused", "resume": "resumed", "drain": "draining"}
+DONE = {"pause": "paused", "resume": "resumed"}
 
 
 def ping(
@@ -20,16 +20,17 @@ def ping(
     *,
     address: Address = None,
     timeout: Timeout = 5.0,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
     """Ask pools for a sign of life, and tell how long it took; exit code 1 when one gives none."""
     out = Output(as_json=json)
-    reach = Reach(file, address, timeout)
+    reach = Reach(file, address, timeout, directory)
     with exits(out):
         from taskmesh.cli.enquiry import hub_at, signs_of_life
 
-        with hub_at(reach.addresses, timeout) as hub:
+        with hub_at(reach) as hub:
             rows = signs_of_life(hub, pool, timeout)
         out.rows(rows, ("pool", "answered", "seconds"), "no pools: start one with `taskmesh worker`")
         if not all(row["answered"] for row in rows):
@@ -41,11 +42,12 @@ def pause(
     *,
     address: Address = None,
     timeout: Timeout = 5.0,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
     """Give a pool no new work; what it runs goes on."""
-    obeyed("pause", pool, Reach(file, address, timeout), json=json)
+    obeyed("pause", pool, Reach(file, address, timeout, directory), json=json)
 
 
 def resume(
@@ -53,23 +55,12 @@ def resume(
     *,
     address: Address = None,
     timeout: Timeout = 5.0,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
     """Give a paused pool work again."""
-    obeyed("resume", pool, Reach(file, address, timeout), json=json)
-
-
-def drain(
-    pool: Pool,
-    *,
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    file: ConfigFile = None,
-    json: AsJson = False,
-) -> None:
-    """Let a pool finish what it runs, give the rest to others, and end."""
-    obeyed("drain", pool, Reach(file, address, timeout), json=json)
+    obeyed("resume", pool, Reach(file, address, timeout, directory), json=json)
 
 
 def cancel(
@@ -77,13 +68,14 @@ def cancel(
     *,
     address: Address = None,
     timeout: Timeout = 5.0,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
     """Cancel a task, running or not."""
     out = Output(as_json=json)
     with exits(out):
-        found = command(Reach(file, address, timeout), "cancel", task)
+        found = command(Reach(file, address, timeout, directory), "cancel", task)
         out.value(found, f"cancelled {task}")
 
 
@@ -103,11 +95,11 @@ def command(reach: Reach, verb: str, target: str) -> object:
     """
     from taskmesh.cli.enquiry import hub_at
 
-    with hub_at(reach.addresses, reach.timeout) as hub:
+    with hub_at(reach) as hub:
         return hub.command(verb, target, reach.timeout)
 
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for added in (ping, pause, resume, drain, cancel):
+    for added in (ping, pause, resume, cancel):
         app.command(epilog=EPILOG)(added)

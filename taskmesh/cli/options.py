@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,9 +34,39 @@ Bind = Annotated[
         f"free ones) or ipc://PATH. Default: TASKMESH_ADDRESS, the configuration's, {DEFAULT_ADDRESS}.",
     ),
 ]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Side port for probes and metrics; default: none.",
+    ),
+]
+HttpTokenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--http-token-file", metavar="FILE", help="The token of the side port; required beyond loopback."
+    ),
+]
 ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Settings, in place of taskmesh.toml or pyproject.toml."),
+]
+Keys = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys",
+        metavar="DIR",
+        help="The directory of one's keys. Default: TASKMESH_KEYS, the configuration's, or none.",
+    ),
+]
+Lanes = Annotated[
+    str | None,
+    typer.Option(
+        "--lanes",
+        metavar="FIRST-LAST",
+        help="Ports for the lanes of pools. Default: any on loopback, 5600-6799 elsewhere.",
+    ),
 ]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.01, help="How long to wait for the hub.")
@@ -56,19 +86,17 @@ def settings(file: Path | None, given: dict[str, object]) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How a command finds its hub: what --config, --address and --timeout say."""
+    """How a command finds its hub: what --config, --address, --timeout and --keys say."""
 
     file: Path | None
     address: Sequence[str] | None
     timeout: float
+    keys: Path | None = None
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        """The hub's addresses, in order."""
-        return gateways(self.file, self.address)
-
-
-def gateways(file: Path | None, address: Sequence[str] | None) -> tuple[str, ...]:
-    """The hub's addresses: as given, as configured, or the one that `taskmesh hub` takes by itself."""
-    config = settings(file, {"mesh__address": list(address) if address else None})
-    return config.mesh.address or (DEFAULT_ADDRESS,)
+    def config(self) -> Config:
+        """The settings, with the hub's addresses in order: as given, as configured, or the usual one."""
+        address = list(self.address) if self.address else None
+        config = settings(self.file, {"mesh__address": address, "mesh__keys": self.keys})
+        mesh = config.mesh
+        return replace(config, mesh=replace(mesh, address=mesh.address or (DEFAULT_ADDRESS,)))

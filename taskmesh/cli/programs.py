@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taskmesh.cli.exits import EPILOG, exits
-from taskmesh.cli.options import DEFAULT_ADDRESS, AsJson, Bind, ConfigFile, settings
+from taskmesh.cli.options import (
+    DEFAULT_ADDRESS,
+    AsJson,
+    Bind,
+    ConfigFile,
+    Http,
+    HttpTokenFile,
+    Keys,
+    Lanes,
+    settings,
+)
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError
 
@@ -36,6 +46,10 @@ def up(
     queues: Queues = None,
     tags: Tags = None,
     name: Annotated[str, typer.Option(help="The pool's name.")] = "",
+    http: Http = None,
+    http_token_file: HttpTokenFile = None,
+    directory: Keys = None,
+    lanes: Lanes = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
@@ -45,18 +59,37 @@ def up(
         from taskmesh.net.modules import check_modules, use_current_directory
 
         config = settings(
-            file, {"pool__concurrency": concurrency, "pool__queues": queues, "pool__tags": tags}
+            file,
+            {
+                "pool__concurrency": concurrency,
+                "pool__queues": queues,
+                "pool__tags": tags,
+                "http": http,
+                "http_token_file": http_token_file,
+                "mesh__keys": directory,
+                "hub__lanes": lanes,
+            },
         )
         use_current_directory()
         check_modules(modules or ())
         _serve(out, config, bind, slots=config.pool.slots, name=name, modules=tuple(modules or ()))
 
 
-def hub(bind: Bind = None, file: ConfigFile = None, json: AsJson = False) -> None:
+def hub(
+    *,
+    bind: Bind = None,
+    http: Http = None,
+    http_token_file: HttpTokenFile = None,
+    directory: Keys = None,
+    lanes: Lanes = None,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
     """Run a hub: it takes tasks from clients, gives them to pools, and keeps account of all of them."""
     out = Output(as_json=json)
     with exits(out):
-        _serve(out, settings(file, {}), bind)
+        given = {"http": http, "http_token_file": http_token_file}
+        _serve(out, settings(file, {**given, "mesh__keys": directory, "hub__lanes": lanes}), bind)
 
 
 def _serve(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taskmesh.cli.exits import EPILOG, FAILED, TOO_LATE, exits
-from taskmesh.cli.options import Address, AsJson, ConfigFile, gateways
+from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError
 
@@ -34,6 +34,7 @@ def submit(
         float | None, typer.Option(metavar="SECONDS", help="Cancel it when it has not finished by then.")
     ] = None,
     address: Address = None,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
@@ -51,7 +52,7 @@ def submit(
             options["queue"] = queue
         if tags is not None:
             options["tags"] = tuple(filter(None, (tag.strip() for tag in tags.split(","))))
-        with Mesh(list(gateways(file, address)), config=file) as mesh:
+        with Mesh(config=Reach(file, address, 0, directory).config) as mesh:
             surface = mesh.with_options(**options) if options else mesh
             future = surface.submit(called, *positional, **named)
             try:

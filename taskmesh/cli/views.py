@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from taskmesh.cli.exits import EPILOG, exits
-from taskmesh.cli.options import Address, AsJson, ConfigFile, Reach, Timeout
+from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach, Timeout
 from taskmesh.cli.output import Output
 
 POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
@@ -16,22 +16,32 @@ EVERYTHING = 1_000_000
 
 
 def status(
-    address: Address = None, timeout: Timeout = 5.0, file: ConfigFile = None, json: AsJson = False
+    address: Address = None,
+    *,
+    timeout: Timeout = 5.0,
+    directory: Keys = None,
+    file: ConfigFile = None,
+    json: AsJson = False,
 ) -> None:
     """Show how many tasks are in which state, and which pools and clients are there."""
     out = Output(as_json=json)
     with exits(out):
-        found = cast("dict[str, Any]", ask(Reach(file, address, timeout), "status"))
+        found = cast("dict[str, Any]", ask(Reach(file, address, timeout, directory), "status"))
         out.value(found, summary(found))
 
 
 def pools(
-    address: Address = None, timeout: Timeout = 5.0, file: ConfigFile = None, json: AsJson = False
+    address: Address = None,
+    *,
+    timeout: Timeout = 5.0,
+    directory: Keys = None,
+    file: ConfigFile = None,
+    json: AsJson = False,
 ) -> None:
     """List the pools that the hub has a session with."""
     out = Output(as_json=json)
     with exits(out):
-        rows = cast("list[dict[str, Any]]", ask(Reach(file, address, timeout), "pools"))
+        rows = cast("list[dict[str, Any]]", ask(Reach(file, address, timeout, directory), "pools"))
         out.rows(rows, POOL_COLUMNS, "no pools: start one with `taskmesh worker`")
 
 
@@ -42,12 +52,13 @@ def tasks(
     task: Annotated[str, typer.Option("--id", metavar="ID", help="This one, with all that is known.")] = "",
     address: Address = None,
     timeout: Timeout = 5.0,
+    directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
     """List tasks that are on their way (the hub does not keep finished ones), or show one."""
     out = Output(as_json=json)
-    reach = Reach(file, address, timeout)
+    reach = Reach(file, address, timeout, directory)
     with exits(out):
         if task:
             found = cast("dict[str, Any]", ask(reach, "task", task))
@@ -65,7 +76,7 @@ def ask(reach: Reach, what: str, argument: str = "", limit: int = EVERYTHING) ->
     """
     from taskmesh.cli.enquiry import hub_at
 
-    with hub_at(reach.addresses, reach.timeout) as hub:
+    with hub_at(reach) as hub:
         return hub.query(what, argument, limit, reach.timeout)
 
 
@@ -80,6 +91,7 @@ def summary(found: dict[str, Any]) -> str:
         f"clients:  {sum(client['present'] for client in found['clients'])}",
     ]
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
+    lines += [f"warning:  {who}: {text}" for who, text in found["warnings"].items()]
     return "\n".join(lines)
 
 

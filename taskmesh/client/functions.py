@@ -13,9 +13,10 @@ import msgspec
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, Keeper
+from taskmesh.wire.batches import PICKLE
 from taskmesh.wire.code import FunctionCodec
-from taskmesh.wire.messages import CHUNK, PICKLE, Spec
-from taskmesh.wire.payload import dumps_filter
+from taskmesh.wire.messages import CHUNK, Spec
+from taskmesh.wire.payload import check_size, dumps_filter
 from taskmesh.wire.spec_number import spec_number
 
 _BY_REFERENCE = b"R"
@@ -80,13 +81,16 @@ class FunctionTable:
             travel by reference and have no key.
     """
 
-    def __init__(self, table: Keeper, codec: FunctionCodec, changes: Mapping[str, Any]) -> None:
+    def __init__(
+        self, table: Keeper, codec: FunctionCodec, changes: Mapping[str, Any], limit: int = 0
+    ) -> None:
         TaskOptions().having(changes)  # what is wrong with them shows here, not at the first submit
         self.ready: dict[int, Batch] = {}
         self._entries: dict[int, Entry] = {}
         self._table = table
         self._codec = codec
         self._changes = dict(changes)
+        self._limit = limit
         self._forms: OrderedDict[tuple[bytes, TaskOptions], Form] = OrderedDict()
 
     def batch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
@@ -103,6 +107,7 @@ class FunctionTable:
 
         Raises:
             SerializationError: it cannot travel.
+            TooLarge: it refers to more than may travel.
             TypeError: it is no function.
         """
         entry = self._entries.get(id(fn)) or self._enter(fn)
@@ -139,7 +144,9 @@ class FunctionTable:
         forms = self._forms
         form = forms.get((data, options))
         if form is None:
-            form = Form(self._table, spec_of(data, options, options.name or function_name(fn)), options)
+            name = options.name or function_name(fn)
+            check_size(data, self._limit, f"the function {name}, with what it refers to,")
+            form = Form(self._table, spec_of(data, options, name), options)
             forms[data, options] = form
             while len(forms) > _FORMS_KEPT:
                 forms.popitem(last=False)

@@ -198,6 +198,11 @@ class PendingTable:
         """Whether no task is pending."""
         return not self._pending
 
+    @property
+    def unended(self) -> list[TaskFuture[Any]]:
+        """The futures of all pending tasks."""
+        return list(self._pending.values())
+
     def _wait(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
         """Waits, lock held, for a change that makes the predicate true, or for the end of the mesh."""
         if self._dirty and self._port is not None:
@@ -215,7 +220,7 @@ class PendingTable:
         """
         tell = futures is not None
         if futures is None:
-            futures = list(self._pending.values())
+            futures = self.unended
         ending = Ending(self._delivery)
         with self.lock:
             seqs = [future._seq for future in futures if self._take(future, CANCELLED, ending)]

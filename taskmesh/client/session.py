@@ -95,7 +95,7 @@ class Session:
         """
         try:
             if not cancel:
-                self._wait_for_all()
+                self.wait_for_all()
         except BaseException:
             cancel = True
             raise
@@ -134,7 +134,8 @@ class Session:
         if self._port is not None:
             self._port.forked()
 
-    def _wait_for_all(self) -> None:
+    def wait_for_all(self) -> None:
+        """Waits until every task has ended, those that callbacks submit meanwhile too."""
         if self._port is None or self.closed:
             return
         while self.table.refusal is None:

@@ -33,11 +33,11 @@ class Submitter:
     def __init__(self, session: Session, options: Mapping[str, Any]) -> None:
         self._session = session
         self._options = dict(options)
-        self._functions = FunctionTable(session.table, session.codec, options)
+        self._limit = session.config.pool.max_payload if session.wired else 0
+        self._functions = FunctionTable(session.table, session.codec, options, self._limit)
         self._ready = self._functions.ready
         self._put = session.table.put
         self._memfd = not session.wired
-        self._limit = session.config.pool.max_payload if session.wired else 0
 
     @overload
     def submit(

@@ -17,10 +17,11 @@ class SendClient(msgspec.Struct):
 
 
 class OpenLane(msgspec.Struct):
-    """Bind a lane for a new session of a pool, then report LaneOpened."""
+    """Bind a lane for a new session of a pool, then report LaneOpened. `key`: who alone may dial it."""
 
     session: int
     pool: str
+    key: bytes = b""
 
 
 class CloseLane(msgspec.Struct):
@@ -99,6 +100,13 @@ class PeekSlot(msgspec.Struct):
     """Read a busy slot's outbox; report SlotFinished when something new is in it."""
 
     slot: int
+
+
+class AnswerSlot(msgspec.Struct):
+    """Tell a slot whether the task that it runs has a place for tasks of its own."""
+
+    slot: int
+    granted: bool
 
 
 class KillSlot(msgspec.Struct):

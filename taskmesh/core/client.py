@@ -13,6 +13,7 @@ from typing import Protocol
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
+from taskmesh.core.oversize import without_large
 from taskmesh.core.runs import split_run
 from taskmesh.wire import messages as m
 
@@ -34,12 +35,15 @@ class ClientConfig:
 
     Attributes:
         patience: silence of the hub after which the client dials again. resend: for unacknowledged Submits.
+        max_payload: bytes of a call; what a hub with a lower limit does not take is not sent to it.
         question: how long a query or command may wait for a hub; nobody wants an answer later than that.
     """
 
     client: int
     name: str = ""
     python: str = ""
+    cloudpickle: str = ""
+    max_payload: int = 0
     credit: int = 64 << 20
     hello: float = 1.0
     patience: float = 3.0
@@ -86,6 +90,7 @@ class ClientMachine:
         self._pending = pending
         self._next = 1
         self._limit = MAX_SUBMIT
+        self._max_payload = 0
         self._unacked: OrderedDict[int, m.Submit] = OrderedDict()
         self._sizes: dict[int, int] = {}
         self._hello_at = now
@@ -194,6 +199,11 @@ class ClientMachine:
         self._beat_at = now + self._beat
         self._moved = now
         self._limit = max(1, min(MAX_SUBMIT, welcome.max_tasks // 2))
+        self._max_payload = welcome.max_payload if welcome.max_payload < self.config.max_payload else 0
+        if self._max_payload:
+            for number, submit in self._unacked.items():
+                runs = self._fitting(submit.runs, out)
+                self._unacked[number] = m.Submit(number, submit.specs, runs, submit.cancels, submit.epoch)
         if first_time:
             self._cut_anew()
         if same or first_time:
@@ -293,9 +303,16 @@ class ClientMachine:
         if not self._unacked:
             self._moved = now
         first = self._next
-        self._cut(specs, runs)
+        self._cut(specs, self._fitting(runs, out) if self._max_payload else runs)
         if self.open and self._next > first:
             self._send_from(first, out)
+
+    def _fitting(self, runs: list[m.Run], out: list[object]) -> list[m.Run]:
+        """Tasks that the hub takes; the others fail."""
+        kept, failed = without_large(runs, self._max_payload)
+        if failed:
+            out.append(Resolve([], failed))
+        return kept
 
     def _cut(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run]) -> None:
         """Makes Submits of tasks, none larger than the limit."""
@@ -361,7 +378,13 @@ class ClientMachine:
         first = next(iter(self._unacked), self._next)
         config = self.config
         return m.ClientHello(
-            config.client, self.epoch, first, python=config.python, name=config.name, credit=config.credit
+            config.client,
+            self.epoch,
+            first,
+            python=config.python,
+            name=config.name,
+            credit=config.credit,
+            cloudpickle=config.cloudpickle,
         )
 
     def _lost(self, now: float, out: list[object]) -> None:

@@ -22,6 +22,7 @@ class ClientSession:
     Attributes:
         submitted: last Submit number in the ledger. credit: bytes it will hold unacknowledged; 0 = embedded.
         size: bytes of outcomes kept for it, unless it is embedded.
+        warning: in which versions it differs from the hub, in words, or empty.
         present: it was heard and has not vanished. greeted: it has answered the welcome of this session.
         lost: it was silent for so long that what is bound to it has been cancelled.
     """
@@ -30,6 +31,7 @@ class ClientSession:
         self.client = client
         self.name = ""
         self.python = ""
+        self.warning = ""
         self.credit = 0
         self.submitted = 0
         self.heard = now
@@ -116,8 +118,12 @@ class ClientSession:
         done, self._done = self._done[:taken], self._done[taken:]
         failed: list[Failed] = []
         if not self._done:
-            failed, self._failed = self._failed, []
-            size += sum(map(size_of_failure, failed))
+            for failure in self._failed:
+                failed.append(failure)
+                size += size_of_failure(failure)
+                if size > MAX_DELIVERY:
+                    break
+            self._failed = self._failed[len(failed) :]
         self._number += 1
         return Deliver(self._epoch, self._number, done, failed), size
 

@@ -81,6 +81,13 @@ class SlotReported(msgspec.Struct):
     progress: m.SlotProgress
 
 
+class SlotAsked(msgspec.Struct):
+    """The task that a slot runs wants to submit tasks of its own: may it have a place for them?"""
+
+    slot: int
+    serial: int
+
+
 class SlotRecalled(msgspec.Struct):
     """The `count` tasks handed over last have been taken back by their tickets: they will not start."""
 

@@ -239,10 +239,10 @@ class Feeder:
         slot.generation = (slot.generation + 1) % GENERATIONS
         return [PeekSlot(slot.number), RecallSlot(slot.number, slot.generation)]
 
-    def recall_deadline(self) -> float | None:
+    def recall_deadline(self) -> float:
         """When `unstick` should be asked next."""
         busy = [slot.heard for slot in self._slots.values() if slot.count >= 2 and self._may_be_stuck(slot)]
-        return min(busy) + self._patience(idle=self._some_idle()) if busy else None
+        return min(busy) + self._patience(idle=self._some_idle()) if busy else math.inf
 
     def _some_idle(self) -> bool:
         return not self.backlog and any([slot.idle for slot in self._slots.values()])  # noqa: C419  a generator costs more here

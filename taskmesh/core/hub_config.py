@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from taskmesh.core.versions import WARN, Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,8 @@ class HubConfig:
         links_grace: how long a pool whose links closed has to say Hello.
         client_grace: silence after which a client's on_client_loss="cancel" tasks are cancelled.
         result_ttl: how long an absent client's outcomes are kept; result_bytes: how much of them.
+        max_pools: sessions at a time. max_payload: bytes of one call or result, 0 for any.
+        versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
         stall: a gap in the hub's own time above this extends every lease by the gap.
     """
 
@@ -34,3 +38,7 @@ class HubConfig:
     client_max_tasks: int = 2_000_000
     client_max_bytes: int = 4 << 30
     spec_bytes: int = 256 << 20
+    max_pools: int = 1_000_000
+    max_payload: int = 0
+    versions: Versions = field(default_factory=Versions)
+    policy: str = WARN

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from taskmesh.core.actions import SendClient
+from taskmesh.core.actions import Record, SendClient
 from taskmesh.core.clients import ClientSession
 from taskmesh.core.collector import Collector
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.core.versions import REFUSE, difference
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
@@ -52,12 +53,20 @@ class Intake:
             reason = f"the hub speaks protocol {m.PROTOCOL}, not {hello.protocol}: install the same taskmesh"
             self.out.append(SendClient(hello.client, m.ClientRefused(reason)))
             return
+        odd = difference(config.versions, hello)
+        if odd and config.policy == REFUSE:
+            self.out.append(SendClient(hello.client, m.ClientRefused(odd)))
+            self.out.append(Record("client.refused", {"client": hello.name, "reason": odd}))
+            return
         session = self._clients.get(hello.client)
         known = session is not None and session.greeted
         if session is None:
             session = self._clients[hello.client] = ClientSession(hello.client, config.epoch, now)
             self._ledger.account(hello.client)
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
+        if odd and session.warning != odd:
+            self.out.append(Record("client.versions", {"client": hello.name, "warning": odd}))
+        session.warning = odd
         session.submitted = max(session.submitted, hello.first - 1)
         session.present, session.lost, session.heard = True, False, now
         self.out.append(
@@ -69,6 +78,7 @@ class Intake:
                     min(config.client_max_tasks, config.max_tasks),
                     config.client_max_bytes,
                     config.beat,
+                    config.max_payload,
                 ),
             )
         )

@@ -23,6 +23,11 @@ class IntervalSet:
         return sum(end - start for start, end in zip(self._starts, self._ends, strict=True))
 
     @property
+    def end(self) -> int:
+        """One more than the highest number, 0 when there is none."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
     def pieces(self) -> int:
         """How many intervals it takes."""
         return len(self._starts)

@@ -149,6 +149,11 @@ def check_pool(pool: PoolBooks) -> None:
             )
             last = slot.pieces[-1]
             require(last.first + len(last) <= slot.serial, "serials beyond what was handed over", slot.number)
+        require(
+            slot.parent is None or (slot.count > 0 and slot.benched_at is None),
+            "a slot without a task has given its place away",
+            slot.number,
+        )
         at = -1
         for piece in slot.pieces:
             require(piece.first >= at, "serials out of order", slot.number, piece.first, at)

@@ -48,6 +48,7 @@ class Lane:
         results: last Results number of the unbroken run; early: numbers that came out of turn.
         horizon: seconds of work that each slot may have outstanding: 20 ms, or twice the refill latency.
         heard: when the pool was last heard of. stale: what its inventory listed and nobody waits for.
+        warning: in which versions it differs from the hub, in words, or empty.
         wished: the state that an operator wants it in and its beats do not state yet, or empty.
     """
 
@@ -81,6 +82,7 @@ class Lane:
         self.busy_slots = 0
         self.stale: list[Held] = []
         self.wished = ""
+        self.warning = ""
         self._pushed: list[TaskRecord] = []
         self._flying: deque[tuple[int, int]] = deque()
 

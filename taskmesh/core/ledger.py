@@ -99,16 +99,17 @@ class Ledger:
     def accept(self, client: int, entry: SpecEntry, run: Run, now: float, *, fresh: bool) -> list[TaskRecord]:
         """Enters a run of tasks; those already known or finished are passed over.
 
-        The new records are QUEUED but in no queue yet. `fresh`: their ids cannot be known here.
+        The new records are QUEUED but in no queue yet. `fresh`: the client says that none can be known here;
+        it is believed after a look that costs little.
         """
         account = self.account(client)
         base = client << SEQ_BITS
         tasks, group, seqs, payloads = self.tasks, run.group, run.seqs, run.payloads
-        if not fresh:
-            finished = account.finished
-            new = [i for i, seq in enumerate(seqs) if base | seq not in tasks and seq not in finished]
-            seqs, payloads = [seqs[i] for i in new], [payloads[i] for i in new]
         ids = [base | seq for seq in seqs]
+        finished = account.finished
+        if not fresh or not tasks.keys().isdisjoint(ids) or (seqs and min(seqs) < finished.end):
+            new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
+            payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
         records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
         tasks.update(zip(ids, records, strict=True))
         size = sum(map(len, payloads))

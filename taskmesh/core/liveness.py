@@ -11,6 +11,7 @@ from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.lanes import Lane, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.core.versions import REFUSE, difference
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
@@ -51,17 +52,9 @@ class PoolSessions:
 
     def hello(self, hello: m.Hello, now: float) -> None:
         """A pool asks for a session: old ones of its name end, what it still holds moves over."""
-        if hello.protocol != m.PROTOCOL:
-            reason = (
-                f"the hub speaks protocol {m.PROTOCOL}, the pool {hello.protocol}: install the same taskmesh"
-            )
-            if len(self.refused) < NAMES_KEPT:
-                self.refused[hello.pool] = reason
-            self._refuse(hello, reason)
-            return
+        odd = difference(self._config.versions, hello)
         current = self.lane_of(hello.pool)
-        if current is not None and current.instance != hello.instance and self._is_alive(current, now):
-            self._doubled(current, hello, now)
+        if not self._may_join(hello, odd, current, now):
             return
         self._rivals = {key: seen for key, seen in self._rivals.items() if key[0] != hello.pool}
         instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
@@ -78,14 +71,34 @@ class PoolSessions:
         lane = Lane(self._sessions, hello, now)
         self.lanes[lane.session] = lane
         self._by_pool[hello.pool] = lane.session
+        self.refused.pop(hello.pool, None)
+        if odd and lane.warning != odd:
+            self.out.append(Record("pool.versions", {"pool": lane.pool, "warning": odd}))
+        lane.warning = odd
         self._adopt(lane, hello, current)
         if current is not None:
             lane.wished = current.wished
             self._end(current, alive=current.instance == hello.instance)
-        self.out.append(OpenLane(lane.session, lane.pool))
+        self.out.append(OpenLane(lane.session, lane.pool, hello.key))
         self.out.append(
             Record("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
         )
+
+    def _may_join(self, hello: m.Hello, odd: str, current: Lane | None, now: float) -> bool:
+        """Whether a pool may have a session; tells it, or those who ask, why not."""
+        config = self._config
+        if hello.protocol != m.PROTOCOL:
+            other = f"the hub speaks protocol {m.PROTOCOL}, the pool {hello.protocol}"
+            self._refuse(hello, f"{other}: install the same taskmesh")
+        elif odd and config.policy == REFUSE:
+            self._refuse(hello, odd)
+        elif current is not None and current.instance != hello.instance and self._is_alive(current, now):
+            self._doubled(current, hello, now)
+        elif current is None and len(self.lanes) >= config.max_pools:
+            self._note(hello, f"the hub has {len(self.lanes)} pools and may have no more (hub.max_pools)")
+        else:
+            return True
+        return False
 
     def _is_alive(self, lane: Lane, now: float) -> bool:
         silence = self._config.silent_beats * self._config.beat
@@ -111,7 +124,16 @@ class PoolSessions:
             self._refuse(hello, f"{other} is pool {hello.pool} already: start this one with another --name")
 
     def _refuse(self, hello: m.Hello, reason: str) -> None:
+        """Tells a pool that it is not wanted: it ends."""
+        self._note(hello, reason)
         self.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
+
+    def _note(self, hello: m.Hello, reason: str) -> None:
+        """Keeps why a pool was not let in, for those who ask. It may ask again."""
+        if self.refused.get(hello.pool) != reason:
+            self.out.append(Record("pool.refused", {"pool": hello.pool, "reason": reason}))
+        if hello.pool in self.refused or len(self.refused) < NAMES_KEPT:
+            self.refused[hello.pool] = reason
 
     def lane_opened(self, session: int, endpoint: str) -> None:
         """The shell has bound the lane: the pool may dial it. Work follows its first beat."""
@@ -135,6 +157,7 @@ class PoolSessions:
                 config.beat,
                 config.lease,
                 lane.stale,
+                config.max_payload,
             )
             self.out.append(Publish(lane.pool, welcome))
 
@@ -197,6 +220,7 @@ class PoolSessions:
             return None
         lane.heard = now
         lane.busy_slots = beat.busy_slots
+        lane.slots = beat.slots or lane.slots
         if lane.endpoint and lane.state is not LaneState.CUT:
             lane.state = WORKING.get(beat.state, LaneState.READY)
             if lane.wished:

@@ -56,6 +56,10 @@ class Membership:
         """Whether the hub has left several beats unanswered."""
         return now - self._replied > self._config.patience_beats * self._beat
 
+    def is_given_up(self, now: float) -> bool:
+        """Whether the hub was silent for a lease: if it lives, it has given this pool's work to others."""
+        return now - self._replied > self.lease
+
     # --- coming -------------------------------------------------------------------------------------------
 
     def ask(self, now: float) -> None:
@@ -72,7 +76,7 @@ class Membership:
         """Whether to say Hello (again)."""
         return not self.session and now >= self._hello_at
 
-    def hello(self, inventory: list[m.Held], now: float) -> None:
+    def hello(self, inventory: list[m.Held], slots: int, now: float) -> None:
         """Asks for a session; `inventory` is everything that slots and backlog hold."""
         config = self._config
         self._hello_at = now + self._hello_wait
@@ -81,7 +85,7 @@ class Membership:
             config.pool,
             config.instance,
             self._hello_number,
-            config.slots,
+            slots,
             list(config.queues),
             list(config.tags),
             self.epoch,
@@ -90,6 +94,7 @@ class Membership:
             python=config.python,
             host=config.host,
             pid=config.pid,
+            cloudpickle=config.cloudpickle,
         )
         self.out.append(SendHub(hello))
 
@@ -152,7 +157,7 @@ class Membership:
             return False
         return True
 
-    def beat(self, running: list[m.Progress], state: str, busy: int, now: float) -> None:
+    def beat(self, running: list[m.Progress], state: str, busy: int, slots: int, now: float) -> None:
         """Tells the hub that the pool lives, and again what it has not acknowledged for long."""
         self._beat_at = now + self._beat
         spool = self.spool
@@ -166,6 +171,7 @@ class Membership:
             running,
             state,
             busy,
+            slots,
         )
         self.out.append(SendBeat(beat))
         for results in spool.overdue(now, self._beat):
@@ -173,13 +179,12 @@ class Membership:
 
     def report(self, lag: float, now: float) -> None:
         """Sends what the spool has gathered."""
-        if not self.session or not self.spool.has_news:
-            return
-        results = self.spool.close(self.epoch, self.session, now)
-        results.echo, came = self._stamp
-        results.held = now - came
-        results.lag = lag
-        self.out.append(SendHub(results))
+        while self.session and self.spool.has_news:
+            results = self.spool.close(self.epoch, self.session, now)
+            results.echo, came = self._stamp
+            results.held = now - came
+            results.lag = lag
+            self.out.append(SendHub(results))
 
     def bye(self) -> None:
         """Leaves for good."""

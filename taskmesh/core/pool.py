@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from taskmesh.core import events as ev
-from taskmesh.core.actions import KillSlot, Leave, PeekSlot, SendHub, StartSlot, StopSlot
+from taskmesh.core.actions import AnswerSlot, KillSlot, Leave, PeekSlot, SendHub, StartSlot, StopSlot
 from taskmesh.core.feeder import Feeder
 from taskmesh.core.invariants import check_pool
 from taskmesh.core.membership import Membership
+from taskmesh.core.places import Places
 from taskmesh.core.pool_config import PoolConfig
-from taskmesh.core.slots import Piece, Slot, SlotState
+from taskmesh.core.slots import Piece, Slot, SlotState, exit_text
 from taskmesh.wire import messages as m
 
-MAX_LOG = 4000
 ALL = 1 << 40
 """More tasks than a pool can hold."""
 
@@ -27,6 +27,7 @@ class PoolMachine:
         self.config = config
         self.slots = {number: Slot(number) for number in range(config.slots)}
         self.feeder = Feeder(self.slots)
+        self.places = Places(self.slots, config.slots)
         self.member = Membership(config, now)
         self.spool = self.member.spool
         self.state = "ready"
@@ -77,19 +78,11 @@ class PoolMachine:
         """When a Tick is due at the latest."""
         if self._left:
             return self._now + 3600.0
-        first = self.member.deadline
-        recall = self.feeder.recall_deadline()
-        if recall is not None:
-            first = min(first, recall)
-        if self._drain_until is not None:
-            first = min(first, self._drain_until)
+        first = min(self.member.deadline, self.places.deadline, self.feeder.recall_deadline())
         for slot in self.slots.values():
-            if slot.state is SlotState.DOWN:
-                if self._drain_until is None:
-                    first = min(first, slot.start_at)
-            elif slot.kill_at is not None and not slot.reason:
-                first = min(first, slot.kill_at)
-        return first
+            if self._drain_until is None or not slot.wants_start:
+                first = min(first, slot.deadline)
+        return first if self._drain_until is None else min(first, self._drain_until)
 
     def check(self) -> None:
         """Raises AssertionError when the machine's own books do not agree; for tests."""
@@ -97,13 +90,14 @@ class PoolMachine:
 
     def _finish(self, now: float) -> list[object]:
         member, out = self.member, self._out
+        out += self.places.settle(now)
         if self._drain_until is None:
             self._start_slots(now)
         self._enforce_limits(now)
         if member.beat_is_due(now):
             self._beat(now)
         if member.hello_is_due(now):
-            member.hello(self._held(), now)
+            member.hello(self._held(), self._working, now)
         if self.state != "ready":
             self._return_wanted = ALL if self._may_return() else 0
         if self._return_wanted and self.session:
@@ -183,7 +177,12 @@ class PoolMachine:
                 run, seq = current
                 done, total = slot.progress
                 running.append(m.Progress(run.client, seq, run.attempt, done, total, self._worker(slot)))
-        self.member.beat(running, self.state, len(running), now)
+        self.member.beat(running, self.state, len(running), self._working, now)
+
+    @property
+    def _working(self) -> int:
+        """Slots that the hub may count on: those with a place, and those that wait for tasks of their own."""
+        return self.config.slots + self.places.given
 
     def _slept(self, now: float) -> None:
         """This process stood still for longer than its lease: the hub has given its work to others.
@@ -202,6 +201,8 @@ class PoolMachine:
         match event:
             case ev.SlotRecalled(slot=number, count=count):
                 self._slot_recalled(self.slots[number], count)
+            case ev.SlotAsked(slot=number, serial=serial):
+                self._slot_asked(self.slots[number], serial, now)
             case ev.SlotReady(slot=number, pid=pid):
                 slot = self.slots[number]
                 slot.started()
@@ -218,7 +219,7 @@ class PoolMachine:
 
     def _start_slots(self, now: float) -> None:
         for slot in self.slots.values():
-            if slot.state is SlotState.DOWN and now >= slot.start_at:
+            if slot.wants_start and now >= slot.start_at:
                 slot.state = SlotState.STARTING
                 self._out.append(StartSlot(slot.number))
 
@@ -226,6 +227,8 @@ class PoolMachine:
         done, failed = slot.finished(results, self._worker(slot))
         if not done and not failed:
             return
+        if self.places.reported(slot):
+            self.member.hurry(now)
         feeder = self.feeder
         feeder.measured_lag(now - results.sent)
         for run in done:
@@ -239,6 +242,15 @@ class PoolMachine:
         slot.kill_at = None
         slot.failures = 0
         slot.progress = (0.0, -1.0)
+
+    def _slot_asked(self, slot: Slot, serial: int, now: float) -> None:
+        """Its task wants to submit tasks: what waits behind it must not wait for them."""
+        granted = self.places.ask(slot, serial)
+        if granted:
+            if slot.can_give:
+                self._out += self.feeder.recall(slot)
+            self.member.hurry(now)
+        self._out.append(AnswerSlot(slot.number, granted))
 
     def _slot_recalled(self, slot: Slot, count: int) -> None:
         slot.recalling = False
@@ -262,6 +274,7 @@ class PoolMachine:
             while len(piece):
                 last = index == len(started) - 1 and len(piece) == 1
                 self._blame(slot, piece.split(1), exited, running=last)
+        self.places.exited(slot)
         stopping = slot.state is SlotState.STOPPING
         delay = 0.0
         if not exited.ready and not stopping:
@@ -318,9 +331,8 @@ class PoolMachine:
             self._kill(slot, "cancelled")
 
     def _may_return(self) -> bool:
-        return bool(self.feeder.backlog) or any(
-            slot.recalling or slot.can_give for slot in self.slots.values()
-        )
+        slots = self.slots.values()
+        return bool(self.feeder.backlog) or any(slot.recalling or slot.can_give for slot in slots)
 
     def _return(self) -> None:
         """Hands unstarted tasks back: from the backlog first, then by recall from slots."""
@@ -340,7 +352,7 @@ class PoolMachine:
         elif verb == "resume" and self.state == "paused":
             self.state = "ready"
         elif verb == "drain":
-            self._drain(now, self.member.lease * 3)
+            self._drain(now, self.config.grace)
         self.member.hurry(now)
 
     # --- leaving ------------------------------------------------------------------------------------------
@@ -352,8 +364,9 @@ class PoolMachine:
             self.member.hurry(now)
 
     def _check_drained(self, now: float, until: float) -> None:
+        """Leaves when nothing runs and the hub has every result; a dead hub is not waited for."""
         busy = any(slot.count or slot.recalling for slot in self.slots.values())
-        overdue = now >= until
+        overdue = now >= until or self.member.is_given_up(now)
         if busy and overdue:
             for slot in self.slots.values():
                 if slot.count and not slot.reason and slot.state is SlotState.UP:
@@ -385,12 +398,3 @@ class PoolMachine:
             "slots": {slot.number: (slot.state.value, slot.count) for slot in self.slots.values()},
             "unacknowledged": not self.spool.empty,
         }
-
-
-def exit_text(exited: ev.SlotExited, kind: str, spec: m.Spec) -> str:
-    """What people are told about a slot's end."""
-    if kind == "hard_timeout":
-        return f"killed after its hard_timeout of {spec.hard_timeout:g} s"
-    how = f"signal {-exited.status}" if exited.status < 0 else f"exit code {exited.status}"
-    text = "killed by the kernel for lack of memory" if exited.oom else f"its process ended with {how}"
-    return f"{text}; last output: {exited.log[-MAX_LOG:]}" if exited.log else text

@@ -12,6 +12,7 @@ class PoolConfig:
     Attributes:
         pool: the pool's id, unique in the mesh. instance: new for every start of its process.
         hello: between repeated Hellos. patience_beats: unanswered beats after which the hub counts as gone.
+        grace: how long running tasks have when the pool drains.
     """
 
     pool: str
@@ -20,6 +21,7 @@ class PoolConfig:
     queues: tuple[str, ...] = ("default",)
     tags: tuple[str, ...] = ()
     python: str = ""
+    cloudpickle: str = ""
     host: str = ""
     pid: int = 0
     hello: float = 1.0
@@ -28,3 +30,4 @@ class PoolConfig:
     patience_beats: float = 3.0
     restart: float = 0.1
     max_restart: float = 5.0
+    grace: float = 30.0

@@ -7,11 +7,25 @@ kept as pieces of lane runs; taking a hundred results off a piece is two list sl
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from collections.abc import Iterator
 
+from taskmesh.core.events import SlotExited
 from taskmesh.errors import LocalProtocolError
-from taskmesh.wire.messages import DoneRun, Failed, Held, LaneRun, SlotFailure, SlotResults, SlotSegment
+from taskmesh.wire.messages import (
+    DoneRun,
+    Failed,
+    Held,
+    LaneRun,
+    SlotFailure,
+    SlotResults,
+    SlotSegment,
+    Spec,
+)
+
+MAX_LOG = 4000
+"""Characters of a dead slot's output that its task's error quotes."""
 
 
 class SlotState(enum.Enum):
@@ -73,6 +87,8 @@ class Slot:
         generation: of the tickets that tasks are handed over with. heard: when it last reported.
         recalling: its tasks are being taken back. quiet: it was silent then, and has not reported since.
         refilled: it was handed tasks since the last recall; if not, all that it has is started.
+        parent: the serial of its task that submits tasks of its own and has given its place away.
+        benched_at: since when another has its place, None while it takes work.
         kill_at: when its running task's hard limit is over. reason: why we killed it, empty if we did not.
     """
 
@@ -90,6 +106,8 @@ class Slot:
         self.recalling = False
         self.quiet = False
         self.refilled = False
+        self.parent: int | None = None
+        self.benched_at: float | None = None
         self.kill_at: float | None = None
         self.reason = ""
         self.failures = 0
@@ -98,13 +116,32 @@ class Slot:
 
     @property
     def takes_work(self) -> bool:
-        """Up, not about to be killed, nothing is being taken back from it, and no task with a limit runs."""
-        return self.state is SlotState.UP and not self.recalling and not self.reason and self.kill_at is None
+        """Up, with a place, not about to be killed, nothing being taken back, no task with a limit in it."""
+        return (
+            self.state is SlotState.UP
+            and not self.recalling
+            and not self.reason
+            and self.kill_at is None
+            and self.parent is None
+            and self.benched_at is None
+        )
 
     @property
     def can_give(self) -> bool:
         """Whether a recall may find something: it was handed tasks since the last one, not one alone."""
         return self.count >= 2 and self.refilled and self.state is SlotState.UP and not self.recalling
+
+    @property
+    def wants_start(self) -> bool:
+        """Without a process, but with a place."""
+        return self.state is SlotState.DOWN and self.benched_at is None
+
+    @property
+    def deadline(self) -> float:
+        """When it is to be started, or killed for its task's hard limit."""
+        if self.wants_start:
+            return self.start_at
+        return math.inf if self.kill_at is None or self.reason else self.kill_at
 
     @property
     def idle(self) -> bool:
@@ -237,3 +274,12 @@ class Slot:
             return None
         piece = self.pieces[0]
         return piece.run, piece.run.seqs[piece.low]
+
+
+def exit_text(exited: SlotExited, kind: str, spec: Spec) -> str:
+    """What people are told about a slot's end."""
+    if kind == "hard_timeout":
+        return f"killed after its hard_timeout of {spec.hard_timeout:g} s"
+    how = f"signal {-exited.status}" if exited.status < 0 else f"exit code {exited.status}"
+    text = "killed by the kernel for lack of memory" if exited.oom else f"its process ended with {how}"
+    return f"{text}; last output: {exited.log[-MAX_LOG:]}" if exited.log else text

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
 
+from taskmesh.core.clients import size_of, size_of_failure
 from taskmesh.wire.messages import DoneRun, Failed, Held, Results
 
 RESEND_BEATS = 2.5
 """Beats without an acknowledgement after which reports are sent again."""
 
+MAX_REPORT = 4 << 20
+"""Bytes after which a report is closed."""
+FEW = 64
+"""So many runs or failures go into one report without being weighed."""
 SLOWEST = 1 << 20
 """Bytes a second that a link moves at least: a large report under way is not a lost one."""
+
+
+T = TypeVar("T")
 
 
 class Spool:
@@ -36,10 +46,12 @@ class Spool:
         return bool(self.done or self.failed or self.returned)
 
     def close(self, epoch: int, session: int, now: float) -> Results:
-        """Everything gathered, as the next numbered report."""
+        """What was gathered, or so much of it as one message should hold, as the next numbered report."""
         self.number += 1
-        results = Results(epoch, session, self.number, self.done, self.failed, self.returned)
-        self.done, self.failed, self.returned = [], [], []
+        done, self.done = portion(self.done, size_of)
+        failed, self.failed = portion(self.failed, size_of_failure)
+        results = Results(epoch, session, self.number, done, failed, self.returned)
+        self.returned = []
         if not self._sent:
             self._moved = now
         self._sent.append(results)
@@ -75,6 +87,22 @@ class Spool:
         """What is finished and not acknowledged; call after `renew`."""
         held = [Held(run.client, run.attempt, run.seqs) for run in self.done]
         return held + [Held(failure.client, failure.attempt, [failure.seq]) for failure in self.failed]
+
+
+def portion(items: list[T], weigh: Callable[[T], int]) -> tuple[list[T], list[T]]:
+    """The first of them, about MAX_REPORT bytes, and the rest. A few go together unweighed: that is the rule.
+
+    Many gather only while there is no session.
+    """
+    if len(items) <= FEW:
+        return items, []
+    size = taken = 0
+    for item in items:
+        size += weigh(item)
+        taken += 1
+        if size > MAX_REPORT:
+            break
+    return items[:taken], items[taken:]
 
 
 def unstamped(results: Results) -> Results:

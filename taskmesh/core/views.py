@@ -93,6 +93,7 @@ class Views:
             "stale_failures": self._collector.stale,
             "pools": [pool_view(lane, now) for lane in self._pools.lanes.values()],
             "refused": dict(self._pools.refused),
+            "warnings": self._warnings(),
             "clients": [
                 {
                     "client": f"{session.client:016x}",
@@ -103,6 +104,12 @@ class Views:
                 for session in self._clients.values()
             ],
         }
+
+    def _warnings(self) -> dict[str, str]:
+        """Who has other versions than this hub."""
+        pools = {f"pool {lane.pool}": lane.warning for lane in self._pools.lanes.values()}
+        clients = {f"client {session.name}": session.warning for session in self._clients.values()}
+        return {who: text for who, text in {**pools, **clients}.items() if text}
 
     def tasks(self, state: str, limit: int, now: float) -> list[dict[str, Any]]:
         """Tasks on their way, all or those in one state."""

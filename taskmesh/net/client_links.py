@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from taskmesh.core.events import FromHubToClient
+from taskmesh.core.events import FromHubToClient, LinkLost
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
+from taskmesh.net.credentials import Credentials, ways
 from taskmesh.net.hub_links import BATCH
 from taskmesh.net.loop import Loop
+from taskmesh.net.refusals import Refusals
+from taskmesh.net.sealing import Lookup, Seal
 from taskmesh.sockets import Context, Dealer
 from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_client
@@ -19,12 +22,32 @@ HELLOS = 2
 
 
 class GatewayLink:
-    """The way to the hub. `events`: the client shell's. Addresses are dialled in turn, in order."""
+    """The way to the hub. Addresses are dialled in turn, in order.
 
-    def __init__(self, context: Context, loop: Loop, addresses: Sequence[str], events: deque[object]) -> None:
+    Args:
+        events: the client shell's. client: the session's number. specs_of: specs that travelled before.
+        credentials: a client's or an operator's, where keys are in use.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        loop: Loop,
+        addresses: Sequence[str],
+        events: deque[object],
+        *,
+        client: int,
+        specs_of: Lookup,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._context = context
         self._loop = loop
-        self._addresses = list(addresses)
+        self._ways = ways(addresses, credentials)
+        self._credentials = credentials
+        self._seal = Seal(credentials.mesh_keys) if credentials is not None else None
+        self._client = client
+        self._specs_of = specs_of
+        self._refusals = Refusals(loop, credentials, len(self._ways), self._refused)
         self._events = events
         self._turn = 0
         self._unanswered = 0
@@ -32,10 +55,20 @@ class GatewayLink:
         self._socket = self._dial()
 
     def _dial(self) -> Dealer:
-        socket = Dealer(self._context, wires.TO_GATEWAY)
-        socket.connect(self._addresses[self._turn % len(self._addresses)])
+        way = self._ways[self._turn % len(self._ways)]
+        pair = self._credentials.pair if self._credentials is not None else None
+        socket = Dealer(self._context, way.options(wires.TO_GATEWAY, pair))
+        self._refusals.watch(socket, way)
+        socket.connect(way.hub.gateway)
         self._loop.watch(socket.raw, self._arrived)
         return socket
+
+    def _refused(self) -> None:
+        """A handshake has failed: another way is tried, or there is none."""
+        if self._refusals.verdict:
+            self._events.append(FromHubToClient(m.ClientRefused(self._refusals.verdict)))
+        elif len(self._ways) > 1:
+            self._events.append(LinkLost())
 
     def send(self, message: m.ClientMessage) -> None:
         """To the hub, or into the link's queue while it is being made."""
@@ -43,10 +76,13 @@ class GatewayLink:
             if self._unanswered >= HELLOS:
                 self.reconnect()
             self._unanswered += 1
+        elif self._seal is not None and isinstance(message, m.Submit):
+            message = self._seal.submit(message, self._client, self._specs_of)
         self._socket.try_send_parts(encode(message))
 
     def reconnect(self) -> None:
         """Drops the link with all that waits in it, and dials the next address."""
+        self._refusals.unwatch()
         self._loop.unwatch(self._socket.raw)
         self._socket.close(linger_ms=0)
         self._turn += 1
@@ -57,11 +93,16 @@ class GatewayLink:
         self._unanswered = 0
         for frames in self._socket.recv_parts_many(BATCH):
             try:
-                self._events.append(FromHubToClient(to_client.decode(frames)))
+                message = to_client.decode(frames)
             except RemoteProtocolError:
                 self.refused += 1
+                continue
+            if self._seal is not None and isinstance(message, m.Deliver):
+                message = self._seal.deliver(message)
+            self._events.append(FromHubToClient(message))
 
     def close(self, linger_ms: int | None = None) -> None:
         """Closes the link; what was just sent has a second to leave, unless `linger_ms` says otherwise."""
+        self._refusals.unwatch()
         self._loop.unwatch(self._socket.raw)
         self._socket.close(linger_ms)

@@ -2,7 +2,7 @@
 
 Lane, collector and control are in-process queues here: the three machines run in one loop and hand each other
 messages by reference. Every ZeroMQ call would release the GIL, which a computing caller then keeps for 5 ms
-(docs/adr/0003). Nothing listens anywhere, and ZeroMQ is not even imported.
+(docs/adr/0003). Nothing listens anywhere, and ZeroMQ is not even imported, until a task submits tasks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from taskmesh.errors import HubUnreachable
 from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.hub_shell import HubShell
 from taskmesh.net.identity import hub_config, new_epoch, pool_config
+from taskmesh.net.inner import InnerGateway
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.port import ThreadPort, WakeUp
+from taskmesh.net.sealing import Seal
 from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.pool.nursery import Nursery
 from taskmesh.ports import OutcomeSink
@@ -43,6 +45,8 @@ class InProcessLinks:
         self.pool: deque[object] = deque()
         self.client: deque[object] = deque()
         self.client_id = 0
+        self.inner: InnerGateway | None = None
+        self.seal: Seal | None = None
 
     # hub's ways
     def push(self, session: int, message: m.Tasks) -> None:
@@ -54,11 +58,13 @@ class InProcessLinks:
         self.pool.append(FromHub(message))
 
     def send_client(self, client: int, message: m.ToClient) -> None:
-        """The gateway, to its only client."""
+        """The gateway: to this process's client, or to one in a slot whose task submits tasks."""
         if client == self.client_id:
             self.client.append(FromHubToClient(message))
+        elif self.inner is not None:
+            self.inner.send_client(client, message)
 
-    def open_lane(self, session: int, pool: str) -> str:
+    def open_lane(self, session: int, pool: str, key: bytes) -> str:
         """Nothing to bind."""
         return "embedded"
 
@@ -71,6 +77,8 @@ class InProcessLinks:
     # pool's ways
     def send(self, message: m.PoolMessage) -> None:
         """The collector."""
+        if self.seal is not None and isinstance(message, m.Results):
+            message = self.seal.results(message)
         self.hub.append(FromPool(message))
 
     def beat(self, message: m.Beat) -> None:
@@ -132,11 +140,12 @@ class EmbeddedPort(ThreadPort):
         pool = PoolShell(machine, links)
         shell = ClientShell(self._sink, self._client_config, now, links.to_hub, lambda: None)
         hub.events, pool.events, shell.events = links.hub, links.pool, links.client
-        host = self._host = host_slots(loop, pool, "local", nursery=self._nursery)
+        inner = links.inner = InnerGateway(loop, links.hub)
+        host = self._host = host_slots(loop, pool, "local", inner.addresses, nursery=self._nursery)
         loop.parts = [shell, hub, pool]
         loop.watch(wake_up.fd, wake_up.heard)
         self._shell = shell
-        self._start_thread("taskmesh-hub", lambda: self._work(loop, host))
+        self._start_thread("taskmesh-hub", lambda: self._work(loop, host, inner))
         return shell
 
     def forked(self) -> None:
@@ -148,20 +157,24 @@ class EmbeddedPort(ThreadPort):
     def _could_act(self, shell: ClientShell) -> bool:
         """A slot is idle (or still starting, when the first result is what somebody waits for)."""
         pool = self._pool
-        return pool is None or any(not slot.count for slot in pool.slots.values())
+        return pool is None or any(not slot.count and slot.benched_at is None for slot in pool.slots.values())
 
-    def _work(self, loop: Loop, host: SlotHost) -> None:
+    def _work(self, loop: Loop, host: SlotHost, inner: InnerGateway) -> None:
         try:
             while not self._closing.is_set():
                 loop.turn()
         finally:
             host.close(timeout=0.1 if self._cancel else 1.0)
+            inner.close()
 
 
 def host_slots(
     loop: Loop,
     pool: PoolShell,
     name: str,
+    gateway: Callable[[], list[str]],
+    config: Config | None = None,
+    *,
     modules: tuple[str, ...] = (),
     complain: Callable[[str], None] = _log.warning,
     nursery: Nursery | None = None,
@@ -169,10 +182,14 @@ def host_slots(
     """Gives a pool in a loop its slots.
 
     Args:
+        gateway: the hub's addresses, for tasks that submit tasks.
+        config: says which keys these show it, and whether functions of some modules alone may be run.
         modules: what slots import when they start. complain: told when one cannot be started, and why.
         nursery: one that has been started earlier.
     """
     told = ""
+    keys = config.mesh.keys if config is not None else ""
+    only = config.pool.only_registered if config is not None else ()
 
     def take(event: SlotEvent) -> None:
         nonlocal told
@@ -184,7 +201,13 @@ def host_slots(
                 complain(f"pool {name}: slot {event.slot} cannot be started, trying again: {why}")
 
     host = SlotHost(
-        on_event=take, watch=loop.watch, unwatch=loop.unwatch, name=name, preload=modules, nursery=nursery
+        on_event=take,
+        watch=loop.watch,
+        unwatch=loop.unwatch,
+        name=name,
+        preload=(*modules, *only),
+        only=only,
+        nursery=nursery,
     )
-    pool.attach(host)
+    pool.attach(host, gateway, keys)
     return host

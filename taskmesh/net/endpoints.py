@@ -17,6 +17,19 @@ LONGEST_PATH = 90
 """Bytes of an ipc gateway's path: the kernel allows 107, and a lane's suffix takes up to 16 of them."""
 
 
+CURE = """\
+only loopback (127.0.0.1, ::1, localhost) and ipc:// may be used without keys, \
+because whoever reaches a hub can run code on its pools. Make keys:
+  taskmesh keys new hub --keys HUB
+  taskmesh keys new worker --keys POOL --hub HUB/hub.public
+  taskmesh keys new client operator --keys MINE --hub HUB/hub.public --mesh POOL/mesh.secret
+  taskmesh keys authorize worker NAME POOL/worker.public --keys HUB
+  taskmesh keys authorize client NAME MINE/client.public --keys HUB
+and start each program with its directory: --keys DIR, TASKMESH_KEYS=DIR or Mesh(..., keys=DIR). \
+Without keys: tcp://127.0.0.1:5550, and an SSH tunnel to reach it from another machine"""
+"""What to do where keys are needed; docs/security.md says more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoints:
     """Gateway, collector and control of one hub.
@@ -91,24 +104,24 @@ def refuse_taken(endpoint: str) -> None:
     raise EndpointError(f"cannot bind {endpoint!r}: somebody listens there; choose another", errno.EADDRINUSE)
 
 
-def check_local(endpoint: str, what: str) -> None:
-    """Refuses everything but loopback and ipc: without keys whoever reaches a hub runs code on its pools.
-
-    Raises:
-        InsecureBind: the host is not this machine's loopback.
-    """
+def is_local(endpoint: str) -> bool:
+    """Whether an endpoint is ipc or this machine's loopback."""
     if endpoint.startswith(IPC):
-        return
+        return True
     host = tcp_parts(endpoint)[0].strip("[]")
     if host == "localhost":
-        return
+        return True
     try:
-        local = ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        local = False
-    if not local:
-        raise InsecureBind(
-            f"{what} {endpoint}: only loopback (127.0.0.1, ::1, localhost) and ipc:// are allowed, because "
-            "this version has no keys: whoever reaches a hub can run code on its pools. Use "
-            "tcp://127.0.0.1:5550, and an SSH tunnel to reach it from another machine"
-        )
+        return False
+
+
+def check_local(endpoint: str, what: str, *, keys: bool = False) -> None:
+    """Refuses all but loopback and ipc unless keys are in use: whoever reaches a hub runs code on its pools.
+
+    Raises:
+        InsecureBind: the host is not this machine's loopback; the message says how keys are made.
+    """
+    if not keys and not is_local(endpoint):
+        raise InsecureBind(f"{what} {endpoint}: {CURE}")

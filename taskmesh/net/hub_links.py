@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 import zmq
 
 from taskmesh.core.events import ClientGone, FromClient, FromHub, FromPool, LaneLost, LinksLost
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
-from taskmesh.net.endpoints import LANE_SUFFIX, Endpoints, refuse_taken, tcp_parts
+from taskmesh.net.endpoints import LANE_SUFFIX, Endpoints, refuse_taken
+from taskmesh.net.gatekeeper import COLLECTOR, CONTROL, DOMAINS, GATEWAY, Gatekeeper
+from taskmesh.net.lane_link import LaneLink
+from taskmesh.net.listening import Listeners, PortRange
 from taskmesh.net.loop import Loop
+from taskmesh.net.loop import Part as LoopPart
+from taskmesh.net.rights import NotAllowed, Pass, Rights
+from taskmesh.net.sealing import Seal
 from taskmesh.sockets import (
     Cancelled,
     Context,
+    Part,
     PeerUnreachable,
     Pull,
     Push,
     Router,
-    Sendable,
     SocketError,
+    SocketOptions,
     Subscribed,
     XPub,
 )
@@ -51,38 +59,13 @@ def pool_of(topic: bytes) -> str:
     return topic[5:-1].decode(errors="replace").replace("%2E", ".").replace("%25", "%")
 
 
-class LaneLink:
-    """One lane: a bound PUSH whose only peer is the pool's PULL; holds messages until that has dialled."""
-
-    def __init__(self, socket: Push, pool: str) -> None:
-        self.socket = socket
-        self.pool = pool
-        self.waiting: deque[Sequence[Sendable]] = deque()
-        self.linked = False
-        self.lost = False
-
-    def push(self, frames: Sequence[Sendable]) -> bool:
-        """Sends, or keeps when nobody is there; False when it was kept."""
-        if not self.waiting and self.socket.try_send_parts(frames):
-            return True
-        self.waiting.append(frames)
-        return False
-
-    def flush(self) -> bool:
-        """Sends what was kept; True when nothing is left."""
-        self.linked = True
-        while self.waiting:
-            if not self.socket.try_send_parts(self.waiting[0]):
-                return False
-            self.waiting.popleft()
-        return True
-
-
 class HubSockets:
     """HubLinks over ZeroMQ, with an optional pool in the same loop (`taskmesh up`, hub="process").
 
     Args:
         events: the hub shell's. local_pool, local: the in-process pool's id and its events, if there is one.
+        gatekeeper: who lets peers in, where keys are in use. ports: what lanes are bound to.
+        max_payload: bytes of one call or result that come in.
     """
 
     def __init__(
@@ -91,8 +74,12 @@ class HubSockets:
         loop: Loop,
         events: deque[object],
         record: Callable[[str, dict[str, object]], None],
+        *,
         local_pool: str = "",
         local: deque[object] | None = None,
+        gatekeeper: Gatekeeper | None = None,
+        ports: PortRange | None = None,
+        max_payload: int = 256 << 20,
     ) -> None:
         self.events: deque[object] = deque()  # nothing waits here: what arrives goes to the hub's shell
         self._context = context
@@ -108,10 +95,30 @@ class HubSockets:
         self._silenced: set[str] = set()
         self.refused = 0
         self._sweep_at = 0.0
-        self.gateway = Router(context, wires.GATEWAY)
-        self.collector = Pull(context, wires.COLLECTOR)
-        self.control = XPub(context, wires.CONTROL)
+        self._gatekeeper = gatekeeper
+        self._rights: Rights | None = None
+        if gatekeeper is not None:
+            self._rights = Rights(gatekeeper)
+            gatekeeper.revoked = self.revoke
+        self._ports = ports or PortRange()
+        self.gateway = Router(context, self._keyed(wires.wall(wires.GATEWAY, max_payload), GATEWAY))
+        self.collector = Pull(context, self._keyed(wires.wall(wires.COLLECTOR, max_payload), COLLECTOR))
+        self.control = XPub(context, self._keyed(wires.CONTROL, CONTROL))
         self.endpoints = Endpoints("", "", "")
+        self._listeners = Listeners()
+
+    @property
+    def parts(self) -> list[LoopPart]:
+        """What is to take part in the loop."""
+        return [self] if self._gatekeeper is None else [self, self._gatekeeper]
+
+    @property
+    def seal(self) -> Seal | None:
+        """What the pool in this process verifies tasks and signs results with."""
+        return None if self._gatekeeper is None else self._gatekeeper.seal
+
+    def _keyed(self, options: SocketOptions, domain: str) -> SocketOptions:
+        return options if self._gatekeeper is None else replace(options, curve=self._gatekeeper.curve(domain))
 
     def bind(self, endpoints: Endpoints) -> None:
         """Listens on all three and starts to take messages in.
@@ -121,9 +128,9 @@ class HubSockets:
         """
         for endpoint in (endpoints.gateway, endpoints.collector, endpoints.control):
             refuse_taken(endpoint)
-        self.gateway.bind(endpoints.gateway)
-        self.collector.bind(endpoints.collector)
-        self.control.bind(endpoints.control)
+        self._listeners.bind(self.gateway, endpoints.gateway)
+        self._listeners.bind(self.collector, endpoints.collector)
+        self._listeners.bind(self.control, endpoints.control)
         self.endpoints = endpoints
         self._loop.watch(self.gateway.raw, self._from_clients)
         self._loop.watch(self.collector.raw, self._from_pools)
@@ -134,7 +141,8 @@ class HubSockets:
     def push(self, session: int, message: m.Tasks) -> None:
         """On the session's lane, or into the local pool's hands."""
         if session in self._local_sessions and self._local is not None:
-            self._local.append(FromHub(message))
+            seal = self.seal
+            self._local.append(FromHub(message if seal is None else seal.tasks(message)))
             return
         lane = self._lanes.get(session)
         if lane is not None and not lane.push(encode(message)) and not lane.lost:
@@ -164,7 +172,7 @@ class HubSockets:
         if identity is not None:
             self._clients.pop(identity, None)
 
-    def open_lane(self, session: int, pool: str) -> str:
+    def open_lane(self, session: int, pool: str, key: bytes) -> str:
         """Binds a lane; returns the port, or the ipc endpoint, that WELCOME names.
 
         It is empty when no lane is to be had (descriptors or ports have run out): the pool is not welcomed
@@ -174,24 +182,35 @@ class HubSockets:
             self._local_sessions.add(session)
             return "local"
         try:
-            return self._bind_lane(session, pool)
+            return self._bind_lane(session, pool, key)
         except SocketError as error:
             self.close_lane(session)
             self.record("lane.failed", {"pool": pool, "error": str(error)})
             return ""
 
-    def _bind_lane(self, session: int, pool: str) -> str:
-        socket = Push(self._context, wires.LANE)
+    def _bind_lane(self, session: int, pool: str, key: bytes) -> str:
+        options = wires.LANE
+        if self._gatekeeper is not None and self._rights is not None:
+            if not self._rights.opened(session, key):
+                return ""
+            options = replace(options, curve=self._gatekeeper.open_lane(session, key))
+        socket = Push(self._context, options)
         lane = self._lanes[session] = LaneLink(socket, pool)
         self._wait_for(session, lane)
         if self.endpoints.gateway.startswith("ipc://"):
             return socket.bind(f"{self.endpoints.gateway}{LANE_SUFFIX}{session}")
-        host, _ = tcp_parts(self.endpoints.gateway)
-        return str(tcp_parts(socket.bind(f"tcp://{host}:*"))[1])
+        return self._ports.bind(socket, session, self.endpoints.gateway)
 
     def close_lane(self, session: int) -> None:
         """Closes a lane and destroys its queue."""
         self._local_sessions.discard(session)
+        if self._gatekeeper is not None and self._rights is not None:
+            self._gatekeeper.close_lane(session)
+            self._rights.closed(session)
+        self._hang_up(session)
+
+    def _hang_up(self, session: int) -> None:
+        self._ports.release(session)
         lane = self._lanes.pop(session, None)
         if lane is not None:
             self._loop.unwatch_write(lane.socket.raw)
@@ -206,16 +225,36 @@ class HubSockets:
     def _from_clients(self) -> None:
         taken = 0
         while taken < PORTION:
-            arrived = self.gateway.recv_parts_many(FEW)
-            for identity_part, *frames in arrived:
+            arrived = self._arrived_at_gateway()
+            for user, (identity_part, *frames) in arrived:
                 try:
                     message = from_client.decode(frames)
                 except RemoteProtocolError as error:
                     self._refuse("client", error)
                     continue
-                taken += self._from_client(bytes(identity_part), message)
+                if self._rights is None or self._is_allowed(user, bytes(identity_part), message):
+                    taken += self._from_client(bytes(identity_part), message)
             if len(arrived) < FEW:
                 return
+
+    def _arrived_at_gateway(self) -> list[tuple[str, list[Part]]]:
+        if self._rights is not None:
+            return self.gateway.recv_parts_from(FEW)
+        return [("", parts) for parts in self.gateway.recv_parts_many(FEW)]
+
+    def _is_allowed(self, user: str, identity: bytes, message: m.ClientMessage) -> bool:
+        """Whether the sender's key entitles it to this; it is told when not."""
+        try:
+            if self._rights is not None:
+                self._rights.check_client(user, message)
+        except NotAllowed as error:
+            self._refuse(user or "client", error)
+            if isinstance(message, m.Command):
+                self._reply(identity, m.Answer(message.number, None, f"the hub refuses it: {error}"))
+            else:
+                self._reply(identity, m.ClientRefused(str(error)))
+            return False
+        return True
 
     def _from_client(self, identity: bytes, message: m.ClientMessage) -> int:
         """Passes a message on; returns roughly how much work it is."""
@@ -224,27 +263,47 @@ class HubSockets:
             self._identities[message.client] = identity
             self._clients[identity] = message.client
         client = self._clients.get(identity)
-        if client is None:
-            self._say_hello(identity)
+        if client is None:  # a hub that is new, spoken to as if it knew the client
+            self._reply(identity, m.ClientRefused())
             return 1
         self._events.append(FromClient(client, message))
         if isinstance(message, m.ClientBye):
             self._forget_client(client)
         return sum(len(run.seqs) for run in message.runs) if isinstance(message, m.Submit) else 1
 
-    def _say_hello(self, identity: bytes) -> None:
-        """Somebody whom this hub does not know, because it is new, speaks as if it did."""
+    def _reply(self, identity: bytes, message: m.ToClient) -> None:
         try:
-            self.gateway.try_send_parts([identity, *encode(m.ClientRefused())])
+            self.gateway.try_send_parts([identity, *encode(message)])
         except PeerUnreachable:
             return
 
     def _from_pools(self) -> None:
+        if self._rights is not None:
+            self._from_known_pools(self._rights)
+            return
         for frames in self.collector.recv_parts_many(BATCH):
             try:
                 self._events.append(FromPool(from_pool.decode(frames)))
             except RemoteProtocolError as error:
                 self._refuse("pool", error)
+
+    def _from_known_pools(self, rights: Rights) -> None:
+        for user, frames in self.collector.recv_parts_from(BATCH):
+            try:
+                shown, rest = rights.read_pool(user, frames)
+                message = from_pool.decode(rest)
+                self._check_pool(rights, shown, message)
+                self._events.append(FromPool(message))
+            except RemoteProtocolError as error:
+                self._refuse(user or "pool", error)
+
+    def _check_pool(self, rights: Rights, shown: Pass, message: m.PoolMessage) -> None:
+        rights.check_pool(shown, message)
+        if isinstance(message, m.Hello):
+            if self._local_pool and message.pool == self._local_pool:
+                raise NotAllowed("the name of the pool in the hub's own process")
+        elif message.session in self._local_sessions:
+            raise NotAllowed("the session of the pool in the hub's own process")
 
     def _refuse(self, who: str, error: RemoteProtocolError) -> None:
         self.refused += 1
@@ -275,14 +334,15 @@ class HubSockets:
 
     @property
     def deadline(self) -> float:
-        """When the lanes' links should be looked at."""
-        return self._sweep_at if self._lanes or self._silenced else math.inf
+        """When the lanes' links, or an address that is to be bound again, should be looked at."""
+        return self._sweep_at if self._lanes or self._silenced or self._listeners.waiting else math.inf
 
     pending = False
 
     def turn(self, now: float) -> None:
         """Looks for lanes whose link is gone: a bound PUSH without a peer cannot be written."""
         self._sweep_at = now + SWEEP
+        self._listeners.listen_again()
         for session, lane in self._lanes.items():
             if not lane.linked or lane.lost:
                 continue
@@ -297,6 +357,29 @@ class HubSockets:
             if not lanes or any(lane.lost for lane in lanes):
                 self._silenced.discard(pool)
 
+    def revoke(self, users: frozenset[str]) -> None:
+        """Ends what these users have here.
+
+        libzmq closes no single connection, so the sockets that are for the users' roles are bound anew: all
+        peers there are cut off and dial again, and these users are not let in any more.
+        """
+        if self._rights is None:
+            return
+        for client in self._rights.clients_of(users):
+            self._forget_client(client)
+            self._events.append(ClientGone(client))
+        for session in self._rights.sessions_of(users):
+            if session in self._lanes:
+                self._events.extend((LaneLost(session), LinksLost(self._lanes[session].pool)))
+            self.close_lane(session)
+        roles = {user.partition(":")[0] for user in users}
+        if roles & DOMAINS[GATEWAY]:
+            self._listeners.cut_off(self.gateway)
+        if roles & DOMAINS[COLLECTOR]:
+            self._listeners.cut_off(self.collector)
+            self._listeners.cut_off(self.control)
+        self._sweep_at = 0.0
+
     def close(self) -> None:
         """Closes every socket."""
         for session in list(self._lanes):
@@ -304,3 +387,5 @@ class HubSockets:
         for socket in (self.gateway, self.collector, self.control):
             self._loop.unwatch(socket.raw)
             socket.close()
+        if self._gatekeeper is not None:
+            self._gatekeeper.close()

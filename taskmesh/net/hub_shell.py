@@ -26,8 +26,8 @@ class HubLinks(Protocol):
         """To a client."""
         ...
 
-    def open_lane(self, session: int, pool: str) -> str:
-        """Binds a lane; returns the endpoint that the pool is to dial."""
+    def open_lane(self, session: int, pool: str, key: bytes) -> str:
+        """Binds a lane for the holder of `key`; returns the endpoint that the pool is to dial."""
         ...
 
     def close_lane(self, session: int) -> None:
@@ -76,8 +76,8 @@ class HubShell:
                     links.send_client(client, message)
                 case act.Publish(pool=pool, message=message):
                     links.publish(pool, message)
-                case act.OpenLane(session=session, pool=pool):
-                    self.events.append(LaneOpened(session, links.open_lane(session, pool)))
+                case act.OpenLane(session=session, pool=pool, key=key):
+                    self.events.append(LaneOpened(session, links.open_lane(session, pool, key)))
                 case act.CloseLane(session=session):
                     links.close_lane(session)
                 case act.Record(kind=kind, fields=fields):

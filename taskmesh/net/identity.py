@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.util
 import os
 import platform
+import re
 import secrets
 import socket
 import time
+from pathlib import Path
 
 from taskmesh.config import Config
 from taskmesh.core.client import ClientConfig
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.versions import Versions
+from taskmesh.wire.messages import PICKLE_PROTOCOL
 
 PYTHON = platform.python_version()
 
@@ -28,8 +35,20 @@ def new_epoch() -> int:
     return time.time_ns() // 1_000_000
 
 
-def hub_config(config: Config, *, epoch: int) -> HubConfig:
-    """The hub machine's settings."""
+@functools.cache
+def cloudpickle_version() -> str:
+    """The version of the cloudpickle that is installed, read from its source: loading it is slow."""
+    spec = importlib.util.find_spec("cloudpickle")
+    if spec is None or spec.origin is None:
+        return ""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        found = re.search(r"__version__\s*=\s*['\"]([^'\"]+)", Path(spec.origin).read_text(encoding="utf-8"))
+        return found.group(1) if found else ""
+    return ""
+
+
+def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubConfig:
+    """The hub machine's settings; `wired`: others than this process will talk to it."""
     hub = config.hub
     return HubConfig(
         epoch=epoch,
@@ -43,11 +62,15 @@ def hub_config(config: Config, *, epoch: int) -> HubConfig:
         max_bytes=hub.max_bytes,
         client_max_tasks=max(config.client.max_pending, 1),
         client_max_bytes=max(config.client.max_bytes, 1),
+        versions=Versions(PYTHON, PICKLE_PROTOCOL, cloudpickle_version() if wired else ""),
+        policy=hub.versions,
+        max_pools=hub.max_pools,
+        max_payload=config.pool.max_payload if wired else 0,
     )
 
 
-def pool_config(config: Config, *, slots: int, name: str = "") -> PoolConfig:
-    """The pool machine's settings, with a new instance number."""
+def pool_config(config: Config, *, slots: int, name: str = "", wired: bool = False) -> PoolConfig:
+    """The pool machine's settings, with a new instance number; `wired`: its hub is another process."""
     host = socket.gethostname()
     instance = secrets.randbits(63)
     return PoolConfig(
@@ -61,5 +84,7 @@ def pool_config(config: Config, *, slots: int, name: str = "") -> PoolConfig:
         pid=os.getpid(),
         beat=config.hub.beat,
         lease=config.hub.lease,
-        hello=min(1.0, config.hub.beat),
+        hello=min(0.2 if wired else 1.0, config.hub.beat),
+        grace=config.pool.grace,
+        cloudpickle=cloudpickle_version() if wired else "",
     )

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from taskmesh.config import Config
 from taskmesh.errors import ConfigError
@@ -25,7 +25,9 @@ class LaunchedPort(RemotePort):
     """A SubmitPort that starts its hub, with a pool, as a child process of a session of its own."""
 
     def __init__(self, sink: OutcomeSink, config: Config) -> None:
-        super().__init__(sink, config)
+        super().__init__(
+            sink, replace(config, mesh=replace(config.mesh, keys=""))
+        )  # over ipc, in a private folder
         self._config = config
         self._folder = ""
         self._process: subprocess.Popen[bytes] | None = None

@@ -82,6 +82,12 @@ class Loop:
 
     # --- sources ------------------------------------------------------------------------------------------
 
+    def use(self, poller: Poller, *, readable: int, writable: int) -> None:
+        """Takes another poller from the next turn on: ZeroMQ sockets are about to take part."""
+        self._poller, self._readable, self._writable = poller, readable, writable
+        for source in {*self._readers, *self._writers}:
+            self._register(source)
+
     def watch(self, source: Any, callback: Callable[[], None]) -> None:
         """Calls back whenever the source can be read (or is closed by its peer)."""
         self._readers[source] = callback

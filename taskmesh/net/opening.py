@@ -20,7 +20,8 @@ def open_port(sink: OutcomeSink, config: Config) -> SubmitPort:
         from taskmesh.net.launch import LaunchedPort
 
         return LaunchedPort(sink, config)
-    nursery = Nursery(here(), list(sys.path), "local")  # comes up while the rest is imported
+    only = config.pool.only_registered
+    nursery = Nursery(here(), list(sys.path), "local", only, only)  # comes up while the rest is imported
     try:
         from taskmesh.net.embedded import EmbeddedPort
 

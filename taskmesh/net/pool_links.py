@@ -5,17 +5,34 @@ The pool only dials out. What cannot be sent because nobody is there is dropped 
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Sequence
+
+import msgspec
 
 from taskmesh.core.events import FromHub
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
-from taskmesh.net.endpoints import Endpoints
+from taskmesh.net.credentials import Credentials, ways
 from taskmesh.net.hub_links import ALL, BATCH, topic
 from taskmesh.net.loop import Loop
+from taskmesh.net.refusals import Refusals
+from taskmesh.net.rights import TOKEN
+from taskmesh.net.sealing import Seal
 from taskmesh.net.sizes import hold_against
-from taskmesh.sockets import Context, Part, Pull, Push, Sub
+from taskmesh.sockets import (
+    Context,
+    KeyPair,
+    Part,
+    Pull,
+    Push,
+    Sendable,
+    SocketOptions,
+    Sub,
+    new_key_pair,
+    raw_key,
+)
 from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_pool
 
@@ -27,7 +44,8 @@ class PoolSockets:
     """HubLink over ZeroMQ.
 
     Args:
-        hubs: where hubs listen; the first that answers is kept until it does not answer any more.
+        addresses: gateways of hubs; the first that answers is kept until it does not answer any more.
+        credentials: a worker's, where keys are in use.
         events: the pool shell's.
         max_payload: bytes of a result that may travel.
     """
@@ -36,19 +54,26 @@ class PoolSockets:
         self,
         context: Context,
         loop: Loop,
-        hubs: Sequence[Endpoints],
+        addresses: Sequence[str],
         pool: str,
         events: deque[object],
+        *,
         max_payload: int,
+        credentials: Credentials | None = None,
     ) -> None:
         self._context = context
         self._loop = loop
-        self._hubs = list(hubs)
+        self._ways = ways(addresses, credentials)
+        self._credentials = credentials
+        self._seal = Seal(credentials.mesh_keys) if credentials is not None else None
+        self._token = secrets.token_bytes(TOKEN)
+        self._lane_pair: tuple[int, KeyPair] | None = None
+        self._refusals = Refusals(loop, credentials, len(self._ways), self._hub_refuses)
         self._turn = 0
         self._unanswered = 0
         self._pool = pool
         self._events = events
-        self._max_payload = max_payload
+        self._max_payload = self._limit = max_payload
         self._lane: Pull | None = None
         self.refused = 0
         self._dial_hub()
@@ -58,11 +83,18 @@ class PoolSockets:
         """The gateway of the hub that is dialled now."""
         return self._hub.gateway
 
+    def addresses(self) -> list[str]:
+        """The gateways of all hubs, first the one that is dialled now."""
+        others = [way.hub.gateway for way in self._ways if way is not self._way]
+        return [self.address, *dict.fromkeys(others)]
+
     def _dial_hub(self) -> None:
-        hub = self._hub = self._hubs[self._turn % len(self._hubs)]
-        self._collector = Push(self._context, wires.TO_COLLECTOR)
-        self._beats = Push(self._context, wires.TO_COLLECTOR)
-        self._control = Sub(self._context, wires.TO_CONTROL)
+        self._way = self._ways[self._turn % len(self._ways)]
+        hub = self._hub = self._way.hub
+        self._collector = Push(self._context, self._keyed(wires.TO_COLLECTOR))
+        self._beats = Push(self._context, self._keyed(wires.TO_COLLECTOR))
+        self._control = Sub(self._context, self._keyed(wires.TO_CONTROL))
+        self._refusals.watch(self._control, self._way)
         self._control.subscribe(topic(self._pool))
         self._control.subscribe(ALL)
         self._control.connect(hub.control)
@@ -70,24 +102,53 @@ class PoolSockets:
         self._beats.connect(hub.collector)
         self._loop.watch(self._control.raw, self._from_control)
 
+    def _keyed(self, options: SocketOptions) -> SocketOptions:
+        return self._way.options(options, self._credentials.pair if self._credentials is not None else None)
+
     # --- HubLink ------------------------------------------------------------------------------------------
 
     def send(self, message: m.PoolMessage) -> None:
         """To the collector."""
         if isinstance(message, m.Results):
-            hold_against(message, self._max_payload)
-        elif isinstance(message, m.Hello) and len(self._hubs) > 1:
-            self._try_next_hub()
-        self._collector.try_send_parts(encode(message))
+            hold_against(message, self._limit)
+            message = self._seal.results(message) if self._seal is not None else message
+        elif isinstance(message, m.Hello):
+            message = self._hello(message)
+        self._collector.try_send_parts(self._frames(message))
 
     def beat(self, message: m.Beat) -> None:
         """To the collector, past any results that wait."""
-        self._beats.try_send_parts(encode(message))
+        self._beats.try_send_parts(self._frames(message))
+
+    def _frames(self, message: m.PoolMessage) -> list[Sendable]:
+        """A message as frames, after the token that no other pool knows where keys are in use."""
+        frames: list[Sendable] = list(encode(message))
+        return frames if self._credentials is None else [self._token, *frames]
+
+    def _hello(self, hello: m.Hello) -> m.Hello:
+        """Another hub's turn, or the answer where none lets this pool in; the key of the lane asked for."""
+        if self._refusals.verdict:
+            reason = f"at {self.address}: {self._refusals.verdict}"
+            self._events.append(FromHub(m.Refused(hello.pool, hello.instance, reason)))
+        elif len(self._ways) > 1:
+            self._try_next_hub()
+        if self._credentials is None:
+            return hello
+        if self._lane_pair is None or self._lane_pair[0] != hello.number:
+            self._lane_pair = (hello.number, new_key_pair())
+        return msgspec.structs.replace(hello, key=raw_key(self._lane_pair[1].public))
+
+    def _hub_refuses(self) -> None:
+        """A handshake has failed: the next Hello goes another way, if there is one."""
+        self._unanswered = HELLOS
 
     def dial(self, endpoint: str) -> None:
         """Connects a fresh PULL to the lane."""
         self.hang_up()
-        self._lane = Pull(self._context, wires.TO_LANE)
+        options = wires.TO_LANE
+        if self._way.hub_key is not None and self._lane_pair is not None:
+            options = self._way.options(options, self._lane_pair[1])
+        self._lane = Pull(self._context, options)
         self._lane.connect(self._hub.lane(endpoint))
         self._loop.watch(self._lane.raw, self._from_lane)
 
@@ -119,14 +180,21 @@ class PoolSockets:
     def _take(self, arrived: list[list[Part]], skip: int) -> None:
         for frames in arrived:
             try:
-                self._events.append(FromHub(to_pool.decode(frames[skip:])))
+                message = to_pool.decode(frames[skip:])
             except RemoteProtocolError:
                 self.refused += 1
+                continue
+            if isinstance(message, m.Welcome) and message.max_payload:
+                self._limit = min(self._max_payload, message.max_payload)
+            if self._seal is not None and isinstance(message, m.Tasks):
+                message = self._seal.tasks(message)
+            self._events.append(FromHub(message))
 
     # --- the end ------------------------------------------------------------------------------------------
 
     def _hang_up_hub(self, linger_ms: int | None = None) -> None:
         self.hang_up()
+        self._refusals.unwatch()
         self._loop.unwatch(self._control.raw)
         for socket in (self._collector, self._beats, self._control):
             socket.close(linger_ms)

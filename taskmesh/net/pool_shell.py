@@ -9,7 +9,9 @@ from typing import Any, Protocol
 from taskmesh.core import actions as act
 from taskmesh.core.events import Tick
 from taskmesh.core.pool import PoolMachine
+from taskmesh.errors import TaskMeshError
 from taskmesh.pool.host import SlotHost
+from taskmesh.pool.orders import Answer
 from taskmesh.wire import messages as m
 
 
@@ -51,13 +53,26 @@ class PoolShell:
         self._on_leave = on_leave
         self._perform: dict[type, Callable[[Any], None]] = {}
 
-    def attach(self, host: SlotHost) -> None:
-        """Gives it its slots; their events come through `events`."""
+    def attach(self, host: SlotHost, gateway: Callable[[], list[str]], keys: str = "") -> None:
+        """Gives it its slots; their events come through `events`.
+
+        Args:
+            gateway: the hub's addresses for tasks that submit tasks; raises OSError or TaskMeshError.
+            keys: the directory of keys, for the same.
+        """
         link = self._link
+
+        def answer(action: act.AnswerSlot) -> None:
+            try:
+                host.answer(action.slot, Answer(action.granted, gateway(), keys))
+            except (OSError, TaskMeshError) as error:
+                host.answer(action.slot, Answer(action.granted, [], trouble=str(error)))
+
         self._perform = {
             act.HandOver: lambda action: host.hand_over(action.slot, action.message),
             act.PeekSlot: lambda action: host.peek(action.slot),
             act.RecallSlot: lambda action: host.recall(action.slot, action.generation),
+            act.AnswerSlot: answer,
             act.StartSlot: lambda action: host.start(action.slot),
             act.KillSlot: lambda action: host.kill(action.slot),
             act.StopSlot: lambda action: host.stop(action.slot),

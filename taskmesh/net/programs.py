@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import zmq
 
 from taskmesh.config import Config
 from taskmesh.core.events import DrainRequested
 from taskmesh.core.hub import HubMachine
+from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.pool import PoolMachine
+from taskmesh.core.pool_config import PoolConfig
 from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.keys import WORKER, KeyFolder
+from taskmesh.net.budget import hub_budget, raise_file_limit, socket_limit
+from taskmesh.net.credentials import Credentials, credentials_of
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_local, tcp_parts
+from taskmesh.net.gatekeeper import Gatekeeper
 from taskmesh.net.hub_links import HubSockets
 from taskmesh.net.hub_shell import HubShell
 from taskmesh.net.identity import hub_config, new_epoch, pool_config
+from taskmesh.net.listening import PortRange
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_links import PoolSockets
 from taskmesh.net.pool_shell import PoolShell
+from taskmesh.net.side_answers import both, pool_answers
+from taskmesh.net.side_opening import side_port
 from taskmesh.net.stop import Stop
+from taskmesh.observe.hub import hub_answers
+from taskmesh.pool.host import SlotHost
 from taskmesh.sockets import Context, EndpointError
 
 Record = Callable[[str, dict[str, object]], None]
@@ -58,30 +69,38 @@ def run_hub(
         parent: process id whose end ends the hub too, 0 for none.
 
     Raises:
-        InsecureBind: the address is beyond loopback and ipc.
+        InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
+        KeysUnusable: the hub's keys are missing, or open to others.
         ConfigError: it is no address, or the name is not usable.
         EndpointError: it is taken.
     """
-    check_local(bind, "binding")
+    check_local(bind, "binding", keys=bool(config.mesh.keys))
     check_name(name)
-    raise_file_limit()
+    settled = affordable(config, record)
     now = time.monotonic()
     loop = new_loop()
-    with Context() as context, Stop(loop, parent).listening() as stop:
+    with (
+        Context(max_sockets=socket_limit(settled.max_pools)) as context,
+        Stop(loop, parent).listening() as stop,
+        side_port(config, loop, lambda at: record("http", {"address": at})) as reception,
+    ):
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
-        sockets = listen(context, loop, links, record, bind, settings.pool if slots else "")
-        hub = HubShell(HubMachine(hub_config(config, epoch=new_epoch()), now), sockets)
+        inside = settings.pool if slots else ""
+        sockets = listen(context, loop, links, record, config=config, bind=bind, local_pool=inside)
+        hub = HubShell(HubMachine(settled, now), sockets)
         hub.events = links.hub
-        loop.parts = [hub, sockets]
+        loop.parts = [hub, *sockets.parts]
         host = None
+        answers = hub_answers(hub.machine)
         try:
             if slots:
-                pool = PoolShell(PoolMachine(settings, now), links)
-                pool.events = links.pool
-                host = host_slots(loop, pool, settings.pool, modules)
-                loop.parts.append(pool)
-                loop.settle()
+                links.seal = sockets.seal
+                gateway = sockets.endpoints.gateway
+                pool, host = local_pool(loop, links, settings, config, gateway=gateway, modules=modules)
+                answers["metrics"] = both(hub.machine, pool.machine)
+            if reception is not None:
+                reception.serve(answers)
             ready(sockets.endpoints)
             while not stop.asked and not stop.parent_gone:
                 loop.turn()
@@ -91,23 +110,74 @@ def run_hub(
             sockets.close()
 
 
+def local_pool(
+    loop: Loop,
+    links: InProcessLinks,
+    settings: PoolConfig,
+    config: Config,
+    *,
+    gateway: str,
+    modules: tuple[str, ...],
+) -> tuple[PoolShell, SlotHost]:
+    """Puts a pool into a hub's loop, and starts its slots."""
+    pool = PoolShell(PoolMachine(settings, time.monotonic()), links)
+    pool.events = links.pool
+    host = host_slots(loop, pool, settings.pool, lambda: [gateway], config, modules=modules)
+    loop.parts.append(pool)
+    loop.settle()
+    return pool, host
+
+
+def affordable(config: Config, record: Record) -> HubConfig:
+    """The hub machine's settings, with no more pools than there are files for; tells when that is less.
+
+    Raises:
+        ConfigError: there are not even enough for one.
+    """
+    budget = hub_budget(config.hub.max_pools)
+    if budget.pools < config.hub.max_pools:
+        record("limits", {"open_files": budget.files, "max_pools": budget.pools})
+    return replace(hub_config(config, epoch=new_epoch(), wired=True), max_pools=budget.pools)
+
+
 def new_loop() -> Loop:
     """A loop that ZeroMQ sockets can take part in."""
     return Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
 
 
 def listen(
-    context: Context, loop: Loop, links: InProcessLinks, record: Record, bind: str, local_pool: str
+    context: Context,
+    loop: Loop,
+    links: InProcessLinks,
+    record: Record,
+    *,
+    config: Config,
+    bind: str,
+    local_pool: str,
 ) -> HubSockets:
     """Binds a hub's sockets; with port 0 it looks for three free ports in a row.
 
     Raises:
-        EndpointError: an address is taken.
+        EndpointError: an address is taken. KeysUnusable: the hub's keys are missing, or open to others.
     """
+    keys = KeyFolder(config.mesh.keys) if config.mesh.keys else None
+    ports = PortRange(config.hub.lanes)
     free = bind.startswith("tcp://") and bind.endswith(":0")
     tries = FREE_PORT_TRIES if free else 1
     for left in reversed(range(tries)):
-        sockets = HubSockets(context, loop, links.hub, record, local_pool, links.pool if local_pool else None)
+        local = links.pool if local_pool else None
+        gatekeeper = Gatekeeper(context, loop, keys, record) if keys is not None else None
+        sockets = HubSockets(
+            context,
+            loop,
+            links.hub,
+            record,
+            local_pool=local_pool,
+            local=local,
+            gatekeeper=gatekeeper,
+            ports=ports,
+            max_payload=config.pool.max_payload,
+        )
         try:
             sockets.bind(free_ports(bind) if free else Endpoints.of(bind))
         except EndpointError:
@@ -137,7 +207,7 @@ def free_ports(bind: str) -> Endpoints:
         try:
             for number in range(3):
                 probe = probes.enter_context(socket.socket(family, socket.SOCK_STREAM))
-                probe.bind((host.strip("[]"), first + number if first else 0))
+                probe.bind((host.strip("[]").replace("*", ""), first + number if first else 0))
                 first = first or probe.getsockname()[1]
         except (OSError, OverflowError) as error:
             raise EndpointError(
@@ -159,8 +229,8 @@ def run_pool(
     """Runs a pool until it has drained or its hub refuses it; a signal drains, a second one ends it at once.
 
     Args:
-        addresses: gateways of hubs, tried in turn. slots: how many tasks at once.
-        modules: what slots import when they start.
+        addresses: gateways of hubs, tried in turn.
+        slots: how many tasks at once. modules: what slots import when they start.
         ready: called with the pool's name and the hub's address when its first session is open.
         news: told other things that people should know: a kind and a sentence.
 
@@ -168,39 +238,55 @@ def run_pool(
         Whether it has drained; False when it was cut short.
 
     Raises:
-        TaskMeshError: the hub refuses this pool.
-        InsecureBind, ConfigError: an address or the name cannot be used.
+        TaskMeshError: the hub refuses it, or (InsecureBind, ConfigError) address, name or keys are unusable.
     """
-    for address in addresses:
-        check_local(address, "dialling")
-    endpoints = [Endpoints.of(address) for address in addresses]
+    credentials = worker_credentials(config, addresses)
     check_name(name)
     raise_file_limit()
     loop = new_loop()
-    settings = replace(pool_config(config, slots=slots, name=name), hello=min(0.2, config.hub.beat))
-    with Context() as context, Stop(loop).listening() as stop:
+    settings = pool_config(config, slots=slots, name=name, wired=True)
+    with (
+        Context() as context,
+        Stop(loop).listening() as stop,
+        side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
+    ):
         machine = PoolMachine(settings, time.monotonic())
-        links = InProcessLinks()
-        sockets = PoolSockets(context, loop, endpoints, settings.pool, links.pool, config.pool.max_payload)
+        links, limit = InProcessLinks(), config.pool.max_payload
+        sockets = PoolSockets(
+            context, loop, addresses, settings.pool, links.pool, max_payload=limit, credentials=credentials
+        )
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
-        host = host_slots(loop, pool, settings.pool, modules, lambda text: news("slot.failed", text))
+        ways, told = sockets.addresses, partial(news, "slot.failed")
+        host = host_slots(loop, pool, settings.pool, ways, config, modules=modules, complain=told)
         loop.parts = [pool]
+        if reception is not None:
+            reception.serve(pool_answers(pool, config.pool.grace))
         watcher = SessionWatcher(machine, sockets, ready, news)
-        asked = 0
         try:
             while pool.left is None and stop.asked < 2:
                 loop.turn()
                 watcher.look(time.monotonic())
-                if stop.asked and not asked:
-                    asked = 1
+                if stop.asked and machine.state != "draining":
                     pool.events.append(DrainRequested(config.pool.grace))
         finally:
             host.close(timeout=0.0 if pool.left is None else FAREWELL)
             sockets.close()
-    if pool.left:
-        raise TaskMeshError(f"the hub refuses this pool: {pool.left}")
-    return pool.left is not None
+    if not pool.left:
+        return pool.left is not None
+    raise TaskMeshError(f"the hub refuses this pool: {pool.left}")
+
+
+def worker_credentials(config: Config, addresses: Sequence[str]) -> Credentials | None:
+    """What a pool shows the hubs at these addresses; None where no keys are in use.
+
+    Raises:
+        InsecureBind, ConfigError: an address cannot be used, or keys are missing.
+    """
+    credentials = credentials_of(config.mesh.keys, WORKER)
+    for address in addresses:
+        check_local(Endpoints.of(address).gateway, "dialling", keys=credentials is not None)
+    return credentials
 
 
 class SessionWatcher:
@@ -267,11 +353,3 @@ def check_name(name: str) -> None:
             f"{name!r} cannot be a pool's name: take up to {LONGEST_NAME} printable characters without "
             "spaces, and not `all`, which means every pool"
         )
-
-
-def raise_file_limit() -> None:
-    """Raises the soft limit of open files to the hard one: a hub needs three for each pool."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -5,14 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import zmq
 
 from taskmesh.config import Config
+from taskmesh.core.client import ClientConfig
 from taskmesh.errors import ConfigError, HubUnreachable
+from taskmesh.keys import CLIENT
 from taskmesh.net.client_links import GatewayLink
 from taskmesh.net.client_shell import ClientShell
+from taskmesh.net.credentials import credentials_of
 from taskmesh.net.endpoints import Endpoints, check_local
+from taskmesh.net.identity import cloudpickle_version
 from taskmesh.net.loop import Loop
 from taskmesh.net.port import ThreadPort, WakeUp
 from taskmesh.ports import OutcomeSink
@@ -24,11 +29,19 @@ LOOK = 0.1
 
 
 class RemotePort(ThreadPort):
-    """A SubmitPort to a hub in another process."""
+    """A SubmitPort to a hub in another process. `role`: whose key it shows, where keys are in use.
 
-    def __init__(self, sink: OutcomeSink, config: Config, addresses: Sequence[str] = ()) -> None:
+    Raises:
+        KeysUnusable: the configuration names a directory of keys, and what is needed is not there.
+    """
+
+    def __init__(
+        self, sink: OutcomeSink, config: Config, addresses: Sequence[str] = (), role: str = CLIENT
+    ) -> None:
         super().__init__(sink)
+        self._credentials = credentials_of(config.mesh.keys, role)
         self._addresses = list(addresses or config.mesh.address)
+        self._max_payload = config.pool.max_payload
         self._ready = threading.Event()
 
     def start(self, timeout: float) -> None:
@@ -41,7 +54,7 @@ class RemotePort(ThreadPort):
         if not self._addresses:
             raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
         for address in self._addresses:
-            check_local(Endpoints.of(address).gateway, "dialling")
+            check_local(Endpoints.of(address).gateway, "dialling", keys=self._credentials is not None)
         wake_up = self._wake_up = WakeUp()
         self._start_thread("taskmesh-client", lambda: self._work(wake_up))
         refusal = self._wait_for_hub(timeout)
@@ -78,6 +91,10 @@ class RemotePort(ThreadPort):
         """Nothing is on its way to the hub: the acknowledgement of what is will wake the loop."""
         return not shell.machine.unacknowledged
 
+    def _stated(self) -> ClientConfig:
+        """What this client tells of itself, and its limits."""
+        return replace(self._client_config, cloudpickle=cloudpickle_version(), max_payload=self._max_payload)
+
     def _work(self, wake_up: WakeUp) -> None:
         link: GatewayLink | None = None
         with Context() as context:
@@ -91,12 +108,20 @@ class RemotePort(ThreadPort):
                 )
                 shell = ClientShell(
                     self._sink,
-                    self._client_config,
+                    self._stated(),
                     time.monotonic(),
                     lambda message: link.send(message) if link is not None else None,
                     lambda: link.reconnect() if link is not None else None,
                 )
-                link = GatewayLink(context, loop, self._addresses, shell.events)
+                link = GatewayLink(
+                    context,
+                    loop,
+                    self._addresses,
+                    shell.events,
+                    client=self.client,
+                    specs_of=shell.table.specs_of,
+                    credentials=self._credentials,
+                )
                 loop.parts = [shell]
                 loop.watch(wake_up.fd, wake_up.heard)
                 self._shell = shell

@@ -12,6 +12,9 @@ def hold_against(results: m.Results, limit: int) -> None:
 
     Changes the message itself, which the pool keeps until the hub has it: repeated, it is the same.
     """
+    for failed in results.failed:
+        if len(failed.pickled) > limit:
+            failed.pickled = b""  # its type, text and frames travel all the same
     kept = []
     for run in results.done:
         if max(map(len, run.payloads), default=0) <= limit:

@@ -6,6 +6,20 @@ from dataclasses import replace
 
 from taskmesh.sockets import SocketOptions
 
+BATCHES = 64 << 20
+"""Bytes of a frame beside the one payload that may be as large as max_payload: batches close at 8 MiB."""
+NOTHING = 4096
+"""Bytes of a frame where peers have nothing to say but subscriptions."""
+
+
+def wall(options: SocketOptions, max_payload: int) -> SocketOptions:
+    """Options of a hub's socket that peers send to; whoever sends a larger frame is cut off.
+
+    Only a wall against strangers: both ends hold calls and results against max_payload before they travel.
+    """
+    return replace(options, max_message_bytes=2 * max_payload + BATCHES)
+
+
 _ANY = SocketOptions(
     send_hwm_messages=0,
     recv_hwm_messages=0,
@@ -19,8 +33,8 @@ _BOUND = replace(_ANY, handshake_interval_ms=2000, backlog_connections=1024)
 
 GATEWAY = replace(_BOUND, router_mandatory=True, linger_ms=500)
 COLLECTOR = _BOUND
-CONTROL = replace(_BOUND, xpub_verbose=True, linger_ms=500)
-LANE = replace(_BOUND, immediate=True)
+CONTROL = replace(_BOUND, xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING)
+LANE = replace(_BOUND, immediate=True, max_message_bytes=NOTHING)
 
 TO_GATEWAY = replace(_ANY, linger_ms=1000, reconnect_max_ms=1000)
 TO_COLLECTOR = replace(_ANY, linger_ms=1000, immediate=True, reconnect_max_ms=1000)

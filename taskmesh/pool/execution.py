@@ -15,13 +15,14 @@ from types import FrameType
 from typing import Any, Final
 from zlib import crc32
 
-from taskmesh import context
+from taskmesh import context, place
 from taskmesh.errors import LocalProtocolError, SerializationError, TaskTimeout
 from taskmesh.ids import task_id, text_of
 from taskmesh.pool.coroutines import runnable
 from taskmesh.pool.failure import failure_of
 from taskmesh.pool.limits import TimeLimit
 from taskmesh.pool.outbox import BREAK, OutboxWriter
+from taskmesh.pool.parent import Parent
 from taskmesh.pool.report import FLUSH_OFFSET, Link, Report
 from taskmesh.pool.tickets import ticket
 from taskmesh.wire import code, payload
@@ -44,6 +45,7 @@ class Executor:
     def __init__(self, link: Link, tickets: int, outbox: OutboxWriter) -> None:
         self._limit = TimeLimit()
         self._report = Report(link, outbox, self._limit)
+        self._parent = Parent(link, self._limit)
         self._tickets = tickets
         self._specs: dict[int, Spec] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
@@ -56,6 +58,7 @@ class Executor:
         self._stage = ""
         self._deadline: float | None = None
         context.install(self._current)
+        place.offer(self._place)
 
     # --- messages and tickets ---
 
@@ -140,7 +143,7 @@ class Executor:
         payloads, count, tickets, size = run.payloads, len(run.payloads), self._tickets, len(mine)
         loads, dumps, read, monotonic, none = payload.loads, payload.dumps, os.read, time.monotonic, _NONE
         results, due, mark, entry, offset = report.room()
-        checked, what = outbox.checked, f"the result of {spec.name}"
+        checked, what, parent = outbox.checked, f"the result of {spec.name}", self._parent
         index = 0
         while True:
             try:
@@ -148,6 +151,8 @@ class Executor:
                 args, kwargs = loads(payloads[index], what="an argument")
                 stage = "exception"
                 result = function(*args, **kwargs) if kwargs else function(*args)
+                if parent.has_place:
+                    parent.wait()
                 stage = "result"
                 out: Any = none if result is None else dumps(result, what=what)
                 if type(out) is not bytes:
@@ -227,11 +232,13 @@ class Executor:
             encoded = payload.loads_encoded(data)
             self._stage = "exception"
             answer = function(encoded)
+            self._parent.wait()
             self._stage = "result"
             return payload.dumps_encoded(answer, what=f"the result of {spec.name}")
         args, kwargs = payload.loads(data, what="an argument")
         self._stage = "exception"
         result = function(*args, **kwargs)
+        self._parent.wait()
         self._stage = "result"
         return payload.dumps(result, what=f"the result of {spec.name}")
 
@@ -259,6 +266,7 @@ class Executor:
             if self.disowned:
                 raise LocalProtocolError("a child that a task has forked is no slot")
             values.append(value)
+        self._parent.wait()
         self._stage = "result"
         return payload.dumps_chunk_result(values, failures, where=spec.name)
 
@@ -274,6 +282,7 @@ class Executor:
 
     def _fail(self, stage: str, error: BaseException) -> None:
         """Reports that the running task has failed at this stage."""
+        self._parent.cancel()
         kind = self._kind(stage, error)
         spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN
         serial = self._first + self._index
@@ -299,6 +308,14 @@ class Executor:
             report=self._progress,
         )
 
+    def _place(self) -> place.Place | None:
+        """What `f.submit()` inside the running task asks for."""
+        run = self._run
+        if run is None or self.disowned:
+            return None
+        spec = self._specs[run.spec]
+        return self._parent.place(self._first + self._index, spec.queue, spec.priority)
+
     def _progress(self, done: float, total: float) -> None:
         if not self.disowned and self._run is not None:
             self._report.progress(self._first + self._index, done, total)
@@ -312,6 +329,7 @@ class Executor:
         """Called in a child that a task has forked: what is the slot's must stay the slot's alone."""
         self.disowned = True
         context.install(None)
+        place.offer(None)
         self._report.disown()
         with contextlib.suppress(OSError):
             os.close(self._tickets)

@@ -31,11 +31,11 @@ _KILL: Final = msgspec.msgpack.Decoder(orders.Kill)
 _LOOK_MS: Final = 250  # how often the parent's id is asked for, where no descriptor tells its death
 
 
-def main(control: int, parent: int, preload: Sequence[str] = ()) -> NoReturn:
+def main(control: int, parent: int, preload: Sequence[str] = (), only: Sequence[str] = ()) -> NoReturn:
     """What the fresh interpreter runs: serves the supervisor at the socket `control` while `parent` lives."""
     birth = ForkServer(control, parent).serve()
     if birth is not None:
-        run_slot(birth, preload)
+        run_slot(birth, preload, only)
     os._exit(0)  # noqa: TID251  all children are reaped, and nothing here needs a farewell
 
 

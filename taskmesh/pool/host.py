@@ -14,17 +14,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from taskmesh.core.events import SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
+from taskmesh.core.events import SlotAsked, SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.errors import LocalProtocolError
 from taskmesh.pool.console import Console
 from taskmesh.pool.link import Births
 from taskmesh.pool.nursery import Nursery
+from taskmesh.pool.orders import Answer
 from taskmesh.pool.platforms import here
 from taskmesh.pool.seat import Seat
 from taskmesh.pool.watch import Watch
 from taskmesh.wire.slot_messages import SlotTasks
 
-SlotEvent = SlotReady | SlotFinished | SlotReported | SlotRecalled | SlotExited
+SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled | SlotExited
 
 _KILLED: Final = -9
 _REFUSED: Final = 1
@@ -49,6 +50,7 @@ class SlotHost:
         name: the pool's, for people.
         sys_path: where slots find modules; None for this process's `sys.path`.
         preload: modules that every slot imports before it is ready.
+        only: modules whose functions alone they may run; empty for any.
         tee: pass what slots print on to this process's stdout and stderr.
         nursery: one that has been started earlier, with this path and these modules.
     """
@@ -62,6 +64,7 @@ class SlotHost:
         name: str,
         sys_path: Sequence[str] | None = None,
         preload: Sequence[str] = (),
+        only: Sequence[str] = (),
         tee: bool = True,
         nursery: Nursery | None = None,
     ) -> None:
@@ -69,7 +72,7 @@ class SlotHost:
         self._unwatch = unwatch
         self._system = here()
         path = list(sys.path if sys_path is None else sys_path)
-        self._nursery = Nursery(self._system, path, name, preload) if nursery is None else nursery
+        self._nursery = Nursery(self._system, path, name, preload, only) if nursery is None else nursery
         try:
             self._watch = Watch(self._system, self._rung)
         except OSError:
@@ -130,6 +133,13 @@ class SlotHost:
         if seat is not None:
             self._post(SlotRecalled(slot, seat.take_back(generation)))
             self._pump(seat)
+
+    def answer(self, slot: int, answer: Answer) -> None:
+        """Answers a slot's SlotAsked."""
+        seat = self._seats.get(slot)
+        if seat is not None:
+            seat.answer(answer)
+            self._watch_writes(seat)
 
     def peek(self, slot: int) -> None:
         """Reads a busy slot's outbox; SlotFinished follows when something new is in it."""

@@ -52,13 +52,14 @@ class ForkServerLink:
         sys_path: Sequence[str],
         name: str,
         preload: Sequence[str] = (),
+        only: Sequence[str] = (),
     ) -> None:
         self.births: Births | None = None
         self.up = False
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
-                line = _command(list(sys_path), list(preload), theirs.fileno(), name)
+                line = _command(list(sys_path), (list(preload), list(only)), theirs.fileno(), name)
                 self._process = subprocess.Popen(
                     line, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
                 )
@@ -158,11 +159,11 @@ class ForkServerLink:
         self._process.returncode = 0  # it is not this process's child
 
 
-def _command(sys_path: list[str], preload: list[str], control: int, name: str) -> list[str]:
+def _command(sys_path: list[str], modules: tuple[list[str], list[str]], control: int, name: str) -> list[str]:
     """The command line of a fork server: our own interpreter and its options; `name` is for `ps`."""
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     code = (
         f"__import__('sys').path[:] = {sys_path!r}; __import__('gc').disable(); "  # until all is loaded
-        f"__import__({_SERVER!r}, fromlist=['main']).main({control}, {os.getpid()}, {preload!r})"
+        f"__import__({_SERVER!r}, fromlist=['main']).main({control}, {os.getpid()}, *{modules!r})"
     )
     return [sys.executable, *options, "-c", code, f"taskmesh:{name}"]

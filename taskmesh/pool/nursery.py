@@ -21,14 +21,21 @@ class Nursery:
     Args:
         sys_path: where slots find modules. name: the pool's, for people.
         preload: modules that every slot imports before it is ready.
+        only: modules whose functions alone slots may run; empty for any.
     """
 
     def __init__(
-        self, system: System, sys_path: Sequence[str], name: str, preload: Sequence[str] = ()
+        self,
+        system: System,
+        sys_path: Sequence[str],
+        name: str,
+        preload: Sequence[str] = (),
+        only: Sequence[str] = (),
     ) -> None:
         self._system = system
         self._sys_path = sys_path
         self._preload = preload
+        self._only = only
         self._name = name
         self._births: Births | None = None
         self._lost: Callable[[str], None] | None = None
@@ -80,7 +87,7 @@ class Nursery:
 
     def _spawn(self) -> None:
         try:
-            self._link = ForkServerLink(self._system, self._sys_path, self._name, self._preload)
+            self._link = ForkServerLink(self._system, self._sys_path, self._name, self._preload, self._only)
         except OSError as error:
             self._failed(f"the fork server could not be started: {error}")
 

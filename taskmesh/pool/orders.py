@@ -16,10 +16,12 @@ HEADER: Final = struct.Struct("<IBH")
 # supervisor -> slot
 TASKS: Final = 1
 STOP: Final = 2
+ANSWER: Final = 3
 # slot -> supervisor
 READY: Final = 10
 RESULTS: Final = 11
 PROGRESS: Final = 12
+ASK: Final = 13
 # supervisor -> fork server
 FORK: Final = 20
 KILL: Final = 21
@@ -76,6 +78,24 @@ class Exited(msgspec.Struct, array_like=True):
     token: int
     status: int
     oom: bool
+
+
+class Ask(msgspec.Struct, array_like=True):
+    """ASK: the task with this serial, which runs, wants to submit tasks of its own."""
+
+    serial: int
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """ANSWER: whether another slot has the asking one's place now, and where the hub is.
+
+    `keys` is the directory of the pool's keys. Without addresses `trouble` says why there is no way to it.
+    """
+
+    granted: bool
+    addresses: list[str]
+    keys: str = ""
+    trouble: str = ""
 
 
 class Ready(msgspec.Struct, array_like=True):

@@ -30,6 +30,10 @@ class Link(Protocol):
         """Sends a message; waits until there is room for it."""
         ...
 
+    def ask(self, serial: int) -> orders.Answer:
+        """Asks for a place for the tasks of the running one; waits for the answer."""
+        ...
+
     def close(self) -> None:
         """Closes the descriptor."""
         ...

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from taskmesh.core.events import SlotFinished, SlotReady, SlotReported
+from taskmesh.core.events import SlotAsked, SlotFinished, SlotReady, SlotReported
 from taskmesh.errors import ProtocolError, RemoteProtocolError
 from taskmesh.pool import orders
 from taskmesh.pool.channel import Inbound, Outbound, pack
@@ -32,10 +32,12 @@ from taskmesh.wire.slot_messages import (
 
 _REPORT = msgspec.msgpack.Decoder(FromSlot)  # our own encoder made it: wire's checks would take longer
 _READY = msgspec.msgpack.Decoder(orders.Ready)
+_ASK = msgspec.msgpack.Decoder(orders.Ask)
+_ENCODE = msgspec.msgpack.Encoder().encode
 _FAILURE = msgspec.msgpack.Decoder(SlotFailure)
 
 
-FromSeat = SlotReady | SlotFinished | SlotReported
+FromSeat = SlotReady | SlotFinished | SlotReported | SlotAsked
 
 
 class Handed:
@@ -131,6 +133,10 @@ class Seat:
             self._backlog.popleft()
             self._send(pack(orders.TASKS, body, len(fds)), fds, handed)
         return False
+
+    def answer(self, answer: orders.Answer) -> None:
+        """Tells the slot's task whether it has a place for tasks of its own."""
+        self._send(pack(orders.ANSWER, _ENCODE(answer)))
 
     def stop(self) -> None:
         """Tells the slot to end when it has done what it was given."""
@@ -235,6 +241,8 @@ class Seat:
             self.ready = True
             self.pid = _READY.decode(body).pid
             return SlotReady(self.slot, self.pid)
+        if kind == orders.ASK:
+            return SlotAsked(self.slot, _ASK.decode(body).serial)
         raise RemoteProtocolError(f"slot {self.slot} sent a frame of unknown kind {kind}")
 
     def peek(self) -> list[FromSeat]:

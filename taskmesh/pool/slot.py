@@ -14,11 +14,13 @@ import socket
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from taskmesh.errors import TaskMeshError
 from taskmesh.pool import orders
 from taskmesh.pool.channel import Inbound, pack, send_all
 from taskmesh.pool.execution import Executor
@@ -26,6 +28,7 @@ from taskmesh.pool.outbox import OutboxWriter
 from taskmesh.pool.system import System
 from taskmesh.wire import frames
 from taskmesh.wire.blob import keep_spares
+from taskmesh.wire.code import allow_only
 from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500
@@ -36,6 +39,7 @@ _SPARE_FILES: Final = 96 << 20
 _BROKEN: Final = 70
 """Exit status of a slot that cannot go on: its descriptors were closed, or a bug of ours."""
 _TASKS: Final = msgspec.msgpack.Decoder(SlotTasks)  # our own encoder made it: wire's checks would take longer
+_ANSWER: Final = msgspec.msgpack.Decoder(orders.Answer)
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
 
@@ -50,6 +54,9 @@ class Birth:
         self.sock, self.tickets, self.stdout, self.stderr, self.outbox = fds
 
 
+Incoming = tuple[int, bytes | memoryview, list[int]]
+
+
 class SlotLink:
     """The slot's socket to its supervisor."""
 
@@ -58,6 +65,7 @@ class SlotLink:
         self._inbound = Inbound(self._sock)
         self._frames = self._inbound.frames()
         self._lock = threading.Lock()  # a task's threads may report progress
+        self._kept: deque[Incoming] = deque()  # came while an answer was waited for
 
     def hello(self) -> None:
         """Says that the slot is up."""
@@ -70,11 +78,26 @@ class SlotLink:
         with self._lock:
             send_all(self._sock, pack(kind, body, len(fds)), fds)
 
-    def buffered(self) -> tuple[int, memoryview, list[int]] | None:
-        """The next frame, if it has been read already."""
-        return next(self._frames, None)
+    def ask(self, serial: int) -> orders.Answer:
+        """Asks for a place for the tasks of the running one; waits for the answer.
 
-    def receive(self) -> tuple[int, memoryview, list[int]] | None:
+        Raises:
+            TaskMeshError: the supervisor is gone.
+        """
+        with self._lock:
+            send_all(self._sock, pack(orders.ASK, _ENCODE(orders.Ask(serial))))
+        while (frame := next(self._frames, None) or self.receive()) is not None:
+            kind, body, fds = frame
+            if kind == orders.ANSWER:
+                return _ANSWER.decode(body)
+            self._kept.append((kind, bytes(body), fds))
+        raise TaskMeshError("this task cannot submit tasks: its pool has ended")
+
+    def buffered(self) -> Incoming | None:
+        """The next frame, if it has been read already."""
+        return self._kept.popleft() if self._kept else next(self._frames, None)
+
+    def receive(self) -> Incoming | None:
         """The next frame, waited for; None when the supervisor is gone."""
         while self._inbound.receive():
             self._frames = self._inbound.frames()
@@ -88,8 +111,14 @@ class SlotLink:
         self._sock.close()
 
 
-def run_slot(birth: Birth, preload: Sequence[str] = ()) -> None:
-    """Runs tasks until the supervisor says stop or is gone; imports the modules of `preload` first."""
+def run_slot(birth: Birth, preload: Sequence[str] = (), only: Sequence[str] = ()) -> None:
+    """Runs tasks until the supervisor says stop or is gone; imports the modules of `preload` first.
+
+    Args:
+        only: modules whose functions alone may be run, by name; empty for any function.
+    """
+    if only:
+        allow_only(only)
     _settle(birth)
     sock, tickets = _out_of_reach(birth.sock), _out_of_reach(birth.tickets)
     link = SlotLink(sock)

@@ -33,6 +33,7 @@ from taskmesh.sockets.errors import (
     WrongDirection,
     WrongTurn,
 )
+from taskmesh.sockets.keypair import KeyPair, key_text, new_key_pair, pair_of, raw_key
 from taskmesh.sockets.lastvalue import LastValues
 from taskmesh.sockets.library import check_library
 from taskmesh.sockets.monitor import EventKind, Monitor, MonitorEvent
@@ -64,6 +65,7 @@ __all__ = [
     "HandshakeFailed",
     "InvalidCombination",
     "InvalidOption",
+    "KeyPair",
     "LastValues",
     "Monitor",
     "MonitorEvent",
@@ -96,7 +98,11 @@ __all__ = [
     "XPub",
     "XPubEvent",
     "XSub",
+    "key_text",
+    "new_key_pair",
+    "pair_of",
     "proxy",
+    "raw_key",
 ]
 
 check_library()

@@ -260,6 +260,29 @@ class ReceivingParts(Receiving):
                 raise translated(error, self) from None
         return messages
 
+    def recv_parts_from(self, limit: int) -> list[tuple[str, list[Part]]]:
+        """Takes at most `limit` whole messages that are there, each with its sender as ZAP has named it.
+
+        Returns:
+            The User-Id of the ZAP reply and the parts; the first is "" where no handler was asked.
+        """
+        recv_frame: Callable[[int, bool], Frame] = self._recv  # type: ignore[assignment]
+        messages: list[tuple[str, list[Part]]] = []
+        try:
+            while len(messages) < limit:
+                frame = recv_frame(NOBLOCK, False)
+                parts: list[Part] = [part_of(frame)]
+                while frame.more:
+                    frame = recv_frame(NOBLOCK, False)
+                    parts.append(part_of(frame))
+                messages.append((user_of(frame), parts))
+        except zmq.Again:
+            pass
+        except zmq.ZMQError as error:
+            if not messages:
+                raise translated(error, self) from None
+        return messages
+
     def _recv_parts_now(self, flags: int) -> list[Part]:
         recv_frame: Callable[[int, bool], Frame] = self._recv  # type: ignore[assignment]
         frame = recv_frame(flags, False)
@@ -268,6 +291,19 @@ class ReceivingParts(Receiving):
             frame = recv_frame(flags, False)
             parts.append(frame.bytes if len(frame) < ZERO_COPY_BYTES else frame.buffer)
         return parts
+
+
+def part_of(frame: Frame) -> Part:
+    """What a frame holds; a large one is not copied."""
+    return frame.bytes if len(frame) < ZERO_COPY_BYTES else frame.buffer
+
+
+def user_of(frame: Frame) -> str:
+    """Who sent it, by the name that the ZAP handler gave."""
+    try:
+        return str(frame.get("User-Id"))
+    except zmq.ZMQError:  # no handler was asked
+        return ""
 
 
 class SendOnly:

@@ -182,11 +182,13 @@ class PoolHost(Host[PoolMachine]):
                 self.slots[slot].peek()
             case act.RecallSlot(slot=slot) if slot in self.slots:
                 self.slots[slot].recall()
+            case act.AnswerSlot(slot=slot, granted=granted) if slot in self.slots:
+                self.slots[slot].answered(granted=granted)
             case act.KillSlot(slot=slot) if slot in self.slots:
                 self.slots[slot].end(-9)
             case act.StopSlot(slot=slot) if slot in self.slots:
                 self.slots[slot].end(0)
-            case act.PeekSlot() | act.RecallSlot() | act.KillSlot() | act.StopSlot():
+            case act.PeekSlot() | act.RecallSlot() | act.AnswerSlot() | act.KillSlot() | act.StopSlot():
                 pass  # its exit is about to be told
             case _:
                 raise TypeError(f"not an action of a pool: {action!r}")

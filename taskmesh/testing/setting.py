@@ -15,7 +15,11 @@ _BYTES = re.compile(r"""b'[^']*'|b"[^"]*\"""")
 
 
 class Setting:
-    """What all processes share: time, chance, network, plans and the audit."""
+    """What all processes share: time, chance, network, plans and the audit.
+
+    Attributes:
+        parents: share of the tasks that take time which submit tasks of their own, and wait for them.
+    """
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311  seeded, wanted
@@ -25,6 +29,7 @@ class Setting:
         self.audit = Audit(self.workload)
         self.trace: list[str] | None = None
         self.calm = False
+        self.parents = (0.0, 0.05, 0.6)[seed % 3]
 
     def note(self, who: str, what: object) -> None:
         """Writes a line of the trace, when there is one."""

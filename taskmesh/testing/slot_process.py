@@ -25,6 +25,8 @@ from taskmesh.wire.messages import (
 
 FLUSH_AFTER = 0.002
 BAD_KINDS = ("argument", "function", "result")
+CHILDREN = 1.0
+"""Seconds that a task may wait for tasks of its own."""
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class SlotProcess:
         self._unsent: list[tuple[Item, bytes | SlotFailure]] = []
         self._socket: deque[object] = deque()
         self._due = 0.0
+        self._asking: Item | None = None
 
     # --- what the supervisor does -------------------------------------------------------------------------
 
@@ -104,6 +107,14 @@ class SlotProcess:
         if self._unsent and not self.buried:
             self._read_all()
             self._tell(ev.SlotFinished(self.slot, self._results()))
+
+    def answered(self, *, granted: bool) -> None:
+        """Whether its task has a place for tasks of its own: it waits for them then, or runs them itself."""
+        item, self._asking = self._asking, None
+        if item is not None and self._running is item:
+            seconds = CHILDREN * self._world.chance.random() if granted else 0.0
+            self._world.audit.faults["place given" if granted else "place refused", "slot"] += 1
+            self._world.timetable.after(item.plan.seconds + seconds, self._finish, item)
 
     def end(self, status: int, *, oom: bool = False, lose: bool = False) -> None:
         """The process dies now; the supervisor learns of it a little later."""
@@ -197,6 +208,10 @@ class SlotProcess:
         if seconds > 0.02 and chance.random() < 0.2:
             progress = ev.SlotReported(self.slot, SlotProgress(item.serial, 1.0, 2.0))
             self._world.timetable.after(seconds / 2, self._report, item, progress)
+        if seconds > 0.0 and not plan.kind.spec.hard_timeout and chance.random() < self._world.parents:
+            self._asking = item
+            self._tell(ev.SlotAsked(self.slot, item.serial))
+            return
         self._world.timetable.after(seconds, self._finish, item)
 
     def _die(self, item: Item, oom: bool) -> None:

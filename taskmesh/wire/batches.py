@@ -104,7 +104,7 @@ class Failed(msgspec.Struct, array_like=True):
 
     Attributes:
         kind: "exception" | "function" | "argument" | "result" | "timeout" | "hard_timeout" | "crash" | "oom"
-            | "cancelled" | "expired" | "lost" (it ran, its result is gone, nobody is to blame).
+            | "cancelled" | "expired" | "lost" (it ran, its result is gone, nobody is to blame) | "signature".
         type_name, text, traceback: the exception as data; `pickled` as itself, when that round-trips.
         retryable: the retry filter admits it. retry_after: seconds asked for by the task, -1 for none.
         history: one line for each failed attempt, filled in by the hub at the end.

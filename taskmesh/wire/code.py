@@ -10,7 +10,7 @@ import importlib
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -31,6 +31,9 @@ Function = Callable[..., Any]
 
 _REFERENCE: Final = b"R"
 _PICKLE: Final = b"P"
+_OWN: Final = "taskmesh.wire.signing"
+"""What runs in place of a task that is not to be trusted."""
+_allowed: list[str] = []
 _PYTHON: Final = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -67,16 +70,29 @@ def dump_function(fn: Function) -> bytes:
         raise SerializationError(_explain(fn, error)) from error
 
 
+def allow_only(modules: Sequence[str]) -> None:
+    """From now on this process loads functions by name from these modules and packages, and no others.
+
+    It says which code runs. It is no wall against whoever may submit: arguments are still pickles.
+    """
+    _allowed[:] = [*modules, _OWN]
+
+
 def load_function(data: bytes) -> Function:
     """The callable of `dump_function`'s bytes; runs the code of the module that it comes from.
 
     Raises:
-        FunctionUnavailable: it cannot be imported or rebuilt in this process; says why and the cure.
+        FunctionUnavailable: it cannot be imported or rebuilt in this process, or is not among those that this
+            process may run; says why and the cure.
     """
     try:
         if data[:1] == _REFERENCE:
             module, _, name = data[1:].decode().partition("\0")
+            _check_allowed(module, name)
             fn = _import(module, name)
+            _check_allowed(getattr(fn, "__module__", None), name)  # it may have been imported there
+        elif _allowed:
+            raise FunctionUnavailable(f"a function that travels by value is not run here: {_only()}")
         elif data[:1] == _PICKLE:
             fn = unwrap(_rebuild(data[1:]))
         else:
@@ -156,6 +172,16 @@ class _Known:
         if self._reference is not None:
             return _found(*self._reference, unwrap(fn))
         return self._footprint is not None and self._footprint.unchanged()
+
+
+def _check_allowed(module: str | None, name: str) -> None:
+    if _allowed and not any(module == each or f"{module}.".startswith(f"{each}.") for each in _allowed):
+        raise FunctionUnavailable(f"{name} of module {module} is not run here: {_only()}")
+
+
+def _only() -> str:
+    named = ", ".join(_allowed[:-1])
+    return f"this worker runs functions of {named} alone. Cure: name its module too, with --only-registered"
 
 
 def _reference(fn: Any) -> tuple[str, str] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from math import isfinite
 from typing import Any, Generic, NoReturn, TypeVar, get_args
 
 import msgspec
@@ -192,11 +193,28 @@ def _check_counters(seqs: list[int]) -> None:
         raise RemoteProtocolError("a negative task counter")
 
 
+def _check_numbers(one: Any, names: Sequence[str]) -> None:
+    # A NaN would spoil the order of every queue of times that it gets into.
+    for name in names:
+        if not isfinite(getattr(one, name)):
+            raise RemoteProtocolError(f"{name} is not a number of seconds")
+
+
 def _check_run(run: m.Run | m.LaneRun | m.DoneRun) -> None:
     if len(run.seqs) != len(run.payloads):
         raise RemoteProtocolError(f"{len(run.seqs)} tasks with {len(run.payloads)} payloads")
+    if not run.seqs:
+        raise RemoteProtocolError("a run without tasks")
     _check_payloads(run.payloads)
     _check_counters(run.seqs)
+
+
+def _check_submitted(run: m.Run) -> None:
+    _check_run(run)
+    if run.key and len(run.seqs) != 1:
+        raise RemoteProtocolError("a run with a key that is not one task")
+    if len(set(run.seqs)) != len(run.seqs):
+        raise RemoteProtocolError("a task that is twice in one run")
 
 
 def _check_held(held: m.Held) -> None:
@@ -208,31 +226,50 @@ def _check_counter(one: m.Failed | m.Progress) -> None:
         raise RemoteProtocolError("a negative task counter")
 
 
+def _check_spec(numbered: tuple[int, m.Spec]) -> None:
+    _check_numbers(numbered[1], _SPEC_NUMBERS)
+
+
+def _check_done(run: m.DoneRun) -> None:
+    _check_run(run)
+    _check_numbers(run, ("elapsed",))
+
+
+def _check_failed(failed: m.Failed) -> None:
+    _check_counter(failed)
+    _check_numbers(failed, ("retry_after",))
+
+
 def _check_segment(segment: m.SlotSegment) -> None:
     _check_payloads(segment.payloads)
 
 
-_RULES: dict[type, Callable[[Any], None]] = {
-    m.Run: _check_run,
+_SPEC_NUMBERS = tuple(field.name for field in msgspec.structs.fields(m.Spec) if field.type is float)
+_RULES: dict[Any, Callable[[Any], None]] = {
+    tuple[int, m.Spec]: _check_spec,
+    m.Run: _check_submitted,
     m.LaneRun: _check_run,
-    m.DoneRun: _check_run,
+    m.DoneRun: _check_done,
     m.Held: _check_held,
-    m.Failed: _check_counter,
+    m.Failed: _check_failed,
     m.Progress: _check_counter,
     m.SlotSegment: _check_segment,
 }
 
 
 def _checker(cls: type) -> Callable[[Any], None] | None:
-    """What to check in messages of this class: its lists of batches, and its own counters."""
+    """What to check in messages of this class: its lists of batches, its own counters and times."""
     lists: list[tuple[str, Callable[[Any], None]]] = []
     counters: list[str] = []
+    numbers: list[str] = []
     for field in msgspec.structs.fields(cls):
         (content, *_) = get_args(field.type) or (None,)
         if content in _RULES:
             lists.append((field.name, _RULES[content]))
         elif content is int and field.name in {"seqs", "cancels"}:
             counters.append(field.name)
+        elif field.type is float:
+            numbers.append(field.name)
 
     def check(message: Any) -> None:
         for name, rule in lists:
@@ -240,8 +277,9 @@ def _checker(cls: type) -> Callable[[Any], None] | None:
                 rule(item)
         for name in counters:
             _check_counters(getattr(message, name))
+        _check_numbers(message, numbers)
 
-    return check if lists or counters else None
+    return check if lists or counters or numbers else None
 
 
 from_client: Decoder[m.ClientMessage] = Decoder(m.ClientMessage)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.wire.batches import CALL, CHUNK, PICKLE, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
+from taskmesh.wire.batches import CALL, CHUNK, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
 from taskmesh.wire.slot_messages import (
     FromSlot,
     SlotFailure,
@@ -22,12 +22,12 @@ from taskmesh.wire.slot_messages import (
 
 PROTOCOL = 1
 """Version of these shapes; both ends must state the same."""
+PICKLE_PROTOCOL = 5
+"""The pickle protocol that payloads are written in."""
 
 __all__ = [
     "CALL",
     "CHUNK",
-    "PICKLE",
-    "PROTOCOL",
     "Accepted",
     "Answer",
     "Beat",
@@ -94,6 +94,8 @@ class ClientHello(msgspec.Struct, tag=1):
     python: str = ""
     name: str = ""
     credit: int = 64 << 20
+    pickle: int = PICKLE_PROTOCOL
+    cloudpickle: str = ""
 
 
 class Submit(msgspec.Struct, tag=2):
@@ -156,13 +158,17 @@ class Command(msgspec.Struct, tag=8):
 
 
 class ClientWelcome(msgspec.Struct, tag=20):
-    """The session is open. `known`: the hub still has its tasks. max_tasks: the client's cap."""
+    """The session is open. `known`: the hub still has its tasks. max_tasks: the client's cap.
+
+    `max_payload`: bytes of one call that the hub takes, 0 for any.
+    """
 
     epoch: int
     known: bool
     max_tasks: int
     max_bytes: int
     beat: float
+    max_payload: int = 0
 
 
 class Accepted(msgspec.Struct, tag=21):
@@ -220,7 +226,8 @@ class ClientRefused(msgspec.Struct, tag=27):
 class Hello(msgspec.Struct, tag=40):
     """A pool asks for a session; repeated until `Welcome`.
 
-    `number` counts the times that it had to ask; repetitions have the same.
+    `number` counts the times that it had to ask; repetitions have the same. `key`: where keys are in use, the
+    public key made for the lane of this session alone.
     `instance` is new for every start of the pool's process; `inventory` lists all that it holds of the hub
     whose epoch it states: queued, running, finished but not acknowledged.
     """
@@ -238,6 +245,9 @@ class Hello(msgspec.Struct, tag=40):
     python: str = ""
     host: str = ""
     pid: int = 0
+    pickle: int = PICKLE_PROTOCOL
+    cloudpickle: str = ""
+    key: bytes = b""
 
 
 class Results(msgspec.Struct, tag=41):
@@ -261,7 +271,11 @@ class Results(msgspec.Struct, tag=41):
 
 
 class Beat(msgspec.Struct, tag=42):
-    """A pool lives: lane messages received and results acknowledged so far, and what runs right now."""
+    """A pool lives: lane messages received and results acknowledged so far, and what runs right now.
+
+    Attributes:
+        slots: as in Hello; more while tasks wait for tasks of their own.
+    """
 
     epoch: int
     session: int
@@ -272,6 +286,7 @@ class Beat(msgspec.Struct, tag=42):
     running: list[Progress]
     state: str = "ready"
     busy_slots: int = 0
+    slots: int = 0
 
 
 class Bye(msgspec.Struct, tag=43):
@@ -316,6 +331,7 @@ class Welcome(msgspec.Struct, tag=61):
     """The pool's session is open: its PULL dials the lane at `lane` (port, or inproc/ipc endpoint).
 
     `stale`: what its inventory listed and nobody waits for any more; it is dropped, running or not.
+    `max_payload`: bytes of one result that the hub takes, 0 for any.
     """
 
     epoch: int
@@ -327,6 +343,7 @@ class Welcome(msgspec.Struct, tag=61):
     beat: float
     lease: float
     stale: list[Held] = []
+    max_payload: int = 0
 
 
 class BeatReply(msgspec.Struct, tag=62):

@@ -18,7 +18,15 @@ REGISTRY_HOST = re.compile(
     r"\b(?:"
     + "|".join(
         host.replace(" ", r"\.")
-        for host in ["pypi org", "pythonhosted org", "npmjs org", "npmjs com", "crates io"]
+        for host in [
+            "pypi org",
+            "pythonhosted org",
+            "npmjs org",
+            "npmjs com",
+            "crates io",
+            "deb debian org",
+            "ubuntu com",
+        ]
     )
     + r")\b"
 )

@@ -15,7 +15,19 @@ def test_help_names_every_command_and_the_exit_codes(programs: Programs):
     outcome = programs.run("--help")
 
     assert outcome.returncode == 0
-    for name in ("up", "hub", "worker", "submit", "status", "pools", "tasks", "ping", "drain", "cancel"):
+    for name in (
+        "up",
+        "hub",
+        "worker",
+        "submit",
+        "status",
+        "pools",
+        "tasks",
+        "ping",
+        "drain",
+        "cancel",
+        "health",
+    ):
         assert f" {name} " in outcome.stdout
     assert "3 no hub answered" in " ".join(outcome.stdout.split())
 

@@ -1,6 +1,7 @@
 """The surface over a real embedded mesh: how each way of ending reaches the caller."""
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -205,3 +206,12 @@ def test_threads_share_the_mesh(embedded):
         thread.join(WAIT_S)
 
     assert sorted(results) == [2 * i for i in range(2000)]
+
+
+def test_an_embedded_pool_runs_only_what_is_registered_when_it_is_told_so():
+    with Mesh(workers=1, pool__only_registered="math") as mesh:
+        assert mesh.submit(math.sqrt, 16).result(20) == 4.0
+        error = mesh.submit(abs, -1).exception(20)
+
+    assert isinstance(error, errors.FunctionUnavailable)
+    assert "functions of math alone" in str(error)

@@ -73,6 +73,15 @@ def test_submit_to_a_remote_mesh_above_max_payload_is_refused(opened):
         assert mesh.submit(len, b"x" * 200_000).result(WAIT_S) == 200_000
 
 
+def test_a_function_that_carries_more_than_max_payload_is_refused(opened):
+    data = b"x" * 200_000
+    with (
+        Mesh("tcp://127.0.0.1:5550", config={}, max_payload=100_000) as mesh,
+        pytest.raises(errors.TooLarge, match=r"the function .* with what it refers to, takes 200"),
+    ):
+        mesh.submit(lambda: len(data))
+
+
 def test_with_options_go_before_the_tasks_own_and_add_up(mesh, port):
     urgent = mesh.with_options(priority=5).with_options(queue="fast")
 

@@ -49,6 +49,19 @@ class WirePeer:
             more = MORE if index < len(parts) - 1 else 0
             self._stream.sendall(struct.pack(">BQ", more | LONG, len(part)) + part)
 
+    def announce(self, size: int) -> None:
+        """Sends the header of a frame of this many bytes, and its first one."""
+        self._stream.sendall(struct.pack(">BQ", LONG, size) + b"\1")
+
+    def drain(self) -> None:
+        """Reads until the other end closes the connection.
+
+        Raises:
+            OSError: it has.
+        """
+        while True:
+            self._read(1)
+
     def fill(self, body: bytes, at_least: int) -> int:
         """Sends until the other end takes no more for a moment, but waits longer for the first messages.
 

@@ -172,9 +172,9 @@ class HubRig:
 class PoolRig:
     """A pool with slots that do what they are told to."""
 
-    def __init__(self, slots: int = 2, *, welcome: bool = True) -> None:
+    def __init__(self, slots: int = 2, *, welcome: bool = True, grace: float = 30.0) -> None:
         self.now = 50.0
-        self.pool = PoolMachine(PoolConfig("p", 1, slots, lease=3.0), self.now)
+        self.pool = PoolMachine(PoolConfig("p", 1, slots, lease=3.0, grace=grace), self.now)
         self.sent: list[object] = []
         self.actions: list[object] = []
         self.handed: dict[int, list[Key]] = defaultdict(list)  # by slot, in order, not reported

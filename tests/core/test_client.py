@@ -12,11 +12,13 @@ from tests.core.rig import number_of, spec
 class Client:
     """A client machine with a pending table, and what it has sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_payload: int = 0) -> None:
         self.now = 10.0
         self.pending: dict[int, m.Spec] = {}
         self.known: dict[int, m.Spec] = {}
-        self.machine = ClientMachine(ClientConfig(7, hello=1.0, patience=3.0, resend=2.0), self, self.now)
+        config = ClientConfig(7, hello=1.0, patience=3.0, resend=2.0, max_payload=max_payload)
+        self.machine = ClientMachine(config, self, self.now)
+        self.failed: list[m.Failed] = []
         self.sent: list[object] = []
         self.resolved: list[int] = []
         self.lost: list[int] = []
@@ -33,6 +35,7 @@ class Client:
                 case act.Resolve(done=done, failed=failed):
                     self.resolved += [seq for run in done for seq in run.seqs]
                     self.resolved += [failure.seq for failure in failed]
+                    self.failed += failed
                     for seq in self.resolved:
                         self.pending.pop(seq, None)
                 case act.Accept(seqs=seqs):
@@ -356,3 +359,40 @@ class TestQuestions:
         client.welcome()
 
         assert not client.of(m.Command)
+
+
+class TestHubThatTakesLess:
+    """Its limit is known from its welcome on: what is above fails here, the rest is sent."""
+
+    def large(self, client: Client, seqs: list[int], sizes: list[int]) -> None:
+        one = spec()
+        client.pending.update(dict.fromkeys(seqs, one))
+        run = m.Run(number_of(one), 0, seqs, [bytes(size) for size in sizes])
+        client.tell(Queued([(number_of(one), one)], [run]))
+
+    def welcome(self, client: Client, limit: int) -> None:
+        client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, limit))
+
+    @pytest.mark.parametrize("before", [True, False])
+    def test_a_call_above_it_fails_with_both_limits(self, before):
+        client = Client(max_payload=1000)
+        if before:
+            self.large(client, [1, 2, 3], [10, 500, 20])
+        self.welcome(client, 100)
+        if not before:
+            self.large(client, [1, 2, 3], [10, 500, 20])
+
+        assert client.submitted() == [[1, 3]]
+        (failure,) = client.failed
+        assert (failure.seq, failure.type_name) == (2, "taskmesh.errors.TooLarge")
+        assert "500 bytes" in failure.text
+        assert "max_payload = 100 " in failure.text
+
+    @pytest.mark.parametrize("limit", [0, 1000, 5000])
+    def test_one_that_takes_as_much_gets_everything(self, limit):
+        client = Client(max_payload=1000)
+        self.welcome(client, limit)
+        self.large(client, [1, 2], [10, 500])
+
+        assert client.submitted() == [[1, 2]]
+        assert not client.failed

@@ -319,3 +319,20 @@ class TestRestartedHub:
     def again(self, rig: HubRig, seq: int) -> None:
         run = m.Run(1, 0, [seq], [b"x"], again=True)
         rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [run])))
+
+
+def test_a_hub_lets_in_no_more_pools_than_it_may_have_and_one_more_when_one_has_left():
+    rig = HubRig(max_pools=2)
+    rig.join("a")
+    session = rig.join("b", instance=2)
+    rig.hello("c", instance=3)
+    rig.hello("c", instance=3)
+
+    assert {lane.pool for lane in rig.hub.lanes.values()} == {"a", "b"}
+    assert "may have no more" in rig.hub.snapshot()["refused"]["c"]
+    assert not [message for _, message in rig.published if isinstance(message, m.Refused)]
+    rig.hello("b", instance=2, number=2)  # one of the two, anew
+    rig.tell(FromPool(m.Bye(rig.config.epoch, rig.session("b"))))
+    assert session not in rig.hub.lanes
+    rig.join("c", instance=3)
+    assert rig.hub.snapshot()["refused"] == {}

@@ -140,6 +140,29 @@ class TestDrain:
 
         assert rig.of(act.Leave)
 
+    def test_nor_for_one_that_is_gone_while_tasks_run(self, rig):
+        """A pool and its hub that are taken away together must not use up the whole grace."""
+        rig.push(1)
+        rig.tell(ev.DrainRequested(600.0))
+        for _ in range(4):
+            rig.after(1.0)  # the lease is 3 s
+        assert rig.of(act.KillSlot) == [act.KillSlot(0)]
+        rig.exited(0)
+
+        assert rig.of(act.Leave)[0].reason == ""
+
+    def test_an_operator_s_drain_has_the_pool_s_own_grace(self):
+        rig = PoolRig(grace=5.0)
+        rig.push(1)
+        rig.tell(ev.FromHub(m.PoolCommand("drain")))
+        for _ in range(4):
+            rig.after(1.0)
+            self.acknowledge(rig)
+        assert not rig.of(act.KillSlot)
+        rig.after(1.1)
+
+        assert rig.of(act.KillSlot) == [act.KillSlot(0)]
+
     def test_but_for_one_that_is_only_asked_anew(self, rig):
         """A link that is reset while it drains must not cost the results that wait for it."""
         rig.push(1)

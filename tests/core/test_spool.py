@@ -1,6 +1,6 @@
 """Reports are kept until the hub has them."""
 
-from taskmesh.core.spool import Spool
+from taskmesh.core.spool import FEW, MAX_REPORT, Spool
 from taskmesh.wire.messages import DoneRun, Failed, Held
 
 
@@ -52,3 +52,21 @@ def test_a_new_session_makes_news_of_what_is_unacknowledged():
     assert spool.returned == [], "what was handed back is not held: the inventory says so"
     results = spool.close(9, 2, 1.0)
     assert (results.number, len(results.done), len(results.failed)) == (1, 1, 1)
+
+
+def test_what_gathered_without_a_session_goes_in_several_reports():
+    spool = Spool()
+    large = bytes(1 << 16)  # larger ones travel in frames of their own
+    spool.done += [DoneRun(1, 1, 1, "p/0", [seq], [large], 0.1) for seq in range(3 * FEW)]
+    spool.failed += [Failed(1, 1000 + seq, 1, "exception", traceback="t" * 8000) for seq in range(3000)]
+    reports = []
+    while spool.has_news:
+        reports.append(spool.close(9, 1, 0.0))
+
+    assert [seq for results in reports for run in results.done for seq in run.seqs] == list(range(3 * FEW))
+    assert sum(len(results.failed) for results in reports) == 3000
+    for results in reports:
+        size = sum(len(data) for run in results.done for data in run.payloads)
+        assert size <= MAX_REPORT + len(large)
+        assert sum(len(failure.traceback) for failure in results.failed) <= MAX_REPORT + 8000
+    assert [results.number for results in reports] == list(range(1, len(reports) + 1))

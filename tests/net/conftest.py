@@ -7,6 +7,7 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.sockets import Context, Pull, Push
+from tests.net.keyed import Keyed, Ring
 from tests.programs import Programs, running, shared
 
 LARGE = 1 << 17
@@ -25,6 +26,18 @@ def pyzmq_collector() -> None:
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:
     yield from running(tmp_path)
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Ring:
+    """The keys of a mesh."""
+    return Ring(tmp_path)
+
+
+@pytest.fixture
+def keyed(programs: Programs, ring: Ring) -> Keyed:
+    """A hub and a worker with keys."""
+    return Keyed(programs, ring)
 
 
 @pytest.fixture(scope="module")

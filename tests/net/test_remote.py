@@ -179,7 +179,7 @@ def test_no_hub_is_an_error_within_the_time_given(tmp_path):
 def test_an_address_beyond_this_machine_is_refused():
     mesh = Mesh("tcp://192.0.2.1:5550")
 
-    with pytest.raises(InsecureBind, match="no keys"):
+    with pytest.raises(InsecureBind, match="without keys"):
         mesh.submit(workload.add, 1, 2)
 
 

@@ -46,6 +46,8 @@ def _struct(kind, payloads):
         fields["payloads"] = list(payloads)
     if "payloads" in fields and "seqs" in fields:
         fields["seqs"] = list(range(1, len(payloads) + 1))
+        if "key" in fields and len(payloads) > 1:
+            fields["key"] = ""
     return kind(**fields)
 
 

@@ -61,6 +61,15 @@ def parser() -> argparse.ArgumentParser:
     add("--tags", metavar="A,B", help="what it can do; tasks ask for tags")
     add("--name", default="", help="the pool's name, unique in the mesh (default: one made from the host's)")
     add("--grace", metavar="SECONDS", help="how long running tasks have when it drains (default: 30)")
+    add("--http", metavar="HOST:PORT", help="side port for probes, metrics and POST /drain (default: none)")
+    add("--http-token-file", metavar="FILE", help="the token of the side port; required beyond loopback")
+    add(
+        "--only-registered",
+        nargs="+",
+        metavar="MODULE",
+        help="run functions of these modules (and packages) by name, and no others; imports them too",
+    )
+    add("--keys", metavar="DIR", help="the directory of the worker's keys (default: TASKMESH_KEYS, or none)")
     add("--config", metavar="FILE", help="settings, in place of taskmesh.toml or pyproject.toml")
     add("--json", action="store_true", help="tell what happens as JSON, one object a line")
     return made
@@ -80,6 +89,10 @@ def read(line: Sequence[str]) -> Arguments:
         "pool__queues": given.queues,
         "pool__tags": given.tags,
         "pool__grace": given.grace,
+        "program__http": given.http,
+        "program__http_token_file": given.http_token_file,
+        "mesh__keys": given.keys,
+        "pool__only_registered": given.only_registered,
     }
     config = load(given.config, {key: value for key, value in wanted.items() if value is not None})
     return Arguments(config, given.name, tuple(given.modules), given.json)

@@ -21,7 +21,7 @@ def main(line: Sequence[str]) -> int:
     try:
         arguments = read(line)
         use_current_directory()
-        check_modules(arguments.modules)
+        check_modules((*arguments.modules, *arguments.config.pool.only_registered))
         return _run(arguments, reports)
     except KeyboardInterrupt:  # before the pool's own handler was there, or after it had gone
         return FAILED

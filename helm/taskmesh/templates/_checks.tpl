@@ -1,0 +1,64 @@
+{{- /* What cannot work is refused before anything is installed, with the cure. */}}
+{{- define "taskmesh.check" -}}
+{{- range $role := list "hub" "worker" "client" -}}
+{{- $needed := or (and (eq $role "hub") $.Values.hub.enabled) (and (eq $role "worker") $.Values.workerPools) (and (eq $role "client") $.Values.test.enabled) -}}
+{{- if and $needed (not (include "taskmesh.keysSecret" (list $ $role))) -}}
+{{- fail (printf "the %s needs keys: make them with `taskmesh keys new`, put them into a Secret (docs/kubernetes.md) and name it with --set keys.existingSecret=NAME" $role) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not .Values.hub.enabled) (not .Values.externalHub.addresses) -}}
+{{- fail "hub.enabled=false needs externalHub.addresses, like [tcp://hub.example.org:5550]" -}}
+{{- end -}}
+{{- if and .Values.hub.enabled .Values.externalHub.addresses -}}
+{{- fail "externalHub.addresses is for hub.enabled=false: pools join one hub, this release's own or another" -}}
+{{- end -}}
+{{- if and .Values.metrics.podMonitor.enabled (not .Values.http.existingSecret) -}}
+{{- fail "metrics.podMonitor.enabled needs http.existingSecret: without a token the HTTP port listens on loopback only" -}}
+{{- end -}}
+{{- if and .Values.metrics.workers.enabled (not .Values.http.existingSecret) -}}
+{{- fail "metrics.workers.enabled needs http.existingSecret: without a token the HTTP port listens on loopback only" -}}
+{{- end -}}
+{{- if le (int .Values.hub.lanes.last) (int .Values.hub.lanes.first) -}}
+{{- fail "hub.lanes.last has to be above hub.lanes.first: every pool needs a port of its own" -}}
+{{- end -}}
+{{- range $port := list .Values.hub.port (add 1 .Values.hub.port) (add 2 .Values.hub.port) -}}
+{{- if and (ge (int $port) (int $.Values.hub.lanes.first)) (le (int $port) (int $.Values.hub.lanes.last)) -}}
+{{- fail (printf "hub.lanes must not contain port %d: gateway, collector and control have hub.port and the next two" (int $port)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.test.enabled (not .Values.test.queue) (not (include "taskmesh.pools" . | fromJson)) -}}
+{{- fail "test.enabled needs a pool or test.queue: `helm test` runs a task on one" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "taskmesh.checkPool" -}}
+{{- $root := index . 0 -}}
+{{- $name := index . 1 -}}
+{{- $pool := index . 2 -}}
+{{- $scaling := $pool.autoscaling -}}
+{{- if le (int $pool.terminationGracePeriodSeconds) (add 10 $pool.drain.timeoutSeconds | int) -}}
+{{- fail (printf "workerPools.%s: terminationGracePeriodSeconds (%d) has to be more than drain.timeoutSeconds + 10 (%d): Kubernetes would kill a pool that drains" $name (int $pool.terminationGracePeriodSeconds) (add 10 $pool.drain.timeoutSeconds | int)) -}}
+{{- end -}}
+{{- if not $pool.queues -}}
+{{- fail (printf "workerPools.%s: queues is empty: a pool without a queue gets no task" $name) -}}
+{{- end -}}
+{{- if ne $scaling.type "none" -}}
+{{- if hasKey (default dict (index $root.Values.workerPools $name)) "replicas" -}}
+{{- fail (printf "workerPools.%s: replicas and autoscaling.type=%s contradict each other: leave replicas out" $name $scaling.type) -}}
+{{- end -}}
+{{- if lt (int $scaling.max) (int $scaling.min) -}}
+{{- fail (printf "workerPools.%s: autoscaling.max is below autoscaling.min" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $scaling.type "hpa") (lt (int $scaling.min) 1) -}}
+{{- fail (printf "workerPools.%s: autoscaling.min=0 needs autoscaling.type=keda: without a pod there is nothing that an HPA could measure" $name) -}}
+{{- end -}}
+{{- if eq $scaling.type "keda" -}}
+{{- if not $root.Values.hub.enabled -}}
+{{- fail (printf "workerPools.%s: autoscaling.type=keda asks this release's hub: it needs hub.enabled=true" $name) -}}
+{{- end -}}
+{{- if not $root.Values.http.existingSecret -}}
+{{- fail (printf "workerPools.%s: autoscaling.type=keda needs http.existingSecret: without a token the hub's HTTP port listens on loopback only" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}

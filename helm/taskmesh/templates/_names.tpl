@@ -1,0 +1,87 @@
+{{- /* Names, labels and addresses. Names leave room for a pool's name and the suffixes of pods. */}}
+{{- define "taskmesh.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 30 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "taskmesh.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 30 | trimSuffix "-" }}
+{{- else }}
+{{- $name := default .Chart.Name .Values.nameOverride }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 30 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 30 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* What a selector matches: never anything that an upgrade changes. Call with (list root component). */}}
+{{- define "taskmesh.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ include "taskmesh.name" $root }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "taskmesh.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "taskmesh.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Of pods: no version, since a new chart that changes nothing about a pod is no reason to replace it. */}}
+{{- define "taskmesh.podLabels" -}}
+{{ include "taskmesh.selector" . }}
+{{- with (index . 0).Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "taskmesh.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "taskmesh.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- /* Call with (list root image); the image may be one of a pool, empty parts are the chart's. */}}
+{{- define "taskmesh.image" -}}
+{{- $root := index . 0 -}}
+{{- $own := index . 1 -}}
+{{- $repository := default $root.Values.image.repository $own.repository -}}
+{{- $digest := $own.digest -}}
+{{- if not (or $own.digest $own.tag) }}{{ $digest = $root.Values.image.digest }}{{ end -}}
+{{- if $digest -}}
+{{ $repository }}@{{ $digest }}
+{{- else -}}
+{{ $repository }}:{{ coalesce $own.tag $root.Values.image.tag $root.Chart.AppVersion }}
+{{- end }}
+{{- end }}
+
+{{- /* Where pools find the hub: the pod's own name, since lanes are on many ports and no Service lists them. */}}
+{{- define "taskmesh.hubPodAddress" -}}
+{{- $name := include "taskmesh.fullname" . -}}
+tcp://{{ $name }}-hub-0.{{ $name }}-hub-pods.{{ .Release.Namespace }}.svc:{{ .Values.hub.port }}
+{{- end }}
+
+{{- /* Where clients find it. */}}
+{{- define "taskmesh.gateway" -}}
+{{- if .Values.hub.enabled -}}
+tcp://{{ include "taskmesh.fullname" . }}-hub.{{ .Release.Namespace }}.svc:{{ .Values.hub.port }}
+{{- else -}}
+{{ first .Values.externalHub.addresses }}
+{{- end }}
+{{- end }}
+
+{{- /* Whether there is an HTTP port that others can reach: call with (list root component); "true" or nothing. */}}
+{{- define "taskmesh.httpOpen" -}}
+{{- $root := index . 0 -}}
+{{- if and $root.Values.http.existingSecret (or (eq (index . 1) "hub") $root.Values.metrics.workers.enabled) }}true{{ end }}
+{{- end }}

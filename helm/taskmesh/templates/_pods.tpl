@@ -1,0 +1,83 @@
+{{- /* Parts that pods of all roles share. */}}
+{{- define "taskmesh.keysSecret" -}}
+{{- $root := index . 0 -}}
+{{- default $root.Values.keys.existingSecret (index $root.Values.keys (index . 1)).existingSecret }}
+{{- end }}
+
+{{- /* The volume with a role's keys, and no other's: call with (list root role). 0440 and fsGroup: the process reads, cannot write. */}}
+{{- define "taskmesh.keysVolume" -}}
+{{- $root := index . 0 -}}
+{{- $role := index . 1 -}}
+name: keys
+secret:
+  secretName: {{ include "taskmesh.keysSecret" . }}
+  defaultMode: 0440
+  items:
+    - {key: hub.public, path: hub.public}
+    - {key: {{ $role }}.secret, path: {{ $role }}.secret}
+    {{- if and $root.Values.keys.signed (ne $role "hub") }}
+    - {key: mesh.secret, path: mesh.secret}
+    {{- end }}
+    {{- if eq $role "hub" }}
+    {{- range $who, $names := $root.Values.keys.authorized }}
+    {{- range $names }}
+    - {key: authorized.{{ $who }}.{{ . }}.public, path: authorized/{{ $who }}/{{ . }}.public}
+    {{- end }}
+    {{- end }}
+    {{- end }}
+{{- end }}
+
+{{- define "taskmesh.configVolume" -}}
+name: config
+configMap:
+  name: {{ include "taskmesh.fullname" . }}
+{{- end }}
+
+{{- define "taskmesh.tokenVolume" -}}
+name: http-token
+secret:
+  secretName: {{ .Values.http.existingSecret }}
+  defaultMode: 0440
+  items:
+    - {key: {{ .Values.http.tokenKey }}, path: token}
+{{- end }}
+
+{{- /* What every pod says: call with (list root podSecurityContext). */}}
+{{- define "taskmesh.podHead" -}}
+{{- $root := index . 0 -}}
+serviceAccountName: {{ include "taskmesh.serviceAccount" $root }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  {{- toYaml (default $root.Values.podSecurityContext (index . 1)) | nindent 2 }}
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* The HTTP port's arguments: call with (list root component). */}}
+{{- define "taskmesh.httpArguments" -}}
+{{- $root := index . 0 -}}
+{{- if include "taskmesh.httpOpen" . -}}
+- --http={{ $root.Values.hub.bindHost }}:{{ $root.Values.http.port }}
+- --http-token-file=/etc/taskmesh/http/token
+{{- else -}}
+- --http=127.0.0.1:{{ $root.Values.http.port }}
+{{- end }}
+{{- end }}
+
+{{- /* One probe: call with (list root component verb timing). Over HTTP where the port is open, else the command asks on loopback. */}}
+{{- define "taskmesh.probe" -}}
+{{- $root := index . 0 -}}
+{{- $verb := index . 2 -}}
+{{- if include "taskmesh.httpOpen" (list $root (index . 1)) -}}
+httpGet:
+  path: /{{ $verb }}z
+  port: http
+{{- else -}}
+exec:
+  command: [taskmesh, health, {{ $verb }}, --http, "127.0.0.1:{{ $root.Values.http.port }}"]
+{{- end }}
+{{ toYaml (index . 3) }}
+{{- end }}

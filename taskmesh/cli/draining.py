@@ -1,0 +1,118 @@
+"""`taskmesh drain`: a pool leaves, asked through its hub or at its own side port."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from taskmesh.cli.exits import EPILOG, TOO_LATE, exits
+from taskmesh.cli.options import (
+    Address,
+    AsJson,
+    ConfigFile,
+    Http,
+    HttpTokenFile,
+    Keys,
+    Reach,
+    Timeout,
+    settings,
+)
+from taskmesh.cli.output import Output
+from taskmesh.errors import ConfigError, TaskMeshError
+
+if TYPE_CHECKING:
+    from taskmesh.config import Config
+
+PAUSE = 0.1
+"""Seconds between looks at whether a pool has left."""
+
+
+def drain(
+    pool: Annotated[
+        str, typer.Argument(metavar="POOL", help="A pool's name, or `all`; none: the one at --http.")
+    ] = "",
+    *,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long until it has left.")
+    ] = 0.0,
+    http: Http = None,
+    http_token_file: HttpTokenFile = None,
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    directory: Keys = None,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Let a pool finish what it runs, give the rest to others, and end."""
+    out = Output(as_json=json)
+    with exits(out):
+        if pool:
+            left = through_hub(out, pool, Reach(file, address, timeout, directory), wait)
+        else:
+            config = settings(file, {"http": http, "http_token_file": http_token_file})
+            if not config.program.http:
+                raise ConfigError("drain which pool? Name it, or give --http HOST:PORT of its side port")
+            left = at_side_port(out, config, timeout, wait)
+        if not left:
+            out.text(f"taskmesh: not gone within {wait:g} s; it goes on draining")
+            raise typer.Exit(TOO_LATE)
+
+
+def through_hub(out: Output, pool: str, reach: Reach, wait: float) -> bool:
+    """Asks the hub; returns whether all have left within `wait` seconds, or are not waited for."""
+    from taskmesh.cli.enquiry import EVERYTHING, hub_at
+
+    with hub_at(reach) as hub:
+        rows = cast("list[dict[str, Any]]", hub.command("drain", pool, reach.timeout))
+        text = "\n".join(f"draining {row['pool']}" for row in rows)
+        out.value(rows, text or "there are no pools")
+        names = {row["pool"] for row in rows}
+
+        def gone() -> bool:
+            there = hub.query("pools", limit=EVERYTHING, timeout=reach.timeout)
+            return not names & {row["pool"] for row in cast("list[dict[str, Any]]", there)}
+
+        return not wait or seen_within(wait, gone)
+
+
+def at_side_port(out: Output, config: Config, timeout: float, wait: float) -> bool:
+    """Asks the pool itself; returns whether it has ended within `wait` seconds, or is not waited for.
+
+    Raises:
+        TaskMeshError: nobody answers, or what answers is no pool that could be drained.
+    """
+    from taskmesh.cli.side_client import SidePortUnreachable, side_client
+
+    side = side_client(config, timeout)
+    status, text = side.ask("POST", "/drain")
+    if status != 202:
+        raise TaskMeshError(f"the side port at {side.host}:{side.port} does not drain: {status} {text}")
+    out.value({"draining": f"{side.host}:{side.port}"}, f"draining {side.host}:{side.port}")
+
+    def gone() -> bool:
+        try:
+            side.ask("GET", "/livez")
+        except SidePortUnreachable:
+            return True
+        return False
+
+    return not wait or seen_within(wait, gone)
+
+
+def seen_within(seconds: float, happened: Callable[[], bool]) -> bool:
+    """Whether something comes true in time."""
+    pause, end = threading.Event(), time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() >= end:
+            return False
+        pause.wait(PAUSE)
+    return True
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=EPILOG)(drain)

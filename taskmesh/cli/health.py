@@ -1,0 +1,50 @@
+"""`taskmesh health`: one probe of a side port, for images without curl or a shell."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from taskmesh.cli.exits import EPILOG, FAILED, exits
+from taskmesh.cli.options import AsJson, ConfigFile, Http, settings
+from taskmesh.cli.output import Output
+
+
+class Probe(enum.StrEnum):
+    """What can be asked."""
+
+    live = "live"
+    ready = "ready"
+    startup = "startup"
+
+
+PATHS = {Probe.live: "/livez", Probe.ready: "/readyz", Probe.startup: "/startupz"}
+
+
+def health(
+    probe: Annotated[Probe, typer.Argument(help="Which question to ask.")] = Probe.ready,
+    *,
+    http: Http = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.01, help="How long to wait for the answer.")
+    ] = 3.0,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Ask a hub's or worker's side port whether it is live, ready or started; exit code 1 when it is not."""
+    out = Output(as_json=json)
+    with exits(out):
+        from taskmesh.cli.side_client import side_client
+
+        status, text = side_client(settings(file, {"http": http}), timeout).ask("GET", PATHS[probe])
+        good = status == 200
+        out.value({"probe": probe.value, "ok": good, "message": text}, text)
+        if not good:
+            raise typer.Exit(FAILED)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=EPILOG)(health)

@@ -1,0 +1,125 @@
+"""What a peer may say: by its role, by whose client session it is, by the token of its pool's session."""
+
+from __future__ import annotations
+
+import hmac
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taskmesh.errors import RemoteProtocolError
+from taskmesh.keys import CLIENT, OPERATOR
+from taskmesh.net.gatekeeper import Gatekeeper
+from taskmesh.sockets import Part
+from taskmesh.wire import messages as m
+
+EITHER = frozenset({m.ClientHello, m.ClientBeat, m.ClientBye, m.Query})
+RIGHTS: dict[str, frozenset[type]] = {
+    CLIENT: EITHER | {m.Submit, m.CancelTasks, m.ResultAck},
+    OPERATOR: EITHER | {m.Command},
+}
+"""Messages of each role at the gateway. The collector admits no other key than a worker's."""
+TOKEN = 16
+"""Bytes of a pool's token, the first frame of all that it says."""
+KEY = 32
+REMEMBERED = 100_000
+"""Client sessions whose owner is remembered; their ids are random, so a forgotten one is hard to guess."""
+APPLICANTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a pool showed with its Hello: who it is, and the token that its messages will carry."""
+
+    user: str
+    token: bytes
+
+
+class NotAllowed(RemoteProtocolError):
+    """A peer said what its key does not entitle it to."""
+
+
+class Rights:
+    """The hub's book of who may say what."""
+
+    def __init__(self, gatekeeper: Gatekeeper) -> None:
+        self._gatekeeper = gatekeeper
+        self._owners: OrderedDict[int, str] = OrderedDict()
+        self._applicants: OrderedDict[bytes, Pass] = OrderedDict()
+        self._passes: dict[int, Pass] = {}
+
+    # --- clients ------------------------------------------------------------------------------------------
+
+    def check_client(self, user: str, message: m.ClientMessage) -> None:
+        """Whether a user may send this to the gateway.
+
+        Raises:
+            NotAllowed: its role may not, or the session is somebody else's.
+        """
+        role = user.partition(":")[0]
+        if not self._gatekeeper.knows(user):
+            raise NotAllowed("its key has been revoked")
+        if type(message) not in RIGHTS.get(role, ()):
+            raise NotAllowed(f"the key of {user} does not entitle it to a {type(message).__name__}")
+        if isinstance(message, m.ClientHello):
+            if self._owners.setdefault(message.client, user) != user:
+                raise NotAllowed("this client session belongs to another key")
+            self._owners.move_to_end(message.client)
+            if len(self._owners) > REMEMBERED:
+                self._owners.popitem(last=False)
+
+    def clients_of(self, users: frozenset[str]) -> list[int]:
+        """The client sessions of these users."""
+        return [client for client, user in self._owners.items() if user in users]
+
+    # --- pools --------------------------------------------------------------------------------------------
+
+    def read_pool(self, user: str, frames: Sequence[Part]) -> tuple[Pass, Sequence[Part]]:
+        """Takes the token off a message to the collector.
+
+        Raises:
+            NotAllowed: there is none, or the key has been revoked.
+        """
+        if len(frames) < 2 or len(frames[0]) != TOKEN:
+            raise NotAllowed("a message without its token")
+        if not self._gatekeeper.knows(user):
+            raise NotAllowed("its key has been revoked")
+        return Pass(user, bytes(frames[0])), frames[1:]
+
+    def check_pool(self, shown: Pass, message: m.PoolMessage) -> None:
+        """Whether the session that a message speaks for is the sender's.
+
+        Raises:
+            NotAllowed: it is not, or a Hello names no key for its lane.
+        """
+        if isinstance(message, m.Hello):
+            if len(message.key) != KEY:
+                raise NotAllowed("a Hello without a key for the lane")
+            if self._applicants.setdefault(message.key, shown) != shown:
+                raise NotAllowed("a lane key that another pool has shown")
+            if len(self._applicants) > APPLICANTS:
+                self._applicants.popitem(last=False)
+            return
+        known = self._passes.get(message.session)
+        if isinstance(message, m.Misrouted) or (known is None and message.session):
+            return  # of a session that is over: the hub answers that a Hello is due
+        if known is None:
+            raise NotAllowed("a message of no session")
+        if known.user != shown.user or not hmac.compare_digest(known.token, shown.token):
+            raise NotAllowed(f"{shown.user} speaks for a session that is not its own")
+
+    def opened(self, session: int, key: bytes) -> bool:
+        """Binds a new session to the pool that showed this lane key; False when nobody did."""
+        found = self._applicants.get(key)
+        if found is None:
+            return False
+        self._passes[session] = found
+        return True
+
+    def closed(self, session: int) -> None:
+        """Forgets a session."""
+        self._passes.pop(session, None)
+
+    def sessions_of(self, users: frozenset[str]) -> list[int]:
+        """The pool sessions of these users."""
+        return [session for session, known in self._passes.items() if known.user in users]

@@ -1,0 +1,105 @@
+"""What a hub is asked for by those who watch it; nothing here looks at every task, so polling is cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taskmesh.core.hub import HubMachine
+from taskmesh.core.lanes import LaneState
+from taskmesh.observe.metrics import Family
+
+Queues = dict[str, dict[str, int]]
+
+QUEUE_HELP = {
+    "depth": "Tasks that wait in the hub for a pool.",
+    "running": "Tasks that pools have, running or next in line.",
+    "pools": "Pools that serve the queue and take work.",
+    "slots": "Slots of these pools.",
+}
+
+
+def queues(machine: HubMachine) -> Queues:
+    """Every queue that has pools or has had tasks lately: depth, running, pools, slots (see QUEUE_HELP)."""
+    found: Queues = {}
+
+    def of(queue: str) -> dict[str, int]:
+        return found.setdefault(queue, dict.fromkeys(QUEUE_HELP, 0))
+
+    for entry in machine.specs.values():
+        of(entry.route[0])["depth"] += entry.live
+    for lane in machine.lanes.values():
+        for number, count in lane.counts.items():
+            entry = machine.specs[number]
+            row = of(entry.route[0])
+            row["running"] += count
+            row["depth"] -= count
+        works = lane.state is LaneState.READY
+        for queue in lane.queues:
+            row = of(queue)
+            row["pools"] += works
+            row["slots"] += lane.slots * works
+    return found
+
+
+def hub_families(machine: HubMachine) -> list[Family]:
+    """A hub's figures."""
+    ledger, collector = machine.ledger, machine.collector
+    return [
+        *_queue_families(queues(machine)),
+        *_pool_families(machine),
+        Family("taskmesh_tasks_accepted_total", "counter", "Tasks taken in.").add(ledger.accepted),
+        Family("taskmesh_tasks_finished_total", "counter", "Tasks with an outcome.").add(ledger.finished),
+        _transitions(machine),
+        Family("taskmesh_tasks_bytes", "gauge", "Bytes of arguments in the ledger.").add(ledger.size),
+        Family("taskmesh_clients", "gauge", "Clients with an open session.").add(
+            sum(session.present for session in machine.clients.values())
+        ),
+        Family("taskmesh_results_duplicate_total", "counter", "Results of tasks that had one.").add(
+            collector.duplicates
+        ),
+        Family("taskmesh_failures_stale_total", "counter", "Failures of attempts that did not count.").add(
+            collector.stale
+        ),
+        Family("taskmesh_pools_refused", "gauge", "Pools that were refused, by name.").add(
+            len(machine.pools.refused)
+        ),
+    ]
+
+
+def _queue_families(found: Queues) -> list[Family]:
+    families = []
+    for key, text in QUEUE_HELP.items():
+        family = Family(f"taskmesh_queue_{key}", "gauge", text)
+        for queue, row in sorted(found.items()):
+            family.add(row[key], queue=queue)
+        families.append(family)
+    return families
+
+
+def _pool_families(machine: HubMachine) -> list[Family]:
+    states = Family("taskmesh_pools", "gauge", "Pool sessions by state.")
+    counts = dict.fromkeys(LaneState, 0)
+    outstanding = Family("taskmesh_pool_outstanding", "gauge", "Tasks that a pool has.")
+    for lane in machine.lanes.values():
+        counts[lane.state] += 1
+        outstanding.add(lane.outstanding, pool=lane.pool)
+    for state, count in counts.items():
+        states.add(count, state=state.value)
+    return [states, outstanding]
+
+
+def _transitions(machine: HubMachine) -> Family:
+    family = Family("taskmesh_task_transitions_total", "counter", "What happened to tasks, in which state.")
+    for (state, cause), count in sorted(machine.ledger.counts.items()):
+        family.add(count, state=state.name.lower(), cause=cause.name.lower())
+    return family
+
+
+def hub_answers(machine: HubMachine) -> dict[str, Callable[[], object]]:
+    """What the side port asks a hub that listens; called in the loop's thread."""
+    return {
+        "ready": lambda: (True, "ready"),
+        "startup": lambda: (True, "started"),
+        "metrics": lambda: hub_families(machine),
+        "queues": lambda: queues(machine),
+    }

@@ -1,0 +1,94 @@
+"""Signatures of payloads: HMAC-SHA256 with a key that clients and pools have, and the hub has not.
+
+A signed payload begins with MAGIC and the signature. What is signed is the payload together with its context:
+whose task it is, and what is to be done with it. So a hub can neither change a payload nor hand it out as
+another's.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from taskmesh.errors import BadSignature
+from taskmesh.wire.blob import Blob, Buffer
+
+MAGIC = b"\x01TMS"
+"""No pickle begins like this."""
+LENGTH = len(MAGIC) + 32
+NO_SIGNATURE = (
+    "it is not signed, but others here have a mesh key: copy the file mesh.secret from a worker's keys"
+)
+WRONG = "its signature is wrong: it was changed on its way, or signed with another mesh.secret"
+NO_KEY = "it is signed, and this program has no mesh key: copy the file mesh.secret from a worker's keys"
+
+
+def refuse(reason: str) -> NoReturn:
+    """Runs in a slot in place of a task that is not to be trusted.
+
+    Raises:
+        BadSignature: always.
+    """
+    raise BadSignature(f"this task was not run: {reason}")
+
+
+class Signer:
+    """Signs with the first key, accepts any; two are there while the mesh key is being rotated."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = tuple(keys)
+
+    def __repr__(self) -> str:
+        return f"<Signer with {len(self._keys)} keys>"
+
+    def sign(self, context: bytes, payload: Any) -> Any:
+        """The payload, signed; a Blob's buffers are not copied."""
+        if not isinstance(payload, Blob):
+            return b"".join((MAGIC, _of_bytes(self._keys[0], context, payload), payload))
+        parts = payload.parts
+        head = b"".join((MAGIC, _of_parts(self._keys[0], context, parts), parts[0]))
+        return Blob.from_parts([head, *parts[1:]], [flag for _, _, flag in payload.layout[1:]])
+
+    def verified(self, context: bytes, payload: Any) -> Any:
+        """The payload without its signature.
+
+        Raises:
+            BadSignature: it has none, or a wrong one.
+        """
+        if not is_signed(payload):
+            raise BadSignature(NO_SIGNATURE)
+        if not isinstance(payload, Blob):
+            body = bytes(payload[LENGTH:])
+            found = bytes(payload[len(MAGIC) : LENGTH])
+            good = [_of_bytes(key, context, body) for key in self._keys]
+        else:
+            first, *rest = payload.parts
+            head = memoryview(first)
+            found = bytes(head[len(MAGIC) : LENGTH])
+            parts: list[Buffer] = [bytes(head[LENGTH:]), *rest]
+            good = [_of_parts(key, context, parts) for key in self._keys]
+        if not any(hmac.compare_digest(found, each) for each in good):
+            raise BadSignature(WRONG)
+        if not isinstance(payload, Blob):
+            return body
+        return Blob.from_parts(parts, [flag for _, _, flag in payload.layout[1:]])
+
+
+def is_signed(payload: Any) -> bool:
+    """Whether a payload claims to be signed."""
+    head = payload.parts[0] if isinstance(payload, Blob) else payload
+    return len(head) >= LENGTH and bytes(head[: len(MAGIC)]) == MAGIC
+
+
+def _of_bytes(key: bytes, context: bytes, body: Buffer) -> bytes:
+    return hmac.digest(key, b"".join((b"b", context, body)), "sha256")
+
+
+def _of_parts(key: bytes, context: bytes, parts: Sequence[Buffer]) -> bytes:
+    sizes = struct.pack(f">{len(parts)}Q", *map(len, parts))
+    made = hmac.new(key, b"".join((b"p", context, struct.pack(">Q", len(parts)), sizes)), "sha256")
+    for part in parts:
+        made.update(part)
+    return made.digest()

@@ -1,0 +1,63 @@
+"""Workers and clients that have another cloudpickle than the hub: by policy, and what status shows."""
+
+import os
+import shutil
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from tests.programs import ROOT, Programs, rows
+from tests.waiting import wait_until
+
+TCP = "tcp://127.0.0.1:0"
+WORK = "tests.net.workload"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that finds another cloudpickle first."""
+    package = tmp_path / "site" / "cloudpickle"
+    shutil.copytree(Path(cloudpickle.__file__).parent, package)
+    source = (package / "__init__.py").read_text().replace(cloudpickle.__version__, "1.2.3")
+    (package / "__init__.py").write_text(source)
+    return {"PYTHONPATH": os.pathsep.join([str(package.parent), str(ROOT), str(ROOT / "workers")])}
+
+
+def test_by_default_status_warns_and_the_pool_works(programs: Programs, other):
+    address = programs.hub(TCP)[1]
+    programs.worker(address, "--name", "odd", **other)
+
+    outcome = programs.run("status", "--address", address)
+
+    assert "warning:  pool odd: it has cloudpickle 1.2.3 where the hub has" in outcome.stdout
+    done = programs.run("submit", f"{WORK}:add", "1", "2", "--address", address)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+
+
+def test_refused_pools_end_and_are_shown_with_the_reason(programs: Programs, other):
+    hub, address = programs.hub(TCP, TASKMESH_VERSIONS="refuse")
+    odd = programs.start("worker", "--address", address, "--name", "odd", "--json", env=other)
+
+    assert odd.wait(20) == 1
+    assert "the hub refuses this pool: it has cloudpickle 1.2.3" in odd.errors
+    status = programs.run("status", "--address", address)
+    assert "refused:  pool odd: it has cloudpickle 1.2.3" in status.stdout
+    assert '"event": "pool.refused"' in wait_until(lambda: hub.errors)
+    assert rows(programs.run("pools", "--address", address, "--json")) == []
+
+
+def test_a_refused_client_is_told_why(programs: Programs, other):
+    address = programs.hub(TCP, TASKMESH_VERSIONS="refuse")[1]
+
+    outcome = programs.run("submit", f"{WORK}:add", "1", "2", "--address", address, env=other)
+
+    assert outcome.returncode == 3
+    assert "refuses this client: it has cloudpickle 1.2.3" in outcome.stderr
+
+
+def test_an_unknown_policy_is_told(programs: Programs):
+    outcome = programs.run("hub", "--bind", TCP, env={"TASKMESH_VERSIONS": "perhaps"})
+
+    assert outcome.returncode == 2
+    assert "'warn' or 'refuse'" in outcome.stderr

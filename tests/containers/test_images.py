@@ -1,0 +1,64 @@
+"""The image: small, without tools that nobody needs at run time, and easy to build upon."""
+
+import json
+
+import pytest
+
+from tests.containers.box import BASE, IMAGE, OFFLINE, WHEELS, podman
+from tests.containers.box import build as build_image
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+LIMIT = 150 << 20
+"""Bytes over the base image."""
+
+
+def inside(image: str, *line: str, check: bool = True) -> str:
+    return podman(
+        "run", "--rm", "--network=none", "--entrypoint", line[0], image, *line[1:], check=check
+    ).stdout
+
+
+def test_it_is_small(image):
+    sizes = [int(podman("image", "inspect", "--format={{.Size}}", name).stdout) for name in (image, BASE)]
+
+    assert 0 < sizes[0] - sizes[1] < LIMIT
+
+
+def test_it_has_neither_pip_nor_a_build_tool(image):
+    probe = (
+        "import importlib.util as u; print([m for m in ('pip', 'setuptools', 'hatchling') if u.find_spec(m)])"
+    )
+
+    assert inside(image, "/opt/taskmesh/bin/python", "-c", probe).strip() == "[]"
+
+
+def test_it_starts_as_an_unprivileged_worker(image):
+    config = json.loads(podman("image", "inspect", image).stdout)[0]["Config"]
+
+    assert config["User"] == "10001:10001"
+    assert config["Entrypoint"] == ["taskmesh"]
+    assert config["Cmd"] == ["worker"]
+    assert config["WorkingDir"] == "/tasks"
+
+
+def test_its_commands_need_no_shell(image):
+    assert "--address" in podman("run", "--rm", "--network=none", image, "worker", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("pool", "module", "call", "expected"),
+    [
+        ("cpu", "cpu_tasks", "primes_below(1000)", "168"),
+        ("cpu", "cpu_tasks", "len(pack(bytes(100_000))) < 1000", "True"),
+        ("gpu", "gpu_tasks", "round(sum(x * x for x in embed([[1.0, 2.0]])[0]), 6)", "1.0"),
+    ],
+)
+def test_a_pool_s_image_is_built_upon_it(image, pool, module, call, expected):
+    folder = f"workers/pools/{pool}"
+    arguments = {"IMAGE": IMAGE, "PACKAGES": "numpy", "PIP_OPTIONS": WHEELS.partition("=")[2]}
+    name = build_image(f"{IMAGE}-{pool}", f"{folder}/Containerfile", folder, arguments)
+
+    printed = inside(name, "python", "-c", f"from {module} import *; print({call})")
+
+    assert printed.strip() == expected
+    assert OFFLINE[:2] == ("--network", "none")

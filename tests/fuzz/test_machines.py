@@ -1,0 +1,184 @@
+"""No well-formed message, however senseless, stops a machine or spoils its books (abuse list A5, A8-A11)."""
+
+import os
+import random
+import typing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taskmesh.core import actions as act
+from taskmesh.core import events as ev
+from taskmesh.core.client import ClientConfig, ClientMachine, Queued
+from taskmesh.core.hub import HubMachine
+from taskmesh.core.hub_config import HubConfig
+from taskmesh.errors import RemoteProtocolError
+from taskmesh.wire import messages as m
+from taskmesh.wire.frames import Decoder, encode, from_client, from_pool, to_client, to_pool
+from tests.core.rig import PoolRig
+from tests.fuzz.forger import Forger
+
+EXAMPLES = int(os.environ.get("FUZZ_MACHINES", "250"))
+EVENTS = 60
+EPOCH = 7
+STEPS = (0.0, 0.0, 0.001, 0.1, 1.0, 11.0)
+CLIENTS = (1, 2)
+SPEC = 3
+SEEDS = st.integers(0, 2**32)
+fuzzed = settings(max_examples=EXAMPLES, deadline=None, derandomize="FUZZ_MACHINES" not in os.environ)
+
+
+def decoded(decoder: Decoder[typing.Any], message: typing.Any) -> typing.Any:
+    """What arrives of a message; None when the wire refuses it."""
+    try:
+        return decoder.decode(encode(message))
+    except RemoteProtocolError:
+        return None
+
+
+class HostilePeers:
+    """A hub with clients and pools that know its epoch, and lie."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.forger = Forger(self.chance)
+        self.now = 100.0
+        self.hub = HubMachine(HubConfig(epoch=EPOCH, max_tasks=50, client_max_tasks=30), self.now)
+        self.number = dict.fromkeys(CLIENTS, 0)
+
+    def event(self) -> object:
+        roll = self.chance.random()
+        if roll < 0.5:
+            return self._from_client()
+        if roll < 0.92:
+            message = decoded(from_pool, self.forger.struct(self._one_of(m.PoolMessage)))
+            return message and ev.FromPool(message)
+        return self.chance.choice((ev.Tick(), ev.LaneLost(1), ev.LinksLost("p"), ev.ClientGone(1)))
+
+    def _one_of(self, union: object) -> type:
+        return self.chance.choice(typing.get_args(union))
+
+    def _from_client(self) -> object:
+        kind, client = self._one_of(m.ClientMessage), self.chance.choice(CLIENTS)
+        message = self.forger.struct(kind)
+        if kind is m.ClientHello:
+            message.protocol = m.PROTOCOL
+            client = message.client
+        elif kind is m.Submit and self.chance.random() < 0.8:
+            message = self._submit(client)
+        message = decoded(from_client, message)
+        return message and ev.FromClient(client, message)
+
+    def _submit(self, client: int) -> m.Submit:
+        """The next Submit of a client, whose tasks may have been there before."""
+        number = self.number[client] = self.number[client] + 1
+        key = self.chance.choice(("", "", "k"))
+        first = max(1, number + self.chance.choice((-1, 0, 0, 0)))
+        seqs = [first] if key else [first, first + 1]
+        run = m.Run(SPEC, 0, seqs, [b"x"] * len(seqs), key, self.chance.random() < 0.3)
+        spec = self.forger.struct(m.Spec)
+        return m.Submit(number, [(SPEC, spec)], [run], [], self.chance.choice((0, EPOCH)))
+
+    def step(self) -> None:
+        self.now += self.chance.choice(STEPS)
+        event = self.event()
+        if event is None:
+            return
+        for action in self.hub.handle(event, self.now):
+            if isinstance(action, act.OpenLane):
+                self.hub.handle(ev.LaneOpened(action.session, "5550"), self.now)
+        self.hub.check()
+
+
+@given(SEEDS)
+@fuzzed
+def test_no_message_stops_a_hub(seed):
+    peers = HostilePeers(seed)
+    for _ in range(EVENTS):
+        peers.step()
+    assert peers.hub.snapshot()["epoch"] == EPOCH
+
+
+@given(SEEDS)
+@fuzzed
+def test_no_message_stops_a_pool(seed):
+    chance = random.Random(seed)
+    rig = PoolRig(2)
+    forger = Forger(chance, [rig.pool.epoch, rig.pool.session, *range(6)])
+    kinds = typing.get_args(m.ToPool)
+    attempts = 0
+    for _ in range(EVENTS):
+        rig.now += chance.choice(STEPS[:-1])
+        message = decoded(to_pool, forger.struct(chance.choice(kinds)))
+        if message is None or isinstance(message, m.Refused):
+            continue
+        if isinstance(message, m.Tasks) and chance.random() < 0.8:
+            message.epoch, message.session = rig.pool.epoch, rig.pool.session
+            message.lane_seq = rig.pool.member.received + 1
+            for run in message.runs:  # a hub may lie about much, but an attempt that is twice is its own harm
+                attempts += 1
+                run.attempt = attempts
+        actions = rig.tell(ev.FromHub(message))
+        answer_slots(rig, actions, chance)
+    assert rig.pool.check() is None
+
+
+def answer_slots(rig: PoolRig, actions: list[object], chance: random.Random) -> None:
+    """Slots keep their contract: recalls are answered, and what they were handed is done in the end."""
+    for action in actions:
+        match action:
+            case act.StartSlot(slot=slot):
+                rig.tell(ev.SlotReady(slot, 100 + slot))
+            case act.RecallSlot(slot=slot):
+                rig.tell(ev.SlotRecalled(slot, max(0, rig.pool.slots[slot].count - 1)))
+            case act.KillSlot(slot=slot):
+                rig.tell(ev.SlotExited(slot, 0, -9))
+    for slot in list(rig.pool.slots.values()):
+        if slot.pieces and chance.random() < 0.7:
+            segment = m.SlotSegment(slot.pieces[0].first, [b"r"], 0.001)
+            rig.tell(ev.SlotFinished(slot.number, m.SlotResults([segment], [], rig.now)))
+
+
+class NoTable:
+    """A pending table without tasks."""
+
+    def specs_of(self, numbers: typing.Sequence[int]) -> list[tuple[int, m.Spec]]:
+        return []
+
+    def pending_runs(self) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+        return [], []
+
+    def lose_early(self) -> list[m.Failed]:
+        return []
+
+
+@given(SEEDS)
+@fuzzed
+def test_no_message_stops_a_client(seed):
+    chance = random.Random(seed)
+    forger = Forger(chance)
+    now = 100.0
+    client = ClientMachine(ClientConfig(client=5), NoTable(), now)
+    kinds = typing.get_args(m.ToClient)
+    for seq in range(1, EVENTS):
+        now += chance.choice(STEPS)
+        if chance.random() < 0.2:
+            run = m.Run(SPEC, 0, [seq], [b"x"])
+            client.handle(Queued([(SPEC, m.Spec(b"f", "f"))], [run]), now)
+        message = decoded(to_client, forger.struct(chance.choice(kinds)))
+        if message is None or (isinstance(message, m.ClientRefused) and message.reason):
+            continue
+        client.handle(ev.FromHubToClient(message), now)
+        assert client.deadline == client.deadline, "a deadline that is no number would stop the loop"
+
+
+@pytest.mark.parametrize("decoder", [from_client, from_pool, to_client, to_pool])
+def test_forgeries_reach_the_machines(decoder):
+    """Most forgeries are well-formed, or the tests above would show nothing."""
+    forger = Forger(random.Random(1))
+    kinds = typing.get_args(decoder._union)
+    came = sum(
+        decoded(decoder, forger.struct(kinds[number % len(kinds)])) is not None for number in range(400)
+    )
+    assert came > 200

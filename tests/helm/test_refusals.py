@@ -1,0 +1,90 @@
+"""What cannot work is refused before anything is installed, and the message says the cure."""
+
+import pytest
+
+from tests.helm.rendering import MINIMAL, chart, laid_over, rendered, template
+
+TOKEN = {"http": {"existingSecret": "tokens"}}
+
+
+def pool(**values):
+    return {"workerPools": {"default": values}}
+
+
+REFUSED = {
+    "no keys": ({"keys": {"existingSecret": ""}}, "taskmesh keys new"),
+    "hub without keys": (
+        {"keys": {"existingSecret": "", "worker": {"existingSecret": "w"}}},
+        "the hub needs keys",
+    ),
+    "no hub at all": ({"hub": {"enabled": False}}, "needs externalHub.addresses"),
+    "two hubs": ({"externalHub": {"addresses": ["tcp://a:1"]}}, "is for hub.enabled=false"),
+    "monitor without token": ({"metrics": {"podMonitor": {"enabled": True}}}, "needs http.existingSecret"),
+    "open workers without token": ({"metrics": {"workers": {"enabled": True}}}, "needs http.existingSecret"),
+    "keda without token": (pool(autoscaling={"type": "keda"}), "needs http.existingSecret"),
+    "keda without hub": (
+        {
+            **TOKEN,
+            **pool(autoscaling={"type": "keda"}),
+            "hub": {"enabled": False},
+            "externalHub": {"addresses": ["tcp://a:1"]},
+        },
+        "needs hub.enabled=true",
+    ),
+    "grace too short": (pool(drain={"timeoutSeconds": 80}), "more than drain.timeoutSeconds + 10"),
+    "grace just too short": (
+        pool(drain={"timeoutSeconds": 20}, terminationGracePeriodSeconds=30),
+        "more than drain.timeoutSeconds + 10",
+    ),
+    "no queue": (pool(queues=[]), "queues is empty"),
+    "replicas and autoscaler": (pool(replicas=3, autoscaling={"type": "hpa"}), "leave replicas out"),
+    "max below min": (pool(autoscaling={"type": "hpa", "min": 5, "max": 2}), "max is below"),
+    "hpa from zero": (pool(autoscaling={"type": "hpa", "min": 0}), "needs autoscaling.type=keda"),
+    "lanes the wrong way round": ({"hub": {"lanes": {"first": 6000, "last": 5900}}}, "has to be above"),
+    "lanes over the control port": (
+        {"hub": {"lanes": {"first": 5552, "last": 5900}}},
+        "must not contain port 5552",
+    ),
+    "a test without a pool": ({"workerPools": {"default": None}}, "needs a pool or test.queue"),
+}
+UNFIT = {
+    "pool name with capitals": {"workerPools": {"GPU": {}}},
+    "pool name with a dot": {"workerPools": {"a.b": {}}},
+    "pool named hub": {"workerPools": {"hub": {}}},
+    "two autoscalers": pool(autoscaling={"type": ["hpa", "keda"]}),
+    "key of a pool misspelt": pool(concurency=3),
+    "queue with a comma": pool(queues=["a,b"]),
+    "port out of range": {"hub": {"port": 99999999}},
+    "text for a number": pool(replicas="three"),
+    "unknown section of the configuration": {"config": {"pools": {"grace": 3}}},
+    "number as a label": {"commonLabels": {"a": 1}},
+    "address without a port": {"externalHub": {"addresses": ["tcp://hub"]}},
+    "digest cut short": {"image": {"digest": "sha256:12"}},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_the_cure(name):
+    values, cure = REFUSED[name]
+
+    with pytest.raises(Exception, match=cure.replace("+", r"\+")):
+        rendered(laid_over(MINIMAL, values))
+
+
+@pytest.mark.parametrize("name", ["no keys", "grace too short", "keda without token"])
+def test_helm_3_refuses_it_likewise(name):
+    values, cure = REFUSED[name]
+
+    outcome = template(laid_over(MINIMAL, values))
+
+    assert outcome.returncode != 0
+    assert cure in outcome.stderr
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_the_schema_refuses(name):
+    values = laid_over(MINIMAL, UNFIT[name])
+
+    with pytest.raises(Exception, match="at '"):
+        chart().validate_schema(values)
+    assert template(values).returncode != 0

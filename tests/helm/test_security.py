@@ -1,0 +1,104 @@
+"""Secure as it comes: no root, no capabilities, nothing writable, no token, no foreign key, no way in."""
+
+import pytest
+
+from tests.helm.rendering import MINIMAL, label, name_of, pod_specs, rendered, value_files, values_of
+
+FILES = pytest.mark.parametrize("file", value_files(), ids=label)
+OURS = {"hub", "worker", "client"}
+
+
+@FILES
+def test_pods_run_without_root_and_without_a_token(file):
+    for name, pod in pod_specs(rendered(values_of(file))).items():
+        assert pod["automountServiceAccountToken"] is False, name
+        assert pod["enableServiceLinks"] is False, name
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"] is True, name
+        assert security["runAsUser"] >= 10_000, name
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
+
+
+@FILES
+def test_containers_have_no_capability_and_a_root_that_is_read_only(file):
+    for name, pod in pod_specs(rendered(values_of(file))).items():
+        for box in pod["containers"]:
+            if box["name"] not in OURS:
+                continue
+            assert box["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, name
+            assert "memory" in box["resources"]["limits"], name
+            assert {"cpu", "memory"} <= set(box["resources"]["requests"]), name
+
+
+@FILES
+def test_every_pod_but_the_test_s_has_all_probes(file):
+    for name, pod in pod_specs(rendered(values_of(file))).items():
+        for box in pod["containers"]:
+            if box["name"] in {"hub", "worker"}:
+                for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                    assert ("exec" in box[probe]) != ("httpGet" in box[probe]), f"{name} {probe}"
+
+
+@FILES
+def test_every_port_says_its_protocol_and_has_a_container_s_port_behind_it(file):
+    found = rendered(values_of(file))
+    for name, pod in pod_specs(found).items():
+        for box in pod["containers"]:
+            ports = {port["name"]: port["containerPort"] for port in box.get("ports", ())}
+            assert all(port["protocol"] == "TCP" for port in box.get("ports", ())), name
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if "httpGet" in box.get(probe, {}):
+                    assert box[probe]["httpGet"]["port"] in ports, name
+    hub_ports = {
+        port["name"]: port["containerPort"]
+        for name, pod in pod_specs(found).items()
+        if name.startswith("StatefulSet/")
+        for port in pod["containers"][0]["ports"]
+    }
+    for each in found:
+        if each["kind"] == "Service":
+            for port in each["spec"]["ports"]:
+                assert port["protocol"] == "TCP"
+                assert hub_ports[port["targetPort"]] == port["port"]
+
+
+def test_a_role_gets_its_own_keys_only():
+    def keys(name: str) -> set[str]:
+        volume = pod_specs(rendered(MINIMAL))[name]["volumes"][0]
+        assert volume["secret"]["defaultMode"] == 0o440
+        return {item["path"] for item in volume["secret"]["items"]}
+
+    assert keys("Deployment/m-default") == {"hub.public", "worker.secret", "mesh.secret"}
+    assert keys("Pod/m-test") == {"hub.public", "client.secret", "mesh.secret"}
+    assert keys("StatefulSet/m-hub") == {
+        "hub.public",
+        "hub.secret",
+        "authorized/client/mesh.public",
+        "authorized/worker/mesh.public",
+    }
+
+
+def test_pools_accept_no_connection_and_the_http_port_is_loopback_s():
+    found = {name_of(each): each for each in rendered(MINIMAL)}
+
+    policy = found["NetworkPolicy/m-workers"]["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == []
+    box = found["Deployment/m-default"]["spec"]["template"]["spec"]["containers"][0]
+    assert "ports" not in box
+    assert "--http=127.0.0.1:5580" in box["args"]
+
+
+def test_the_hub_lets_pools_to_every_port_of_a_lane_and_clients_to_the_gateway_only():
+    policy = next(each for each in rendered(MINIMAL) if name_of(each) == "NetworkPolicy/m-hub")["spec"]
+
+    clients, workers = policy["ingress"]
+    assert clients["ports"] == [{"port": 5550, "protocol": "TCP"}]
+    assert {"port": 5600, "endPort": 6799, "protocol": "TCP"} in workers["ports"]
+    assert {"port": 5550, "endPort": 5552, "protocol": "TCP"} in workers["ports"]
+    assert policy["egress"] == []
+    assert "Egress" in policy["policyTypes"]

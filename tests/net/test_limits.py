@@ -1,0 +1,156 @@
+"""Limits of a hub's sockets: what is too large for it, too many for it, and what it says of that."""
+
+import resource
+from pathlib import Path
+
+import psutil
+import pytest
+
+from taskmesh import Mesh
+from taskmesh.errors import ConfigError, TooLarge
+from taskmesh.net import budget as budget_module
+from taskmesh.net import wires
+from taskmesh.net.budget import Budget, hub_budget
+from taskmesh.net.endpoints import Endpoints
+from tests.conformance.wire import WirePeer
+from tests.faults.cluster import Cluster
+from tests.net import workload
+from tests.programs import Programs, rows
+from tests.waiting import wait_until
+
+TCP = "tcp://127.0.0.1:0"
+SMALL = {"TASKMESH_MAX_PAYLOAD": "100kB"}
+LARGEST = 2 * 100_000 + wires.BATCHES
+
+
+@pytest.fixture
+def cluster(tmp_path: Path):
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("part", "socket_type", "largest"),
+    [
+        ("gateway", "DEALER", LARGEST),
+        ("collector", "PUSH", LARGEST),
+        ("control", "SUB", wires.NOTHING),
+    ],
+)
+def test_who_announces_a_frame_above_the_wall_is_cut_off_at_once(
+    programs: Programs, part: str, socket_type: str, largest: int
+):
+    hub, address = programs.hub(TCP, **SMALL)
+    programs.worker(address)
+    process, endpoint = psutil.Process(hub.pid), getattr(Endpoints.of(address), part)
+    with Mesh(address) as mesh, WirePeer(endpoint, socket_type) as stranger:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        before = process.memory_info().rss
+
+        stranger.announce(largest + 1)
+
+        with pytest.raises(OSError, match=r"closed|reset"):
+            stranger.drain()
+        for _ in range(20):
+            with WirePeer(endpoint, socket_type) as another:
+                another.announce(largest)  # just allowed: nothing is set aside before it has come
+        assert [mesh.submit(workload.add, n, 1).result(20) for n in range(50)] == list(range(1, 51))
+        assert process.memory_info().rss - before < 32 << 20
+
+
+def test_a_hub_that_takes_less_than_its_client_says_so_task_by_task(programs: Programs):
+    address = programs.hub(TCP, **SMALL)[1]
+    programs.worker(address)
+    with Mesh(address) as mesh:
+        fits, above = (mesh.submit(workload.size_of, bytes(size)) for size in (90_000, 200_000))
+        later = mesh.submit(workload.size_of, bytes(150_000))
+
+        assert fits.result(20) == 90_000
+        for future in (above, later):
+            assert isinstance(future.exception(20), TooLarge)
+            assert "its hub takes max_payload = 100,000 only" in str(future.exception())
+
+
+def test_a_result_that_its_hub_would_not_take_is_that_task_s_failure(programs: Programs):
+    address = programs.hub(TCP, **SMALL)[1]
+    programs.worker(address)
+    with Mesh(address) as mesh:
+        small, large = (mesh.submit(workload.zeros, size) for size in (90_000, 200_000))
+
+        assert len(small.result(20)) == 90_000
+        assert "above max_payload = 100,000" in str(large.exception(20))
+
+
+def test_more_pools_than_the_hub_may_have_wait_and_status_says_so(programs: Programs):
+    address = programs.hub(TCP, TASKMESH_MAX_POOLS="1")[1]
+    first = programs.worker(address, "--name", "first")
+    second = programs.start("worker", "--address", address, "--name", "second", "--json")
+
+    def refused() -> str:
+        return rows(programs.run("status", "--address", address, "--json"))["refused"].get("second", "")
+
+    assert "may have no more (hub.max_pools)" in wait_until(refused, 20)
+    assert second.process.poll() is None
+    first.end()
+    assert second.ready()["pool"] == "second"
+
+
+def test_few_open_files_make_fewer_pools_and_the_hub_says_so(cluster: Cluster):
+    def few_files() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+
+    line = ["-m", "taskmesh.cli", "hub", "--bind", TCP, "--json"]
+    hub = cluster.start("hub", line, prepare=few_files)
+    cluster.address = str(hub.ready()["gateway"])
+    cluster.start_worker("pool", slots=1)
+
+    (told,) = [event for event in hub.events("stderr") if event["event"] == "limits"]
+    assert told == {"event": "limits", "open_files": 200, "max_pools": 18}
+    with Mesh(cluster.address) as mesh:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+
+
+@pytest.mark.parametrize(("files", "pools"), [(132, 1), (200, 18), (1 << 20, 1000)])
+def test_files_bound_pools(monkeypatch, files, pools):
+    monkeypatch.setattr(budget_module, "raise_file_limit", lambda: files)
+
+    assert hub_budget(1000) == Budget(files, pools)
+
+
+def test_too_few_files_for_one_pool_are_refused_with_the_cure(monkeypatch):
+    monkeypatch.setattr(budget_module, "raise_file_limit", lambda: 131)
+
+    with pytest.raises(ConfigError, match="ulimit -n"):
+        hub_budget(1000)
+
+
+@pytest.mark.parametrize(
+    "options", [wires.wall(wires.GATEWAY, 1), wires.wall(wires.COLLECTOR, 1), wires.CONTROL, wires.LANE]
+)
+def test_every_socket_that_listens_has_its_limits(options):
+    assert 0 < options.max_message_bytes <= LARGEST
+    assert options.handshake_interval_ms == 2000
+    assert options.backlog_connections == 1024
+    assert options.heartbeat_interval_ms == 1000
+
+
+@pytest.mark.fault
+def test_clients_and_pools_move_to_the_next_address_in_order_when_their_hub_is_gone(
+    programs: Programs, tmp_path
+):
+    lease = {"TASKMESH_HUB__LEASE": "2", "TASKMESH_HUB__BEAT": "0.2"}
+    first, one = programs.hub(TCP, **lease)
+    _, two = programs.hub(TCP, **lease)
+    worker = programs.start(
+        "worker", "--address", one, "--address", two, "--concurrency", "1", "--json", env=lease
+    )
+    assert worker.ready()["address"] == one
+    with Mesh([one, two], config={"hub": {"lease": 2, "beat": 0.2}}) as mesh:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        first.kill()
+        futures = [mesh.submit(workload.add, n, 1) for n in range(100)]
+
+        assert [future.result(45) for future in futures] == list(range(1, 101))
+    status = rows(programs.run("status", "--address", two, "--json"))
+    assert status["finished"] == 100

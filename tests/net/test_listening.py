@@ -1,0 +1,93 @@
+"""Ports for lanes, and sockets that cut everybody off and listen again."""
+
+import socket
+
+import pytest
+
+from taskmesh.errors import ConfigError
+from taskmesh.net.listening import Listeners, PortRange
+from taskmesh.sockets import Context, EndpointError, Pull, Push
+from tests.waiting import wait_until
+
+GATEWAY = "tcp://127.0.0.1:1"
+
+
+def free_ports(count: int) -> int:
+    """The first of some ports in a row that are free now."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = probe.getsockname()[1]
+        probes = [socket.socket() for _ in range(count)]
+        try:
+            for number, each in enumerate(probes):
+                each.bind(("127.0.0.1", first + number))
+        except (OSError, OverflowError):
+            continue
+        finally:
+            for each in probes:
+                each.close()
+        return first
+
+
+def test_the_port_that_was_free_longest_is_taken_next():
+    first = free_ports(3)
+    ports = PortRange(f"{first}-{first + 2}")
+    with Context() as context:
+        with Push(context) as one, Push(context) as two:
+            taken = [int(ports.bind(one, 1, GATEWAY)), int(ports.bind(two, 2, GATEWAY))]
+        ports.release(1)
+        with Push(context) as three:
+            taken.append(int(ports.bind(three, 3, GATEWAY)))
+
+    assert taken == [first, first + 1, first + 2]
+
+
+def test_ports_that_others_have_are_passed_over_until_none_is_left():
+    first = free_ports(2)
+    ports = PortRange(f"{first}-{first + 1}")
+    with Context() as context, Push(context) as other, Push(context) as lane, Push(context) as late:
+        other.bind(f"tcp://127.0.0.1:{first}")
+
+        assert ports.bind(lane, 1, GATEWAY) == str(first + 1)
+        with pytest.raises(EndpointError, match="--lanes"):
+            ports.bind(late, 2, GATEWAY)
+
+
+@pytest.mark.parametrize("text", ["5600", "a-b", "7-6", "0-5", "1-70000", "-5"])
+def test_what_is_no_range_is_told_what_one_looks_like(text):
+    with pytest.raises(ConfigError, match=r"5600-6799|smaller one first"):
+        PortRange(text)
+
+
+@pytest.mark.parametrize("bind", ["tcp://127.0.0.1:*", "tcp://*:*", "ipc://{folder}/pull", "ipc://@{folder}"])
+def test_a_socket_that_was_cut_off_is_dialled_again(bind, tmp_path):
+    listeners = Listeners()
+    with Context() as context, Pull(context) as pull, Push(context) as push:
+        listeners.bind(pull, bind.format(folder=tmp_path))
+        push.connect(pull.endpoint.replace("0.0.0.0", "127.0.0.1"))  # noqa: S104
+        push.send(b"one", timeout=5)
+        assert pull.recv(timeout=5) == b"one"
+
+        listeners.cut_off(pull)
+        listeners.cut_off(pull)
+
+        def arrived() -> bool:
+            listeners.listen_again()
+            push.try_send(b"two")
+            return bool(pull.recv_many())
+
+        wait_until(arrived)
+        assert not listeners.waiting
+
+
+def test_messages_have_no_sender_where_no_handler_was_asked():
+    with Context() as context, Pull(context) as pull, Push(context) as push:
+        pull.bind("inproc://here")
+        push.connect("inproc://here")
+        push.send_parts([b"a", bytes(100_000)], timeout=5)
+        push.send_parts([b"b"], timeout=5)
+
+        assert pull.recv_parts_from(1) == [("", [b"a", bytes(100_000)])]
+        assert pull.recv_parts_from(9) == [("", [b"b"])]
+        assert pull.recv_parts_from(9) == []

@@ -1,0 +1,249 @@
+"""What holders of good keys may not do: forge another's messages, dial another's lane, take its session."""
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from taskmesh.net.credentials import Way, credentials_of
+from taskmesh.net.endpoints import Endpoints
+from taskmesh.net.rights import RIGHTS, TOKEN
+from taskmesh.sockets import (
+    Context,
+    Dealer,
+    EventKind,
+    NoMessageWithinTimeout,
+    Pull,
+    Push,
+    Socket,
+    SocketOptions,
+    Sub,
+    new_key_pair,
+    raw_key,
+)
+from taskmesh.wire import messages as m
+from taskmesh.wire.frames import encode, to_client, to_pool
+from tests.net import workload
+from tests.net.keyed import Keyed
+from tests.waiting import wait_until
+
+PLAIN = SocketOptions()
+
+
+class Peer:
+    """Somebody with a key, who says what he likes."""
+
+    def __init__(self, context: Context, keyed: Keyed, role: str, name: str) -> None:
+        self.context = context
+        self.hub = Endpoints.of(keyed.address)
+        self.credentials = credentials_of(keyed.ring.peer(role, name), role)
+        self.way = Way(self.hub, self.credentials.hub_keys[0])
+        self.options = self.way.options(PLAIN, self.credentials.pair)
+        self.gateway = Dealer(context, self.options)
+        self.sockets: list[Socket] = [self.gateway]
+
+    def close(self) -> None:
+        for socket in self.sockets:
+            socket.close()
+
+    def ask(self, message: m.ClientMessage) -> m.ToClient:
+        self.gateway.connect(self.hub.gateway)
+        self.gateway.send_parts(encode(message), timeout=5)
+        return to_client.decode(self.gateway.recv_parts(timeout=5))
+
+
+Meet = Callable[[str, str], Peer]
+
+
+@pytest.fixture
+def meet(keyed: Keyed) -> Iterator[Meet]:
+    """Makes peers of a role and a name."""
+    peers: list[Peer] = []
+    with Context() as context:
+
+        def made(role: str, name: str) -> Peer:
+            peers.append(Peer(context, keyed, role, name))
+            return peers[-1]
+
+        yield made
+        for peer in peers:
+            peer.close()
+
+
+MESSAGES: list[m.ClientMessage] = [
+    m.Submit(1, [], []),
+    m.CancelTasks([1]),
+    m.ResultAck(1, 1),
+    m.Command(1, "drain", "all"),
+]
+
+
+@pytest.mark.parametrize("role", ["client", "operator"])
+def test_every_message_that_a_role_may_not_send_is_refused(keyed: Keyed, meet: Meet, role: str):
+    peer = meet(role, "mallory")
+    assert isinstance(peer.ask(m.ClientHello(7, 0)), m.ClientWelcome)
+    forbidden = [message for message in MESSAGES if type(message) not in RIGHTS[role]]
+
+    for message in forbidden:
+        answer = peer.ask(message)
+        said = answer.error if isinstance(answer, m.Answer) else answer.reason
+        assert f"does not entitle it to a {type(message).__name__}" in said
+
+    assert forbidden
+    assert isinstance(peer.ask(m.Query(3, "status")), m.Answer)
+    assert works(keyed)
+
+
+def test_a_client_session_cannot_be_taken_over(keyed: Keyed, meet: Meet):
+    with keyed.mesh() as mesh:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        peer = meet("client", "mallory")
+
+        answer = peer.ask(m.ClientHello(mesh_client(mesh), 0))
+
+        assert answer == m.ClientRefused("this client session belongs to another key")
+        assert mesh.submit(workload.add, 2, 2).result(20) == 4
+
+
+def mesh_client(mesh: object) -> int:
+    return int(mesh._session.open().client)  # what an attacker would read off a task's id
+
+
+def works(keyed: Keyed) -> bool:
+    with keyed.mesh() as mesh:
+        return bool(mesh.submit(workload.add, 1, 2).result(20) == 3)
+
+
+# --- pools ------------------------------------------------------------------------------------------------
+
+
+class FalsePool:
+    """A worker with a key of its own, on collector and control."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.token = secrets.token_bytes(TOKEN)
+        self.collector = Push(peer.context, peer.options)
+        self.collector.connect(peer.hub.collector)
+        self.control = Sub(peer.context, peer.options)
+        self.control.subscribe(b"")
+        self.control.connect(peer.hub.control)
+        peer.sockets += [self.collector, self.control]
+
+    def say(self, message: m.PoolMessage, token: bytes | None = None) -> None:
+        self.collector.send_parts([self.token if token is None else token, *encode(message)], timeout=5)
+
+    def heard(self, kind: type, timeout: float = 5) -> m.ToPool:
+        """The next message of this kind on the control channel."""
+        while True:
+            message = to_pool.decode(self.control.recv_parts(timeout=timeout)[1:])
+            if isinstance(message, kind):
+                return message
+
+    def join(self, name: str, number: int = 1) -> tuple[m.Welcome, object]:
+        """A session of its own, with the pair of keys for its lane."""
+        pair = new_key_pair()
+        hello = m.Hello(name, 99, number, 1, ["none"], [], 0, 0, [], key=raw_key(pair.public))
+        welcome: list[m.Welcome] = []
+
+        def welcomed() -> bool:
+            self.say(hello)
+            with contextlib.suppress(NoMessageWithinTimeout):
+                welcome.append(self.heard(m.Welcome, 0.2))
+            return bool(welcome) and welcome[-1].pool == name
+
+        wait_until(welcomed)
+        return welcome[-1], pair
+
+
+@pytest.fixture
+def false_pool(keyed: Keyed, meet: Meet) -> FalsePool:
+    return FalsePool(meet("worker", "mallory"))
+
+
+def refused(keyed: Keyed, complaint: str) -> bool:
+    return bool(wait_until(lambda: complaint in keyed.program.errors))
+
+
+def test_another_pools_session_cannot_be_spoken_for(keyed: Keyed, false_pool: FalsePool):
+    epoch = false_pool.join("false")[0].epoch
+    with keyed.mesh() as mesh:
+        for message in (
+            m.Bye(epoch, 1),
+            m.Beat(epoch, 1, "first", 0, 0, 0, [], "draining"),
+            m.Results(epoch, 1, 1, [], [], []),
+            m.PoolNeedSpec(epoch, 1, [1]),
+        ):
+            false_pool.say(message)
+        refused(keyed, "speaks for a session that is not its own")
+
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        assert [pool["state"] for pool in mesh.status()["pools"] if pool["pool"] == "first"] == ["ready"]
+
+
+def test_a_key_that_several_pools_share_does_not_open_each_others_sessions(
+    keyed: Keyed, false_pool: FalsePool
+):
+    welcome, _ = false_pool.join("false")
+    twin = FalsePool(false_pool.peer)
+
+    twin.say(m.Bye(welcome.epoch, welcome.session))
+
+    refused(keyed, "speaks for a session that is not its own")
+
+
+@pytest.mark.parametrize("token", [b"", b"short"])
+def test_a_message_without_its_token_is_refused(keyed: Keyed, false_pool: FalsePool, token: bytes):
+    false_pool.say(m.Bye(1, 1), token)
+
+    refused(keyed, "a message without its token")
+    assert works(keyed)
+
+
+def test_a_hello_without_a_key_for_its_lane_is_refused(keyed: Keyed, false_pool: FalsePool):
+    false_pool.say(m.Hello("false", 99, 1, 1, [], [], 0, 0, []))
+
+    refused(keyed, "a Hello without a key for the lane")
+    assert works(keyed)
+
+
+def test_a_lane_admits_only_the_key_of_its_session(keyed: Keyed, false_pool: FalsePool):
+    welcome, pair = false_pool.join("false")
+    peer = false_pool.peer
+    endpoint = peer.hub.lane(welcome.lane)
+    stranger = credentials_of(keyed.ring.peer("worker", "other"), "worker").pair
+
+    for wrong in (new_key_pair(), peer.credentials.pair, stranger):
+        with Pull(peer.context, peer.way.options(PLAIN, wrong)) as lane, lane.monitor() as monitor:
+            lane.connect(endpoint)
+            monitor.wait_for(EventKind.HANDSHAKE_FAILED_AUTH, 5)
+    with Pull(peer.context, peer.way.options(PLAIN, pair)) as lane, lane.monitor() as monitor:
+        lane.connect(endpoint)
+        monitor.wait_for(EventKind.HANDSHAKE_SUCCEEDED, 5)
+
+
+def test_a_client_key_opens_neither_collector_nor_control(keyed: Keyed, meet: Meet):
+    peer = meet("client", "curious")
+
+    for kind, endpoint in ((Push, peer.hub.collector), (Sub, peer.hub.control)):
+        with kind(peer.context, peer.options) as socket, socket.monitor() as monitor:
+            socket.connect(endpoint)
+            monitor.wait_for(EventKind.HANDSHAKE_FAILED_AUTH, 5)
+    assert works(keyed)
+
+
+def test_secrets_are_in_no_output_and_no_command_line(keyed: Keyed):
+    assert works(keyed)
+    secrets_there = [
+        line
+        for file in Path(keyed.ring.folder).rglob("*.secret")
+        for line in file.read_text().splitlines()
+        if not line.startswith("# ")
+    ]
+    outputs = [file.read_text() for file in Path(keyed.programs.folder).glob("*.[oe][ur]*")]
+    outputs += [Path(f"/proc/{program.pid}/cmdline").read_text() for program in keyed.programs.started]
+
+    assert len(secrets_there) >= 3
+    assert not [secret for secret in secrets_there for output in outputs if secret in output]

@@ -1,0 +1,174 @@
+"""The mesh key in a mesh of real processes: a hub that lies makes nobody run or unpickle anything."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taskmesh import Mesh
+from taskmesh.errors import BadSignature
+from taskmesh.keys import KeyFolder
+from tests.net import workload
+from tests.net.journal import words
+from tests.net.keyed import Keyed, Ring
+from tests.programs import END_S, Program, Programs, environment
+from tests.waiting import wait_until
+
+LYING_HUB = """
+import sys
+from taskmesh.cli import main
+from taskmesh.net.hub_links import HubSockets
+from taskmesh.wire import messages as m
+from taskmesh.wire.code import dump_function
+from taskmesh.wire.payload import dumps
+from taskmesh.wire.spec_number import spec_number
+from tests.net import workload
+
+lie, marker = sys.argv[1:3]
+del sys.argv[1:3]
+push, send_client = HubSockets.push, HubSockets.send_client
+first = []
+evil = dumps(((marker, "evil"), {}))
+
+
+def lying_push(self, session, message):
+    for run in message.runs:
+        if lie == "payload":
+            run.payloads[:] = [bytes(payload[:36]) + evil for payload in run.payloads]
+        elif lie == "unsigned":
+            run.payloads[:] = [evil for _ in run.payloads]
+        elif lie == "replayed":
+            first.extend(run.payloads[: not first])
+            run.payloads[:] = [first[0] for _ in run.payloads]
+    if lie == "function":
+        made = [m.Spec(dump_function(workload.size_of), spec.name) for _, spec in message.specs]
+        message.specs[:] = [(spec_number(spec), spec) for spec in made]
+        for run in message.runs:
+            run.spec = message.specs[0][0] if message.specs else run.spec
+    push(self, session, message)
+
+
+def lying_send(self, client, message):
+    if lie == "result" and isinstance(message, m.Deliver):
+        for run in message.done:
+            run.payloads[:] = [evil for _ in run.payloads]
+    send_client(self, client, message)
+
+
+HubSockets.push, HubSockets.send_client = lying_push, lying_send
+sys.exit(main())
+"""
+
+
+class LyingHub(Program):
+    """A hub that changes what passes through it."""
+
+    def __init__(self, folder: Path, lie: str, keys: Path) -> None:
+        self.folder, self.name = folder, "hub"
+        self.out, self.err = folder / "lying.out", folder / "lying.err"
+        script = folder / "lying.py"
+        script.write_text(LYING_HUB)
+        arguments = ["hub", "--bind", "tcp://127.0.0.1:0", "--keys", str(keys), "--json"]
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, str(script), lie, str(folder / "evil"), *arguments],
+                cwd=folder,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+
+@pytest.mark.parametrize("lie", ["payload", "unsigned", "replayed", "function", "result"])
+def test_a_hub_that_lies_gets_nothing_run_and_nothing_unpickled(
+    programs: Programs, ring: Ring, tmp_path: Path, lie: str
+):
+    hub = LyingHub(tmp_path, lie, ring.hub.path)
+    programs.started.append(hub)
+    address = hub.ready()["gateway"]
+    programs.worker(address, "--keys", ring.peer("worker", "first"))
+
+    with Mesh(address, keys=ring.peer("client", "alice"), open_timeout=20) as mesh:
+        futures = [mesh.submit(workload.note, str(tmp_path / "honest"), f"word{n}") for n in range(2)]
+        errors = [future.exception(END_S) for future in futures]
+
+    if lie == "replayed":
+        assert errors.pop(0) is None
+    assert {type(error) for error in errors} == {BadSignature}, errors
+    assert "signed" in str(errors[0]) or "signature" in str(errors[0])
+    assert not (tmp_path / "evil").exists()
+    runs = {"replayed": 1, "result": 2}.get(lie, 0)
+    assert len(words(tmp_path / "honest")) == runs
+
+
+@pytest.mark.parametrize("has", ["none", "another"])
+def test_a_client_without_the_mesh_key_of_the_pools_is_told_to_copy_it(keyed: Keyed, has: str):
+    folder = Path(keyed.client)
+    (folder / "mesh.secret").unlink()
+    if has == "another":
+        made = KeyFolder(keyed.ring.folder / "made")
+        made.new(["worker"])
+        (made.path / "mesh.secret").rename(folder / "mesh.secret")
+
+    with keyed.mesh() as mesh:
+        future = mesh.submit(workload.add, 1, 2)
+        error = future.exception(20)
+
+    assert "mesh.secret" in str(error)
+    assert "was not run" in str(error)
+
+
+def test_a_pool_without_the_mesh_key_of_the_clients_says_so(programs: Programs, ring: Ring):
+    keyed = Keyed(programs, ring)
+    keyed.pool.end()
+    bare = ring.peer("worker", "bare")
+    (Path(bare) / "mesh.secret").unlink()
+    programs.worker(keyed.address, "--keys", bare)
+
+    with keyed.mesh() as mesh:
+        error = mesh.submit(workload.add, 1, 2).exception(20)
+
+    assert isinstance(error, BadSignature)
+    assert "this program has no mesh key" in str(error)
+
+
+def test_exceptions_chunks_and_large_values_are_signed_too(keyed: Keyed):
+    with keyed.mesh() as mesh:
+        error = mesh.submit(workload.refuse, "no").exception(20)
+        assert type(error) is workload.Refusal
+        assert list(mesh.map(workload.add, range(300), range(300), chunksize=50)) == list(range(0, 600, 2))
+        data = bytes(range(256)) * 4000
+        assert mesh.submit(workload.echo, data).result(20) == data
+
+
+def test_the_pool_in_a_hubs_own_process_verifies_too(programs: Programs, ring: Ring):
+    (ring.hub.path / "mesh.secret").write_bytes(ring.mesh.read_bytes())
+    (ring.hub.path / "mesh.secret").chmod(0o600)
+    program = programs.start(
+        "up", "--bind", "tcp://127.0.0.1:0", "--keys", str(ring.hub.path), "--json", "--concurrency", "1"
+    )
+    address = program.ready()["gateway"]
+
+    with Mesh(address, keys=ring.peer("client", "alice"), open_timeout=20) as mesh:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        assert list(mesh.map(workload.add, range(30), range(30), chunksize=5)) == list(range(0, 60, 2))
+
+
+def test_signed_tasks_survive_the_hubs_restart(keyed: Keyed, tmp_path: Path):
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with keyed.mesh() as mesh:
+        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+        waiting = [mesh.submit(workload.add, n, 1) for n in range(20)]
+        wait_until(journal.exists)
+
+        keyed.program.kill()
+        keyed.program = keyed.programs.start(
+            "hub", "--bind", keyed.address, "--keys", str(keyed.ring.hub.path), "--json"
+        )
+        keyed.program.ready()
+        gate.touch()
+
+        assert held.result(30) == "held"
+        assert [future.result(30) for future in waiting] == list(range(1, 21))
