@@ -19,13 +19,16 @@ PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-net test-helm test-spark chart-readme lint types check simulate fuzz soak bench bench-peers pin clean
+.PHONY: help demo demo-spark test test-core test-net test-helm test-spark chart-readme lint types check simulate fuzz soak bench bench-peers pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 demo: $(RUN)     ## Read the standard library with the mesh and report on it (examples/01)
 	$(BIN)/python examples/01_*.py
+
+demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly inside Spark; DEMO_ARGS="--kill-every 5" kills pools
+	$(BIN)/python examples/spark_pipeline/demo.py $(DEMO_ARGS)
 
 test: test-core test-net test-helm test-spark  ## All tests; each part stays below nine minutes on two cores
 

@@ -38,7 +38,7 @@ class Cluster:
 
     folder: Path
     killed: int = 0
-    pools: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    pools: list[Any] = field(default_factory=list)
 
     def __enter__(self) -> "Cluster":
         self.environment = {
@@ -49,6 +49,8 @@ class Cluster:
         assert self.hub.stdout
         self.address = json.loads(self.hub.stdout.readline())["gateway"]
         self.pools = [self.pool(), self.pool()]
+        for pool in self.pools:
+            pool.stdout.readline()  # it is ready
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +58,6 @@ class Cluster:
             process.terminate()
         for process in [*self.pools, self.hub]:
             process.wait(30)
-            assert process.stdout
             process.stdout.close()
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
@@ -72,14 +73,14 @@ class Cluster:
         return self.start("worker", "--address", self.address, "--concurrency", "1")
 
     def kill_one(self) -> None:
-        """Kill the older pool, and start another in its place."""
+        """Kill the older pool, and wait for another in its place."""
         victim = self.pools.pop(0)
         victim.kill()
         victim.wait()
-        assert victim.stdout
         victim.stdout.close()
         self.killed += 1
         self.pools.append(self.pool())
+        self.pools[-1].stdout.readline()
 
     def finished(self) -> int:
         """Give the number of tasks that the hub has seen the end of."""
@@ -94,13 +95,13 @@ def main() -> int:
     )
     parser.add_argument("--kill-every", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where Parquet files and plot go")
-    parser.add_argument("--months", type=int, default=12, help="of the year 2013")
+    parser.add_argument("--flights", type=int, default=336_776, help="only the first ones of the year")
     parser.add_argument("--files", type=int, default=10_000, help="at most so many source files")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="taskmesh-spark-"))
     spark = session()
     try:
-        pipeline.unpacked(folder / "csv")
+        pipeline.unpacked(folder / "csv", options.flights)
         with Cluster(folder) as cluster:
             print(f"hub at {cluster.address}, two pools of one slot; Spark with two slots")
             mesh = MeshSpark(cluster.address)
@@ -156,7 +157,7 @@ def timed(
         killer.start()
     began = time.perf_counter()
     try:
-        rows = pipeline.run(spark, mesh, folder / "csv", folder / mesh.engine, options.months, options.files)
+        rows = pipeline.run(spark, mesh, folder / "csv", folder / mesh.engine, options.files)
     finally:
         over.set()
         if killer.is_alive():

