@@ -116,7 +116,9 @@ def load_function(data: bytes) -> Function:
 
 def _framed(data: bytes) -> Function:
     try:
-        module, values = msgspec.msgpack.decode(data, type=tuple[str, list[str | bytes]])
+        module, values = msgspec.msgpack.decode(data, type=tuple[str, list[Any]])
+        if not all(isinstance(value, str | bytes) for value in values):
+            raise TypeError("a frame is made of text and bytes")
         frame: Function = _import(module, _FRAMES[module])(*values)
     except (msgspec.MsgspecError, LookupError, TypeError) as error:
         raise FunctionUnavailable(f"these are not a function's bytes: {error}") from error

@@ -10,9 +10,9 @@ import pytest
 from tests import leaks
 from tests.programs import ROOT, environment
 from tests.requirement import require
-from tests.spark.conftest import WORKERS_MARK
+from tests.spark.conftest import QUICK_JAVA, WORKERS_MARK
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 EQUAL = re.compile(r"^ +(\w+): [\d,]+ rows, equal$", re.MULTILINE)
 
 
@@ -31,11 +31,11 @@ def test_row_32_the_pipeline_writes_the_same_on_the_mesh_and_inside_spark(more, 
 
     done = subprocess.run(
         [*command, "--keep", tmp_path / "kept"],
-        env={**environment(), leaks.MARK: WORKERS_MARK},
+        env={**environment(), leaks.MARK: WORKERS_MARK, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=380,
         check=False,
     )
 
