@@ -19,7 +19,7 @@ PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-core test-net test-helm test-spark chart-readme lint types check simulate fuzz soak bench bench-peers pin clean
+.PHONY: help demo demo-spark test test-core test-net test-helm test-spark chart-readme lint types check simulate fuzz soak bench bench-peers bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -72,6 +72,9 @@ bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JS
 
 bench-peers: $(PEER_RUN)  ## The same against Dask, Ray, Celery and Parsl, installed into an environment of their own
 	$(PEERS)/bin/python -m benchmarks --peers
+
+bench-spark: $(SPARK)  ## What a Spark step costs on a mesh, beside plain Spark
+	$(BIN)/python -m benchmarks.spark --out benchmarks/results/spark.json
 
 pin:             ## Write the constraints files anew from pyproject.toml; PIN_ARGS=--upgrade for newer versions
 	$(PYTHON) -m venv .venv-pin

@@ -69,8 +69,9 @@ class MeshEngine:
     """Pieces are tasks of one group on the mesh."""
 
     def __init__(self, settings: Settings, work: Work) -> None:
-        mesh = mesh_of(settings)
         self._trace = Trace.here()
+        haste = HASTE if self._trace.attempt else 1.0
+        mesh = mesh_of(settings, haste)
         self._sharing = Sharing.of(settings, self._trace, mesh)
         self._group = Group(
             mesh,
@@ -81,7 +82,6 @@ class MeshEngine:
             keep=KEPT_S,
             shared=self._sharing.shared,
         )
-        haste = HASTE if self._trace.attempt else 1.0
         self._vigil = Vigil(mesh._session, settings, work.options, haste)
 
     def submit(self, data: Any) -> TaskFuture[Any]:

@@ -67,7 +67,7 @@ def test_row_15_and_31_a_key_that_nobody_authorized_is_refused_with_the_cure(spa
     text = Job(spark, _same(spark, MeshSpark(keyed.address, keys=stranger)).collect).failure()
 
     assert "taskmesh keys authorize client" in text
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 90  # at once when nothing else runs here
     assert [row.id for row in _same(spark, MeshSpark(keyed.address, keys=keyed.client)).collect()] == [
         0,
         1,
