@@ -21,13 +21,16 @@ PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-core test-net test-helm test-kube test-spark chart-readme lint types check simulate fuzz soak bench bench-peers pin clean
+.PHONY: help demo demo-spark test test-core test-net test-helm test-kube test-spark chart-readme lint types check simulate fuzz soak bench bench-peers bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 demo: $(RUN)     ## Read the standard library with the mesh and report on it (examples/01)
 	$(BIN)/python examples/01_*.py
+
+demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly inside Spark; DEMO_ARGS="--kill-every 5" kills pools
+	$(BIN)/python examples/spark_pipeline/demo.py $(DEMO_ARGS)
 
 test: test-core test-net test-helm test-kube test-spark  ## All tests; each part stays below nine minutes on two cores
 
@@ -76,6 +79,9 @@ bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JS
 bench-peers: $(PEER_RUN) $(DEV)  ## The same beside Dask, Ray, Celery and Parsl, each in an environment of its own
 	$(BIN)/python -m benchmarks --peers $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.readme
+
+bench-spark: $(SPARK)  ## What a Spark step costs on a mesh, beside plain Spark
+	$(BIN)/python -m benchmarks.spark --out benchmarks/results/spark.json
 
 pin:             ## Write the constraints files anew from pyproject.toml; PIN_ARGS=--upgrade for newer versions
 	$(PYTHON) -m venv .venv-pin

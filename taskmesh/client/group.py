@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import msgspec
 
 from taskmesh.client.functions import spec_of
 from taskmesh.client.options import TaskOptions
@@ -13,6 +16,8 @@ from taskmesh.wire.batches import PICKLE
 from taskmesh.wire.messages import Failed
 from taskmesh.wire.payload import Payload, check_size, dumps_call, dumps_encoded
 from taskmesh.wire.spec_number import spec_number
+
+_UNKNOWN = Success(1, "", 0.0)
 
 
 class Group:
@@ -25,25 +30,37 @@ class Group:
         options: how its tasks are to be run.
         codec: PICKLE: the function is called with arguments. Another one: it takes bytes and returns bytes,
             which nobody on the way looks into.
+        keep, shared: what tasks submitted under one key share, as in `Spec`.
 
     Raises:
         SerializationError: an exception class in the options' Retry cannot be pickled.
     """
 
     def __init__(
-        self, mesh: Submitter, function: bytes, name: str, options: TaskOptions, codec: str = PICKLE
+        self,
+        mesh: Submitter,
+        function: bytes,
+        name: str,
+        options: TaskOptions,
+        codec: str = PICKLE,
+        *,
+        keep: float = 0.0,
+        shared: str = "all",
     ) -> None:
         session = mesh._session
-        spec = spec_of(function, options, name, codec)
+        spec = msgspec.structs.replace(spec_of(function, options, name, codec), keep=keep, shared=shared)
         self.name = name
         self._table = session.table
         self._pickles = codec == PICKLE
         self._memfd = not session.wired
         self._limit = session.config.pool.max_payload if session.wired else 0
-        self._batch = Batch(session.table, spec_number(spec), spec, session.new_group())
+        self.number = spec_number(spec)
+        self._batch = Batch(session.table, self.number, spec, session.new_group())
 
-    def submit(self, argument: Any) -> TaskFuture[Any]:
+    def submit(self, argument: Any, key: Callable[[Payload], str] | None = None) -> TaskFuture[Any]:
         """Submits a call with one argument: a picklable value, or with a codec of one's own a flat buffer.
+
+        `key` makes a key of the payload.
 
         Raises:
             SerializationError: it cannot be pickled, or is no buffer. TooLarge: it is above `max_payload`.
@@ -55,7 +72,10 @@ class Group:
         else:
             payload = dumps_encoded(argument, what=f"the argument of {self.name}", memfd=self._memfd)
         check_size(payload, self._limit, f"the call of {self.name}")
-        return self._table.put(self._batch, payload)
+        batch = self._batch
+        if key is not None:  # a run of its own
+            batch = Batch(batch.table, self.number, batch.spec, batch.group, key(payload))
+        return self._table.put(batch, payload)
 
     def cancel(self, futures: list[TaskFuture[Any]]) -> None:
         """Gives tasks up, running or not."""
@@ -67,6 +87,6 @@ class Group:
         return future._origin if future.done() and isinstance(future._origin, Failed) else None
 
     @staticmethod
-    def seconds(future: TaskFuture[Any]) -> float:
-        """How long a task ran that has succeeded; 0 of any other."""
-        return future._origin.seconds if isinstance(future._origin, Success) else 0.0
+    def success(future: TaskFuture[Any]) -> Success:
+        """How a task ran that has succeeded."""
+        return future._origin if isinstance(future._origin, Success) else _UNKNOWN

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from taskmesh.core.clients import ClientSession
 from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger, SpecEntry
+from taskmesh.core.memory import Memory
 from taskmesh.core.states import Cause, State, TaskRecord
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.messages import DoneRun, Failed, Held
@@ -41,6 +44,7 @@ class Collector:
         clients: dict[int, ClientSession],
         unclaimed: Callable[[DoneRun | Failed | Held], None],
         *,
+        memory: Memory,
         crash_limit: int,
         oom_limit: int,
     ) -> None:
@@ -48,6 +52,7 @@ class Collector:
         self._lanes = lanes
         self._clients = clients
         self._unclaimed = unclaimed
+        self._memory = memory
         self._crash_limit = crash_limit
         self._oom_limit = oom_limit
         self.duplicates = 0
@@ -159,10 +164,9 @@ class Collector:
         self.release(record)
         record.spec.measured(1, part.elapsed)
         self._ledger.move(record, Cause.SUCCEED)
+        self._memory.keep(record, part)
         for waiter in self._ledger.drop(record):
-            part = self._part(run, [index])
-            part.client, part.seqs = waiter >> SEQ_BITS, [waiter & SEQ_MASK]
-            self._give(part)
+            self.give(part, waiter)
 
     def _was_given(self, record: TaskRecord, attempt: int, session: int) -> bool:
         """Whether an attempt was sent to this session: it has the task, or had it when it ended."""
@@ -198,6 +202,17 @@ class Collector:
             return 0
         self.news.add(run.client)
         return client.done(run)
+
+    def give(self, outcome: DoneRun | Failed, task: int) -> None:
+        """Hands a task the outcome of the one whose key it shares."""
+        client, seq = task >> SEQ_BITS, task & SEQ_MASK
+        if isinstance(outcome, DoneRun):
+            self._give(msgspec.structs.replace(outcome, client=client, seqs=[seq]))
+            return
+        session = self._clients.get(client)
+        if session is not None:
+            session.failed(msgspec.structs.replace(outcome, client=client, seq=seq))
+            self.news.add(client)
 
     # --- failures -----------------------------------------------------------------------------------------
 
@@ -297,14 +312,10 @@ class Collector:
         history = list(record.more().history)
         self.release(record)
         self._ledger.move(record, cause)
+        told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
+        self._memory.keep(record, told)
         for waiter in self._ledger.drop(record):
-            client = self._clients.get(waiter >> SEQ_BITS)
-            if client is not None:
-                told = Failed(**{name: getattr(failure, name) for name in Failed.__struct_fields__})
-                told.client, told.seq = waiter >> SEQ_BITS, waiter & SEQ_MASK
-                told.attempt, told.history = record.attempt - record.returns, history
-                client.failed(told)
-                self.news.add(client.client)
+            self.give(told, waiter)
 
     def release(self, record: TaskRecord) -> None:
         """Takes a task off the books of the lane that holds it, if one does."""

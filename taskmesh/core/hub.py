@@ -12,6 +12,7 @@ from taskmesh.core.invariants import check_hub
 from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
+from taskmesh.core.memory import Memory
 from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.core.ventilator import Ventilator
 from taskmesh.core.views import Views
@@ -35,11 +36,13 @@ class HubMachine:
         self.specs: dict[int, SpecEntry] = {}
         self.clients: dict[int, ClientSession] = {}
         self.lanes: dict[int, Lane] = {}
+        self.memory = Memory()
         self.collector = Collector(
             self.ledger,
             self.lanes,
             self.clients,
             self._keep_unclaimed,
+            memory=self.memory,
             crash_limit=config.crash_limit,
             oom_limit=config.oom_limit,
         )
@@ -53,6 +56,7 @@ class HubMachine:
             self.clients,
             collector=self.collector,
             pools=self.pools,
+            memory=self.memory,
             claim=self._claim,
             started=now,
         )
@@ -77,7 +81,7 @@ class HubMachine:
         gap = now - self._now
         if gap > self.config.stall:
             self._extend(gap)
-        self._now = max(now, self._now)
+        self._now = self.memory.now = max(now, self._now)
         match event:
             case ev.FromPool(message=message):
                 self._from_pool(message, now)
@@ -281,6 +285,7 @@ class HubMachine:
             self._unclaimed.clear()
             self._unclaimed_size = 0
         self._forget_specs()
+        self.memory.sweep()
 
     def _forget_specs(self) -> None:
         """Drops the oldest specs that no live task needs, while they take more than their share of memory."""

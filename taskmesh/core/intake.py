@@ -10,6 +10,7 @@ from taskmesh.core.collector import ANYBODY, Collector
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
+from taskmesh.core.memory import Memory
 from taskmesh.core.states import Cause, State, TaskRecord
 from taskmesh.core.versions import REFUSE, difference
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
@@ -33,6 +34,7 @@ class Intake:
         *,
         collector: Collector,
         pools: PoolSessions,
+        memory: Memory,
         claim: Callable[[int], m.DoneRun | None],
         started: float,
     ) -> None:
@@ -42,6 +44,7 @@ class Intake:
         self._clients = clients
         self._collector = collector
         self._pools = pools
+        self._memory = memory
         self._claim = claim
         self._started = started
         self.out: list[object] = []
@@ -204,12 +207,20 @@ class Intake:
         ledger.enqueue(records)
 
     def _attach(self, client: int, run: m.Run, entry: SpecEntry) -> bool:
-        """A second submission under the key of a task on its way becomes its second waiter."""
+        """A second submission under the key of a task on its way becomes its second waiter.
+
+        After its end, the outcome itself is the answer for as long as the spec says.
+        """
         task = client << SEQ_BITS | run.seqs[0]
         if task in self._ledger.tasks or run.seqs[0] in self._ledger.account(client).finished:
             return True
+        kept = self._memory.find((entry.spec.name, run.key))
+        if kept is not None:
+            self._ledger.answered(client, run.seqs[0])
+            self._collector.give(kept, task)
+            return True
         first = self._ledger.by_key(entry.spec.name, run.key)
-        if first is None:
+        if first is None or entry.spec.shared != "all":
             return False
         self._ledger.attach(client, run.seqs[0], first)
         return True

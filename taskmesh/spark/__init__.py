@@ -10,6 +10,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from taskmesh.spark.bridge import MeshSpark
+    from taskmesh.spark.delivery import Delivery
     from taskmesh.spark.errors import (
         MeshGatewayLost,
         MeshSchemaError,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Delivery",
     "MeshGatewayLost",
     "MeshSchemaError",
     "MeshSpark",
@@ -32,6 +34,8 @@ def __getattr__(name: str) -> object:
     """Loads a public name at its first use (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Delivery":
+        return import_module("taskmesh.spark.delivery").Delivery
     errors = import_module("taskmesh.spark.errors")
     if name != "MeshSpark":
         return getattr(errors, name)

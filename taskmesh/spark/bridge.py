@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Self, cast
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ from pyspark.sql.types import DataType, StringType, StructType
 
 from taskmesh.errors import ConfigError
 from taskmesh.spark import ipc
-from taskmesh.spark.partitions import BatchWay
+from taskmesh.spark.counts import Counts
+from taskmesh.spark.partitions import BatchWay, SinkWay
 from taskmesh.spark.rdds import MeshRDD
 from taskmesh.spark.settings import FIELDS, Settings
 from taskmesh.spark.step import ERROR_COLUMN, Format, Step
@@ -132,21 +133,64 @@ class MeshSpark(Settings):
         returnType: str | DataType = "string",  # noqa: N803  Spark's word
         *,
         input: UdfInput = "arrow",  # noqa: A002  what it is
+        queue: str = "",
+        tags: Iterable[str] = (),
     ) -> Callable[[Callable[..., Any]], MeshUDF]:
         """Makes a UDF of a function: `@mesh.udf("double", input="pandas")`.
 
         Args:
             returnType: of the column that it gives.
             input: what it is called with: "arrow" arrays, "pandas" Series, or "scalar" values row by row.
+            queue, tags: which pools, if others than the bridge's.
 
         Raises:
             ConfigError: the input is unknown, or the bridge has errors="column".
         """
+        settings = dataclasses.replace(self, queue=queue or self.queue, tags=tuple(tags) or self.tags)
 
         def make(task: Callable[..., Any]) -> MeshUDF:
-            return MeshUDF(self, task, returnType, input)
+            return MeshUDF(settings, task, returnType, input)
 
         return make
+
+    def foreach_batch(
+        self, task: Callable[..., object], *, query: str = "", batch_rows: BatchRows = "auto"
+    ) -> Callable[[Any, int], None]:
+        """A function for `DataStreamWriter.foreachBatch` that hands every micro-batch to `task`, as a sink.
+
+        Args:
+            task: called as `task(batch, delivery)` with a `pyarrow.RecordBatch` and a
+                `taskmesh.spark.Delivery`; what it returns is not looked at. It is called at least once for
+                each row: `delivery` and a key of the rows' own are what it can tell repetitions by.
+            query: what deliveries are named by; empty for the id that Spark gave the stream.
+            batch_rows: as for `map_arrow`.
+
+        Raises:
+            ConfigError: errors= is not "raise": rows that a sink refused would be lost.
+        """
+        if self.errors != "raise":
+            raise ConfigError(f'errors={self.errors!r} would lose rows: foreach_batch() has "raise" only')
+        schema = ipc.schema_bytes(pa.schema([("nothing", pa.int64())]))
+        work = Work.of(self, task, Step(dump_function(task), "sink", schema, "raise"))
+        rows, settings = rows_of(batch_rows), self
+
+        def sink(df: Any, batch: int) -> None:
+            way = SinkWay(settings, work, rows, schema, query=query, batch=batch)
+
+            def offload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                return way.run(batches)
+
+            df.mapInArrow(offload, "nothing long").write.format("noop").mode("overwrite").save()
+
+        return sink
+
+    def counting(self, spark: Any) -> Self:
+        """The same with `counts`, which sums up what goes over; classic Spark only.
+
+        Raises:
+            ConfigError: the session is of Spark Connect.
+        """
+        return dataclasses.replace(self, counts=Counts(spark))
 
     def rdd(self, rdd: Any) -> MeshRDD:
         """An RDD whose `map`, `flat_map`, `map_partitions` and `foreach` run on the mesh; not on Connect.

@@ -7,24 +7,28 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import Any, Final, Protocol
 
+from taskmesh import context
 from taskmesh.client.group import Group
 from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
-from taskmesh.outcome import error_of
+from taskmesh.outcome import Success, error_of
 from taskmesh.spark.connection import mesh_of
 from taskmesh.spark.errors import MeshSchemaError, MeshTaskError
 from taskmesh.spark.settings import Settings
+from taskmesh.spark.sharing import KEPT_S, Sharing
 from taskmesh.spark.trace import Trace
 from taskmesh.spark.vigil import Vigil
 from taskmesh.spark.work import Work
 from taskmesh.wire.code import load_function
 from taskmesh.wire.messages import Failed
+from taskmesh.wire.payload import Payload
 from taskmesh.wire.values import class_name, error_text
 
 HASTE: Final = 4.0
 """By how much Spark's later tries of a task wait less for pools and hub than its first one."""
 
 TEXT_LIMIT: Final = 32 << 10
+_HERE: Final = Success(1, "", 0.0)
 _SCHEMA_ERROR: Final = class_name(MeshSchemaError)
 
 
@@ -43,8 +47,8 @@ class Engine(Protocol):
         """Returns when one of them is done."""
         ...
 
-    def outcome(self, piece: Any, where: str) -> tuple[Any, float]:
-        """Its result and the seconds it took; raises what it failed with."""
+    def outcome(self, piece: Any, where: str) -> tuple[Any, Success]:
+        """Its result and how it ran; raises what it failed with."""
         ...
 
     def cancel(self, pieces: Sequence[Any]) -> None:
@@ -65,15 +69,27 @@ class MeshEngine:
     """Pieces are tasks of one group on the mesh."""
 
     def __init__(self, settings: Settings, work: Work) -> None:
-        mesh = mesh_of(settings)
         self._trace = Trace.here()
-        self._group = Group(mesh, work.function, work.name, work.options, work.codec)
         haste = HASTE if self._trace.attempt else 1.0
+        mesh = mesh_of(settings, haste)
+        self._sharing = Sharing.of(settings, self._trace, mesh)
+        self._group = Group(
+            mesh,
+            work.function,
+            work.name,
+            work.options,
+            work.codec,
+            keep=KEPT_S,
+            shared=self._sharing.shared,
+        )
         self._vigil = Vigil(mesh._session, settings, work.options, haste)
 
     def submit(self, data: Any) -> TaskFuture[Any]:
         """Submits a task."""
-        return self._group.submit(data)
+        return self._group.submit(data, self._key)
+
+    def _key(self, payload: Payload) -> str:
+        return self._sharing.key(self._group.number, payload)
 
     def is_done(self, piece: TaskFuture[Any]) -> bool:
         """Whether it has ended."""
@@ -83,13 +99,13 @@ class MeshEngine:
         """Waits; raises NoMeshWorkers or MeshGatewayLost when that is in vain."""
         self._vigil.wait(pieces)
 
-    def outcome(self, piece: TaskFuture[Any], where: str) -> tuple[Any, float]:
-        """Result and seconds; an error is made of its record, and nothing of it unpickled."""
+    def outcome(self, piece: TaskFuture[Any], where: str) -> tuple[Any, Success]:
+        """Result and how it ran; an error is made of its record, and nothing of it unpickled."""
         failed = self._group.failure(piece)
         if failed is not None:
             raise _error_of(failed, self._group.name, f"{where}, {self._trace}")
         try:
-            return piece.result(), self._group.seconds(piece)
+            return piece.result(), self._group.success(piece)
         except CancelledError:
             text = f"task {self._group.name} was cancelled on the mesh ({where}, {self._trace})"
             raise MeshTaskError(text) from None
@@ -106,11 +122,15 @@ class LocalEngine:
         self._name = work.name
         self._function = load_function(work.function)
         self._trace = Trace.here()
+        self._context = context.TaskContext(
+            id="0" * 32, name=work.name, attempt=self._trace.attempt + 1, queue=work.options.queue
+        )
 
     def submit(self, data: Any) -> tuple[Any, BaseException | None]:
         """Runs it."""
         try:
-            return self._function(data), None
+            with context.running(self._context):
+                return self._function(data), None
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001  a task may raise anything
@@ -123,11 +143,11 @@ class LocalEngine:
     def wait(self, pieces: Sequence[object]) -> None:
         """There is nothing to wait for."""
 
-    def outcome(self, piece: tuple[Any, BaseException | None], where: str) -> tuple[Any, float]:
+    def outcome(self, piece: tuple[Any, BaseException | None], where: str) -> tuple[Any, Success]:
         """Result, or the error as a mesh would tell it."""
         result, error = piece
         if error is None:
-            return result, 0.0
+            return result, _HERE
         text = "".join(traceback.format_exception(error))
         place = f"{where}, {self._trace}"
         if isinstance(error, MeshSchemaError):

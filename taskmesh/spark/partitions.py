@@ -5,8 +5,9 @@ These objects are what Spark's closures hold: bytes and settings, never anything
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -14,15 +15,19 @@ from typing import Any
 import pyarrow as pa
 
 from taskmesh.spark import ipc
+from taskmesh.spark.counts import Tally
+from taskmesh.spark.delivery import Delivery
 from taskmesh.spark.engine import Engine, engine_of
 from taskmesh.spark.errors import MeshSchemaError
 from taskmesh.spark.pace import Pace, pace_of
 from taskmesh.spark.settings import Settings
 from taskmesh.spark.stream import Stream
+from taskmesh.spark.trace import Trace
 from taskmesh.spark.work import Work
 from taskmesh.wire.blob import Buffer
 
 Encoded = tuple[pa.Buffer, int, int]
+_log = logging.getLogger("taskmesh.spark")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,16 @@ class _Way:
 
     def _engine(self) -> Engine:
         return engine_of(self.settings, self.work)
+
+    def _stream(self, pace: Pace | None, tally: Tally, *, order: bool = True) -> Stream:
+        learn = pace.learn if pace else None
+        return Stream(self._engine, self.settings, order=order, learn=learn, tally=tally)
+
+    def _tell(self, tally: Tally) -> None:
+        """At the end of the partition, also of one that was left early."""
+        _log.info("%s: %s", self.work.name, tally)
+        if self.settings.counts is not None:
+            self.settings.counts.add(tally)
 
     def _pace(self) -> Pace:
         return Pace(self.rows) if self.rows else pace_of(self.work.function)
@@ -57,10 +72,36 @@ class BatchWay(_Way):
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` calls."""
-        pace, schema = self._pace(), ipc.schema_of(self.schema)
-        stream = Stream(self._engine, self.settings, order=self.order, learn=pace.learn)
-        for data in stream.run(_cut(batches, pace)):
-            yield from _checked(data, schema)
+        pace, schema, tally = self._pace(), ipc.schema_of(self.schema), Tally()
+        try:
+            for data in self._stream(pace, tally, order=self.order).run(self._cut(batches, pace)):
+                yield from _checked(data, schema, tally)
+        finally:
+            self._tell(tally)
+
+    def _cut(self, batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[Encoded]:
+        return _cut(batches, pace)
+
+
+@dataclass(frozen=True)
+class SinkWay(BatchWay):
+    """Record batches in, each with the delivery that it is; nothing out.
+
+    Attributes:
+        query: of the stream; empty for what Spark says. batch: Spark's number of the micro-batch.
+    """
+
+    query: str = ""
+    batch: int = 0
+
+    def _cut(self, batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[Encoded]:
+        trace = Trace.here()
+        query = self.query or trace.query
+
+        def noted(schema: pa.Schema, first: int) -> pa.Schema:
+            return Delivery(query, self.batch, trace.partition, first).noted(schema)
+
+        return _cut(batches, pace, noted)
 
 
 @dataclass(frozen=True)
@@ -75,12 +116,18 @@ class ColumnWay(_Way):
 
     def run(self, columns: Iterable[Any]) -> Iterator[pa.Array]:
         """What an iterator `arrow_udf` calls: an array, or a tuple of them, for each batch."""
+        tally = Tally()
+        try:
+            yield from self._columns(columns, tally)
+        finally:
+            self._tell(tally)
+
+    def _columns(self, columns: Iterable[Any], tally: Tally) -> Iterator[pa.Array]:
         pace, schema = self._pace(), ipc.schema_of(self.schema)
-        stream = Stream(self._engine, self.settings, learn=pace.learn)
         lengths: deque[int] = deque()
         parts: list[pa.Array] = []
-        for data in stream.run(_cut(_noted(columns, lengths), pace)):
-            parts += [batch.column(0) for batch in _checked(data, schema)]
+        for data in self._stream(pace, tally).run(_cut(_noted(columns, lengths), pace)):
+            parts += [batch.column(0) for batch in _checked(data, schema, tally)]
             while lengths and sum(map(len, parts)) >= lengths[0]:
                 yield _joined(parts, lengths.popleft(), schema)
                 parts = []
@@ -95,23 +142,36 @@ class ChunkWay(_Way):
 
     def run(self, items: Iterable[Any]) -> Iterator[Any]:
         """What `mapPartitions` calls."""
-        stream = Stream(self._engine, self.settings)
-        for returned in stream.run(_chunks(items, self.rows)):
-            yield from returned
+        tally = Tally()
+        try:
+            for returned in self._stream(None, tally).run(_chunks(items, self.rows)):
+                tally.rows_out += len(returned)
+                yield from returned
+        finally:
+            self._tell(tally)
 
 
-def _cut(batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[Encoded]:
-    """Batches as encoded pieces of as many rows as the pace says when they are cut."""
+def _cut(
+    batches: Iterable[pa.RecordBatch],
+    pace: Pace,
+    noted: Callable[[pa.Schema, int], pa.Schema] = lambda schema, first: schema,
+) -> Iterator[Encoded]:
+    """Batches as encoded pieces of as many rows as the pace says when they are cut.
+
+    `noted` is given the schema and the number of a piece's first row, and may write on the schema.
+    """
+    before = 0
     for batch in batches:
         first = 0
         while first < batch.num_rows:
             part = batch.slice(first, pace.rows)
-            data = ipc.encode(batch.schema, [part])
+            data = ipc.encode(noted(batch.schema, before + first), [part])
             yield data, part.num_rows, data.size
             first += part.num_rows
+        before += batch.num_rows
 
 
-def _checked(data: Buffer, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _checked(data: Buffer, schema: pa.Schema, tally: Tally) -> Iterator[pa.RecordBatch]:
     """The batches that a slot sent: sound, and of the schema that Spark was told.
 
     Raises:
@@ -131,6 +191,8 @@ def _checked(data: Buffer, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             )
     if len(got) != len(schema):
         raise MeshSchemaError(f"expected {len(schema)} columns, got {len(got)} from a pool")
+    tally.bytes_out += len(data)
+    tally.rows_out += sum(batch.num_rows for batch in batches)
     yield from batches
 
 

@@ -8,6 +8,10 @@ from typing import Any, Final, Literal, get_args
 
 from taskmesh.errors import ConfigError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from taskmesh.spark.counts import Counts
+
 Errors = Literal["raise", "null", "column"]
 
 _UNITS: Final = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -27,8 +31,11 @@ class Settings:
         connect_timeout: seconds until a hub that does not answer is given up, when a worker first dials it.
         no_worker_timeout: seconds without any pool for the task before NoMeshWorkers.
         gateway_timeout: seconds that the hub may be away in the middle of a job before MeshGatewayLost.
+        dedupe: "result" for tasks that give the same for the same input: what the mesh has computed, or is
+            computing, for equal batches in the last ten minutes is not computed again.
         keys: a directory with the mesh's keys on the executors; empty where none are needed.
         engine: "mesh"; "local" runs the tasks in Spark's own Python workers, with all the same checks.
+        counts: what is told how much went over; see `MeshSpark.counting`.
 
     Raises:
         ConfigError: a value cannot be used.
@@ -43,15 +50,18 @@ class Settings:
     connect_timeout: float = 10.0
     no_worker_timeout: float = 30.0
     gateway_timeout: float = 30.0
+    dedupe: Literal["none", "result"] = "none"
     keys: str = ""
     engine: Literal["mesh", "local"] = "mesh"
+    counts: Counts | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Takes values as people and the Spark conf write them: text for numbers, commas in lists."""
-        for field in dataclasses.fields(self):
+        for field in dataclasses.fields(self)[:-1]:
             value = getattr(self, field.name)
             object.__setattr__(self, field.name, _plain(field.name, value, field.default))
         _among("errors", self.errors, get_args(Errors))
+        _among("dedupe", self.dedupe, ("none", "result"))
         _among("engine", self.engine, ("mesh", "local"))
         if not self.address and self.engine == "mesh":
             raise ConfigError(
@@ -59,7 +69,8 @@ class Settings:
             )
 
 
-FIELDS: Final = tuple(field.name for field in dataclasses.fields(Settings))
+FIELDS: Final = tuple(field.name for field in dataclasses.fields(Settings)[:-1])
+"""What people set by name."""
 
 
 def _among(name: str, value: str, choices: Iterable[str]) -> None:

@@ -12,15 +12,16 @@ import pyarrow as pa
 
 from taskmesh.pool.coroutines import runnable
 from taskmesh.spark import ipc, schemas
+from taskmesh.spark.delivery import Delivery
 from taskmesh.spark.errors import MeshSchemaError
 from taskmesh.spark.settings import Errors
 from taskmesh.wire.blob import Buffer
 from taskmesh.wire.code import load_function
 from taskmesh.wire.values import error_text
 
-Format = Literal["arrow", "pandas", "rows", "arrays", "series", "values"]
-"""How the function wants its input: a whole batch in three forms; or a UDF's columns as Arrow arrays, as
-pandas Series, or one row's values at a time."""
+Format = Literal["arrow", "pandas", "rows", "arrays", "series", "values", "sink"]
+"""How the function wants its input: a whole batch in three forms; a UDF's columns as Arrow arrays, as pandas
+Series, or one row's values at a time; or a batch with the delivery that it is of."""
 
 ERROR_COLUMN: Final = "_mesh_error"
 _ERROR_FIELD: Final = pa.field(ERROR_COLUMN, pa.string())
@@ -45,8 +46,9 @@ class Step:
         self.errors = errors
         self._loaded: tuple[Callable[..., Any], pa.Schema] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Step, (self.function, self.form, self.schema, self.errors)
+    def plain_values(self) -> tuple[str | bytes, ...]:
+        """What it is made of, for `dump_function`: it travels without a pickle."""
+        return self.function, self.form, self.schema, self.errors
 
     def __call__(self, data: Buffer) -> pa.Buffer:
         """Runs the step on one encoded piece of a partition."""
@@ -142,6 +144,12 @@ def _of_series(series: Any, field: pa.Field) -> pa.Array:
     return schemas.fitted(column, field)
 
 
+def _sink(function: Callable[..., Any], schema: pa.Schema, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch and where it comes from in; nothing is asked for."""
+    function(batch.replace_schema_metadata(None), Delivery.of(batch.schema))
+    yield from ()
+
+
 def _rows(function: Callable[..., Any], schema: pa.Schema, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A list of dicts in and out."""
     yield schemas.of_rows(function(batch.to_pylist()) or (), schema)
@@ -198,6 +206,7 @@ _FORMS: Final[dict[str, Callable[..., Iterator[pa.RecordBatch]]]] = {
     "arrow": _arrow,
     "pandas": _pandas,
     "rows": _rows,
+    "sink": _sink,
     "arrays": _arrays,
     "series": _series,
     "values": _values,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from taskmesh.outcome import Success
+from taskmesh.spark.counts import Tally
 from taskmesh.spark.engine import Engine
 from taskmesh.spark.settings import Settings
 
@@ -40,6 +43,7 @@ class Stream:
         open_engine: called when there is a first piece: an empty partition needs no mesh.
         order: results in the order of their input; else as they come.
         learn: told rows and seconds of every piece.
+        tally: where it counts.
     """
 
     def __init__(
@@ -49,11 +53,13 @@ class Stream:
         *,
         order: bool = True,
         learn: Callable[[int, float], None] | None = None,
+        tally: Tally | None = None,
     ) -> None:
         self._open_engine = open_engine
         self._settings = settings
         self._order = order
         self._learn = learn
+        self._tally = tally or Tally()
         self._under_way: deque[Piece] = deque()
         self._bytes = 0
         self._rows = 0
@@ -103,12 +109,23 @@ class Stream:
         candidates = [pieces[0]] if self._order else list(pieces)
         done = [piece for piece in candidates if self._engine.is_done(piece.task)]
         if not done:
+            began = time.perf_counter()
             self._engine.wait([piece.task for piece in candidates])
+            self._tally.waited += time.perf_counter() - began
             done = [piece for piece in candidates if self._engine.is_done(piece.task)]
         piece = done[0]
-        result, seconds = self._engine.outcome(piece.task, piece.where)
+        result, success = self._engine.outcome(piece.task, piece.where)
         pieces.remove(piece)
         self._bytes -= piece.size
         if self._learn is not None:
-            self._learn(piece.rows, seconds)
+            self._learn(piece.rows, success.seconds)
+        self._count(piece, success)
         return result
+
+    def _count(self, piece: Piece, success: Success) -> None:
+        tally = self._tally
+        tally.pieces += 1
+        tally.rows_in += piece.rows
+        tally.bytes_in += piece.size
+        tally.again += success.attempt > 1
+        tally.worked += success.seconds

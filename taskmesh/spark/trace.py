@@ -1,4 +1,4 @@
-"""Where in a Spark job something happens: for error texts and logs, never a key of anything."""
+"""Where in a Spark job something happens: for error texts, logs and the scope of remembered failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Trace:
 
     Attributes:
         attempt: Spark's count of tries, from 0; starts again at 0 when a whole stage is tried again.
-        task: Spark's number of this execution, unique in one application.
+        task: Spark's number of this execution, unique in one application. query: of a stream.
     """
 
     app: str = ""
@@ -21,6 +21,7 @@ class Trace:
     partition: int = -1
     attempt: int = 0
     task: int = -1
+    query: str = ""
 
     @classmethod
     def here(cls) -> Trace:
@@ -34,6 +35,7 @@ class Trace:
             context.partitionId(),
             context.attemptNumber(),
             context.taskAttemptId(),
+            str(context.getLocalProperty("sql.streaming.queryId") or ""),
         )
 
     def __str__(self) -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from taskmesh.client.functions import function_name
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
+from taskmesh.retry import Retry
 from taskmesh.spark.settings import Settings
 from taskmesh.wire.batches import ARROW_IPC
 from taskmesh.wire.code import dump_function
+
+TRANSIENT: Final = (OSError, MemoryError)
+"""Errors of tasks without retries that Spark's next try may well not meet. All others are remembered."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Work:
         changes: dict[str, Any] = {"on_client_loss": "cancel"}
         if settings.queue:
             changes["queue"] = settings.queue
+        if not own.retries.max:
+            changes["retries"] = Retry(max=0, on=TRANSIENT)
         if settings.tags:
             changes["tags"] = settings.tags
         return cls(dump_function(step), own.name or function_name(task), own.having(changes), codec)

@@ -40,6 +40,8 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         on_client_loss: "run" or "cancel".
         codec: PICKLE or SAFE; else the function takes a payload's bytes and returns its result's.
         kind: CALL or CHUNK.
+        keep: seconds that the outcome of a task with a key answers later submissions under it.
+        shared: what tasks of one key share: "all" outcomes, or only bad ones ("errors").
     """
 
     function: bytes
@@ -60,6 +62,8 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     on_client_loss: str = "run"
     codec: str = PICKLE
     kind: int = CALL
+    keep: float = 0.0
+    shared: str = "all"
 
 
 class Run(msgspec.Struct, array_like=True, gc=False):

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
+import msgspec
+
 from taskmesh.errors import FunctionUnavailable, SerializationError
 from taskmesh.wire.encoding import decode, encode
 from taskmesh.wire.footprint import Footprint, references
@@ -31,6 +33,9 @@ Function = Callable[..., Any]
 
 _REFERENCE: Final = b"R"
 _PICKLE: Final = b"P"
+_FRAMED: Final = b"F"
+_FRAMES: Final = {"taskmesh.spark.step": "Step", "taskmesh.spark.chunks": "ChunkStep"}
+"""Classes whose objects travel as plain values; what they call they load themselves, by the same rules."""
 _OWN: Final = "taskmesh.wire.signing"
 """What runs in place of a task that is not to be trusted."""
 _allowed: list[str] = []
@@ -59,6 +64,9 @@ def dump_function(fn: Function) -> bytes:
         SerializationError: it cannot travel; names what in it cannot, and the cure.
     """
     fn = unwrap(fn)
+    if _FRAMES.get(type(fn).__module__) == type(fn).__name__:
+        values = fn.plain_values()  # type: ignore[attr-defined]
+        return _FRAMED + msgspec.msgpack.encode((type(fn).__module__, values))
     reference = _reference(fn)
     if reference is not None:
         return _REFERENCE + "\0".join(reference).encode()
@@ -91,6 +99,8 @@ def load_function(data: bytes) -> Function:
             _check_allowed(module, name)
             fn = _import(module, name)
             _check_allowed(getattr(fn, "__module__", None), name)  # it may have been imported there
+        elif data[:1] == _FRAMED:
+            fn = _framed(data[1:])
         elif _allowed:
             raise FunctionUnavailable(f"a function that travels by value is not run here: {_only()}")
         elif data[:1] == _PICKLE:
@@ -102,6 +112,17 @@ def load_function(data: bytes) -> Function:
     if not callable(fn):
         raise FunctionUnavailable(f"a {type_name(fn)} came instead of a function; it cannot be called")
     return fn  # type: ignore[no-any-return]
+
+
+def _framed(data: bytes) -> Function:
+    try:
+        module, values = msgspec.msgpack.decode(data, type=tuple[str, list[Any]])
+        if not all(isinstance(value, str | bytes) for value in values):
+            raise TypeError("a frame is made of text and bytes")
+        frame: Function = _import(module, _FRAMES[module])(*values)
+    except (msgspec.MsgspecError, LookupError, TypeError) as error:
+        raise FunctionUnavailable(f"these are not a function's bytes: {error}") from error
+    return frame
 
 
 def unwrap(obj: Any) -> Any:

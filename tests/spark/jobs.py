@@ -78,15 +78,26 @@ class Journal:
 
     def task(self, seconds: float = 0.0) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """A task that notes the batch's first id, waits, and gives the ids back."""
-        path = str(self.path)
+        return noting(str(self.path), seconds)
 
-        def noting(batch: pa.RecordBatch) -> pa.RecordBatch:
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-            try:
-                os.write(descriptor, f"{batch['id'][0]}\n".encode())
-            finally:
-                os.close(descriptor)
-            threading.Event().wait(seconds)
-            return batch.select(["id"])
 
-        return noting
+def noting(path: str, seconds: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """A task that notes the batch's first id, waits, and gives the ids back."""
+
+    def noted(batch: pa.RecordBatch) -> pa.RecordBatch:
+        note(path, batch["id"][0])
+        threading.Event().wait(seconds)
+        return batch.select(["id"])
+
+    return noted
+
+
+def note(path: str, what: object) -> int:
+    """Adds a line to a file that many write; gives how often it had been there before."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        before = os.pread(descriptor, 1 << 20, 0).decode().splitlines().count(str(what))
+        os.write(descriptor, f"{what}\n".encode())
+    finally:
+        os.close(descriptor)
+    return before

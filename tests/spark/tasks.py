@@ -165,3 +165,7 @@ def count(items):
 
 def unpicklable(item):
     return (value for value in [item])
+
+
+def plus_one(row):
+    return (row[0] + 1, *row[1:])

@@ -9,7 +9,7 @@ import pytest
 from taskmesh.errors import ConfigError
 from tests.spark import tasks
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(params=["mesh", "local"])

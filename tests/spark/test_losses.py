@@ -17,7 +17,7 @@ from tests.spark.conftest import WORKERS_MARK
 from tests.spark.jobs import Job, Journal
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(400)]
 
 ROWS = 400
 IDS = [(number,) for number in range(ROWS)]

@@ -14,7 +14,7 @@ from taskmesh.spark.step import Step
 from taskmesh.wire.code import dump_function
 from tests.spark import tasks
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def _values(df):

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from taskmesh.outcome import Success
 from taskmesh.spark.errors import MeshTaskError
 from taskmesh.spark.pace import START, TARGET_S, Pace
 from taskmesh.spark.settings import Settings
@@ -37,7 +38,7 @@ class Engine:
         self.under_way.remove(piece)
         if piece == self._failing:
             raise MeshTaskError(where)
-        return piece, 0.5
+        return piece, Success(1, "pool/0", 0.5)
 
     def cancel(self, pieces):
         self.given_up += pieces

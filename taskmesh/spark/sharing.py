@@ -1,0 +1,64 @@
+"""What executions of one Spark partition share on the mesh: remembered failures; by option results too."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from taskmesh.errors import ConfigError
+from taskmesh.mesh import Mesh
+from taskmesh.spark.settings import Settings
+from taskmesh.spark.trace import Trace
+from taskmesh.wire.blob import Blob
+from taskmesh.wire.payload import Payload
+
+KEPT_S: Final = 600.0
+"""Seconds for which the hub keeps what pieces ended with."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Under which key a piece is submitted.
+
+    Results are shared by content alone, and only where the settings say so: a Spark task that is tried again,
+    or has a twin, gets them from the hub. Failures are always remembered, but only within a partition of one
+    stage: else Spark would have the same rows fail four times before it gives a job up, and a job that is
+    started anew would be told the failures of the former one.
+
+    Attributes:
+        shared: as in `Spec`. prefix: of the keys.
+    """
+
+    shared: str
+    prefix: str
+
+    @classmethod
+    def of(cls, settings: Settings, trace: Trace, mesh: Mesh) -> Self:
+        """As the settings say.
+
+        Raises:
+            ConfigError: results cannot be shared, since they are signed for the one who asked.
+        """
+        if settings.dedupe == "none":
+            return cls("errors", f"{trace.app} {trace.stage} {trace.partition} ")
+        keys = mesh._session.config.mesh.keys
+        if keys and (Path(keys) / "mesh.secret").exists():
+            raise ConfigError(
+                'dedupe="result" does not go together with signed results (mesh.secret): each is signed for '
+                'the task that asked for it. Cure: dedupe="none", or keys without mesh.secret'
+            )
+        return cls("all", "")
+
+    def key(self, number: int, payload: Payload) -> str:
+        """The key of a payload under a spec."""
+        made = hashlib.blake2b(digest_size=20) if self.shared == "all" else _quick()
+        for part in payload.parts if isinstance(payload, Blob) else (payload,):
+            made.update(part)
+        return f"{self.prefix}{number:x} {made.hexdigest()}"
+
+
+def _quick() -> hashlib._Hash:
+    """Twice as fast, and good enough to find the rows of one partition again."""
+    return hashlib.sha1(usedforsecurity=False)

@@ -1,0 +1,115 @@
+"""The jobs that tests have other drivers run. Functions of this module that pools call travel by value."""
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from taskmesh.spark import MeshSpark
+from taskmesh.wire.code import register_by_value
+from tests.spark import tasks
+from tests.spark.jobs import note, noting
+
+register_by_value(sys.modules[__name__])
+WAIT_S = 60.0
+
+
+def same(spark: Any, address: str) -> dict[str, Any]:
+    """One job in all its forms, on the mesh and inside Spark."""
+    found = {}
+    for engine in ("mesh", "local"):
+        bridge = MeshSpark(address, engine=engine)
+        df = spark.range(0, 1000, numPartitions=4)
+        doubled = bridge.map_arrow(df, tasks.double, "id long, twice long")
+        framed = bridge.map_batches(df, tasks.frame, "id long, twice long", format="pandas")
+        lengths = bridge.udf("int")(tasks.lengths)
+        found[engine] = [
+            [tuple(row) for row in doubled.collect()],
+            [tuple(row) for row in framed.collect()],
+            [tuple(row) for row in df.select(lengths(df.id.cast("string"))).collect()],
+        ]
+    return {"equal": found["mesh"] == found["local"], "rows": len(found["mesh"][0])}
+
+
+def rdd(spark: Any, address: str) -> Any:
+    """RDDs, where there are any."""
+    bridge = MeshSpark(address)
+    if not hasattr(spark, "_jsparkSession"):
+        return bridge.rdd(spark.range(3)).map(str).collect()
+    return bridge.rdd(spark.sparkContext.parallelize(range(100), 4)).map(str).collect()
+
+
+def counted(spark: Any, address: str) -> Any:
+    """Asks for accumulators."""
+    return str(MeshSpark(address).counting(spark).counts)
+
+
+def noted(
+    spark: Any, address: str, path: str, seconds: float, rows: int, batch: int, more: dict[str, Any]
+) -> list[int]:
+    """Ids through a task that notes what it is called with."""
+    bridge = MeshSpark(address, **more)
+    df = spark.range(0, rows, numPartitions=4)
+    found = bridge.map_arrow(df, noting(path, seconds), "id long", batch_rows=batch).collect()
+    return [row.id for row in found]
+
+
+def straggling(spark: Any, address: str, path: str, seconds: float, more: dict[str, Any]) -> list[int]:
+    """As `noted`; the first execution of the last piece takes very long."""
+
+    def straggle(batch: pa.RecordBatch) -> pa.RecordBatch:
+        first = batch["id"][0].as_py()
+        seen = note(path, first)
+        if first == 30 and seen == 0:
+            threading.Event().wait(seconds)
+        return batch
+
+    df = spark.range(0, 40, numPartitions=4)
+    return [row.id for row in MeshSpark(address, **more).map_arrow(df, straggle, "id long").collect()]
+
+
+def reduced(spark: Any, address: str, executions: str, begun: str, go: str) -> list[tuple[int, int]]:
+    """A mesh step, a shuffle, and a step after it that waits for a file."""
+
+    def tell(batches: Any) -> Any:
+        here = TaskContext.get()
+        note(
+            executions, f"{here.stageId()} {here.partitionId()} {here.attemptNumber()} {here.taskAttemptId()}"
+        )
+        yield from batches
+
+    def hold(batches: Any) -> Any:
+        import os
+
+        note(begun, os.getpid())
+        tick, gone = threading.Event(), 0.0
+        while not Path(go).exists() and gone < WAIT_S:
+            tick.wait(0.05)
+            gone += 0.05
+        yield from batches
+
+    df = spark.range(0, 400, numPartitions=4).mapInArrow(tell, "id long")
+    mapped = MeshSpark(address).map_arrow(df, tasks.double, "id long, twice long")
+    held = mapped.groupBy((mapped.id % 7).alias("rest")).sum("twice").mapInArrow(hold, "rest long, sum long")
+    return sorted(tuple(row) for row in held.collect())
+
+
+def into_sink(spark: Any, address: str, source: str, checkpoint: str, sink: str) -> int:
+    """A stream into a mesh sink: as Connect runs it."""
+
+    def keep(batch: pa.RecordBatch, delivery: Any) -> None:
+        for number in batch["id"].to_pylist():
+            note(sink, f"{delivery.query}/{delivery.batch}/{number}")
+
+    stream = spark.readStream.schema("id long").parquet(source)
+    query = (
+        stream.writeStream.foreachBatch(MeshSpark(address).foreach_batch(keep, query="q"))
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return len(Path(sink).read_text().splitlines())

@@ -1,0 +1,156 @@
+"""The same jobs on clusters: executors that die, hosts that are slow. Numbers are acceptance rows."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from taskmesh import Mesh
+from tests.programs import Programs, shared
+from tests.requirement import require
+from tests.spark.drivers import Driver, Standalone, driving, executors, settled
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(400)]
+
+CLIENT_GONE_S = 7.0
+"""The hub gives a client that is silent 5 s."""
+
+
+@pytest.fixture(scope="module")
+def mesh_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    yield from shared(tmp_path_factory.mktemp("mesh"))
+
+
+@pytest.fixture(scope="module")
+def address(mesh_programs: Programs) -> str:
+    """A hub with two pools of two slots."""
+    found = mesh_programs.hub()[1]
+    for name in ("one", "two"):
+        mesh_programs.worker(found, "--name", name, slots=2)
+    return found
+
+
+@pytest.fixture(scope="module")
+def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """Two executors, started by the driver itself."""
+    import shutil
+
+    require(shutil.which("java"), "Java 17: apt install openjdk-17-jre-headless")
+    pytest.importorskip("pyspark.sql")
+    with driving(tmp_path_factory.mktemp("cluster"), {"master": "local-cluster[2,2,512]"}) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standalone, Driver]]:
+    """A Master, two Workers that count as two hosts, and a driver that speculates."""
+    import shutil
+
+    require(shutil.which("java"), "Java 17: apt install openjdk-17-jre-headless")
+    pytest.importorskip("pyspark.sql")
+    settings = {
+        "spark.executor.cores": "2",
+        "spark.cores.max": "4",
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.multiplier": "1.5",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.minTaskRuntime": "1s",
+    }
+    folder = tmp_path_factory.mktemp("standalone")
+    with (
+        Standalone(folder) as cluster,
+        driving(folder, {"master": cluster.url, **settings}) as driver,
+    ):
+        yield cluster, driver
+
+
+def _clients(address: str) -> dict[str, dict]:
+    with Mesh(address) as mesh:
+        return {client["client"]: client for client in mesh.status()["clients"]}
+
+
+def _left(address: str) -> int:
+    with Mesh(address) as mesh:
+        return sum(mesh.status()["tasks"].values())
+
+
+def test_row_01_the_same_job_on_a_local_cluster(local_cluster, address):
+    assert local_cluster.run("same", address=address) == {"equal": True, "rows": 1000}
+    assert local_cluster.run("rdd", address=address) == [str(n) for n in range(100)]
+
+
+def test_row_01_the_same_job_on_a_standalone_cluster(standalone, address):
+    _, driver = standalone
+
+    assert driver.run("same", address=address) == {"equal": True, "rows": 1000}
+    assert driver.run("rdd", address=address) == [str(n) for n in range(100)]
+
+
+def test_row_17_an_executor_killed_in_the_middle_of_a_task(local_cluster, address, tmp_path):
+    path = tmp_path / "noted"
+    job = local_cluster.start("noted", address=address, path=path, seconds=0.15, rows=240, batch=2, more={})
+    wait_until(lambda: len(settled(path)) >= 12, 60, "pieces of both executors run")
+    before = {name for name, client in _clients(address).items() if client["tasks"]}
+    victim = executors(local_cluster.process.pid)[0]
+
+    victim.kill()
+
+    killed = time.monotonic()
+    gone = wait_until(
+        lambda: [
+            name
+            for name, client in _clients(address).items()
+            if name in before and not client["present"] and not client["tasks"]
+        ],
+        30,
+        "the hub has dropped what the dead executor's clients had",
+    )
+    assert gone
+    assert time.monotonic() - killed < 4 * CLIENT_GONE_S
+    assert job.result(90) == list(range(240))
+    wait_until(lambda: not _left(address), 10, "the queue is empty again")
+
+
+def test_row_18_an_executor_killed_with_the_map_output_of_a_mesh_step(local_cluster, address, tmp_path):
+    executions, begun, go = (tmp_path / name for name in ("executions", "begun", "go"))
+    job = local_cluster.start("reduced", address=address, executions=executions, begun=begun, go=go)
+    holder = int(wait_until(lambda: settled(begun), 90, "the stage after the shuffle runs")[0])
+    victim = next(
+        each for each in executors(local_cluster.process.pid) if each in psutil.Process(holder).parents()
+    )
+
+    victim.kill()
+    go.touch()
+
+    expected = sorted((rest, sum(2 * n for n in range(400) if n % 7 == rest)) for rest in range(7))
+    assert [tuple(pair) for pair in job.result(90)] == expected
+    runs = Counter(line.rpartition(" ")[0] for line in settled(executions))
+    assert max(runs.values()) >= 2, "a partition ran twice with the same stage, number and attempt"
+    assert len(set(settled(executions))) == len(settled(executions))
+
+
+def test_row_19_a_straggler_gets_a_twin_and_its_loser_is_cancelled(standalone, address, tmp_path):
+    _, driver = standalone
+    path = tmp_path / "noted"
+    began = time.monotonic()
+
+    found = driver.run("straggling", address=address, path=path, seconds=60.0, more={})
+
+    assert found == list(range(40))
+    assert time.monotonic() - began < 50  # the straggler alone takes 60 s
+    assert Counter(settled(path))["30"] == 2
+    wait_until(lambda: not _left(address), 15, "the loser's piece is given up")
+
+
+def test_row_19_with_shared_results_the_twin_waits_for_the_first(standalone, address, tmp_path):
+    _, driver = standalone
+    path = tmp_path / "noted"
+
+    found = driver.run("straggling", address=address, path=path, seconds=6.0, more={"dedupe": "result"})
+
+    assert found == list(range(40))
+    assert set(Counter(settled(path)).values()) == {1}

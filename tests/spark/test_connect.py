@@ -1,0 +1,50 @@
+"""Spark Connect: what works there works as on classic Spark, and what cannot says what to use instead."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.requirement import require
+from tests.spark.drivers import Driver, driving, settled
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """A driver that knows its Spark through gRPC only."""
+    require(shutil.which("java"), "Java 17: apt install openjdk-17-jre-headless")
+    pytest.importorskip("grpc", reason="Spark Connect: pip install grpcio grpcio-status")
+    with driving(tmp_path_factory.mktemp("connect"), {"remote": "local[2]"}) as driver:
+        yield driver
+
+
+def test_row_28_dataframes_and_udfs_are_as_on_classic_spark(connect, address):
+    assert connect.run("same", address=address) == {"equal": True, "rows": 1000}
+
+
+def test_row_28_rdds_and_counts_name_the_alternative(connect, address):
+    with pytest.raises(AssertionError, match="Spark Connect has no RDDs: use map_arrow or map_batches"):
+        connect.run("rdd", address=address)
+    with pytest.raises(AssertionError, match="Spark Connect has no accumulators"):
+        connect.run("counted", address=address)
+
+
+def test_row_28_a_stream_into_a_sink_on_the_mesh(connect, address, tmp_path):
+    source, sink = tmp_path / "source", tmp_path / "sink"
+    source.mkdir()
+    for number in range(2):
+        ids = list(range(10 * number, 10 * number + 10))
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), source / f"{number}.parquet")
+
+    assert (
+        connect.run("into_sink", address=address, source=source, checkpoint=tmp_path / "c", sink=sink) == 20
+    )
+
+    lines = Counter(settled(sink))
+    assert sorted(int(line.rpartition("/")[2]) for line in lines) == list(range(20))
+    assert {line.partition("/")[0] for line in lines} == {"q"}

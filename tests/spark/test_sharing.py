@@ -1,0 +1,295 @@
+"""What executions of one partition share: remembered failures, and by option results; sinks; counts."""
+
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import TaskContext
+
+from taskmesh import Mesh
+from taskmesh.errors import ConfigError
+from taskmesh.spark import MeshSpark
+from tests.spark import tasks
+from tests.spark.drivers import settled
+from tests.spark.jobs import Job, Journal, note
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+ROWS = 100
+PIECE = 5
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return Journal(tmp_path)
+
+
+def _half_then_fail(batches):
+    """A step of Spark itself, after the mesh step: its first try fails half way through the partition."""
+    seen = 0
+    for batch in batches:
+        yield batch
+        seen += batch.num_rows
+        if seen >= ROWS // 2 and TaskContext.get().attemptNumber() == 0:
+            raise OSError("the first try ends here")
+
+
+@pytest.mark.parametrize("dedupe", ["none", "result"])
+def test_row_20_a_try_that_fails_half_way_leaves_no_row_twice(spark, own_mesh, journal, dedupe):
+    own_mesh.pool("one")
+    bridge = MeshSpark(own_mesh.address, dedupe=dedupe)
+    df = spark.range(0, ROWS, numPartitions=1)
+    mapped = bridge.map_arrow(df, journal.task(), "id long", batch_rows=PIECE)
+
+    found = mapped.mapInArrow(_half_then_fail, "id long").collect()
+
+    assert [row.id for row in found] == list(range(ROWS))
+    again = len(journal.lines) - len(set(journal.lines))
+    assert len(set(journal.lines)) == ROWS // PIECE
+    assert again <= (4 if dedupe == "result" else ROWS // PIECE)  # four: those that were under way
+
+
+def test_row_20_shared_results_serve_the_next_action_too(spark, own_mesh, journal):
+    own_mesh.pool("one")
+    bridge = MeshSpark(own_mesh.address, dedupe="result")
+    mapped = bridge.map_arrow(
+        spark.range(0, 40, numPartitions=2), journal.task(), "id long", batch_rows=PIECE
+    )
+
+    assert [row.id for row in mapped.collect()] == [row.id for row in mapped.collect()] == list(range(40))
+
+    assert set(Counter(journal.lines).values()) == {1}
+
+
+def test_equal_batches_of_two_partitions_are_two_tasks_unless_results_are_shared(spark, own_mesh, tmp_path):
+    own_mesh.pool("one")
+    path = str(tmp_path / "calls")
+
+    def constant(batch):
+        note(path, batch["id"][0])
+        return batch
+
+    df = spark.range(0, 4, numPartitions=4).selectExpr("0L as id")
+    assert len(MeshSpark(own_mesh.address).map_arrow(df, constant, "id long").collect()) == 4
+
+    assert len(settled(tmp_path / "calls")) == 4
+
+
+def test_row_10_what_fails_of_itself_is_computed_once_for_all_tries(spark, own_mesh, tmp_path):
+    own_mesh.pool("one")
+    path = str(tmp_path / "calls")
+
+    def fails(batch):
+        note(path, "call")
+        raise ValueError("no good row")
+
+    job = Job(
+        spark,
+        MeshSpark(own_mesh.address).map_arrow(spark.range(0, 3, numPartitions=1), fails, "id long").collect,
+    )
+
+    assert "ValueError: no good row" in job.failure()
+    assert job.failed_tasks == 3
+    assert len(settled(tmp_path / "calls")) == 1
+
+
+def test_row_10_what_may_go_better_is_computed_anew_and_so_is_a_new_job(spark, own_mesh, tmp_path):
+    own_mesh.pool("one")
+    path = str(tmp_path / "calls")
+
+    def recovers(batch):
+        if note(path, "call") < 2:
+            raise ConnectionError("no route")
+        return batch
+
+    df = MeshSpark(own_mesh.address).map_arrow(spark.range(0, 3, numPartitions=1), recovers, "id long")
+    assert [row.id for row in df.collect()] == [0, 1, 2]
+    assert len(settled(tmp_path / "calls")) == 3
+
+    other = str(tmp_path / "others")
+
+    def broken_once(batch):
+        if note(other, "call") == 0:
+            raise ValueError("the table is not there yet")
+        return batch
+
+    again = MeshSpark(own_mesh.address).map_arrow(spark.range(0, 3, numPartitions=1), broken_once, "id long")
+    assert "not there yet" in Job(spark, again.collect).failure()
+    assert [row.id for row in again.collect()] == [0, 1, 2]
+
+
+def test_row_29_a_stream_that_starts_again_tells_its_sink_which_batch_it_is(spark, own_mesh, tmp_path):
+    own_mesh.pool("one")
+    source, sink = tmp_path / "source", str(tmp_path / "sink")
+    source.mkdir()
+    for number in range(3):
+        ids = list(range(10 * number, 10 * number + 10))
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), source / f"{number}.parquet")
+
+    def keep(batch, delivery):
+        for number in batch["id"].to_pylist():
+            note(sink, f"{delivery.query} {delivery.batch} {number}")
+
+    into = MeshSpark(own_mesh.address).foreach_batch(keep)
+
+    def crashing(df, batch):
+        into(df, batch)
+        if batch == 1:
+            raise OSError("before the commit")
+
+    def run(function):
+        stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).parquet(str(source))
+        query = (
+            stream.writeStream.foreachBatch(function)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    with pytest.raises(Exception, match="before the commit"):
+        run(crashing)
+    run(into)
+
+    lines = Counter(settled(tmp_path / "sink"))
+    assert len({line.split()[0] for line in lines}) == 1, "the query has one name, before and after"
+    assert sorted(int(line.split()[2]) for line in lines) == list(range(30)), "each row once by its key"
+    assert {line.split()[1] for line, times in lines.items() if times == 2} == {"1"}, "the replay is seen"
+    assert set(lines.values()) == {1, 2}
+
+
+def test_row_29_a_streaming_dataframe_is_mapped_like_any_other(spark, mesh, tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    pq.write_table(pa.table({"id": pa.array(range(50), pa.int64())}), source / "one.parquet")
+
+    stream = mesh.map_arrow(
+        spark.readStream.schema("id long").parquet(str(source)), tasks.double, "id long, twice long"
+    )
+    query = (
+        stream.writeStream.format("parquet")
+        .option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    found = spark.read.parquet(str(tmp_path / "out")).orderBy("id").collect()
+    assert [tuple(row) for row in found] == [(n, 2 * n) for n in range(50)]
+
+
+def test_a_sink_keeps_the_stricter_rule(mesh):
+    with pytest.raises(ConfigError, match='foreach_batch\\(\\) has "raise" only'):
+        replace(mesh, errors="null").foreach_batch(tasks.same)
+
+
+def test_row_30_counts_of_spark_and_hub_agree(spark, own_mesh):
+    own_mesh.pool("one")
+    bridge = MeshSpark(own_mesh.address).counting(spark)
+    df = spark.range(0, 10_000, numPartitions=4)
+
+    with Mesh(own_mesh.address) as watcher:
+        before = watcher.status()["finished"]
+        assert len(bridge.map_arrow(df, tasks.double, "id long, twice long").collect()) == 10_000
+        pieces = watcher.status()["finished"] - before
+
+    counts = bridge.counts.value
+    assert counts.rows_in == counts.rows_out == 10_000
+    assert counts.pieces == pieces > 4
+    assert counts.bytes_in > 80_000
+    assert counts.bytes_out > 160_000
+    assert counts.again == 0
+    assert counts.worked > 0
+
+
+def test_row_30_each_action_counts(spark, mesh):
+    bridge = mesh.counting(spark)
+    evens = bridge.map_arrow(spark.range(0, 100, numPartitions=2), tasks.evens, "id long")
+
+    evens.collect()
+    evens.collect()
+    bridge.rdd(spark.sparkContext.parallelize(range(10), 2)).map(str).collect()
+
+    assert (bridge.counts.value.rows_in, bridge.counts.value.rows_out) == (210, 110)
+
+
+def test_row_04_one_partition_is_computed_by_two_pools(spark, own_mesh):
+    own_mesh.pool("one")
+    own_mesh.pool("two")
+
+    def slow(batch):
+        threading.Event().wait(0.1)
+        return batch
+
+    df = spark.range(0, 200, numPartitions=1)
+    bridge = MeshSpark(own_mesh.address)
+    assert bridge.map_arrow(df, tasks.same, "id long").count() == 200
+
+    began = time.monotonic()
+    found = bridge.map_arrow(df, slow, "id long", batch_rows=5).collect()
+
+    assert [row.id for row in found] == list(range(200))
+    assert time.monotonic() - began < 0.8 * 40 * 0.1
+
+
+def test_row_05_a_large_partition_keeps_both_pools_busy(spark, own_mesh):
+    own_mesh.pool("one")
+    own_mesh.pool("two")
+
+    def slow(batch):
+        import os
+
+        threading.Event().wait(0.05)
+        return pa.RecordBatch.from_pydict({"pool": pa.array([os.getppid()] * batch.num_rows, pa.int64())})
+
+    skewed = spark.sparkContext.parallelize(range(8), 8).flatMap(lambda n: range(360 if n == 0 else 5))
+    df = spark.createDataFrame(skewed.map(lambda n: (n,)), "id long")
+
+    found = MeshSpark(own_mesh.address).map_arrow(df, slow, "pool long", batch_rows=5).collect()
+
+    shares = Counter(row.pool for row in found)
+    assert sum(shares.values()) == 395
+    assert len(shares) == 2
+    assert min(shares.values()) >= 0.4 * 395
+
+
+def test_row_02_a_million_rows_come_back_as_they_went(spark, mesh):
+    df = spark.range(0, 1_000_000, numPartitions=4).selectExpr(
+        "id", "id * 0.5d as half", "concat('n', id) as name"
+    )
+    sums = ["count(*)", "sum(id)", "sum(half)", "sum(crc32(name))"]
+
+    assert (
+        mesh.map_arrow(df, tasks.same, df.schema).selectExpr(*sums).collect()
+        == df.selectExpr(*sums).collect()
+    )
+
+
+def test_row_03_tuples_come_back_as_they_went(spark, mesh):
+    rdd = spark.sparkContext.parallelize(range(200_000), 4).map(lambda n: (n, n * 0.5, f"n{n}"))
+
+    found = mesh.rdd(rdd).map(tasks.plus_one, chunk=2000)
+
+    assert (
+        found.map(lambda row: row[0] + row[1] + len(row[2])).sum()
+        == rdd.map(lambda row: row[0] + 1 + row[1] + len(row[2])).sum()
+    )
+
+
+def test_row_33_many_small_jobs_leave_nothing(spark, own_mesh):
+    own_mesh.pool("one")
+    bridge = MeshSpark(own_mesh.address)
+
+    for _ in range(10):
+        assert bridge.map_arrow(spark.range(0, 20, numPartitions=20), tasks.same, "id long").count() == 20
+
+    with Mesh(own_mesh.address) as watcher:
+        status = watcher.status()
+    assert sum(status["tasks"].values()) == 0
+    assert status["bytes"] == 0
+    assert sum(client["present"] for client in status["clients"]) <= 5
