@@ -16,8 +16,7 @@ DATA_S = 120
 """Seconds that one message may take on a link that carries payloads.
 
 No heartbeat of ZMTP overtakes a message: one that takes longer than the heartbeat's timeout ends its link,
-each time, and never arrives. Beats tell who lives, on links of their own; these only reap forgotten
-connections.
+each time, and never arrives. Beats tell who lives, on links of their own; these only reap forgotten ones.
 """
 
 

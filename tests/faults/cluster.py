@@ -34,12 +34,17 @@ class Cluster:
         """The hub that was started last."""
         return next(program for program in reversed(self.programs) if program.name.startswith("hub"))
 
-    def start_hub(self, environ: Mapping[str, str] | None = None) -> Program:
+    def start_hub(
+        self, environ: Mapping[str, str] | None = None, prepare: Callable[[], None] | None = None
+    ) -> Program:
         """Start a hub, at the address of the one before, if there was one."""
         bind = self.address or "tcp://127.0.0.1:0"
         keys = str(self.ring.hub.path) if self.ring is not None else ""
         hub = self.start(
-            "hub", ["-m", "taskmesh.cli", "hub", "--bind", bind, "--json"], {**keyed(keys), **(environ or {})}
+            "hub",
+            ["-m", "taskmesh.cli", "hub", "--bind", bind, "--json"],
+            {**keyed(keys), **(environ or {})},
+            prepare,
         )
         self.address = str(hub.ready()["gateway"])
         return hub

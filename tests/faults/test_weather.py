@@ -7,7 +7,9 @@ import psutil
 import pytest
 
 from tests.faults.chaos import DOWN, FAIR, UP, Chaos, Weather
+from tests.faults.client import Client
 from tests.faults.cluster import LEASE, Cluster, pools_of
+from tests.faults.program import Program
 from tests.faults.workload import answer, ordinary, produce
 from tests.waiting import wait_until
 
@@ -25,16 +27,16 @@ def left(cluster: Cluster) -> list[object]:
     return [event["pool"] for event in cluster.hub.events("stderr") if event["event"] == "pool.left"]
 
 
-def near_and_far(cluster: Cluster, proxy: Chaos):
+def near_and_far(cluster: Cluster, proxy: Chaos) -> tuple[Program, Program]:
     """A pool beside the hub, and one behind the proxy."""
     near = cluster.start_worker("near", slots=2)
     far = cluster.start_worker("far", slots=2, address=proxy.address)
     return near, far
 
 
-def serves_again(client, far, seconds: float) -> None:
-    """The far pool is back and runs tasks, the near one too."""
-    client.wait_until_lane("far", "ready", seconds)
+def serves_again(client: Client, far: Program, seconds: float, name: str = "far") -> None:
+    """The far pool is back and runs tasks."""
+    client.wait_until_lane(name, "ready", seconds)
     slots = far.slots()
 
     def has_run() -> bool:
@@ -43,7 +45,7 @@ def serves_again(client, far, seconds: float) -> None:
         return bool(client.started_in(slots) - before)
 
     before = client.started_in(slots)
-    wait_until(has_run, 15, "the far pool runs tasks again")
+    wait_until(has_run, 15, f"{name} runs tasks again")
 
 
 def test_F20_connections_reset_twenty_times_with_keys(cluster, connect, weather, ring):
