@@ -1,0 +1,85 @@
+"""A client machine on its own, with a pending table and a record of what it has sent."""
+
+from taskmesh.core import actions as act
+from taskmesh.core import events as ev
+from taskmesh.core.client import ClientMachine, Queued
+from taskmesh.core.client_config import ClientConfig
+from taskmesh.wire import messages as m
+from tests.core.rig import number_of, spec
+
+
+class Client:
+    """A client machine with a pending table, and what it has sent."""
+
+    def __init__(self, max_payload: int = 0) -> None:
+        self.now = 10.0
+        self.pending: dict[int, m.Spec] = {}
+        self.known: dict[int, m.Spec] = {}
+        config = ClientConfig(7, hello=1.0, patience=3.0, resend=2.0, max_payload=max_payload)
+        self.machine = ClientMachine(config, self, self.now)
+        self.failed: list[m.Failed] = []
+        self.sent: list[object] = []
+        self.resolved: list[int] = []
+        self.lost: list[int] = []
+        self.accepted: list[int] = []
+        self.told: list[object] = []
+        self.reconnects = 0
+        self.tell(ev.Tick())
+
+    def tell(self, event: object) -> None:
+        for action in self.machine.handle(event, self.now):
+            match action:
+                case act.Send(message=message):
+                    self.sent.append(message)
+                case act.Resolve(done=done, failed=failed):
+                    self.resolved += [seq for run in done for seq in run.seqs]
+                    self.resolved += [failure.seq for failure in failed]
+                    self.failed += failed
+                    for seq in self.resolved:
+                        self.pending.pop(seq, None)
+                case act.Accept(seqs=seqs):
+                    self.accepted += seqs
+                case act.Tell(message=message):
+                    self.told.append(message)
+                case act.Reconnect():
+                    self.reconnects += 1
+
+    def hear(self, message: object) -> None:
+        self.tell(ev.FromHubToClient(message))
+
+    def welcome(self, epoch: int = 1, *, known: bool = False, max_tasks: int = 10_000) -> None:
+        self.hear(m.ClientWelcome(epoch, known, max_tasks, 1 << 30, 1.0))
+
+    def submit(self, *seqs: int, one: m.Spec | None = None) -> None:
+        one = one or spec()
+        self.pending.update(dict.fromkeys(seqs, one))
+        self.known[number_of(one)] = one
+        run = m.Run(number_of(one), 0, list(seqs), [b"x"] * len(seqs))
+        self.tell(Queued([(number_of(one), one)], [run]))
+
+    def after(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, max(self.machine.deadline, self.now + 0.01))
+            self.tell(ev.Tick())
+
+    def of(self, kind: type) -> list:
+        return [message for message in self.sent if isinstance(message, kind)]
+
+    def submitted(self) -> list[list[int]]:
+        return [[seq for run in submit.runs for seq in run.seqs] for submit in self.of(m.Submit)]
+
+    # the pending table
+
+    def pending_runs(self) -> tuple[list, list]:
+        runs = [m.Run(number_of(one), 0, [seq], [b"x"], again=True) for seq, one in self.pending.items()]
+        return [(number_of(one), one) for one in self.pending.values()], runs
+
+    def specs_of(self, numbers: list[int]) -> list:
+        return [(number, self.known[number]) for number in numbers if number in self.known]
+
+    def lose_early(self) -> list:
+        early = [seq for seq, one in self.pending.items() if one.acks == "early"]
+        for seq in early:
+            del self.pending[seq]
+        return [m.Failed(7, seq, 0, "lost") for seq in early]
