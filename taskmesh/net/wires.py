@@ -32,10 +32,15 @@ _ANY = SocketOptions(
 QUEUED = 10_000
 """Messages to one client, or from one subscriber, that wait at most. Deliveries are repeated."""
 
+WAITING = 256
+"""Messages of one peer that wait to be taken in; further ones wait in its own process."""
+
 _BOUND = replace(_ANY, handshake_interval_ms=2000, backlog_connections=1024)
 
-GATEWAY = replace(_BOUND, router_mandatory=True, linger_ms=500, send_hwm_messages=QUEUED)
-COLLECTOR = _BOUND
+GATEWAY = replace(
+    _BOUND, router_mandatory=True, linger_ms=500, send_hwm_messages=QUEUED, recv_hwm_messages=WAITING
+)
+COLLECTOR = replace(_BOUND, recv_hwm_messages=WAITING)
 CONTROL = replace(
     _BOUND, xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING, recv_hwm_messages=QUEUED
 )
