@@ -33,10 +33,10 @@ Meet = Callable[[str, str], "Peer"]
 class Peer:
     """Somebody with a key, who says what he likes."""
 
-    def __init__(self, context: Context, keyed: Keyed, role: str, name: str) -> None:
+    def __init__(self, context: Context, keyed: Keyed, role: str, name: str, folder: str = "") -> None:
         self.context = context
         self.hub = Endpoints.of(keyed.address)
-        self.credentials = credentials_of(keyed.ring.peer(role, name), role)
+        self.credentials = credentials_of(folder or keyed.ring.peer(role, name), role)
         self.way = Way(self.hub, self.credentials.hub_keys[0])
         self.options = self.way.options(PLAIN, self.credentials.pair)
         self.gateway = Dealer(context, self.options)
