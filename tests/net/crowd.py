@@ -1,7 +1,7 @@
 """Many pools in one process: sessions, lanes and beats over sockets of their own, and no slots.
 
-python -m tests.net.crowd ADDRESS KEYS PREFIX COUNT hold|answer: prints "made", dials when a line comes on standard
-input, prints "joined SECONDS", and ends with the next line. Tasks are kept, or answered with None.
+python -m tests.net.crowd ADDRESS KEYS PREFIX COUNT hold|answer: prints "made", dials when a line comes on
+standard input, prints "joined SECONDS", and ends with the next line. Tasks are kept, or answered with None.
 """
 
 from __future__ import annotations
