@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.contender import ALL_ROWS
@@ -23,6 +24,10 @@ class TaskmeshRemote(TaskmeshEmbedded):
     rows = ALL_ROWS - {"start"}
 
     def __init__(self) -> None:
+        self.address = ""
+        self.hub_options: Sequence[str] = ()
+        self.worker_options: Sequence[str] = ()
+        self.settings: dict[str, object] = {}
         self._programs: list[subprocess.Popen[bytes]] = []
 
     def open(self, workers: int) -> None:
@@ -33,11 +38,14 @@ class TaskmeshRemote(TaskmeshEmbedded):
         """
         from taskmesh import Mesh
 
-        address = f"tcp://127.0.0.1:{free_ports(3)}"
+        self.address = address = f"tcp://127.0.0.1:{free_ports(3)}"
         try:
-            self._start("hub", "--bind", address)
-            self._start("worker", "benchmarks.workloads", "--address", address, "--concurrency", str(workers))
-            self._mesh = Mesh(address)
+            self._start("hub", "--bind", address, *self.hub_options)
+            self._start(
+                *("worker", "benchmarks.workloads", "--address", address, "--concurrency", str(workers)),
+                *self.worker_options,
+            )
+            self._mesh = Mesh(address, **self.settings)
             self._mesh.__enter__()
             self._wait_for_first_result()
         except BaseException:

@@ -1,12 +1,13 @@
 """Directories of keys: what is made, what is refused, who is let in."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from taskmesh.errors import KeysUnusable
-from taskmesh.key_files import keys_in
+from taskmesh.key_files import KeysOutOfReach, keys_in
 from taskmesh.keys import Admission, KeyFolder, listing
 from taskmesh.sockets import InvalidOption, key_text, new_key_pair, pair_of, raw_key
 
@@ -221,3 +222,19 @@ def test_keys_to_text_and_back():
     assert key_text(raw_key(pair.public)) == pair.public
     with pytest.raises(InvalidOption, match="32 bytes"):
         key_text(b"short")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EIO])
+def test_a_shortage_is_no_reason_to_leave_anybody_out(hub, worker, monkeypatch, number):
+    """A hub that has no file left to look with must not take everybody for revoked."""
+    hub.authorize("worker", "gpu", keys_in(worker.path / "worker.public"))
+
+    def short(path):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "read_bytes", short)
+    with pytest.raises(KeysOutOfReach):
+        hub.admissions([])
+    monkeypatch.setattr(Path, "iterdir", short)
+    with pytest.raises(KeysOutOfReach):
+        hub.signature()

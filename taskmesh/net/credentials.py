@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from taskmesh.keys import KeyFolder
 from taskmesh.net.endpoints import Endpoints
@@ -17,7 +17,7 @@ class Credentials:
     role: str
     pair: KeyPair
     hub_keys: tuple[bytes, ...]
-    mesh_keys: tuple[bytes, ...] = ()
+    mesh_keys: tuple[bytes, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

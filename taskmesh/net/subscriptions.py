@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from taskmesh.sockets import Cancelled, Subscribed, XPubEvent
 
 ALL = b"all."
-TOPIC_BYTES = 1024
-"""Bytes of topics for each pool that a hub may have: twice its own, whatever its name."""
+TOPIC_BYTES = 512
+"""Bytes of topics for each pool that a hub may have; its own takes some 40."""
 
 
 def topic(pool: str) -> bytes:

@@ -45,8 +45,17 @@ _DATA = replace(_ANY, heartbeat_timeout_ms=DATA_S * 1000, heartbeat_ttl_ms=DATA_
 QUEUED = 10_000
 """Messages to one client, or from one subscriber, that wait at most. Deliveries are repeated."""
 
-GATEWAY = replace(_bound(_DATA), router_mandatory=True, linger_ms=500, send_hwm_messages=QUEUED)
-COLLECTOR = _bound(_DATA)
+WAITING = 256
+"""Messages of one peer that wait to be taken in; further ones wait in its own process."""
+
+GATEWAY = replace(
+    _bound(_DATA),
+    router_mandatory=True,
+    linger_ms=500,
+    send_hwm_messages=QUEUED,
+    recv_hwm_messages=WAITING,
+)
+COLLECTOR = replace(_bound(_DATA), recv_hwm_messages=WAITING)
 CONTROL = replace(
     _bound(_ANY), xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING, recv_hwm_messages=QUEUED
 )

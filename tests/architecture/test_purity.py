@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.source import imports, package_files, python_files, roots
+from tests.architecture.source import calls, imports, package_files, python_files, roots
 
 DATA_MODULES = frozenset({
     "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "contextlib", "copy",
@@ -95,3 +95,20 @@ def test_library_is_imported_only_in_its_place(library, places):
     ]
 
     assert strays == [], f"{library} belongs into {', '.join(places)}"
+
+
+def test_nothing_is_ever_decompressed():
+    """Abuse list, A22: what cannot be unpacked cannot grow while it is."""
+    unpackers = {"bz2", "gzip", "lzma", "tarfile", "zipfile", "zstandard", "compression"}
+    found = [
+        f"{path}: {one.module}"
+        for path in python_files("taskmesh", "workers/taskmesh_workers")
+        for one in imports(path)
+        if one.module.partition(".")[0] in unpackers
+    ]
+    inflating = [
+        path for path in python_files("taskmesh", "workers/taskmesh_workers") if calls(path, "decompress")
+    ]
+
+    assert found == []
+    assert inflating == []

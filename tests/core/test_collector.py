@@ -37,6 +37,21 @@ def test_the_first_success_of_any_attempt_wins(rig):
     assert rig.outcomes() == {1: "done"}
 
 
+@pytest.mark.parametrize("epoch", [EPOCH, EPOCH - 1])
+@pytest.mark.parametrize("session", [2, 3, 0, -1, -2])
+@pytest.mark.parametrize("attempt", [0, 1, 2])
+def test_a_success_from_elsewhere_changes_nothing(rig, epoch, session, attempt):
+    """Only the session that has the attempt, or had it to its end, can succeed with it (abuse list, A9)."""
+    rig.join("other", queues=["other"])
+    rig.submit(1, 1)
+    done = m.DoneRun(1, 1, attempt, "other/0", [1], [b"forged"], 0.001)
+    rig.tell(FromPool(m.Results(epoch, session, 1, [done], [], [])))
+
+    assert rig.outcomes() == {}
+    assert rig.hub.collector.strays == 1
+    assert rig.state(1, 1) == "SENT"
+
+
 def test_a_failure_of_an_older_attempt_changes_nothing(rig):
     rig.submit(1, 1)
     rig.hello(number=2)

@@ -12,6 +12,7 @@ from taskmesh.sockets import (
     Dealer,
     KeyPair,
     NoMessageWithinTimeout,
+    Pull,
     Push,
     Socket,
     SocketOptions,
@@ -32,10 +33,10 @@ Meet = Callable[[str, str], "Peer"]
 class Peer:
     """Somebody with a key, who says what he likes."""
 
-    def __init__(self, context: Context, keyed: Keyed, role: str, name: str) -> None:
+    def __init__(self, context: Context, keyed: Keyed, role: str, name: str, folder: str = "") -> None:
         self.context = context
         self.hub = Endpoints.of(keyed.address)
-        self.credentials = credentials_of(keyed.ring.peer(role, name), role)
+        self.credentials = credentials_of(folder or keyed.ring.peer(role, name), role)
         self.way = Way(self.hub, self.credentials.hub_keys[0])
         self.options = self.way.options(PLAIN, self.credentials.pair)
         self.gateway = Dealer(context, self.options)
@@ -84,10 +85,10 @@ class FalsePool:
             if isinstance(message, kind):
                 return message
 
-    def join(self, name: str, number: int = 1) -> tuple[m.Welcome, KeyPair]:
+    def join(self, name: str, number: int = 1, queue: str = "none") -> tuple[m.Welcome, KeyPair]:
         """A session of its own, with the pair of keys for its lane."""
         pair = new_key_pair()
-        hello = m.Hello(name, 99, number, 1, ["none"], [], 0, 0, [], key=raw_key(pair.public))
+        hello = m.Hello(name, 99, number, 1, [queue], [], 0, 0, [], key=raw_key(pair.public))
         welcome: list[m.Welcome] = []
 
         def welcomed() -> bool:
@@ -98,3 +99,22 @@ class FalsePool:
 
         wait_until(welcomed)
         return welcome[-1], pair
+
+    def serve(self, name: str, queue: str) -> m.Tasks:
+        """Takes work off a queue as a pool would; returns the first that comes."""
+        welcome, pair = self.join(name, queue=queue)
+        lane = Pull(self.peer.context, self.peer.way.options(PLAIN, pair))
+        self.peer.sockets.append(lane)
+        lane.connect(self.peer.hub.lane(welcome.lane))
+        found: list[m.Tasks] = []
+
+        def came() -> bool:
+            self.say(m.Beat(welcome.epoch, welcome.session, name, 0, 0, 0, []))
+            with contextlib.suppress(NoMessageWithinTimeout):
+                message = to_pool.decode(lane.recv_parts(timeout=0.2))
+                assert isinstance(message, m.Tasks)
+                found.append(message)
+            return bool(found)
+
+        wait_until(came, 20)
+        return found[0]

@@ -12,7 +12,10 @@ from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable, KeysUnusable
 from taskmesh.key_files import keys_in
 from taskmesh.keys import KeyFolder
+from taskmesh.sockets import EventKind
+from taskmesh.wire import messages as m
 from tests.net import nested, workload
+from tests.net.intruder import Meet
 from tests.net.keyed import Keyed, Ring
 from tests.programs import Programs
 from tests.waiting import wait_until
@@ -223,6 +226,21 @@ def test_a_revoked_worker_is_cut_off_and_its_task_goes_to_another(keyed: Keyed, 
         assert future.result(20) == "held"
         assert future.worker.startswith("second/")
         assert [pool["pool"] for pool in mesh.status()["pools"]] == ["second"]
+
+
+def test_a_revoked_operator_is_cut_off(keyed: Keyed, meet: Meet):
+    """On the link that it has: its next question is refused, its next handshake too, and clients go on."""
+    operator = meet("operator", "boss")
+    assert isinstance(operator.ask(m.ClientHello(7, 0)), m.ClientWelcome)
+    assert isinstance(operator.ask(m.Query(1, "status")), m.Answer)
+    with keyed.mesh() as mesh, operator.gateway.monitor() as monitor:
+        began = time.monotonic()
+        keyed.ring.hub.revoke("operator", "boss")
+
+        monitor.wait_for(EventKind.DISCONNECTED, REVOKED_S)
+        monitor.wait_for(EventKind.HANDSHAKE_FAILED_AUTH, REVOKED_S)
+        assert time.monotonic() - began < REVOKED_S
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
 
 
 def test_over_ipc_too_a_revoked_client_is_cut_off(programs: Programs, ring: Ring):
