@@ -18,11 +18,13 @@ from taskmesh.errors import BadSignature
 from taskmesh.wire import messages as m
 from taskmesh.wire.code import dump_function
 from taskmesh.wire.payload import dumps
-from taskmesh.wire.signing import NO_KEY, Signer, is_signed, refuse
+from taskmesh.wire.signing import NO_KEY, Signer, is_signed, refuse, split_key, with_key
 from taskmesh.wire.spec_number import spec_number
 
 TASK, DONE, FAILED = b"t", b"d", b"f"
 SPECS_KEPT = 100_000
+KEYS_KEPT = 200_000
+"""Tasks with a key that a client or pool may have under way, and have their outcomes signed."""
 BAD_SIGNATURE = f"{BadSignature.__module__}.{BadSignature.__qualname__}"
 _PACK = msgspec.msgpack.Encoder()
 Lookup = Callable[[Sequence[int]], list[tuple[int, m.Spec]]]
@@ -40,6 +42,7 @@ class Seal:
         self._signer = Signer(keys) if keys else None
         self._digests: OrderedDict[int, bytes] = OrderedDict()
         self._refusal: tuple[int, m.Spec] | None = None
+        self._shared: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     # --- a client's ---------------------------------------------------------------------------------------
 
@@ -53,11 +56,15 @@ class Seal:
         for run in message.runs:
             if run.spec not in self._digests:
                 self._learn(lookup([run.spec]))
-            head = TASK + self._digests[run.spec]
+            head, key = TASK + self._digests[run.spec], run.key.encode()
             payloads = [
-                signer.sign(head + struct.pack(">QQ", client, seq), payload)
+                signer.sign(head + struct.pack(">QQ", client, seq) + key, payload)
                 for seq, payload in zip(run.seqs, run.payloads, strict=True)
             ]
+            if key:
+                payloads = [with_key(key, payload) for payload in payloads]
+                for seq in run.seqs:
+                    self._share(client, seq, run.spec, key)
             runs.append(m.Run(run.spec, run.group, run.seqs, payloads, run.key, run.again))
         return msgspec.structs.replace(message, runs=runs)
 
@@ -79,7 +86,7 @@ class Seal:
         bad: list[m.Failed] = []
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
             try:
-                payloads.append(self._verified(DONE + struct.pack(">QQ", run.client, seq), payload))
+                payloads.append(self._verified(self._outcome(DONE, run.client, seq), payload))
                 seqs.append(seq)
             except BadSignature as error:
                 text = f"the result cannot be trusted: {error}"
@@ -93,7 +100,7 @@ class Seal:
         if not failure.pickled:
             return failure
         try:
-            context = FAILED + struct.pack(">QQ", failure.client, failure.seq)
+            context = self._outcome(FAILED, failure.client, failure.seq)
             return msgspec.structs.replace(failure, pickled=self._verified(context, failure.pickled))
         except BadSignature:
             return msgspec.structs.replace(failure, pickled=b"")
@@ -119,12 +126,15 @@ class Seal:
         refused = m.LaneRun(number, run.client, run.attempt, run.returns, [], [])
         head = TASK + self._digests.get(run.spec, b"")
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
+            key, signed = split_key(payload) if self._signer is not None else (b"", payload)
             try:
-                plain = self._verified(head + struct.pack(">QQ", run.client, seq), payload)
+                plain = self._verified(head + struct.pack(">QQ", run.client, seq) + key, signed)
             except BadSignature as error:
                 refused.seqs.append(seq)
                 refused.payloads.append(dumps(((str(error),), {})))
             else:
+                if key:
+                    self._share(run.client, seq, run.spec, key)
                 good.seqs.append(seq)
                 good.payloads.append(plain)
         return good, refused
@@ -138,7 +148,7 @@ class Seal:
             msgspec.structs.replace(
                 run,
                 payloads=[
-                    signer.sign(DONE + struct.pack(">QQ", run.client, seq), payload)
+                    signer.sign(self._outcome(DONE, run.client, seq), payload)
                     for seq, payload in zip(run.seqs, run.payloads, strict=True)
                 ],
             )
@@ -147,9 +157,7 @@ class Seal:
         failed = [
             msgspec.structs.replace(
                 failure,
-                pickled=signer.sign(
-                    FAILED + struct.pack(">QQ", failure.client, failure.seq), failure.pickled
-                ),
+                pickled=signer.sign(self._outcome(FAILED, failure.client, failure.seq), failure.pickled),
             )
             if failure.pickled
             else failure
@@ -158,6 +166,17 @@ class Seal:
         return msgspec.structs.replace(message, done=done, failed=failed)
 
     # --- both ---------------------------------------------------------------------------------------------
+
+    def _share(self, client: int, seq: int, spec: int, key: bytes) -> None:
+        """From now on this task's outcome is signed for all who submit its function under its key."""
+        self._shared[client, seq] = self._digests[spec] + key
+        while len(self._shared) > KEYS_KEPT:
+            self._shared.popitem(last=False)
+
+    def _outcome(self, kind: bytes, client: int, seq: int) -> bytes:
+        """What an outcome is signed for: one task, or a key."""
+        shared = self._shared.get((client, seq))
+        return kind + (struct.pack(">QQ", client, seq) if shared is None else b"key" + shared)
 
     def _verified(self, context: bytes, payload: Any) -> Any:
         if self._signer is not None:

@@ -72,7 +72,7 @@ class MeshEngine:
         self._trace = Trace.here()
         haste = HASTE if self._trace.attempt else 1.0
         mesh = mesh_of(settings, haste)
-        self._sharing = Sharing.of(settings, self._trace, mesh)
+        self._sharing = Sharing.of(settings, self._trace)
         self._group = Group(
             mesh,
             work.function,

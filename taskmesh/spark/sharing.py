@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Self
 
-from taskmesh.errors import ConfigError
-from taskmesh.mesh import Mesh
 from taskmesh.spark.settings import Settings
 from taskmesh.spark.trace import Trace
 from taskmesh.wire.blob import Blob
@@ -35,20 +32,10 @@ class Sharing:
     prefix: str
 
     @classmethod
-    def of(cls, settings: Settings, trace: Trace, mesh: Mesh) -> Self:
-        """As the settings say.
-
-        Raises:
-            ConfigError: results cannot be shared, since they are signed for the one who asked.
-        """
+    def of(cls, settings: Settings, trace: Trace) -> Self:
+        """As the settings say."""
         if settings.dedupe == "none":
             return cls("errors", f"{trace.app} {trace.stage} {trace.partition} ")
-        keys = mesh._session.config.mesh.keys
-        if keys and (Path(keys) / "mesh.secret").exists():
-            raise ConfigError(
-                'dedupe="result" does not go together with signed results (mesh.secret): each is signed for '
-                'the task that asked for it. Cure: dedupe="none", or keys without mesh.secret'
-            )
         return cls("all", "")
 
     def key(self, number: int, payload: Payload) -> str:

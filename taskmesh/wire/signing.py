@@ -18,6 +18,9 @@ from taskmesh.wire.blob import Blob, Buffer
 MAGIC = b"\x01TMS"
 """No pickle begins like this."""
 LENGTH = len(MAGIC) + 32
+KEYED = b"\x01TMK"
+"""Before a signed payload whose signature holds for a key: then the key's length, and the key."""
+_KEY_LENGTH = struct.Struct(">I")
 NO_SIGNATURE = (
     "it is not signed, but others here have a mesh key: copy the file mesh.secret from a worker's keys"
 )
@@ -78,8 +81,35 @@ class Signer:
 
 def is_signed(payload: Any) -> bool:
     """Whether a payload claims to be signed."""
-    head = payload.parts[0] if isinstance(payload, Blob) else payload
-    return len(head) >= LENGTH and bytes(head[: len(MAGIC)]) == MAGIC
+    head = _head(payload)
+    return len(head) >= LENGTH and bytes(head[: len(MAGIC)]) in (MAGIC, KEYED)
+
+
+def with_key(key: bytes, payload: Any) -> Any:
+    """A signed payload that states the key which is in the context of its signature."""
+    head = b"".join((KEYED, _KEY_LENGTH.pack(len(key)), key, _head(payload)))
+    return _beheaded(payload, head)
+
+
+def split_key(payload: Any) -> tuple[bytes, Any]:
+    """The key that a payload states, empty if it states none, and the payload without it."""
+    head = memoryview(_head(payload))
+    start = len(KEYED) + _KEY_LENGTH.size
+    if len(head) < start or bytes(head[: len(KEYED)]) != KEYED:
+        return b"", payload
+    (length,) = _KEY_LENGTH.unpack(head[len(KEYED) : start])
+    return bytes(head[start : start + length]), _beheaded(payload, bytes(head[start + length :]))
+
+
+def _head(payload: Any) -> Any:
+    return payload.parts[0] if isinstance(payload, Blob) else payload
+
+
+def _beheaded(payload: Any, head: bytes) -> Any:
+    """The payload with another head."""
+    if not isinstance(payload, Blob):
+        return head
+    return Blob.from_parts([head, *payload.parts[1:]], [flag for _, _, flag in payload.layout[1:]])
 
 
 def _of_bytes(key: bytes, context: bytes, body: Buffer) -> bytes:

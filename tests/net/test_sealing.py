@@ -9,6 +9,12 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import BadSignature
 from taskmesh.keys import KeyFolder
+from taskmesh.net.sealing import Seal
+from taskmesh.wire import messages as m
+from taskmesh.wire.blob import Blob
+from taskmesh.wire.code import dump_function
+from taskmesh.wire.signing import split_key, with_key
+from taskmesh.wire.spec_number import spec_number
 from tests.net import workload
 from tests.net.journal import words
 from tests.net.keyed import Keyed, Ring
@@ -172,3 +178,49 @@ def test_signed_tasks_survive_the_hubs_restart(keyed: Keyed, tmp_path: Path):
 
         assert held.result(30) == "held"
         assert [future.result(30) for future in waiting] == list(range(1, 21))
+
+
+def test_outcomes_that_are_shared_under_a_key_are_signed_for_it(keyed: Keyed, tmp_path: Path):
+    journal, gate = str(tmp_path / "journal"), tmp_path / "gate"
+
+    with keyed.mesh() as one, keyed.mesh(keyed.ring.peer("client", "bob")) as other:
+        first = one.with_options(key="k").submit(workload.hold, journal, "once", str(gate))
+        one.flush(20)
+        second = other.with_options(key="k").submit(workload.hold, journal, "once", str(gate))
+        other.flush(20)
+        gate.touch()
+
+        assert first.result(20) == second.result(20)
+        assert words(tmp_path / "journal").count("once") == 1
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_key_that_the_hub_changes_breaks_the_signature(large):
+    seal, pool = Seal([b"k" * 32]), Seal([b"k" * 32])
+    one = m.Spec(dump_function(workload.add), "add")
+    number = spec_number(one)
+    payload = Blob.from_parts([b"head", b"x" * 100_000]) if large else b"payload"
+    sent = seal.submit(
+        m.Submit(1, [(number, one)], [m.Run(number, 0, [7], [payload], "mine")]), 5, lambda _: []
+    )
+    (signed,) = sent.runs[0].payloads
+
+    good = pool.tasks(_tasks(number, one, signed)).runs
+    key, inner = split_key(signed)
+    bad = pool.tasks(_tasks(number, one, with_key(b"other", inner))).runs
+    none = pool.tasks(_tasks(number, one, inner)).runs
+
+    assert key == b"mine"
+    assert [(run.spec, run.seqs, len(run.payloads[0])) for run in good] == [(number, [7], len(payload))]
+    assert number not in {run.spec for run in [*bad, *none]}
+    done = m.DoneRun(number, 5, 1, "p/0", [7], [b"result"], 0.1)
+    results = pool.results(m.Results(1, 1, 1, [done], [], []))
+    mine = seal.deliver(m.Deliver(1, 1, results.done, []))
+    assert [run.payloads for run in mine.done] == [[b"result"]]
+    assert [
+        failure.kind for failure in Seal([b"k" * 32]).deliver(m.Deliver(1, 1, results.done, [])).failed
+    ] == ["signature"]
+
+
+def _tasks(number: int, one: m.Spec, payload: object) -> m.Tasks:
+    return m.Tasks(1, 1, 1, 0, 0.0, [(number, one)], [m.LaneRun(number, 5, 1, 0, [7], [payload])])

@@ -20,6 +20,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(400)]
 
 ROWS = 400
+AWAY_S = 8.0
 IDS = [(number,) for number in range(ROWS)]
 
 
@@ -132,6 +133,8 @@ def test_row_16_a_hub_killed_and_started_again_costs_no_spark_task(spark, own_me
     wait_until(lambda: len(journal.lines) >= 10, 30)
 
     own_mesh.hub.kill()
+    back = time.monotonic() + AWAY_S
+    wait_until(lambda: time.monotonic() > back, 2 * AWAY_S, "it has been away for long")
     own_mesh.programs.hub(own_mesh.address)
 
     assert job.result() == IDS

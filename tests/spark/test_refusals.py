@@ -17,7 +17,8 @@ from taskmesh.spark.connection import mesh_of
 from taskmesh.wire.code import register_by_value
 from tests.net.keyed import Keyed, Ring
 from tests.spark import tasks
-from tests.spark.jobs import Job
+from tests.spark.drivers import settled
+from tests.spark.jobs import Job, noting
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -76,10 +77,13 @@ def test_row_15_and_31_a_key_that_nobody_authorized_is_refused_with_the_cure(spa
     ]
 
 
-def test_results_that_are_signed_for_one_are_not_shared(spark, keyed):
+def test_row_20_signed_results_are_shared_too(spark, keyed, tmp_path):
     bridge = MeshSpark(keyed.address, keys=keyed.client, dedupe="result")
+    path = tmp_path / "calls"
+    mapped = bridge.map_arrow(spark.range(0, 4, numPartitions=1), noting(str(path), 0.0), "id long")
 
-    assert "does not go together with signed results" in Job(spark, _same(spark, bridge).collect).failure()
+    assert [row.id for row in mapped.collect()] == [row.id for row in mapped.collect()] == [0, 1, 2, 3]
+    assert len(settled(path)) == 1
 
 
 def test_row_31_a_pool_for_named_modules_runs_those_and_no_others(spark, own_mesh):

@@ -122,6 +122,7 @@ def test_row_10_what_may_go_better_is_computed_anew_and_so_is_a_new_job(spark, o
     assert [row.id for row in again.collect()] == [0, 1, 2]
 
 
+@pytest.mark.leaks("PySpark keeps the server by which Java calls Python")
 def test_row_29_a_stream_that_starts_again_tells_its_sink_which_batch_it_is(spark, own_mesh, tmp_path):
     own_mesh.pool("one")
     source, sink = tmp_path / "source", str(tmp_path / "sink")
@@ -162,6 +163,7 @@ def test_row_29_a_stream_that_starts_again_tells_its_sink_which_batch_it_is(spar
     assert set(lines.values()) == {1, 2}
 
 
+@pytest.mark.leaks("PySpark keeps the server by which Java calls Python")
 def test_row_29_a_streaming_dataframe_is_mapped_like_any_other(spark, mesh, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
@@ -223,18 +225,18 @@ def test_row_04_one_partition_is_computed_by_two_pools(spark, own_mesh):
     own_mesh.pool("two")
 
     def slow(batch):
-        threading.Event().wait(0.1)
+        threading.Event().wait(0.25)
         return batch
 
-    df = spark.range(0, 200, numPartitions=1)
+    df = spark.range(0, 120, numPartitions=1)
     bridge = MeshSpark(own_mesh.address)
-    assert bridge.map_arrow(df, tasks.same, "id long").count() == 200
+    assert bridge.map_arrow(df, tasks.same, "id long").count() == 120
 
     began = time.monotonic()
     found = bridge.map_arrow(df, slow, "id long", batch_rows=5).collect()
 
-    assert [row.id for row in found] == list(range(200))
-    assert time.monotonic() - began < 0.8 * 40 * 0.1
+    assert [row.id for row in found] == list(range(120))
+    assert time.monotonic() - began < 0.8 * 24 * 0.25
 
 
 def test_row_05_a_large_partition_keeps_both_pools_busy(spark, own_mesh):
