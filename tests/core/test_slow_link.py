@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.wire import messages as m
-from tests.core.test_client import Client
+from tests.core.client_rig import Client
 
 
 @pytest.fixture
