@@ -7,10 +7,12 @@ FUZZ  ?= 100
 TIMES ?= 30
 HELM  := helm containers
 NET   := net sockets conformance faults examples benchmarks workers
+WEATHER := tests/faults/test_weather.py tests/faults/test_hosts.py
 
 BIN    := .venv/bin
 RUN    := .venv/ready-run
 DEV    := .venv/ready-dev
+HOSTS  := .venv/ready-hosts
 SPARK  := .venv/ready-spark
 CHART  := .venv/ready-helm
 BOX    := .venv/ready-box
@@ -21,7 +23,7 @@ PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-core test-net test-helm test-kube test-spark chart-readme lint types check simulate fuzz soak bench bench-peers bench-spark pin clean
+.PHONY: help demo demo-spark test test-core test-net test-weather test-helm test-kube test-spark chart-readme lint types check simulate fuzz soak bench bench-peers bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -32,13 +34,16 @@ demo: $(RUN)     ## Read the standard library with the mesh and report on it (ex
 demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly inside Spark; DEMO_ARGS="--kill-every 5" kills pools
 	$(BIN)/python examples/spark_pipeline/demo.py $(DEMO_ARGS)
 
-test: test-core test-net test-helm test-kube test-spark  ## All tests; each part stays below nine minutes on two cores
+test: test-core test-net test-weather test-helm test-kube test-spark  ## All tests; each part stays below nine minutes on two cores
 
 test-core: $(DEV)  ## The machines and their simulation, the slots, the client, the command line
 	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) $(HELM) kube spark)
 
 test-net: $(DEV)  ## What runs over sockets, and the faults of real processes
-	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET))
+	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET)) $(addprefix --ignore=,$(WEATHER))
+
+test-weather: $(HOSTS)  ## Faults of networks, by a proxy and between hosts made of network namespaces
+	$(PYTEST) -m "not soak and not bench" $(WEATHER)
 
 test-helm: $(CHART) $(BOX)  ## The chart, rendered by Helm 3 and Helm 4, and hub and pools in real containers
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(HELM))
@@ -69,7 +74,7 @@ simulate: $(DEV)  ## Simulated faults, SEEDS=20000 of them
 fuzz: $(DEV)     ## Forged and mutated messages, FUZZ=100 times as many as `make test` tries
 	FUZZ_WIRE=$$((200000 * $(FUZZ))) FUZZ_MACHINES=$$((250 * $(FUZZ))) $(PYTEST) --timeout 0 -o faulthandler_timeout=0 tests/fuzz
 
-soak: $(DEV)     ## The fault tests on real processes, TIMES=30 times each (some three minutes a time)
+soak: $(HOSTS)     ## The fault tests on real processes, TIMES=30 times each (some three minutes a time)
 	$(PYTEST) -m "fault or soak" --repeat $(TIMES) --ignore=tests/benchmarks $(if $(wildcard $(SPARK)),,--ignore=tests/spark)
 
 bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON, a plot, the README's table
@@ -109,6 +114,12 @@ $(RUN): constraints.txt pyproject.toml | .venv/bin/python
 $(DEV): constraints-dev.txt $(RUN)
 	@echo "Installing what tests, lint, types and benchmarks need into .venv (a minute or so)"
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-dev.txt
+	@touch $@
+
+# Without ip and nft, or without root, the tests that need hosts say so, and skip; in CI they fail.
+$(HOSTS): $(DEV)
+	@if ! { command -v ip && command -v nft; } >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends iproute2 nftables; fi
 	@touch $@
 
 # Without npm the tests that need its programs say so, and skip; in CI they fail.

@@ -17,6 +17,7 @@ CONTENDERS = {
     "raw-uncopied": ("benchmarks.raw", "RawUncopied"),
     "taskmesh": ("benchmarks.taskmesh_embedded", "TaskmeshEmbedded"),
     "taskmesh-remote": ("benchmarks.taskmesh_remote", "TaskmeshRemote"),
+    "taskmesh-distant": ("benchmarks.taskmesh_distant", "TaskmeshDistant"),
     "processpool": ("benchmarks.processpool", "ProcessPool"),
     "dask": ("benchmarks.dask_peer", "DaskPeer"),
     "ray": ("benchmarks.ray_peer", "RayPeer"),
@@ -25,7 +26,7 @@ CONTENDERS = {
 }
 REFERENCE = "raw"
 PEERS = ("dask", "ray", "celery", "parsl")
-USUAL = ("raw", "taskmesh", "taskmesh-remote", "processpool")
+USUAL = ("raw", "taskmesh", "taskmesh-remote", "taskmesh-distant", "processpool")
 
 
 class Sizes(NamedTuple):

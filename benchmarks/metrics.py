@@ -24,6 +24,7 @@ METRICS = {
     "p50": Metric("roundtrip", "round trip, median", "us", False, True),
     "p99": Metric("roundtrip", "round trip, 99th percentile", "us", False, True),
     "skew": Metric("skew", "skewed naps, time over ideal", "x", False, False, 3),
+    "distant": Metric("distant", "naps of 10 ms 20 ms away, time over ideal", "x", False, False, 3),
     "lost": Metric("fault", "one executing process killed: tasks lost of 2,000", "", False, False),
     "repeated": Metric("fault", "the same: tasks run again", "", False, False),
     "fault": Metric("fault", "the same: time over ideal", "x", False, False, 3),
@@ -75,6 +76,9 @@ TARGETS: dict[str, dict[str, Target]] = {
         "bytes64": Target(None, 0.8),
         "numpy1": Target(None, 0.6),
         "numpy64": Target(None, 0.6),
+    },
+    "taskmesh-distant": {
+        "distant": Target(1.15, 1.05),
     },
 }
 

@@ -21,6 +21,7 @@ COLOURS = {
     "raw-uncopied": "#9ca3af",
     "taskmesh": "#0f766e",
     "taskmesh-remote": "#5eaaa3",
+    "taskmesh-distant": "#a7cfc9",
     "processpool": "#b45309",
     "dask": "#c2843f",
     "ray": "#3b6fb6",

@@ -15,6 +15,7 @@ LABELS = {
     "raw-uncopied": "raw pyzmq, copy=False",
     "taskmesh": "taskmesh",
     "taskmesh-remote": "taskmesh, hub and pool over tcp",
+    "taskmesh-distant": "taskmesh, 20 ms away",
     "processpool": "ProcessPoolExecutor",
     "dask": "Dask",
     "ray": "Ray",

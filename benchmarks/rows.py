@@ -116,6 +116,19 @@ def skew(contender: Contender, scale: Scale) -> Measured:
     return Measured({"skew": window.seconds / (sum(naps) / scale.workers)}, window, {"naps": len(naps)})
 
 
+def distant(contender: Contender, scale: Scale) -> Measured:
+    """5,000 naps of 10 ms on slots far away: what is under way has to cover the way there and back.
+
+    The detail tells the same over the time that the naps really took.
+    """
+    count, each_s, slots = scale.of(5_000), 0.010, 2 * scale.workers
+    with machine.Window() as window:
+        taken = contender.run_each(workloads.timed_nap, [each_s] * count)
+    check([seconds >= each_s for seconds in taken], [True] * count)
+    figures = {"distant": window.seconds / (count * each_s / slots)}
+    return Measured(figures, window, {"naps": count, "over_naps": window.seconds / (sum(taken) / slots)})
+
+
 def fault(contender: Contender, scale: Scale) -> Measured:
     """One executing process is killed once 500 of 2,000 tasks of 5 ms have begun; the log tells the rest."""
     count, each_s = 2_000, 0.005
@@ -281,6 +294,7 @@ MEASURE: dict[str, Callable[[Contender, Scale], Measured]] = {
     "map": bulk,
     "roundtrip": round_trip,
     "skew": skew,
+    "distant": distant,
     "fault": fault,
     "busy": busy,
     "bytes": byte_echo,

@@ -41,11 +41,12 @@ class TaskmeshRemote(TaskmeshEmbedded):
         self.address = address = f"tcp://127.0.0.1:{free_ports(3)}"
         try:
             self._start("hub", "--bind", address, *self.hub_options)
+            way = self._way(address)
             self._start(
-                *("worker", "benchmarks.workloads", "--address", address, "--concurrency", str(workers)),
+                *("worker", "benchmarks.workloads", "--address", way, "--concurrency", str(workers)),
                 *self.worker_options,
             )
-            self._mesh = Mesh(address, **self.settings)
+            self._mesh = Mesh(way, **self.settings)
             self._mesh.__enter__()
             self._wait_for_first_result()
         except BaseException:
@@ -59,6 +60,10 @@ class TaskmeshRemote(TaskmeshEmbedded):
             super().close()
         finally:
             self._stop()
+
+    def _way(self, address: str) -> str:
+        """Give the address by which worker and client reach the hub."""
+        return address
 
     def _start(self, *arguments: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TASKMESH_")}

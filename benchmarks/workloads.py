@@ -36,6 +36,13 @@ def nap(seconds: float) -> float:
     return seconds
 
 
+def timed_nap(seconds: float) -> float:
+    """Take wall time and no processor, and tell how much of it: on a busy machine more than was asked for."""
+    begin = time.monotonic()
+    time.sleep(seconds)
+    return time.monotonic() - begin
+
+
 def spin(seconds: float) -> float:
     """Take processor time, however long that lasts on a machine that others use too."""
     end = time.thread_time() + seconds

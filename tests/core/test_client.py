@@ -100,16 +100,6 @@ class TestSubmitting:
         assert session.of(m.ClientHello)[0].first == 2
         assert session.submitted() == [[2]]
 
-    def test_and_each_time_after_twice_the_wait(self, session):
-        """Copies of what is slowly on its way would fill the link."""
-        session.submit(1)
-        session.sent.clear()
-        for _ in range(40):
-            session.after(0.5)
-            session.hear(m.Notice([]))
-
-        assert len(session.submitted()) == 3, "after 2, 6 and 14 seconds"
-
     def test_a_busy_hub_is_asked_again_when_it_said(self, session):
         session.submit(1)
         session.sent.clear()
@@ -197,28 +187,6 @@ class TestHubLost:
         assert session.reconnects == 1
         assert len(session.of(m.ClientHello)) == 1
         assert len(session.of(m.ClientBeat)) >= 2
-
-    def test_links_that_do_not_last_are_waited_for_longer(self, session):
-        """A slow one carries a large message, and nothing else meanwhile."""
-        session.after(3.1)
-        session.welcome(known=True)
-        session.after(5.9)
-        assert session.reconnects == 1
-
-        session.after(0.2)
-        assert session.reconnects == 2
-
-    def test_until_one_has_lasted(self, session):
-        session.after(3.1)
-        session.welcome(known=True)
-        for _ in range(30):
-            session.after(1.0)
-            session.hear(m.Notice([]))
-        session.after(6.1)
-        session.welcome(known=True)
-        session.after(3.1)
-
-        assert session.reconnects == 3
 
     def test_beats_state_the_epoch(self, session):
         session.after(1.1)

@@ -151,12 +151,15 @@ def test_F29_the_pools_address_is_given_to_another_host(site, lan):
 
 
 def test_the_hub_moves_to_another_address_and_keeps_its_name(site, tmp_path):
-    """Its name is looked up at each attempt to connect: neither pools nor clients are started anew."""
+    """Its name is looked up at each attempt to connect: neither pools nor clients are started anew.
+
+    The lease is the usual one: packets to an address that nobody has are given up after three seconds.
+    """
     everybody = (site.hub, site.pool, site.client)
     for host in everybody:
         host.know(site.hub.address)
     named = f"tcp://{NAME}:{PORT}"
-    site.open(address=named)
+    site.open(UNHURRIED, address=named)
     log, executions = (Journal(tmp_path / f"named{end}.log") for end in ("", "-executions"))
     line = ["-m", "tests.faults.client_program", named, str(tmp_path), "named", "run", str(TASKS)]
     keys = {"TASKMESH_KEYS": site.cluster.keys("client", "named")}
@@ -165,7 +168,7 @@ def test_the_hub_moves_to_another_address_and_keeps_its_name(site, tmp_path):
 
     site.cluster.hub.kill_all()
     site.hub.move_to("10.77.0.88")
-    site.start_hub()
+    site.start_hub(UNHURRIED)
     for host in everybody:
         host.know(site.hub.address)
 

@@ -1,0 +1,86 @@
+"""What failed handshakes mean: a hub that refuses, or a network that cuts off and spoils."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from taskmesh.net.credentials import Way
+from taskmesh.net.endpoints import Endpoints
+from taskmesh.net.refusals import FEW_FAILURES, Refusals
+from taskmesh.sockets import EventKind, MonitorEvent
+
+CUT, SPOILT = EventKind.HANDSHAKE_FAILED_NO_DETAIL, EventKind.HANDSHAKE_FAILED_PROTOCOL
+DENIED, LET_IN = EventKind.HANDSHAKE_FAILED_AUTH, EventKind.HANDSHAKE_SUCCEEDED
+WAY = Way(Endpoints.of("tcp://127.0.0.1:5550"))
+
+
+class Dialler:
+    """A socket, its monitor and the loop that looks at it, with events made up."""
+
+    def __init__(self, ways: int = 1) -> None:
+        self.raw = object()
+        self.failures: list[bool] = []
+        self._waiting: list[MonitorEvent] = []
+        self._look: Callable[[], None]
+        self.refusals = Refusals(self, None, ways, self.failures.append)  # type: ignore[arg-type]
+        self.refusals.watch(self, WAY)  # type: ignore[arg-type]
+
+    def monitor(self) -> "Dialler":
+        return self
+
+    def watch(self, raw: object, look: Callable[[], None]) -> None:
+        self._look = look
+
+    def unwatch(self, raw: object) -> None:
+        assert raw is self.raw
+
+    def close(self) -> None:
+        self._waiting = []
+
+    def recv_many(self) -> list[Any]:
+        found, self._waiting = self._waiting, []
+        return found
+
+    def see(self, *kinds: EventKind) -> str:
+        """Let these happen; returns the verdict."""
+        self._waiting = [MonitorEvent(kind, "", 0) for kind in kinds]
+        self._look()
+        return self.refusals.verdict
+
+
+@pytest.mark.parametrize("kind", [CUT, SPOILT])
+def test_a_hub_never_reached_that_cuts_off_several_times_is_taken_to_refuse(kind):
+    dialler = Dialler()
+    assert dialler.see(*[kind] * (FEW_FAILURES - 1)) == ""
+    assert "it asks for keys" in dialler.see(kind)
+
+
+@pytest.mark.parametrize("kind", [CUT, SPOILT])
+def test_one_that_has_let_us_in_is_not(kind):
+    dialler = Dialler()
+    assert dialler.see(LET_IN, EventKind.DISCONNECTED, *[kind] * 50) == ""
+    assert len(dialler.failures) == 50 // FEW_FAILURES, "without a storm of attempts"
+
+
+def test_until_it_says_so():
+    assert Dialler().see(LET_IN, EventKind.DISCONNECTED, DENIED) != ""
+
+
+def test_a_handshake_that_succeeds_takes_the_verdict_back():
+    dialler = Dialler()
+    assert dialler.see(DENIED)
+    assert dialler.see(LET_IN) == ""
+
+
+def test_what_is_spoilt_on_its_way_ends_the_link_and_refuses_nobody():
+    dialler = Dialler()
+    assert dialler.see(LET_IN, SPOILT) == ""
+    assert dialler.failures == [True], "libzmq does not dial this link again"
+
+
+def test_all_ways_have_to_fail():
+    dialler = Dialler(ways=2)
+    assert dialler.see(DENIED) == ""
+    dialler.refusals.watch(dialler, Way(WAY.hub, b"another"))  # type: ignore[arg-type]
+    assert dialler.see(DENIED) != ""
