@@ -147,7 +147,7 @@ class Query(msgspec.Struct, tag=7):
 
 
 class Command(msgspec.Struct, tag=8):
-    """verb = "ping" | "pause" | "resume" | "drain" (a pool), "scale-in" (COUNT:POOLS), "cancel" (a task id)."""
+    """A wish: ping | pause | resume | drain (a pool), scale-in (COUNT:POOLS), cancel (a task id)."""
 
     number: int
     verb: str
