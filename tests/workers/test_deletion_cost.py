@@ -181,6 +181,7 @@ def test_a_drained_pod_stays_until_it_is_ended(api):
         hold(api.pod, 20)  # ends by the signal, which does not end us
     finally:
         sent.join()
+    assert api.cost() == LEAVING
 
 
 def test_it_does_not_stay_when_kubernetes_ends_it_or_does_not_answer(api):

@@ -168,6 +168,7 @@ def hold(pod: OwnPod, seconds: float = HOLD) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
         if not pod.ends:
+            pod.cost = LEAVING  # an idle pool has drained before anybody could look
             signal.sigtimedwait(ENDS, seconds)
     except ClusterError:
         return
