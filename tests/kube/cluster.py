@@ -40,7 +40,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         why = TOOLS / "missing"
-        require(not why.exists(), f"a cluster; {why.read_text().strip() if why.exists() else ''}")
+        require(not why.exists(), f"a cluster: {why.read_text().strip() if why.exists() else ''}")
         built = os.geteuid() == 0 and (TOOLS / "bin" / "pause").exists()
         require(
             built and shutil.which("runc", path=PROGRAMS),
