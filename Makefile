@@ -138,7 +138,7 @@ $(SPARK): constraints-spark.txt $(DEV)
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends openjdk-17-jre-headless; fi
 	@touch $@
 
-$(BOX): .ci/box constraints.txt $(DEV)
+$(BOX): .ci/box constraints.txt constraints-spark.txt $(DEV)
 	@.ci/box .venv/box $(BIN)/python
 	@touch $@
 

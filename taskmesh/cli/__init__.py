@@ -1,17 +1,25 @@
 """The command line: `taskmesh up`, `hub`, `worker`, `submit`, `status`, `pools`, `tasks`, `drain` and others.
 
-Each command loads what it needs when it runs: `taskmesh --help` loads neither the mesh nor ZeroMQ.
+Each command loads what it needs when it runs: `taskmesh --help` loads neither the mesh nor ZeroMQ, and a
+probe (`taskmesh health`, which Kubernetes runs every few seconds in every pod) not even the other commands.
 """
 
 from __future__ import annotations
 
-from taskmesh.cli.application import app
+import sys
 
-__all__ = ["app", "main"]
+from taskmesh.cli.probing import probed
+
+__all__ = ["main"]
 
 
 def main() -> int:
     """Runs the command line; returns its exit code (taskmesh.cli.exits tells which mean what)."""
+    code = probed(sys.argv[1:])
+    if code is not None:
+        return code
+    from taskmesh.cli.application import app
+
     try:
         app(prog_name="taskmesh")
     except SystemExit as ending:

@@ -3,13 +3,16 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from taskmesh import Mesh
+from taskmesh.cli import probing
 from tests.asking import ask, bearer, samples
 from tests.net import workload
 from tests.net.journal import words
@@ -78,6 +81,46 @@ def test_up_has_the_figures_of_both(programs: Programs):
     assert found['taskmesh_worker_slots{pool="here"}'] == 1
     assert found["taskmesh_tasks_accepted_total"] == 0
     assert ask(f"{side}/drain", "POST")[0] == 404
+
+
+def test_a_plain_probe_loads_no_more_than_a_socket(programs: Programs):
+    hub = programs.start("hub", "--bind", TCP, *HTTP, "--json")
+    side = side_of(hub).removeprefix("http://")
+    hub.ready()
+    code = (
+        "import sys; from taskmesh.cli import main; "
+        "sys.argv[1:] = ['health', 'live', '--http', sys.argv[1]]; "
+        "assert main() == 0; assert not {'typer', 'http.client', 'taskmesh.config'} & set(sys.modules)"
+    )
+
+    quick = subprocess.run(
+        [sys.executable, "-c", code, side],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert (quick.returncode, quick.stdout) == (0, "live\n"), quick.stderr
+
+
+def test_a_probe_of_something_else_is_the_command_s_own_error(programs: Programs):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        def hang_up() -> None:
+            silent.accept()[0].close()
+
+        other = threading.Thread(target=hang_up)
+        other.start()
+        assert probing.probed(["health", "live", "--http", at]) is None
+        other.join()
+    assert probing.probed(["health", "live", "--http", at]) is None
+    assert probing.probed(["health", "live"]) is None
+    outcome = programs.run("health", "live", "--http", at)
+
+    assert (outcome.returncode, "no side port answers" in outcome.stderr) == (1, True)
 
 
 def test_health_is_a_probe_for_images_without_curl(programs: Programs):

@@ -50,12 +50,14 @@ def test_its_commands_need_no_shell(image):
     [
         ("cpu", "cpu_tasks", "primes_below(1000)", "168"),
         ("cpu", "cpu_tasks", "len(pack(bytes(100_000))) < 1000", "True"),
+        ("spark", "taskmesh.spark.step", "__import__('pyarrow').array([1, 2]).sum()", "3"),
         ("gpu", "gpu_tasks", "round(sum(x * x for x in embed([[1.0, 2.0]])[0]), 6)", "1.0"),
     ],
 )
 def test_a_pool_s_image_is_built_upon_it(image, pool, module, call, expected):
     folder = f"workers/pools/{pool}"
-    arguments = {"IMAGE": IMAGE, "PACKAGES": "numpy", "PIP_OPTIONS": WHEELS.partition("=")[2]}
+    packages = "pyarrow" if pool == "spark" else "numpy"
+    arguments = {"IMAGE": IMAGE, "PACKAGES": packages, "PIP_OPTIONS": WHEELS.partition("=")[2]}
     name = build_image(f"{IMAGE}-{pool}", f"{folder}/Containerfile", folder, arguments)
 
     printed = inside(name, "python", "-c", f"from {module} import *; print({call})")

@@ -184,6 +184,7 @@ EFFECTS = [
         6,
         ON_HPA,
     ),
+    _worker("deletionCost.enabled", True, f"{BOX}/args", HAS("--deletion-cost")),
     _worker("pdb.enabled", False, "PodDisruptionBudget/m-default", GONE),
     _worker("pdb.maxUnavailable", "25%", "PodDisruptionBudget/m-default:spec/maxUnavailable", "25%"),
     _worker("spread", False, f"{POOL_POD}/topologySpreadConstraints", GONE),

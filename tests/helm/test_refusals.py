@@ -36,6 +36,14 @@ REFUSED = {
         pool(drain={"timeoutSeconds": 20}, terminationGracePeriodSeconds=30),
         "more than drain.timeoutSeconds + 10",
     ),
+    "deletion cost with everybody's account": (
+        {**pool(deletionCost={"enabled": True}), "serviceAccount": {"create": False}},
+        "needs serviceAccount.create",
+    ),
+    "deletion cost without a way to the API": (
+        {**pool(deletionCost={"enabled": True}), "networkPolicy": {"restrictWorkers": True}},
+        "networkPolicy.extraEgress",
+    ),
     "no queue": (pool(queues=[]), "queues is empty"),
     "replicas and autoscaler": (pool(replicas=3, autoscaling={"type": "hpa"}), "leave replicas out"),
     "max below min": (pool(autoscaling={"type": "hpa", "min": 5, "max": 2}), "max is below"),

@@ -11,7 +11,8 @@ OURS = {"hub", "worker", "client"}
 @FILES
 def test_pods_run_without_root_and_without_a_token(file):
     for name, pod in pod_specs(rendered(values_of(file))).items():
-        assert pod["automountServiceAccountToken"] is False, name
+        told = "--deletion-cost" in pod["containers"][0].get("args", ())
+        assert pod["automountServiceAccountToken"] is told, name
         assert pod["enableServiceLinks"] is False, name
         security = pod["securityContext"]
         assert security["runAsNonRoot"] is True, name
@@ -91,6 +92,22 @@ def test_pools_accept_no_connection_and_the_http_port_is_loopback_s():
     box = found["Deployment/m-default"]["spec"]["template"]["spec"]["containers"][0]
     assert "ports" not in box
     assert "--http=127.0.0.1:5580" in box["args"]
+
+
+def test_pods_that_tell_their_deletion_cost_may_change_pods_and_nothing_else():
+    values = {**MINIMAL, "workerDefaults": {"deletionCost": {"enabled": True}}}
+    found = {name_of(each): each for each in rendered(values)}
+
+    assert found["Role/m-deletion-cost"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}
+    ]
+    binding = found["RoleBinding/m-deletion-cost"]
+    assert binding["roleRef"]["name"] == "m-deletion-cost"
+    (subject,) = binding["subjects"]
+    account = found[f"ServiceAccount/{subject['name']}"]
+    assert account["automountServiceAccountToken"] is False
+    assert pod_specs(found.values())["Deployment/m-default"]["serviceAccountName"] == subject["name"]
+    assert not [name for name in map(name_of, rendered(MINIMAL)) if name.startswith("Role")]
 
 
 def test_the_hub_lets_pools_to_every_port_of_a_lane_and_clients_to_the_gateway_only():

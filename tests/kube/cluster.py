@@ -24,6 +24,8 @@ from tests.waiting import wait_until
 TOOLS = Path(sys.prefix) / "kube"
 NODE, NODE_IP, PODS = "node", "192.0.2.1", "203.0.113.0/24"
 ADMIN = "a-token-for-the-tests"
+API = "198.18.0.1"
+"""Where pods find the API: the first address of the services' range, which is the node's own."""
 LOOK = 0.3
 """Seconds between looks at the cluster: each one is a program that starts."""
 PROGRAMS = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
@@ -38,7 +40,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         why = TOOLS / "missing"
-        require(not why.exists(), f"a cluster; {why.read_text().strip() if why.exists() else ''}")
+        require(not why.exists(), f"a cluster: {why.read_text().strip() if why.exists() else ''}")
         built = os.geteuid() == 0 and (TOOLS / "bin" / "pause").exists()
         require(
             built and shutil.which("runc", path=PROGRAMS),
@@ -88,6 +90,7 @@ class Cluster:
             f"ip -n {self.name} link set lo up",
             f"ip -n {self.name} link add node0 type bridge",
             f"ip -n {self.name} addr add {NODE_IP}/24 dev node0",
+            f"ip -n {self.name} addr add {API}/32 dev node0",
             f"ip -n {self.name} link set node0 up",
             f"ip -n {self.name} route add default dev node0",
         ):
@@ -113,7 +116,7 @@ class Cluster:
                     "clusters": [
                         {
                             "name": "it",
-                            "cluster": {"server": "https://127.0.0.1:6443", "insecure-skip-tls-verify": True},
+                            "cluster": {"server": "https://127.0.0.1:443", "insecure-skip-tls-verify": True},
                         }
                     ],
                     "users": [{"name": "admin", "user": {"token": ADMIN}}],
@@ -162,7 +165,8 @@ class Cluster:
             "--etcd-servers=http://127.0.0.1:2379",
             f"--cert-dir={self.folder}/pki",
             f"--advertise-address={NODE_IP}",
-            "--service-cluster-ip-range=198.18.0.0/24",
+            "--secure-port=443",
+            f"--service-cluster-ip-range={API}/24",
             f"--token-auth-file={self.folder}/tokens.csv",
             "--authorization-mode=RBAC",
             "--allow-privileged",

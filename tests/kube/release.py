@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from taskmesh_workers.deletion_cost import ANNOTATION
 from tests.containers.box import IMAGE, podman
 from tests.helm.rendering import CHART, Values
 from tests.kube.cluster import LOOK, TOOLS, Cluster
@@ -14,16 +15,17 @@ from tests.waiting import wait_until
 
 TAG = f"{IMAGE}:latest"
 NAME = "m"
-SELECTOR = "app.kubernetes.io/component=worker"
+HUB = f"{NAME}-hub-0"
+SELECTOR = f"app.kubernetes.io/component=worker,app.kubernetes.io/instance={NAME}"
 FARM = Path(__file__).with_name("farm.py")
 QUICK = {"periodSeconds": 3, "timeoutSeconds": 15, "failureThreshold": 20}
 PATIENT = {"periodSeconds": 10, "timeoutSeconds": 15, "failureThreshold": 10}
 """A machine that does ten other things at the same time is no reason to restart a pod."""
-PROBES = {"startup": QUICK, "readiness": QUICK, "liveness": PATIENT}
+PROBES = {"startup": QUICK, "readiness": {**QUICK, "failureThreshold": 2}, "liveness": PATIENT}
 VALUES: Values = {
     "fullnameOverride": NAME,
     "image": {"repository": IMAGE, "tag": "latest", "pullPolicy": "Never"},
-    "keys": {"existingSecret": "keys"},
+    "keys": {"existingSecret": "keys", "authorized": {"operator": ["ops"]}},
     "hub": {
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "probes": PROBES,
@@ -33,6 +35,7 @@ VALUES: Values = {
         "replicas": 2,
         "concurrency": 2,
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"cpu": "2"}},
+        "deletionCost": {"enabled": True},
         "drain": {"timeoutSeconds": 25},
         "terminationGracePeriodSeconds": 40,
         "probes": PROBES,
@@ -88,12 +91,15 @@ class Release:
             ("hub", "--keys", hub),
             ("worker", "--keys", pool, "--hub", hub / "hub.public"),
             ("client", "--keys", mine, "--hub", hub / "hub.public", "--mesh", pool / "mesh.secret"),
+            ("operator", "--keys", mine, "--hub", hub / "hub.public"),
         ):
             outcome = programs.run("keys", "new", *map(str, line))
             assert outcome.returncode == 0, outcome.stderr
         files = {
             **{each.name: each for each in (hub / "hub.secret", hub / "hub.public", pool / "worker.secret")},
             **{each.name: each for each in (mine / "client.secret", pool / "mesh.secret")},
+            "operator.secret": mine / "operator.secret",
+            "authorized.operator.ops.public": mine / "operator.public",
             "authorized.worker.mesh.public": pool / "worker.public",
             "authorized.client.mesh.public": mine / "client.public",
         }
@@ -110,6 +116,16 @@ class Release:
         line = (verb, NAME, str(self._chart), "-f", str(file), *given, "--wait", "--timeout=100s", *options)
         return self.cluster.helm(*line, timeout=120)
 
+    def join(self, name: str) -> None:
+        """Another release, of pools only, for a queue of its own; they join this one's hub."""
+        hub = f"tcp://{HUB}.{NAME}-hub-pods.default.svc:5550"
+        pools = {"default": None, "edge": {"queues": ["edge"], "replicas": 1}}
+        outside = {"hub": {"enabled": False}, "externalHub": {"addresses": [hub]}, "workerPools": pools}
+        file = self._folder / "outside.json"
+        file.write_text(json.dumps({**VALUES, **outside, "fullnameOverride": name}))
+        line = ("install", name, str(self._chart), "-f", str(file), "--wait", "--timeout=100s")
+        self.cluster.helm(*line, timeout=120)
+
     def pods(self) -> dict[str, dict[str, Any]]:
         """The pools' pods by name."""
         return {each["metadata"]["name"]: each for each in self.cluster.get("pods", "-l", SELECTOR)}
@@ -122,6 +138,14 @@ class Release:
             if "deletionTimestamp" not in pod["metadata"]
             and any(each["ready"] for each in pod["status"].get("containerStatuses", ()))
         ]
+
+    def costs(self) -> dict[str, int]:
+        """The deletion costs that pods have written."""
+        found = {
+            name: each["metadata"].get("annotations", {}).get(ANNOTATION)
+            for name, each in self.pods().items()
+        }
+        return {name: int(cost) for name, cost in found.items() if cost is not None}
 
     def count(self, number: int, timeout: float = 60) -> None:
         """Waits until there are so many pods, all of them ready."""
@@ -140,7 +164,8 @@ class Workload:
         wait_until(lambda: self.finished() > 0, 60, f"{name} has its first results", LOOK)
 
     def _pod(self) -> dict[str, Any]:
-        keys = [{"key": key, "path": key} for key in ("hub.public", "client.secret", "mesh.secret")]
+        names = ("hub.public", "client.secret", "operator.secret", "mesh.secret")
+        keys = [{"key": name, "path": name} for name in names]
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -173,6 +198,10 @@ class Workload:
                 ],
             },
         }
+
+    def taskmesh(self, *line: str) -> str:
+        """What a `taskmesh LINE` of an operator prints, beside the client."""
+        return self._cluster.kubectl("exec", self.name, "--", "taskmesh", *line)
 
     def finished(self) -> int:
         """How many tasks have come back."""

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from taskmesh_workers.deletion_cost import LEAVING
 from tests.kube.cluster import LOOK, NODE, Cluster
-from tests.kube.release import NAME, Release, Workload
+from tests.kube.release import HUB, NAME, Release, Workload
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -13,7 +14,6 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.leaks(reason="the cluster and the release live through all tests of this file"),
 ]
-HUB = f"{NAME}-hub-0"
 POOL = f"{NAME}-default"
 
 
@@ -49,6 +49,16 @@ def test_helm_test_runs_a_task(installed: Release):
     assert json.loads(line)["worker"].startswith(POOL)
 
 
+def test_a_release_without_a_hub_joins_this_one(installed: Release):
+    installed.join("n")
+
+    told = installed.cluster.helm("test", "n", "--logs", "--timeout=90s", timeout=120)
+    installed.cluster.helm("uninstall", "n", "--wait", "--timeout=60s")
+
+    line = next(line for line in told.splitlines() if line.startswith("{"))
+    assert json.loads(line)["worker"].startswith("n-edge-")
+
+
 def test_upgrade_and_rollback_replace_pods_under_load(installed: Release, workload: Workload):
     before = set(installed.pods())
 
@@ -69,9 +79,19 @@ def test_scale_out_and_scale_in_of_a_busy_pool(installed: Release, workload: Wor
     installed.count(4)
     workload.goes_on()
 
-    installed.cluster.kubectl("scale", f"deployment/{POOL}", "--replicas=2")
+    wait_until(lambda: max(installed.costs().values(), default=0) > 0, 40, "pods tell what they run", LOOK)
+    before = set(installed.pods())
 
-    installed.count(2, timeout=90)
+    leaving = set(workload.taskmesh("scale-in", POOL, "2").split())
+
+    assert leaving < before
+    wait_until(lambda: not leaving & set(installed.ready()), 40, "the drained pods are not ready", LOOK)
+    costs = installed.costs()
+    assert {name for name, cost in costs.items() if cost == LEAVING} == leaving
+    installed.cluster.kubectl("scale", f"deployment/{POOL}", "--replicas=2")
+    gone(installed, leaving)
+    installed.count(2)
+    assert set(installed.pods()) == before - leaving
     workload.goes_on()
 
 
@@ -94,10 +114,13 @@ def test_the_budget_lets_one_pod_go_at_a_time(installed: Release, workload: Work
     workload.goes_on()
 
 
-def test_a_cordoned_node_keeps_its_pods_and_takes_no_more(installed: Release, workload: Workload):
+def test_a_drained_pod_waits_and_a_cordoned_node_takes_no_other(installed: Release, workload: Workload):
     cluster = installed.cluster
     cluster.kubectl("cordon", NODE)
     victim = installed.ready()[0]
+    workload.taskmesh("drain", victim, "--wait", "40")
+    (status,) = installed.pods()[victim]["status"]["containerStatuses"]
+    assert (status["restartCount"], "running" in status["state"]) == (0, True)  # it waits to be taken
     cluster.kubectl("delete", "pod", victim, "--wait=false")
     gone(installed, {victim})
     workload.goes_on()

@@ -26,12 +26,16 @@ exit codes:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the worker was asked for: settings, a name ("" for any), modules, form of its output."""
+    """What the worker was asked for: settings, a name ("" for any), modules, form of its output.
+
+    `deletion_cost`: whether it keeps the deletion cost of its Kubernetes pod.
+    """
 
     config: Config
     name: str
     modules: tuple[str, ...]
     json: bool
+    deletion_cost: bool
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -70,6 +74,11 @@ def parser() -> argparse.ArgumentParser:
         help="run functions of these modules (and packages) by name, and no others; imports them too",
     )
     add("--keys", metavar="DIR", help="the directory of the worker's keys (default: TASKMESH_KEYS, or none)")
+    add(
+        "--deletion-cost",
+        action="store_true",
+        help="in Kubernetes: keep the pod's deletion cost; --name is the pod's, --http is needed",
+    )
     add("--config", metavar="FILE", help="settings, in place of taskmesh.toml or pyproject.toml")
     add("--json", action="store_true", help="tell what happens as JSON, one object a line")
     return made
@@ -95,4 +104,4 @@ def read(line: Sequence[str]) -> Arguments:
         "pool__only_registered": given.only_registered,
     }
     config = load(given.config, {key: value for key, value in wanted.items() if value is not None})
-    return Arguments(config, given.name, tuple(given.modules), given.json)
+    return Arguments(config, given.name, tuple(given.modules), given.json, given.deletion_cost)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.net.modules import check_modules, use_current_directory
@@ -13,6 +14,8 @@ from taskmesh_workers.reports import Reports
 
 DRAINED, FAILED, USAGE = 0, 1, 2
 """Exit codes."""
+SIDE_TIMEOUT = 3.0
+"""Seconds that the own side port has for an answer."""
 
 
 def main(line: Sequence[str]) -> int:
@@ -52,7 +55,8 @@ def _run(arguments: Arguments, reports: Reports) -> int:
             },
         )
 
-    drained = run_pool(
+    run = partial(
+        run_pool,
         config,
         addresses,
         slots=slots,
@@ -61,4 +65,24 @@ def _run(arguments: Arguments, reports: Reports) -> int:
         ready=ready,
         news=reports.news,
     )
+    drained = _run_in_pod(arguments, run, reports) if arguments.deletion_cost else run()
     return DRAINED if drained else FAILED
+
+
+def _run_in_pod(arguments: Arguments, run: Callable[[], bool], reports: Reports) -> bool:
+    """Runs the pool, and keeps its pod's deletion cost.
+
+    Raises:
+        ConfigError: the pod or its side port is not known.
+    """
+    from taskmesh.net.side_client import side_client
+    from taskmesh_workers.deletion_cost import DeletionCost, OwnPod, hold
+
+    if not arguments.name or arguments.config.program.http.endswith(":0"):
+        raise ConfigError("--deletion-cost needs --name, the pod's, and --http with a port other than 0")
+    pod = OwnPod(arguments.name)
+    with DeletionCost(pod, side_client(arguments.config, SIDE_TIMEOUT), reports.news):
+        drained = run()
+    if drained:
+        hold(pod)
+    return drained

@@ -42,6 +42,14 @@
 {{- if not $pool.queues -}}
 {{- fail (printf "workerPools.%s: queues is empty: a pool without a queue gets no task" $name) -}}
 {{- end -}}
+{{- if $pool.deletionCost.enabled -}}
+{{- if not (or $root.Values.serviceAccount.create $root.Values.serviceAccount.name) -}}
+{{- fail (printf "workerPools.%s: deletionCost.enabled needs serviceAccount.create or a serviceAccount.name: the namespace's default account would get the right to change pods" $name) -}}
+{{- end -}}
+{{- if and $root.Values.networkPolicy.enabled $root.Values.networkPolicy.restrictWorkers (not $root.Values.networkPolicy.extraEgress) -}}
+{{- fail (printf "workerPools.%s: deletionCost.enabled with networkPolicy.restrictWorkers needs a rule for the cluster's API in networkPolicy.extraEgress" $name) -}}
+{{- end -}}
+{{- end -}}
 {{- if ne $scaling.type "none" -}}
 {{- if hasKey (default dict (index $root.Values.workerPools $name)) "replicas" -}}
 {{- fail (printf "workerPools.%s: replicas and autoscaling.type=%s contradict each other: leave replicas out" $name $scaling.type) -}}

@@ -42,11 +42,11 @@ secret:
     - {key: {{ .Values.http.tokenKey }}, path: token}
 {{- end }}
 
-{{- /* What every pod says: call with (list root podSecurityContext). */}}
+{{- /* What every pod says: call with (list root podSecurityContext token), where token is whether it gets one of the cluster's API. */}}
 {{- define "taskmesh.podHead" -}}
 {{- $root := index . 0 -}}
 serviceAccountName: {{ include "taskmesh.serviceAccount" $root }}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ index . 2 }}
 enableServiceLinks: false
 securityContext:
   {{- toYaml (default $root.Values.podSecurityContext (index . 1)) | nindent 2 }}

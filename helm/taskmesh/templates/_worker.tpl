@@ -27,6 +27,9 @@ args:
   - --keys=/etc/taskmesh/keys
   {{- include "taskmesh.httpArguments" (list $root "worker") | nindent 2 }}
   - --config=/etc/taskmesh/config/taskmesh.toml
+  {{- if $of.deletionCost.enabled }}
+  - --deletion-cost
+  {{- end }}
   - --json
 env:
   - name: POD_NAME
