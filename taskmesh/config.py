@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +21,9 @@ from taskmesh.errors import ConfigError
 Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | Config | None"
 
 _PREFIX = "TASKMESH_"
+_READ_ELSEWHERE = ("os",)  # variables that are no settings
+_OF_A_SERVICE = re.compile(r"(^|_)(service_(host|port)|port$|port_\d+_(tcp|udp|sctp))")
+_ARGUMENTS = ("workers", "config")  # what Mesh takes by other names than the keys'
 _SIZES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1}
 
 
@@ -179,7 +183,7 @@ def load(
         _read_source(source, directory or Path.cwd(), found)
         _read_environment(os.environ if environ is None else environ, found)
     for name, value in (overrides or {}).items():
-        found.flat(name, value, f"argument {name}")
+        found.flat(name, value, f"argument {name}", _ARGUMENTS)
     if found.problems:
         raise ConfigError("\n".join(found.problems))
     return replace(
@@ -199,13 +203,17 @@ class _Findings:
         for section, body in content.items():
             if section not in _SECTIONS:
                 self.problems.append(f"{where}: unknown section [{section}]{_near(section, _SECTIONS)}")
+                if section in _OWNERS:
+                    self.problems[-1] = (
+                        f"{where}: {section} stands in a section: [{'] or ['.join(_OWNERS[section])}]"
+                    )
             elif not isinstance(body, Mapping):
                 self.problems.append(f"{where}: {section} has to be a section: [{section}]")
             else:
                 for key, value in body.items():
                     self.keyed(section, str(key), value, where)
 
-    def flat(self, name: str, value: object, where: str) -> None:
+    def flat(self, name: str, value: object, where: str, also: Iterable[str] = ()) -> None:
         section, nested, key = name.partition("__")
         if nested:
             if section in _SECTIONS:
@@ -213,7 +221,7 @@ class _Findings:
             else:
                 self.problems.append(f"{where}: unknown section {section!r}{_near(section, _SECTIONS)}")
         elif name not in _OWNERS:
-            self.problems.append(f"{where}: unknown key{_near(name, _OWNERS)}")
+            self.problems.append(f"{where}: unknown key{_near(name, [*_OWNERS, *also])}")
         elif len(_OWNERS[name]) > 1:
             choices = " or ".join(f"{owner}__{name}" for owner in _OWNERS[name])
             self.problems.append(f"{where}: several sections have it, write {choices}")
@@ -232,9 +240,9 @@ class _Findings:
             self.problems.append(f"{where}: {section}.{key} has to be {expects}, not {value!r}")
 
 
-def _near(word: str, known: Mapping[str, object]) -> str:
+def _near(word: str, known: Iterable[str]) -> str:
     """The nearest known words, as the end of a sentence."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
 
 
@@ -292,6 +300,10 @@ def _read_source(source: Source, directory: Path, found: _Findings) -> None:
         for file, content in _nearest(directory):
             found.sections(content, str(file))
     elif not isinstance(source, Config):
+        if not isinstance(source, str | os.PathLike):
+            raise ConfigError(
+                f"config= has to be a TOML file, a mapping of sections or a Config, not {source!r}"
+            )
         file = Path(source)
         found.sections(_section_of(file, _parsed(file)), str(file))
 
@@ -324,12 +336,11 @@ def _section_of(file: Path, parsed: dict[str, Any]) -> Mapping[str, object]:
 def _read_environment(environ: Mapping[str, str], found: _Findings) -> None:
     """Takes TASKMESH_SECTION__KEY, and TASKMESH_KEY for a key that only one section has.
 
-    Kubernetes sets TASKMESH_SERVICE_HOST and the like for a service of our name, so a flat name that is no
-    key is an error only when it looks like one that is.
+    An unknown one is an error, except for what Kubernetes sets for services whose names begin with ours.
     """
     for variable, value in environ.items():
         if not variable.startswith(_PREFIX):
             continue
         name = variable.removeprefix(_PREFIX).lower()
-        if "__" in name or difflib.get_close_matches(name, _OWNERS, n=1, cutoff=0.8):
+        if name not in _READ_ELSEWHERE and not _OF_A_SERVICE.search(name):
             found.flat(name, value, variable)

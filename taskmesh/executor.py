@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from taskmesh.client.feed import Feed
@@ -26,7 +27,8 @@ class MeshExecutor(Executor):
     """A `concurrent.futures.Executor` on a mesh.
 
     `MeshExecutor(max_workers=4)` opens an embedded mesh of its own, and closes it at shutdown;
-    `mesh.executor()` uses an open one.
+    `mesh.executor()` uses an open one. Leaving the `with` block by an exception, Ctrl-C among them, cancels
+    what was submitted, running or not, as a mesh does; other executors wait for it first.
 
     Args:
         max_workers: slots of the mesh of its own; None for one per CPU.
@@ -102,14 +104,38 @@ class MeshExecutor(Executor):
             # no daemon: the interpreter waits for it, as it does for other executors' threads
             threading.Thread(target=self._finish, name="taskmesh-shutdown", daemon=False).start()
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Shuts down and waits; first cancels everything when the block was left by an exception."""
+        if error is not None:
+            self._give_up()
+        self.shutdown(wait=True)
+
     def _finish(self) -> None:
-        for feed in self._feeds:
-            while feed.active:
-                wait_for(feed.futures)
-                feed.work(draw=False)
-        wait_for(self._futures)
+        try:
+            for feed in self._feeds:
+                while feed.active:
+                    wait_for(feed.futures)
+                    feed.work(draw=False)
+            wait_for(self._futures)
+        except BaseException:  # Ctrl-C while it waits
+            self._give_up()
+            raise
         if self._own is not None:
             self._own.close()
+
+    def _give_up(self) -> None:
+        """Cancels all that was submitted here; a mesh of its own ends with it."""
+        for feed in self._feeds:
+            feed.stop()
+        futures = [*self._futures, *(future for feed in self._feeds for future in feed.futures)]
+        self._mesh._session.table.cancel([future for future in futures if not future.done()])
+        if self._own is not None:
+            self._own.close(cancel=True)
 
     def _cancel_unstarted(self) -> None:
         for feed in self._feeds:

@@ -152,7 +152,7 @@ def _settings(
     config: Source,
     overrides: Mapping[str, object],
 ) -> Config:
-    if workers is not None and workers < 1:
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise ConfigError(f"workers= has to be a whole number >= 1, not {workers!r}")
     if workers is not None and address:
         raise ConfigError(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.waiting import wait_until
 
-MARK = "TASKMESH_TEST_RUN"
+MARK = "TEST_RUN_OF_TASKMESH"
 _PROC = Path("/proc")
 # multiprocessing keeps these for the life of the process that first used it.
 _KEPT_PROGRAMS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")

@@ -102,6 +102,10 @@ def test_sizes_and_lists_are_read_as_people_write_them():
         ({}, {}, {"TASKMESH_HUB__LEES": "1"}, ["TASKMESH_HUB__LEES", "did you mean 'lease'?"]),
         ({}, {}, {"TASKMESH_HUBB__LEASE": "1"}, ["TASKMESH_HUBB__LEASE", "did you mean 'hub'?"]),
         ({}, {}, {"TASKMESH_ADRESS": "x"}, ["TASKMESH_ADRESS", "did you mean 'address'?"]),
+        ({}, {}, {"TASKMESH_WORKERS": "2"}, ["TASKMESH_WORKERS: unknown key; known are ", " concurrency, "]),
+        ({}, {"wrokers": 2}, {}, ["argument wrokers: unknown key; did you mean 'workers'?"]),
+        ({"concurrency": 3}, {}, {}, ["config: concurrency stands in a section: [pool]"]),
+        (5, {}, {}, ["config= has to be a TOML file, a mapping of sections or a Config, not 5"]),
     ],
 )
 def test_bad_setting_is_named_with_the_cure(source, overrides, environ, words):
@@ -138,6 +142,8 @@ def test_variables_that_kubernetes_sets_for_a_service_of_our_name_are_left_alone
         "TASKMESH_SERVICE_HOST": "10.0.0.1",
         "TASKMESH_PORT": "tcp://10.0.0.1:5550",
         "TASKMESH_PORT_5550_TCP_ADDR": "10.0.0.1",
+        "TASKMESH_HUB_SERVICE_PORT_GATEWAY": "5550",
+        "TASKMESH_HUB_PORT_5550_TCP": "tcp://10.0.0.1:5550",
         "TASKMESH_OS": "portable",
     }
 

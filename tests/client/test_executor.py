@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 
 import pytest
@@ -86,6 +87,32 @@ def test_shutdown_can_cancel_what_has_not_started(mesh, port, monkeypatch):
     executor.shutdown(wait=False, cancel_futures=True)
 
     assert [future.cancelled() for future in futures] == [False, True, True, True]
+
+
+def test_executor_left_by_an_exception_gives_up_what_it_was_given(mesh, port):
+    port.gate.clear()
+    other = mesh.submit(double, 1)
+
+    with contextlib.suppress(KeyError), mesh.executor() as executor:
+        futures = [executor.submit(double, i) for i in range(4)]
+        executor.map(double, range(3000), chunksize="auto")
+        raise KeyError("mine")
+    port.release()
+
+    assert all(future.cancelled() for future in futures)
+    assert other.result(WAIT_S) == 2
+    assert port.closed_with == []
+
+
+def test_executor_left_by_an_exception_closes_its_own_mesh_without_waiting(opened):
+    with contextlib.suppress(KeyboardInterrupt), MeshExecutor(1) as executor:
+        executor.submit(double, 1).result(WAIT_S)
+        opened.last.gate.clear()
+        future = executor.submit(double, 2)
+        raise KeyboardInterrupt
+
+    assert future.cancelled()
+    assert opened.last.closed_with == [True]
 
 
 def test_executor_forgets_futures_that_have_ended(mesh):

@@ -143,6 +143,30 @@ told("end")
     assert float(lines["done0.3"]) > float(lines["end"])
 
 
+@pytest.mark.parametrize("waits", ["futures[0].result()", "pass"], ids=["in the block", "at its end"])
+def test_program_with_an_executor_that_is_interrupted_ends_within_two_seconds(tmp_path, waits):
+    program = start(
+        tmp_path,
+        f"""
+with MeshExecutor(2) as executor:
+    executor.submit(nap, 0).result()
+    futures = [executor.submit(nap, 60) for _ in range(100)]
+    told("waiting")
+    {waits}
+""",
+    )
+    line = program.stdout.readline()
+    sent = time.time()
+    os.killpg(program.pid, signal.SIGINT)
+
+    status, _, errors, ended = end(program)
+
+    assert line.startswith("waiting")
+    assert status == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors
+    assert ended - sent < LEAVE_S
+
+
 def test_program_in_an_event_loop_that_is_interrupted_ends(tmp_path):
     program = start(
         tmp_path,

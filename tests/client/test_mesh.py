@@ -66,8 +66,9 @@ def test_settings_reach_the_port(opened):
 def test_workers_beside_an_address_are_refused_but_not_beside_one_of_the_environment(opened, monkeypatch):
     with pytest.raises(ConfigError, match="embedded"):
         Mesh("tcp://127.0.0.1:5550", workers=2)
-    with pytest.raises(ConfigError, match="workers="):
-        Mesh(workers=0)
+    for workers in (0, "2", 1.5, True):
+        with pytest.raises(ConfigError, match="workers="):
+            Mesh(workers=workers)
 
     monkeypatch.setenv("TASKMESH_ADDRESS", "tcp://127.0.0.1:5550")
     with Mesh(workers=2):

@@ -56,7 +56,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": MODULES, "TASKMESH_TEST_PROGRAM": self.mark},
+            env={**os.environ, "PYTHONPATH": MODULES, "TEST_PROGRAM_OF_TASKMESH": self.mark},
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  what a terminal does
         )
