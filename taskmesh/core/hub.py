@@ -331,7 +331,7 @@ class HubMachine:
         """
         seqs = [report.seq] if isinstance(report, m.Failed) else report.seqs
         task = report.client << SEQ_BITS | seqs[0]
-        self.pools.adoptable.pop(task, None)
+        self.pools.adoptable.pop((report.client, seqs[0]), None)
         if not isinstance(report, m.DoneRun) or len(self._unclaimed) >= UNCLAIMED_LIMIT:
             return
         size = size_of(report)

@@ -13,7 +13,7 @@ from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.memory import Memory
 from taskmesh.core.states import Cause, State, TaskRecord
 from taskmesh.core.versions import REFUSE, difference
-from taskmesh.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.ids import SEQ_BITS, SEQ_MASK, client_of, seq_of
 from taskmesh.wire import messages as m
 
 IDLE_TTL = 60.0
@@ -235,7 +235,7 @@ class Intake:
         if result is not None:
             self._collector.done(result, ANYBODY)
             return True
-        session, attempt = self._pools.adoptable.pop(record.id, (0, 0))
+        session, attempt = self._pools.adoptable.pop((client_of(record.id), seq_of(record.id)), (0, 0))
         lane = self._pools.lanes.get(session)
         if lane is not None:
             self._pools.adopt(record, lane, attempt)

@@ -28,7 +28,8 @@ class PoolSessions:
     """Sessions of pools, and their leases.
 
     Attributes:
-        adoptable: tasks that pools hold for a client that has not come back yet: id -> (session, attempt).
+        adoptable: tasks that pools hold for a client that has not come back yet: (client, seq) -> (session,
+            attempt). Not by id: an id's hash is easily met by others, and a pool may say what it likes.
         out: the actions that handlers here have asked for; the hub machine empties it.
     """
 
@@ -36,7 +37,7 @@ class PoolSessions:
         self, config: HubConfig, ledger: Ledger, collector: Collector, lanes: dict[int, Lane]
     ) -> None:
         self.lanes = lanes
-        self.adoptable: dict[int, tuple[int, int]] = {}
+        self.adoptable: dict[tuple[int, int], tuple[int, int]] = {}
         self.out: list[object] = []
         self.refused: dict[str, str] = {}
         self._config = config
@@ -170,7 +171,7 @@ class PoolSessions:
                 task = held.client << SEQ_BITS | seq
                 record = self._ledger.tasks.get(task)
                 if record is None and not self._is_finished(held.client, seq):
-                    self.adoptable[task] = (lane.session, held.attempt)
+                    self.adoptable[held.client, seq] = (lane.session, held.attempt)
                 elif record is not None and self._may_adopt(record, held.attempt, former):
                     self.adopt(record, lane, held.attempt)
                     taken.append(record)
