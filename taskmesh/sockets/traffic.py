@@ -31,6 +31,9 @@ NOBLOCK = int(zmq.NOBLOCK)
 SNDMORE = int(zmq.SNDMORE)
 NOBLOCK_MORE = NOBLOCK | SNDMORE
 
+MOST_PARTS = 10_000
+"""Parts of one message that are kept where its sender is asked for, and so is not trusted."""
+
 
 class Sending(Socket):
     """The sending half of a role."""
@@ -264,7 +267,8 @@ class ReceivingParts(Receiving):
         """Takes at most `limit` whole messages that are there, each with its sender as ZAP has named it.
 
         Returns:
-            The User-Id of the ZAP reply and the parts; the first is "" where no handler was asked.
+            The User-Id of the ZAP reply and the parts; the first is "" where no handler was asked. Of a
+            message with more than MOST_PARTS parts the rest is dropped.
         """
         recv_frame: Callable[[int, bool], Frame] = self._recv  # type: ignore[assignment]
         messages: list[tuple[str, list[Part]]] = []
@@ -274,7 +278,8 @@ class ReceivingParts(Receiving):
                 parts: list[Part] = [part_of(frame)]
                 while frame.more:
                     frame = recv_frame(NOBLOCK, False)
-                    parts.append(part_of(frame))
+                    if len(parts) < MOST_PARTS:
+                        parts.append(part_of(frame))
                 messages.append((user_of(frame), parts))
         except zmq.Again:
             pass
