@@ -8,7 +8,7 @@ from __future__ import annotations
 from taskmesh.core.actions import CloseLane, OpenLane, Publish, Record
 from taskmesh.core.collector import Collector
 from taskmesh.core.hub_config import HubConfig
-from taskmesh.core.lanes import Lane, LaneState
+from taskmesh.core.lanes import MAX_WINDOW, Lane, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.states import Cause, State, TaskRecord
 from taskmesh.core.versions import REFUSE, difference
@@ -165,13 +165,16 @@ class PoolSessions:
     def _adopt(self, lane: Lane, hello: m.Hello, former: Lane | None) -> None:
         """Moves what the pool still holds into the new session; what nobody waits for is stale there."""
         taken: list[TaskRecord] = []
+        room = 2 * MAX_WINDOW * lane.slots  # outstanding and finished; an honest pool holds no more
         for held in hello.inventory:
             gone = []
             for seq in held.seqs:
                 task = held.client << SEQ_BITS | seq
                 record = self._ledger.tasks.get(task)
                 if record is None and not self._is_finished(held.client, seq):
-                    self.adoptable[held.client, seq] = (lane.session, held.attempt)
+                    if room > 0:
+                        room -= 1
+                        self.adoptable[held.client, seq] = (lane.session, held.attempt)
                 elif record is not None and self._may_adopt(record, held.attempt, former):
                     self.adopt(record, lane, held.attempt)
                     taken.append(record)

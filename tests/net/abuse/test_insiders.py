@@ -103,7 +103,8 @@ def test_A07_frames_without_end_or_without_content(keyed: Keyed, meet: Meet):
         [b"z" * (16 << 20), *submit],
         [submit[0][:1]] * 3,
     ]
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+    under_way = 3 * (16 << 20)  # the huge frame, said thrice: a slow hub has them all at once
+    with keyed.mesh() as mesh, Siege(mesh, keyed.program, growth=(50 << 20) + under_way) as siege:
         for game in games:
             client.gateway.send_parts(game, timeout=10)
             pool.collector.send_parts(game, timeout=10)
