@@ -19,8 +19,7 @@ from taskmesh.spark.rdds import MeshRDD
 from taskmesh.spark.settings import FIELDS, Settings
 from taskmesh.spark.step import ERROR_COLUMN, Format, Step
 from taskmesh.spark.udfs import MeshUDF, UdfInput
-from taskmesh.spark.work import Work
-from taskmesh.wire.code import dump_function
+from taskmesh.spark.work import Work, function_bytes
 
 _PREFIX = "spark.taskmesh."
 BatchRows = int | Literal["auto"]
@@ -110,12 +109,16 @@ class MeshSpark(Settings):
         *,
         order: bool,
     ) -> Any:
+        if not hasattr(df, "mapInArrow"):
+            raise ConfigError(
+                f"it takes a Spark DataFrame, not a {type(df).__name__}; for RDDs there is rdd()"
+            )
         rows = rows_of(batch_rows)
         declared = struct_of(schema)
         if self.errors != "raise":
             _check_nullable(declared, df.schema)
         arrow = arrow_schema(declared, df.sparkSession)
-        step = Step(dump_function(task), form, ipc.schema_bytes(arrow), self.errors)
+        step = Step(function_bytes(task), form, ipc.schema_bytes(arrow), self.errors)
         returned = declared
         if self.errors == "column":
             returned = StructType([*declared.fields]).add(ERROR_COLUMN, StringType())
@@ -171,7 +174,7 @@ class MeshSpark(Settings):
         if self.errors != "raise":
             raise ConfigError(f'errors={self.errors!r} would lose rows: foreach_batch() has "raise" only')
         schema = ipc.schema_bytes(pa.schema([("nothing", pa.int64())]))
-        work = Work.of(self, task, Step(dump_function(task), "sink", schema, "raise"))
+        work = Work.of(self, task, Step(function_bytes(task), "sink", schema, "raise"))
         rows, settings = rows_of(batch_rows), self
 
         def sink(df: Any, batch: int) -> None:

@@ -11,9 +11,8 @@ from taskmesh.errors import ConfigError
 from taskmesh.spark.chunks import ChunkForm, ChunkStep
 from taskmesh.spark.partitions import ChunkWay
 from taskmesh.spark.settings import Settings
-from taskmesh.spark.work import Work
+from taskmesh.spark.work import Work, function_bytes
 from taskmesh.wire.batches import PICKLE
-from taskmesh.wire.code import dump_function
 
 CHUNK = 2000
 
@@ -68,7 +67,7 @@ class MeshRDD:
     ) -> Any:
         if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
             raise ConfigError(f"chunk has to be a number of items >= 1, not {chunk!r}")
-        step = ChunkStep(dump_function(task), form)
+        step = ChunkStep(function_bytes(task), form)
         work = Work.of(self._settings, task, step, PICKLE)
         way = ChunkWay(self._settings, work, chunk)
 

@@ -16,8 +16,7 @@ from taskmesh.spark import ipc
 from taskmesh.spark.partitions import ColumnWay
 from taskmesh.spark.settings import Settings
 from taskmesh.spark.step import Format, Step
-from taskmesh.spark.work import Work
-from taskmesh.wire.code import dump_function
+from taskmesh.spark.work import Work, function_bytes
 
 UdfInput = Literal["arrow", "pandas", "scalar"]
 _FORMS: Final[dict[str, Format]] = {"arrow": "arrays", "pandas": "series", "scalar": "values"}
@@ -82,7 +81,7 @@ class MeshUDF:
             )
             schema = ipc.schema_bytes(to_arrow_schema(struct, timezone=_ZONE))
             errors = self._settings.errors
-            step = Step(dump_function(self._task), self._form, schema, errors)
+            step = Step(function_bytes(self._task), self._form, schema, errors)
             work = Work.of(self._settings, self._task, step)
             way = ColumnWay(self._settings, work, 0, schema)
 

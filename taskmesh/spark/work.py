@@ -14,6 +14,18 @@ from taskmesh.spark.settings import Settings
 from taskmesh.wire.batches import ARROW_IPC
 from taskmesh.wire.code import dump_function
 
+
+def function_bytes(task: Callable[..., Any]) -> bytes:
+    """A task's function as it travels.
+
+    Raises:
+        ConfigError: it is no function. SerializationError: it cannot travel.
+    """
+    if not callable(task):
+        raise ConfigError(f"a task is a function, or what @task makes of one, not {task!r}")
+    return dump_function(task)
+
+
 TRANSIENT: Final = (OSError, MemoryError)
 """Errors of tasks without retries that Spark's next try may well not meet. All others are remembered."""
 

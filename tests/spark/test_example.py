@@ -4,13 +4,15 @@ import importlib.util
 import re
 import subprocess
 import sys
+import uuid
 
 import pytest
 
 from tests import leaks
-from tests.programs import ROOT, environment
+from tests.programs import ROOT, environment, marked
 from tests.requirement import require
-from tests.spark.conftest import QUICK_JAVA, WORKERS_MARK
+from tests.spark.conftest import QUICK_JAVA
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 EQUAL = re.compile(r"^ +(\w+): [\d,]+ rows, equal$", re.MULTILINE)
@@ -23,21 +25,27 @@ def test_row_32_the_pipeline_writes_the_same_on_the_mesh_and_inside_spark(more, 
         sys.executable,
         ROOT / "examples/spark_pipeline/demo.py",
         "--flights",
-        "6000",
+        "2000",
         "--files",
-        "80",
+        "30",
         *more,
     ]
 
-    done = subprocess.run(
-        [*command, "--keep", tmp_path / "kept"],
-        env={**environment(), leaks.MARK: WORKERS_MARK, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=380,
-        check=False,
-    )
+    mark = uuid.uuid4().hex
+    try:
+        done = subprocess.run(
+            [*command, "--keep", tmp_path / "kept"],
+            env={**environment(), leaks.MARK: mark, "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=380,
+            check=False,
+        )
+        wait_until(lambda: not marked(mark), 20, "what it has started is gone")
+    finally:
+        for process in marked(mark):
+            process.kill()
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert EQUAL.findall(done.stdout) == ["flown", "report", "signed", "twins"]

@@ -149,3 +149,18 @@ def test_row_25_a_task_may_use_zeromq_itself(spark, mesh):
 def test_dedupe_is_one_of_two(mesh):
     with pytest.raises(ConfigError, match="dedupe has to be one of none, result"):
         replace(mesh, dedupe="all")
+
+
+def test_what_is_no_function_or_no_dataframe_is_refused_on_the_driver(spark, mesh):
+    df = spark.range(3)
+
+    for refused in (
+        lambda: mesh.map_arrow(df, "same", "id long"),
+        lambda: mesh.udf("int")(None)("id"),
+        lambda: mesh.foreach_batch(7),
+        lambda: mesh.rdd(spark.sparkContext.parallelize([1])).map("str"),
+    ):
+        with pytest.raises(ConfigError, match="a task is a function"):
+            refused()
+    with pytest.raises(ConfigError, match=r"takes a Spark DataFrame, not a list; for RDDs there is rdd\(\)"):
+        mesh.map_arrow([1], tasks.same, "id long")
