@@ -22,8 +22,8 @@ MAX_SUBMIT = 2000
 """Tasks in one Submit: a hub that is full refuses little at a time."""
 MAX_BYTES = 8 << 20
 """Payload bytes in one Submit, but for a task that has more by itself."""
-SLOWEST = 1 << 20
-"""Bytes a second that a link moves at least."""
+SLOWEST = 100_000
+"""Bytes a second that a link moves at least, not quite 1 Mbit/s."""
 DOUBLINGS = 5
 """How often a wait may double: a slow link needs a minute for 8 MiB, and says nothing else meanwhile."""
 MAX_QUESTIONS = 100
@@ -74,14 +74,14 @@ class ClientMachine:
         self._max_payload = 0
         self._unacked: OrderedDict[int, m.Submit] = OrderedDict()
         self._sizes: dict[int, int] = {}
+        self._under_way = 0
         self._hello_at = now
         self._heard = now
         self._beat = 1.0
         self._beat_at = now
         self._opened = now
-        self._silences = 0
+        self._silences = self._resends = 0
         self._moved = now
-        self._resends = 0
         self._busy_until = 0.0
         self._delivered = 0
         self._early: set[int] = set()
@@ -99,6 +99,8 @@ class ClientMachine:
                 self._ask(message, now, out)
             case ev.LinkLost():
                 self._lost(now, out)
+            case ev.LinkCut():
+                self._again(now, out)
             case ev.Tick():
                 pass
             case _:
@@ -203,6 +205,7 @@ class ClientMachine:
             self._next = waiting[0].number
             self._unacked.clear()
             self._sizes.clear()
+            self._under_way = 0
             for submit in waiting:
                 self._cut(submit.specs, submit.runs)
                 if submit.cancels:
@@ -214,6 +217,7 @@ class ClientMachine:
         self._early.clear()
         self._unacked.clear()
         self._sizes.clear()
+        self._under_way = 0
         lost = self._pending.lose_early()
         if lost:
             out.append(Resolve([], lost))
@@ -225,7 +229,7 @@ class ClientMachine:
         seqs: list[int] = []
         while self._unacked and next(iter(self._unacked)) <= number:
             first, submit = self._unacked.popitem(last=False)
-            del self._sizes[first]
+            self._under_way -= self._sizes.pop(first)
             for run in submit.runs:
                 seqs += run.seqs
             self._moved, self._resends = now, 0
@@ -318,6 +322,7 @@ class ClientMachine:
         self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], size: int, cancels: Sequence[int] = ()
     ) -> None:
         self._sizes[self._next] = size
+        self._under_way += size
         self._unacked[self._next] = m.Submit(self._next, specs, runs, list(cancels))
         self._next += 1
 
@@ -347,15 +352,24 @@ class ClientMachine:
             return
         busy = self._busy_until > self._moved
         if self._unacked and now >= (self._busy_until if busy else self._resend_at()):
-            self._moved = now
             self._busy_until = 0.0
-            if not busy:
+            if busy:
+                self._moved = now
+                self._send_from(0, out)
+            else:
                 self._resends = min(self._resends + 1, DOUBLINGS)
-                out.append(Send(self._hello()))  # it states which Submit comes first: that may have been lost
-            self._send_from(0, out)
+                self._again(now, out)
         if now >= self._beat_at:
             self._beat_at = now + self._beat
             out.append(Send(m.ClientBeat(self.epoch)))
+
+    def _again(self, now: float, out: list[object]) -> None:
+        """Hello, which states what Submit comes first (that may have been lost), and the unacknowledged."""
+        if not self.open:
+            return
+        self._moved = now
+        out.append(Send(self._hello()))
+        self._send_from(0, out)
 
     def _resend_at(self) -> float:
         """When what is unacknowledged is taken for lost: a large Submit may be long under way."""
@@ -365,7 +379,7 @@ class ClientMachine:
     @property
     def _patience(self) -> float:
         """Silence of the hub after which the link counts as lost: longer after links that did not last."""
-        return self.config.patience * (1 << self._silences)
+        return self.config.patience * (1 << self._silences) + self._under_way / SLOWEST
 
     def _hello(self) -> m.ClientHello:
         first = next(iter(self._unacked), self._next)

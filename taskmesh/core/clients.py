@@ -12,8 +12,8 @@ MAX_DELIVERY = 4 << 20
 RESEND_AFTER = 2.0
 """Seconds without progress after which unacknowledged deliveries are sent again."""
 
-SLOWEST = 1 << 20
-"""Bytes a second that a link moves at least: a large delivery under way is not a lost one."""
+SLOWEST = 100_000
+"""Bytes a second that a link moves at least, not quite 1 Mbit/s: a large delivery under way is not lost."""
 DOUBLINGS = 5
 """How often that wait may double: some links are slower."""
 

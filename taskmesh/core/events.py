@@ -129,6 +129,10 @@ class FromHubToClient(msgspec.Struct):
     message: m.ToClient
 
 
+class LinkCut(msgspec.Struct):
+    """The gateway's link was closed and is made again: what was on it may be lost."""
+
+
 class LinkLost(msgspec.Struct):
     """The gateway's link is closed (or the hub was silent too long)."""
 

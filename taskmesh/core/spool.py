@@ -16,8 +16,8 @@ MAX_REPORT = 4 << 20
 """Bytes after which a report is closed."""
 FEW = 64
 """So many runs or failures go into one report without being weighed."""
-SLOWEST = 1 << 20
-"""Bytes a second that a link moves at least: a large report under way is not a lost one."""
+SLOWEST = 100_000
+"""Bytes a second that a link moves at least, not quite 1 Mbit/s: a large report under way is not lost."""
 MAX_REPEATS = 2
 """Times that reports are sent again, each time after twice the wait, before the link is taken for dead."""
 

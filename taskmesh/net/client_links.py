@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from taskmesh.core.events import FromHubToClient, LinkLost
+from taskmesh.core.events import FromHubToClient, LinkCut, LinkLost
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
 from taskmesh.net.credentials import Credentials, ways
@@ -47,7 +47,7 @@ class GatewayLink:
         self._seal = Seal(credentials.mesh_keys) if credentials is not None else None
         self._client = client
         self._specs_of = specs_of
-        self._refusals = Refusals(loop, credentials, len(self._ways), self._refused)
+        self._refusals = Refusals(loop, credentials, len(self._ways), self._refused, self._cut)
         self._events = events
         self._turn = 0
         self._unanswered = 0
@@ -69,6 +69,9 @@ class GatewayLink:
             self._events.append(FromHubToClient(m.ClientRefused(self._refusals.verdict)))
         elif dead or len(self._ways) > 1:
             self._events.append(LinkLost())
+
+    def _cut(self) -> None:
+        self._events.append(LinkCut())
 
     def send(self, message: m.ClientMessage) -> None:
         """To the hub, or into the link's queue while it is being made."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from taskmesh.core.events import FromHub
+from taskmesh.core.events import FromHub, HubLaneLost
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
 from taskmesh.net.credentials import Credentials, ways
@@ -24,6 +24,7 @@ from taskmesh.net.sizes import hold_against
 from taskmesh.net.subscriptions import ALL, topic
 from taskmesh.sockets import (
     Context,
+    EventKind,
     KeyPair,
     Part,
     Pull,
@@ -72,7 +73,7 @@ class PoolSockets:
         self._seal = Seal(credentials.mesh_keys) if credentials is not None else None
         self._token = secrets.token_bytes(TOKEN)
         self._lane_pair: tuple[int, KeyPair] | None = None
-        self._refusals = Refusals(loop, credentials, len(self._ways), self._hub_refuses)
+        self._refusals = Refusals(loop, credentials, len(self._ways), self._hub_refuses, lambda: None)
         self._turn = 0
         self._unanswered = 0
         self._asked = 0
@@ -98,6 +99,7 @@ class PoolSockets:
         self._way = self._ways[self._turn % len(self._ways)]
         hub = self._hub = self._way.hub
         self._collector = Push(self._context, self._keyed(wires.TO_COLLECTOR))
+        self._watched = self._collector.monitor()
         self._beats = Push(self._context, self._keyed(wires.BEATS))
         self._control = Sub(self._context, self._keyed(wires.TO_CONTROL))
         self._refusals.watch(self._control, self._way)
@@ -107,6 +109,7 @@ class PoolSockets:
         self._collector.connect(hub.collector)
         self._beats.connect(hub.collector)
         self._loop.watch(self._control.raw, self._from_control)
+        self._loop.watch(self._watched.raw, self._look_at_collector)
 
     def _keyed(self, options: SocketOptions) -> SocketOptions:
         return self._way.options(options, self._credentials.pair if self._credentials is not None else None)
@@ -190,6 +193,11 @@ class PoolSockets:
         self._unanswered = 0
         self._take(self._control.recv_parts_many(BATCH), 1)
 
+    def _look_at_collector(self) -> None:
+        """A session whose results may have been lost is over: the next one begins with an inventory."""
+        if any(event.kind is EventKind.DISCONNECTED for event in self._watched.recv_many()):
+            self._events.append(HubLaneLost())
+
     def _take(self, arrived: list[list[Part]], skip: int) -> None:
         for frames in arrived:
             try:
@@ -210,6 +218,8 @@ class PoolSockets:
     def _hang_up_hub(self, linger_ms: int | None = None) -> None:
         self.hang_up()
         self._refusals.unwatch()
+        self._loop.unwatch(self._watched.raw)
+        self._watched.close()
         self._loop.unwatch(self._control.raw)
         for socket in (self._collector, self._beats, self._control):
             socket.close(linger_ms)

@@ -29,19 +29,26 @@ class Refusals:
     Args:
         ways: how many ways to a hub there are; all must have failed before the verdict falls.
         failed: called when another way should be tried; with True when libzmq dials this one no more.
+        cut: called when a link that was made has been closed; libzmq dials it again.
 
     Attributes:
         verdict: "" or why nobody lets us in; falls once, and is taken back by a handshake that succeeds.
     """
 
     def __init__(
-        self, loop: Loop, credentials: Credentials | None, ways: int, failed: Callable[[bool], None]
+        self,
+        loop: Loop,
+        credentials: Credentials | None,
+        ways: int,
+        failed: Callable[[bool], None],
+        cut: Callable[[], None],
     ) -> None:
         self.verdict = ""
         self._loop = loop
         self._credentials = credentials
         self._ways = ways
         self._failed = failed
+        self._cut = cut
         self._reasons: dict[Way, str] = {}
         self._failures: dict[Way, int] = {}
         self._known: set[Way] = set()
@@ -72,8 +79,9 @@ class Refusals:
                 self._succeeded(way)
             elif event.kind in FAILURES:
                 self._fell_through(way, event.kind)
-            elif event.kind is EventKind.DISCONNECTED:
+            elif event.kind is EventKind.DISCONNECTED and self._is_up:
                 self._is_up = False
+                self._cut()
 
     def _succeeded(self, way: Way) -> None:
         self.verdict = ""

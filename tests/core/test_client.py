@@ -71,7 +71,7 @@ class TestSubmitting:
         assert session.submitted() == [[1, 2], [3], [4, 5]]
 
     def test_a_large_submit_is_given_time(self, session):
-        session.tell(Queued([(1, spec())], [m.Run(1, 0, [1], [bytes(2 << 20)])]))
+        session.tell(Queued([(1, spec())], [m.Run(1, 0, [1], [bytes(200_000)])]))
         session.hear(m.Accepted(0))
         for _ in range(3):
             session.after(1.1)

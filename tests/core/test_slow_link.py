@@ -2,8 +2,11 @@
 
 import pytest
 
+from taskmesh.core.client import Queued
+from taskmesh.core.events import LinkCut
 from taskmesh.wire import messages as m
 from tests.core.client_rig import Client
+from tests.core.rig import number_of, spec
 
 
 @pytest.fixture
@@ -47,3 +50,25 @@ def test_until_a_link_has_lasted(session):
     session.after(3.1)
 
     assert session.reconnects == 3
+
+
+def test_what_was_on_a_link_that_is_cut_goes_again_at_once(session):
+    session.submit(1)
+    session.submit(2)
+    session.hear(m.Accepted(1))
+    session.sent.clear()
+    session.tell(LinkCut())
+
+    assert session.of(m.ClientHello)[0].first == 2
+    assert session.submitted() == [[2]]
+    assert session.reconnects == 0
+
+
+def test_the_hubs_silence_is_borne_for_as_long_as_what_is_under_way_may_take(session):
+    one = spec()
+    session.tell(Queued([(number_of(one), one)], [m.Run(number_of(one), 0, [1], [bytes(1_000_000)])]))
+    session.after(12.9)
+    assert session.reconnects == 0
+
+    session.after(0.2)
+    assert session.reconnects == 1

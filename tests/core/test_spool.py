@@ -33,7 +33,7 @@ def test_overdue_only_after_two_and_a_half_beats_without_progress():
 def test_a_large_report_is_given_time():
     """It was sent again and again while the first copy was on its way."""
     spool = Spool()
-    spool.done.append(DoneRun(1, 1, 1, "p/0", [1], [bytes(10 << 20)], 0.1))
+    spool.done.append(DoneRun(1, 1, 1, "p/0", [1], [bytes(1_000_000)], 0.1))
     spool.close(9, 1, 0.0)
 
     assert spool.overdue(12.0, 1.0) == []

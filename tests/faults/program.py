@@ -68,7 +68,7 @@ class Program:
                     found.append(event)
         return found
 
-    def ready(self, timeout: float = 15.0) -> dict[str, object]:
+    def ready(self, timeout: float = 40.0) -> dict[str, object]:
         """Wait until it says that it is ready; return what it says then."""
 
         def told() -> dict[str, object] | None:

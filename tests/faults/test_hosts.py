@@ -17,7 +17,7 @@ from tests.net.keyed import Ring
 from tests.requirement import require
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(180)]
 
 PORT = 5550
 
@@ -68,7 +68,7 @@ def test_hosts_work_together(site):
     site.open()
     client = site.connect()
     client.submit_ordinary(TASKS)
-    client.wait_all()
+    client.wait_all(40)
 
     assert client.started_in(site.far.slots())
     client.assert_clean(repeated=[])
@@ -78,7 +78,7 @@ def under_way(site: Site) -> Client:
     """A client in the middle of its tasks."""
     client = site.connect()
     client.submit_ordinary(TASKS)
-    client.wait_ended(TASKS // 5)
+    client.wait_ended(TASKS // 5, 40)
     return client
 
 
@@ -93,7 +93,7 @@ def test_F23_the_pools_plug_is_pulled_and_put_back(site, seconds):
         client.submit_ordinary(100)
         client.watch_for(0.5)
 
-    client.wait_all(30)
+    client.wait_all(60)
     serves_again(client, site.far, LEASE + 10)
     client.assert_clean()
 
@@ -105,7 +105,7 @@ def test_F23_the_clients_plug_is_pulled_and_put_back(site):
     client.watch_for(2 * LEASE)
     site.client.plug(into=True)
 
-    client.wait_all(30)
+    client.wait_all(60)
     client.assert_clean(repeated=[])
 
 

@@ -13,7 +13,7 @@ from tests.faults.program import Program
 from tests.faults.workload import answer, ordinary, produce
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.fault
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(180)]
 
 TASKS = 1500
 RESETS = 20
@@ -41,11 +41,11 @@ def serves_again(client: Client, far: Program, seconds: float, name: str = "far"
 
     def has_run() -> bool:
         client.submit_ordinary(50)
-        client.wait_all(15)
+        client.wait_all(60)
         return bool(client.started_in(slots) - before)
 
     before = client.started_in(slots)
-    wait_until(has_run, 15, f"{name} runs tasks again")
+    wait_until(has_run, 30, f"{name} runs tasks again")
 
 
 def test_F20_connections_reset_twenty_times_with_keys(cluster, connect, weather, ring):
@@ -55,9 +55,9 @@ def test_F20_connections_reset_twenty_times_with_keys(cluster, connect, weather,
     client = connect(address=proxy.address)
     for turn in range(RESETS):
         client.submit_ordinary(TASKS // RESETS)
-        client.wait_ended(turn * TASKS // RESETS)
+        client.wait_ended(turn * TASKS // RESETS, 40)
         proxy.reset()
-    client.wait_all(20)
+    client.wait_all(40)
 
     serves_again(client, far, 5)
     assert proxy.links >= RESETS
@@ -72,7 +72,7 @@ def test_F21_half_open(cluster, connect, weather, forgotten):
     _, far = near_and_far(cluster, proxy)
     client = connect()
     client.submit_ordinary(TASKS)
-    client.wait_ended(TASKS // 5)
+    client.wait_ended(TASKS // 5, 40)
 
     proxy.weather = Weather(blocked=frozenset({UP, DOWN}))
     client.wait_ended(TASKS, LEASE + 5 + 10)
@@ -92,7 +92,7 @@ def test_F22_one_way_partition(cluster, connect, weather, direction):
     _, far = near_and_far(cluster, proxy)
     client = connect()
     client.submit_ordinary(TASKS)
-    client.wait_ended(TASKS // 5)
+    client.wait_ended(TASKS // 5, 40)
 
     proxy.weather = Weather(blocked=frozenset({direction}))
     client.wait_ended(TASKS, LEASE + 5 + 10)
@@ -117,7 +117,7 @@ def test_F23_flapping_link(cluster, connect, weather):
         client.watch_for(chance.uniform(0.1, 1.2))
         sessions.append(len(pools_of(client.mesh.status())))
 
-    client.wait_all(15)
+    client.wait_all(40)
     serves_again(client, far, 10)
     assert max(sessions) <= 2, "a pool that comes back takes its own place"
     listening = psutil.Process(cluster.hub.pid).net_connections("tcp4")
@@ -153,7 +153,7 @@ def test_F26_bandwidth_of_1_mbit_and_payloads_of_1_mb(cluster, connect, weather)
     indexes = [client.submit(ordinary, data, 0.0), client.submit(produce, 1_000_000)]
     indexes += [client.submit(ordinary, b"", 0.0) for _ in range(20)]
 
-    client.wait_for_each(indexes, 60)
+    client.wait_for_each(indexes, 120)
 
     assert left(cluster) == [], "busy is not dead"
     assert client.futures[0].result() == answer(0, data)
@@ -170,12 +170,12 @@ def test_F27_a_client_that_reads_a_drip(cluster, connect, weather):
     large = [slow.submit(produce, 100_000) for _ in range(300)]
 
     brisk.submit_ordinary(TASKS)
-    brisk.wait_all(20)
+    brisk.wait_all(40)
     assert not set(large) <= slow.ended
     assert hub.rss() - before < 100 << 20, "what it does not read is bounded"
     proxy.weather = FAIR
 
-    slow.wait_for_each(large, 20)
+    slow.wait_for_each(large, 60)
     brisk.assert_clean(repeated=[])
 
 
@@ -195,8 +195,8 @@ def test_F28_byte_flips(cluster, connect, weather, ring, chance, batch, size):
     proxy.weather = FAIR
 
     client.submit_ordinary(batch, data)
-    client.wait_all(20)
-    client.wait_until_lane("far", "ready", 15)
+    client.wait_all(40)
+    client.wait_until_lane("far", "ready", 30)
     assert far.alive
     client.assert_clean(data=data)
 
@@ -209,12 +209,12 @@ def test_F28_links_that_libzmq_gives_up_are_dialled_anew(cluster, connect, weath
     _, far = near_and_far(cluster, proxy)
     client = connect(address=proxy.address)
     client.submit_ordinary(TASKS)
-    client.wait_ended(TASKS // 5)
+    client.wait_ended(TASKS // 5, 40)
 
     proxy.inject(offset, b"\xff" * 64)
     wait_until(lambda: proxy.took_injections, 10, "the links are gone")
 
-    client.wait_all(30)
+    client.wait_all(60)
     serves_again(client, far, 20)
     client.assert_clean()
 
@@ -230,14 +230,14 @@ def test_F29_the_address_belongs_to_another_hub_for_a_while(cluster, connect, we
     other = cluster.start_hub()
     elsewhere = connect("elsewhere")
     client.submit_ordinary(TASKS)
-    client.wait_ended(TASKS // 5)
+    client.wait_ended(TASKS // 5, 40)
 
     proxy.hubs.append(other.pid)
     proxy.divert(cluster.address)
     proxy.reset()
     elsewhere.submit_ordinary(100)
-    elsewhere.wait_all(20)
-    client.wait_all(20)
+    elsewhere.wait_all(40)
+    client.wait_all(40)
     assert list(pools_of(elsewhere.mesh.status())) == ["far"]
     assert list(pools_of(client.mesh.status())) == ["near"]
 

@@ -21,10 +21,14 @@ class Dialler:
     def __init__(self, ways: int = 1) -> None:
         self.raw = object()
         self.failures: list[bool] = []
+        self.cuts = 0
         self._waiting: list[MonitorEvent] = []
         self._look: Callable[[], None]
-        self.refusals = Refusals(self, None, ways, self.failures.append)  # type: ignore[arg-type]
+        self.refusals = Refusals(self, None, ways, self.failures.append, self.count_cut)  # type: ignore[arg-type]
         self.refusals.watch(self, WAY)  # type: ignore[arg-type]
+
+    def count_cut(self) -> None:
+        self.cuts += 1
 
     def monitor(self) -> "Dialler":
         return self
@@ -60,6 +64,7 @@ def test_a_hub_never_reached_that_cuts_off_several_times_is_taken_to_refuse(kind
 def test_one_that_has_let_us_in_is_not(kind):
     dialler = Dialler()
     assert dialler.see(LET_IN, EventKind.DISCONNECTED, *[kind] * 50) == ""
+    assert dialler.cuts == 1
     assert len(dialler.failures) == 50 // FEW_FAILURES, "without a storm of attempts"
 
 
