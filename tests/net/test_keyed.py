@@ -1,5 +1,6 @@
 """A mesh with keys, of real processes: who gets in, who does not and learns why, and what revocation ends."""
 
+import contextlib
 import json
 import os
 import socket
@@ -12,10 +13,10 @@ from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable, KeysUnusable
 from taskmesh.key_files import keys_in
 from taskmesh.keys import KeyFolder
-from taskmesh.sockets import EventKind
+from taskmesh.sockets import EventKind, Socket
 from taskmesh.wire import messages as m
 from tests.net import nested, workload
-from tests.net.intruder import Meet
+from tests.net.intruder import FalsePool, Meet
 from tests.net.keyed import Keyed, Ring
 from tests.programs import Programs
 from tests.waiting import wait_until
@@ -228,19 +229,30 @@ def test_a_revoked_worker_is_cut_off_and_its_task_goes_to_another(keyed: Keyed, 
         assert [pool["pool"] for pool in mesh.status()["pools"]] == ["second"]
 
 
-def test_a_revoked_operator_is_cut_off(keyed: Keyed, meet: Meet):
-    """On the link that it has: its next question is refused, its next handshake too, and clients go on."""
-    operator = meet("operator", "boss")
-    assert isinstance(operator.ask(m.ClientHello(7, 0)), m.ClientWelcome)
-    assert isinstance(operator.ask(m.Query(1, "status")), m.Answer)
-    with keyed.mesh() as mesh, operator.gateway.monitor() as monitor:
+@pytest.mark.parametrize("role", ["client", "worker", "operator"])
+def test_a_revoked_key_s_live_links_end_within_five_seconds(keyed: Keyed, meet: Meet, role: str):
+    """Each link is cut, and the next handshake is refused; those of others work on."""
+    peer = meet(role, "mallory")
+    sockets: list[Socket] = [peer.gateway]
+    if role == "worker":
+        pool = FalsePool(peer)
+        pool.join("false")
+        sockets = [pool.collector, pool.control]
+    else:
+        assert isinstance(peer.ask(m.ClientHello(7, 0)), m.ClientWelcome)
+        assert isinstance(peer.ask(m.Query(1, "status")), m.Answer)
+    with keyed.mesh() as mesh, contextlib.ExitStack() as watched:
+        monitors = [watched.enter_context(socket.monitor()) for socket in sockets]
         began = time.monotonic()
-        keyed.ring.hub.revoke("operator", "boss")
+        keyed.ring.hub.revoke(role, "mallory")
 
-        monitor.wait_for(EventKind.DISCONNECTED, REVOKED_S)
-        monitor.wait_for(EventKind.HANDSHAKE_FAILED_AUTH, REVOKED_S)
+        for monitor in monitors:
+            monitor.wait_for(EventKind.DISCONNECTED, REVOKED_S)
+        for monitor in monitors:
+            monitor.wait_for(EventKind.HANDSHAKE_FAILED_AUTH, REVOKED_S)
         assert time.monotonic() - began < REVOKED_S
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        wait_until(lambda: [pool["pool"] for pool in mesh.status()["pools"]] == ["first"], REVOKED_S)
 
 
 def test_over_ipc_too_a_revoked_client_is_cut_off(programs: Programs, ring: Ring):

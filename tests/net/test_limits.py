@@ -135,6 +135,18 @@ def test_every_socket_that_listens_has_its_limits(options):
     assert options.heartbeat_interval_ms == 1000
 
 
+@pytest.mark.parametrize("options", [wires.TO_GATEWAY, wires.TO_COLLECTOR, wires.TO_CONTROL])
+def test_who_dials_again_waits_longer_each_time(options):
+    """From 0.1 to 1 s; libzmq adds some by chance, so that hundreds of pools do not come at once."""
+    assert (options.reconnect_interval_ms, options.reconnect_max_ms) == (100, 1000)
+
+
+@pytest.mark.parametrize("options", [wires.GATEWAY, wires.COLLECTOR, wires.CONTROL])
+def test_what_one_peer_may_have_waiting_is_bounded(options):
+    assert 0 < options.recv_hwm_messages <= wires.QUEUED
+    assert options.send_hwm_messages in (0, wires.QUEUED)  # 0: pools are sent what the ledger's caps allow
+
+
 @pytest.mark.fault
 def test_clients_and_pools_move_to_the_next_address_in_order_when_their_hub_is_gone(
     programs: Programs, tmp_path
