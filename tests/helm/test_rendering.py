@@ -1,5 +1,9 @@
 """Helm 3 and Helm 4 lint the chart without a complaint and make the same of it."""
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from tests.helm.rendering import (
@@ -10,6 +14,7 @@ from tests.helm.rendering import (
     label,
     name_of,
     objects,
+    pod_specs,
     rendered,
     template,
     value_files,
@@ -52,6 +57,42 @@ def test_no_two_objects_have_one_name(file):
     names = [name_of(found) for found in rendered(values_of(file))]
 
     assert len(names) == len(set(names))
+
+
+NAMED = {"name", "secretName", "serviceAccountName", "namespace", "labels", "matchLabels"}
+
+
+def texts(at: Any, *, named: bool = False) -> Iterator[Any]:
+    """What stands as a name or a label anywhere in an object."""
+    if isinstance(at, dict):
+        for key, value in at.items():
+            yield from texts(value, named=named or key in NAMED)
+    elif isinstance(at, list):
+        for each in at:
+            yield from texts(each, named=named)
+    elif named:
+        yield at
+
+
+def test_names_that_yaml_takes_for_something_else_stay_names():
+    values = {
+        "fullnameOverride": "1",
+        "nameOverride": "off",
+        "keys": {"existingSecret": "1e3"},
+        "http": {"existingSecret": "0x1"},
+        "metrics": {"podMonitor": {"enabled": True}},
+        "workerDefaults": {"deletionCost": {"enabled": True}, "tasksConfigMap": "12", "modules": ["on"]},
+        "workerPools": {"default": None, "no": {"autoscaling": {"type": "keda"}}, "yes": {}},
+    }
+
+    outcome = helm3("template", "on", str(CHART), "-n", "12", "-f", "-", given=json.dumps(values))
+    assert outcome.returncode == 0, outcome.stderr
+    found = objects([outcome.stdout])
+
+    names = [text for each in found for text in texts(each)]
+    assert {type(name) for name in names} == {str}
+    assert {"on", "1", "off", "1e3", "0x1", "12", "no", "yes"} <= set(names)
+    assert "on" in pod_specs(found)["Deployment/1-no"]["containers"][0]["args"]
 
 
 def test_the_notes_tell_the_next_command():

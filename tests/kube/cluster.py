@@ -4,8 +4,6 @@ Started once for all tests; everything it has made (processes, mounts, control g
 settings) is gone when it has ended.
 """
 
-import contextlib
-import functools
 import json
 import os
 import shutil
@@ -17,13 +15,14 @@ from typing import Any
 
 from tests import leaks
 from tests.helm.rendering import npm_tool
-from tests.kube.machine import CONTROLLERS, Machine, groups, mounts
+from tests.kube.machine import CONTROLLERS, Machine, remove_groups, remove_network, sweep, unmount
 from tests.requirement import require
 from tests.waiting import wait_until
 
 TOOLS = Path(sys.prefix) / "kube"
 NODE, NODE_IP, PODS = "node", "192.0.2.1", "203.0.113.0/24"
 ADMIN = "a-token-for-the-tests"
+PREFIX = "taskmesh-kube"
 API = "198.18.0.1"
 """Where pods find the API: the first address of the services' range, which is the node's own."""
 LOOK = 0.3
@@ -47,7 +46,7 @@ class Cluster:
             "a cluster: root on Debian, and `make test-kube`, which builds one",
         )
         self.folder = folder
-        self.name = f"taskmesh-kube-{os.getpid()}"
+        self.name = f"{PREFIX}-{os.getpid()}"
         self._ended = False
         self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
         self.before = Machine.now()
@@ -58,6 +57,7 @@ class Cluster:
 
     def start(self) -> None:
         """Starts everything; returns when the node is ready."""
+        sweep(PREFIX)
         self._network()
         self._control_groups()
         self._files()
@@ -298,8 +298,9 @@ class Cluster:
             self._empty_containerd()
         for name in reversed(list(by_name)):
             self._stop(name, by_name)
-        self._unmount()
-        subprocess.run(f"ip netns delete {self.name}".split(), check=False, timeout=10)
+        unmount(self.folder)
+        remove_groups(self.name)
+        remove_network(self.name)
         self.before.restore()
 
     def _stop(self, name: str, started: dict[str, subprocess.Popen[bytes]]) -> None:
@@ -313,26 +314,26 @@ class Cluster:
             process.kill()
             process.wait(10)
 
+    def pod_networks(self) -> set[str]:
+        """The names of the network namespaces that pods have."""
+        found = set()
+        for container in self.ctr("containers", "list", "--quiet", check=False).stdout.split():
+            told = self.ctr("containers", "info", container, check=False).stdout
+            spec = json.loads(told or "{}").get("Spec", {})
+            spaces = spec.get("linux", {}).get("namespaces", [])
+            found |= {
+                Path(each["path"]).name for each in spaces if each["type"] == "network" and "path" in each
+            }
+        return found - {""}
+
     def _empty_containerd(self) -> None:
+        networks = self.pod_networks()
         for task in self.ctr("tasks", "list", "--quiet", check=False).stdout.split():
             self.ctr("tasks", "delete", "--force", task, check=False)
         for container in self.ctr("containers", "list", "--quiet", check=False).stdout.split():
             self.ctr("containers", "delete", container, check=False)
-
-    def _unmount(self) -> None:
-        for mount in mounts(self.folder):
-            subprocess.run(f"umount --lazy {mount}".split(), check=False, capture_output=True, timeout=10)
-        for top in groups(self.name):
-            for group in sorted((top, *top.rglob("*")), reverse=True):
-                if group.is_dir():
-                    wait_until(functools.partial(_removed, group), 10, f"{group} is empty")
-
-
-def _removed(group: Path) -> bool:
-    """Whether a control group is gone; it cannot go while a process is in it."""
-    with contextlib.suppress(OSError):
-        group.rmdir()
-    return not group.exists()
+        for name in networks:
+            remove_network(name)
 
 
 CONTAINERD = """\

@@ -1,7 +1,10 @@
 """What a cluster could leave on a machine: settings, interfaces, processes, control groups, mounts."""
 
+import contextlib
+import functools
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +12,11 @@ from typing import Self
 
 import psutil
 
+from tests.waiting import wait_until
+
 SYS, CONTROLLERS = Path("/proc/sys"), Path("/sys/fs/cgroup")
+OLD = 600
+"""Seconds after which a pod's network that nobody is in counts as left behind."""
 SETTINGS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")
 """Kernel settings that the kubelet changes for the whole machine."""
 
@@ -66,7 +73,60 @@ def mounts(folder: Path) -> list[str]:
     return sorted((each for each in found if each.startswith(str(folder))), reverse=True)
 
 
-def network_namespaces() -> str:
+def unmount(folder: Path) -> None:
+    """Unmounts whatever is mounted in a folder."""
+    for mount in mounts(folder):
+        subprocess.run(f"umount --lazy {mount}".split(), check=False, capture_output=True, timeout=10)
+
+
+def remove_groups(name: str) -> None:
+    """Removes control groups and those below them; their processes must be ending."""
+    for top in groups(name):
+        for group in sorted((top, *top.rglob("*")), reverse=True):
+            if group.is_dir():
+                wait_until(functools.partial(_removed, group), 10, f"{group} is empty")
+
+
+def _removed(group: Path) -> bool:
+    """Whether a control group is gone; it cannot go while a process is in it."""
+    with contextlib.suppress(OSError):
+        group.rmdir()
+    return not group.exists()
+
+
+def network_namespaces() -> list[str]:
     """Those that have a name."""
-    line = ["ip", "netns"]
-    return subprocess.run(line, capture_output=True, text=True, timeout=10, check=True).stdout
+    return [line.split()[0] for line in _told("ip netns").splitlines()]
+
+
+def remove_network(name: str) -> None:
+    """Removes a network namespace, and with it the interfaces in it."""
+    subprocess.run(f"ip netns delete {name}".split(), check=False, timeout=10)
+
+
+def sweep(prefix: str) -> None:
+    """Takes away what runs that were killed have left: those of PREFIX-PID whose process is gone."""
+    for name in network_namespaces():
+        owner = name.removeprefix(f"{prefix}-")
+        if owner == name or not owner.isdigit() or psutil.pid_exists(int(owner)):
+            continue
+        left = [psutil.Process(int(pid)) for pid in _told(f"ip netns pids {name}").split()]
+        folders = {each.cwd() for each in left}
+        held = [file for top in groups(name) for file in top.rglob("cgroup.procs")]
+        left += [psutil.Process(int(pid)) for file in held for pid in file.read_text().split()]
+        for each in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        psutil.wait_procs(left, 10)
+        for folder in folders - {"/"}:
+            unmount(Path(folder))
+        remove_groups(name)
+        remove_network(name)
+    for name in network_namespaces():  # of pods, whose cluster was killed
+        old = time.time() - Path("/run/netns", name).stat().st_mtime > OLD
+        if name.startswith("cni-") and old and not _told(f"ip netns pids {name}"):
+            remove_network(name)
+
+
+def _told(line: str) -> str:
+    return subprocess.run(line.split(), capture_output=True, text=True, timeout=10, check=True).stdout

@@ -19,8 +19,8 @@
 {{- /* What a selector matches: never anything that an upgrade changes. Call with (list root component). */}}
 {{- define "taskmesh.selector" -}}
 {{- $root := index . 0 -}}
-app.kubernetes.io/name: {{ include "taskmesh.name" $root }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/name: {{ include "taskmesh.name" $root | quote }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 

@@ -10,7 +10,7 @@
 {{- $role := index . 1 -}}
 name: keys
 secret:
-  secretName: {{ include "taskmesh.keysSecret" . }}
+  secretName: {{ include "taskmesh.keysSecret" . | quote }}
   defaultMode: 0440
   items:
     - {key: hub.public, path: hub.public}
@@ -30,22 +30,22 @@ secret:
 {{- define "taskmesh.configVolume" -}}
 name: config
 configMap:
-  name: {{ include "taskmesh.fullname" . }}
+  name: {{ include "taskmesh.fullname" . | quote }}
 {{- end }}
 
 {{- define "taskmesh.tokenVolume" -}}
 name: http-token
 secret:
-  secretName: {{ .Values.http.existingSecret }}
+  secretName: {{ .Values.http.existingSecret | quote }}
   defaultMode: 0440
   items:
-    - {key: {{ .Values.http.tokenKey }}, path: token}
+    - {key: {{ .Values.http.tokenKey | quote }}, path: token}
 {{- end }}
 
 {{- /* What every pod says: call with (list root podSecurityContext token), where token is whether it gets one of the cluster's API. */}}
 {{- define "taskmesh.podHead" -}}
 {{- $root := index . 0 -}}
-serviceAccountName: {{ include "taskmesh.serviceAccount" $root }}
+serviceAccountName: {{ include "taskmesh.serviceAccount" $root | quote }}
 automountServiceAccountToken: {{ index . 2 }}
 enableServiceLinks: false
 securityContext:

@@ -9,7 +9,7 @@ command: [taskmesh]
 args:
   - worker
   {{- range $of.modules }}
-  - {{ . }}
+  - {{ . | quote }}
   {{- end }}
   {{- if $root.Values.hub.enabled }}
   - --address={{ include "taskmesh.hubPodAddress" $root }}
