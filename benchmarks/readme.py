@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,11 +31,12 @@ from benchmarks.report import (
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+BUSY_CPUS = 0.3
 COLUMNS = {
     "noop": "no-ops, each with a future",
     "map": "map, 100 a chunk",
     "p50": "round trip",
-    "lost": "a worker killed: lost / repeated of 2,000; time over ideal",
+    "lost": "a worker killed: lost / repeated of 2,000; time over ideal when none is lost",
     "bytes1": "echo of 1 MB",
     "start": "start to first result",
     "idle": "idle memory (PSS)",
@@ -56,7 +58,8 @@ def peers(facts: dict[str, Any], turns: Sequence[Turn]) -> str:
         if any(name in row for row in summaries.values())
     ]
     head = f"{setting(facts)} Medians, then the ratio to raw pyzmq's turn just before (least - most)."
-    return "\n\n".join([head, "\n".join(lines), remarks(turns, facts.get("left_out", {}))])
+    parts = [head, caution(turns), "\n".join(lines), remarks(turns, facts.get("left_out", {}))]
+    return "\n\n".join(part for part in parts if part)
 
 
 def cell(summaries: Summaries, key: str, name: str) -> str:
@@ -70,7 +73,7 @@ def cell(summaries: Summaries, key: str, name: str) -> str:
 
 
 def killed(summaries: Summaries, name: str) -> str:
-    """Write what a killed worker cost; the time only where all came back."""
+    """Write what a killed worker cost; the time only where all tasks came back in every turn."""
     values: list[Series | None] = []
     for key in ("lost", "repeated", "fault"):
         summary = summaries.get(key, {}).get(name)
@@ -78,8 +81,21 @@ def killed(summaries: Summaries, name: str) -> str:
     lost, repeated, taken = values
     if lost is None or repeated is None:
         return "-"
-    time = f"; {figure(taken.median, METRICS['fault'])}" if taken else ""
-    return f"{lost.median:,.0f} / {repeated.median:,.0f}{time}"
+    time = f"; {figure(taken.median, METRICS['fault'])}" if taken and not lost.high else ""
+    return f"{count(lost)} / {count(repeated)}{time}"
+
+
+def count(tasks: Series) -> str:
+    """Write a number of tasks, or from the least to the most."""
+    return f"{tasks.low:,.0f}" if tasks.low == tasks.high else f"{tasks.low:,.0f} - {tasks.high:,.0f}"
+
+
+def caution(turns: Sequence[Turn]) -> str:
+    """Say so when the machine was not left alone; empty when it was."""
+    foreign = [turn.foreign_cpus for turn in turns if turn.foreign_cpus is not None]
+    if not foreign or statistics.median(foreign) < BUSY_CPUS:
+        return ""
+    return "**The machine had much other work meanwhile: figures are low and ratios uncertain.**"
 
 
 TABLES: dict[str, Callable[[dict[str, Any], Sequence[Turn]], str]] = {"latest": latest, "peers": peers}

@@ -180,7 +180,7 @@ def load(
     start = source if isinstance(source, Config) else Config()
     found = _Findings()
     if not isinstance(source, Config):
-        _read_source(source, directory or Path.cwd(), found)
+        _read_source(source, directory, found)
         _read_environment(os.environ if environ is None else environ, found)
     for name, value in (overrides or {}).items():
         found.flat(name, value, f"argument {name}", _ARGUMENTS)
@@ -293,11 +293,11 @@ def _whole(value: object) -> int:
     return value
 
 
-def _read_source(source: Source, directory: Path, found: _Findings) -> None:
+def _read_source(source: Source, directory: Path | None, found: _Findings) -> None:
     if isinstance(source, Mapping):
         found.sections(source, "config")
     elif source is None:
-        for file, content in _nearest(directory):
+        for file, content in _nearest(directory or _working_directory()):
             found.sections(content, str(file))
     elif not isinstance(source, Config):
         if not isinstance(source, str | os.PathLike):
@@ -306,6 +306,14 @@ def _read_source(source: Source, directory: Path, found: _Findings) -> None:
             )
         file = Path(source)
         found.sections(_section_of(file, _parsed(file)), str(file))
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        cure = "the working directory has been deleted: change to one that exists, or give config={}"
+        raise ConfigError(f"taskmesh.toml cannot be looked for: {cure}") from None
 
 
 def _nearest(directory: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:

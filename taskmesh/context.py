@@ -51,7 +51,9 @@ class TaskContext:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def progress(self, done: float, total: float = 0.0) -> None:
-        """Tells the submitter that `done` of `total` (0 when unknown) is done. Mere news: some may be lost.
+        """Tells the submitter that `done` of `total` (0 when unknown) is done.
+
+        Mere news: it is passed on about once a second, so a task that is quicker may end before any is seen.
 
         Raises:
             TaskMeshError: `done` or `total` is negative or not a number.

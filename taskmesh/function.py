@@ -39,17 +39,19 @@ class Task(Generic[P, R_co]):
         self.__wrapped__ = fn.__wrapped__ if isinstance(fn, Task) else fn
         self.options = options
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Calls the function here, as if it were not decorated."""
         return self.__wrapped__(*args, **kwargs)
 
     @overload
-    def submit(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T]: ...
+    def submit(
+        self: Task[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> TaskFuture[T]: ...
 
     @overload
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R_co]: ...
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R_co]: ...
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[Any]:
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[Any]:
         """Submits a call to the innermost open mesh; inside a task, to the mesh that runs the task.
 
         Raises:

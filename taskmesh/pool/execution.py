@@ -24,6 +24,7 @@ from taskmesh.pool.limits import TimeLimit
 from taskmesh.pool.outbox import BREAK, OutboxWriter
 from taskmesh.pool.parent import Parent
 from taskmesh.pool.report import FLUSH_OFFSET, Link, Report
+from taskmesh.pool.streams import Streams
 from taskmesh.pool.tickets import ticket
 from taskmesh.wire import code, payload
 from taskmesh.wire.batches import CHUNK, PICKLE, SAFE, LaneRun, Spec
@@ -42,11 +43,12 @@ class Executor:
         disowned: this process is a child that a task has forked, and no slot.
     """
 
-    def __init__(self, link: Link, tickets: int, outbox: OutboxWriter) -> None:
+    def __init__(self, link: Link, tickets: int, outbox: OutboxWriter, streams: Streams) -> None:
         self._limit = TimeLimit()
         self._report = Report(link, outbox, self._limit)
         self._parent = Parent(link, self._limit)
         self._tickets = tickets
+        self._streams = streams
         self._specs: dict[int, Spec] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
         self._held = _NO_TICKET  # was read, and its message is still to come
@@ -111,6 +113,7 @@ class Executor:
     def _perform(self, run: LaneRun, mine: bytes) -> bool:
         """Runs a run's tasks; False when the rest of them has been taken back."""
         self._index = 0
+        self._streams.mend()
         try:
             spec = self._specs[run.spec]
             function = self._functions.get(run.spec) or self._load(run.spec, spec)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import fcntl
 import importlib
-import io
 import os
 import signal
 import socket
@@ -25,6 +23,7 @@ from taskmesh.pool import orders
 from taskmesh.pool.channel import Inbound, pack, send_all
 from taskmesh.pool.execution import Executor
 from taskmesh.pool.outbox import OutboxWriter
+from taskmesh.pool.streams import Streams, out_of_reach
 from taskmesh.pool.system import System
 from taskmesh.wire import frames
 from taskmesh.wire.blob import keep_spares
@@ -32,7 +31,6 @@ from taskmesh.wire.code import allow_only
 from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500
-_HIGH_FD: Final = 1024
 _SPARE_FILES: Final = 96 << 20
 """Bytes of memory files that a slot which sends large results keeps for the next ones."""
 
@@ -119,12 +117,12 @@ def run_slot(birth: Birth, preload: Sequence[str] = (), only: Sequence[str] = ()
     """
     if only:
         allow_only(only)
-    _settle(birth)
-    sock, tickets = _out_of_reach(birth.sock), _out_of_reach(birth.tickets)
+    streams = _settle(birth)
+    sock, tickets = out_of_reach(birth.sock), out_of_reach(birth.tickets)
     link = SlotLink(sock)
     outbox = OutboxWriter(birth.outbox)
     os.close(birth.outbox)
-    executor = Executor(link, tickets, outbox)
+    executor = Executor(link, tickets, outbox, streams)
     keep_spares(_SPARE_FILES)
     os.register_at_fork(after_in_child=executor.disown)
     signal.signal(signal.SIGINT, executor.interrupted)
@@ -155,17 +153,13 @@ def _serve(link: SlotLink, executor: Executor) -> None:
     executor.rest()
 
 
-def _settle(birth: Birth) -> None:
+def _settle(birth: Birth) -> Streams:
     """Makes a slot's process out of a forked child."""
-    for fd, number in ((birth.stdout, 1), (birth.stderr, 2)):
-        os.dup2(fd, number)
-        os.close(fd)
-    sys.stdin = io.TextIOWrapper(open(os.devnull, "rb"), encoding="utf-8")  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = _text(1)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]
+    streams = Streams(birth.stdout, birth.stderr)
     faulthandler.enable(2)
     birth.system.name_process(f"slot-{birth.slot}")
     _offer_to_oom_killer()
+    return streams
 
 
 def _offer_to_oom_killer() -> None:
@@ -175,24 +169,6 @@ def _offer_to_oom_killer() -> None:
         adjusted = min(1000, int(score.read()) + _OOM_SCORE)
         score.seek(0)
         score.write(str(adjusted))
-
-
-def _text(fd: int) -> io.TextIOWrapper:
-    """A line-buffered text stream over stdout or stderr's descriptor."""
-    raw = io.FileIO(fd, "wb", closefd=False)
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
-    )
-
-
-def _out_of_reach(fd: int) -> int:
-    """Moves a descriptor to a high number: code that closes "all" descriptors often stops at 256 or 1000."""
-    with contextlib.suppress(OSError, ValueError):
-        ceiling = min(os.sysconf("SC_OPEN_MAX"), _HIGH_FD)
-        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ceiling - 8)
-        os.close(fd)
-        return high
-    return fd
 
 
 def _farewell() -> None:

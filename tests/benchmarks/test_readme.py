@@ -32,6 +32,8 @@ def test_table_of_peers_gives_ratios_with_spread_faults_and_who_is_left_out(tmp_
         turn("noop", "dask", 2, noop=30.0),
         turn("fault", "dask", 3, lost=0, repeated=250, fault=1.5),
         turn("fault", "raw", 4, lost=750, repeated=0),
+        turn("fault", "parsl", 5, lost=0, repeated=0, fault=3.0),
+        turn("fault", "parsl", 6, lost=1, repeated=0),
     ]
     facts = {
         "taken": "2026-01-02T03:04:05+00:00",
@@ -48,9 +50,27 @@ def test_table_of_peers_gives_ratios_with_spread_faults_and_who_is_left_out(tmp_
     assert text.startswith("before\n<!-- table peers -->\nMeasured 2026-01-02 03:04 UTC: ")
     assert "| Dask | 20/s<br>0.02 x (0.01 - 0.03) | - | - | 0 / 250; 1.500 x | - | - | - |" in text
     assert "| raw pyzmq | 1,000/s | - | - | 750 / 0 | - | - | - |" in text
+    assert "| Parsl HTEX | - | - | - | 0 - 1 / 0 | - | - | - |" in text
+    assert "other work" not in text
     assert "- Ray is left out: no wheel for this Python" in text
     assert text.endswith("<!-- end of table peers -->\nafter")
     assert "old" not in text
+
+
+def test_table_of_a_run_on_a_busy_machine_says_so(tmp_path: Path) -> None:
+    turns = [{**turn("noop", "raw", 1, noop=1000.0), "foreign_cpus": 1.5}]
+    facts = {
+        "taken": "2026-01-02T03:04:05+00:00",
+        "machine": MACHINE,
+        "quick": False,
+        "workers": 2,
+        "repeats": 1,
+    }
+    (tmp_path / "peers.json").write_text(json.dumps({**facts, "turns": turns}))
+
+    text = fill("<!-- table peers -->\n<!-- end of table peers -->", tmp_path)
+
+    assert "**The machine had much other work meanwhile" in text
 
 
 def test_table_without_a_run_stays_as_it_is(tmp_path: Path) -> None:

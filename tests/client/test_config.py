@@ -148,3 +148,14 @@ def test_variables_that_kubernetes_sets_for_a_service_of_our_name_are_left_alone
     }
 
     assert load({}, environ=environ) == Config()
+
+
+def test_working_directory_that_is_gone_is_told(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(ConfigError, match="working directory has been deleted"):
+        load(environ={})
+    assert load({}, environ={}) == Config()

@@ -53,6 +53,17 @@ def test_task_submits_to_the_innermost_mesh(mesh):
     assert list(mesh.map(slow, ["a", "b"])) == ["A", "B"]
 
 
+def test_arguments_may_have_any_name(mesh):
+    @task
+    def keywords(**named):
+        return named
+
+    named = {"self": 1, "fn": 2, "args": 3, "kwargs": 4}
+
+    assert keywords(**named) == keywords.submit(**named).result(WAIT_S) == named
+    assert mesh.submit(keywords, **named).result(WAIT_S) == named
+
+
 def test_task_without_a_mesh_says_what_to_do():
     with pytest.raises(NoMesh, match="with Mesh"):
         plain.submit(1)

@@ -117,6 +117,19 @@ def close_descriptors(first: int, last: int) -> None:
     os.closerange(first, last)
 
 
+def close_streams() -> None:
+    sys.stdout.close()
+    sys.stderr.close()
+
+
+def turn_stdout_to(path: str) -> None:
+    """As a daemon does; what is opened next gets no standard descriptor by accident, either."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.dup2(file, 1)
+    os.close(file)
+    os.close(2)
+
+
 def eat_memory(size: int) -> int:
     """Allocate under a limit of the address space that is lifted again."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)

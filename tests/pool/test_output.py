@@ -43,6 +43,23 @@ def test_last_lines_are_told_with_the_exit(driver, capfd):
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [(tasks.close_descriptors, (0, 100)), (tasks.close_streams, ()), (tasks.turn_stdout_to, ("elsewhere",))],
+)
+def test_next_task_prints_whatever_one_has_done_to_its_streams(driver, function, args, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    driver.start(0)
+    driver.call(0, function, args)
+
+    [spoken] = driver.call(0, tasks.speak, ("to stdout", "to stderr"))
+
+    driver.run_until(lambda: driver.finished(0, [spoken]))
+    assert driver.values[0][spoken] is None
+    driver.call(0, tasks.exit_at_once, (1,))
+    assert set(driver.exit_of(0).log.splitlines()) >= {"to stdout", "to stderr"}
+
+
 def test_logger_of_the_task_writes_to_stderr(driver):
     driver.start(0)
     driver.result(0, driver.call(0, tasks.log_line)[0])

@@ -1,0 +1,71 @@
+"""A slot's standard streams: set up when it starts, and put right when a task has closed or moved them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import sys
+from typing import Final
+
+_HIGH_FD: Final = 1024
+
+
+class Streams:
+    """stdout and stderr of this process.
+
+    Each has a second descriptor out of reach of code that closes "all" of them: the tasks after it print.
+
+    Args:
+        stdout, stderr: the ends of the pipes that are to be descriptors 1 and 2; closed here.
+    """
+
+    def __init__(self, stdout: int, stderr: int) -> None:
+        for fd, number in ((stdout, 1), (stderr, 2)):
+            os.dup2(fd, number)
+            os.close(fd)
+        self._spares = (out_of_reach(os.dup(1)), out_of_reach(os.dup(2)))
+        self._pipes = (os.fstat(1).st_ino, os.fstat(2).st_ino)
+        sys.stdin = io.TextIOWrapper(open(os.devnull, "rb"), encoding="utf-8")  # noqa: SIM115
+        self._open_stdout()
+        self._open_stderr()
+
+    def mend(self) -> None:
+        """Opens anew what the tasks before have closed, or turned to a file of theirs."""
+        for number, spare, pipe in zip((1, 2), self._spares, self._pipes, strict=True):
+            try:
+                if os.fstat(number).st_ino == pipe:
+                    continue
+            except OSError:
+                pass
+            with contextlib.suppress(OSError):  # the spare is closed, too: nothing more to be done
+                os.dup2(spare, number)
+        if getattr(sys.stdout, "closed", False):
+            self._open_stdout()
+        if getattr(sys.stderr, "closed", False):
+            self._open_stderr()
+
+    def _open_stdout(self) -> None:
+        sys.stdout = sys.__stdout__ = _text(1)  # type: ignore[misc]
+
+    def _open_stderr(self) -> None:
+        sys.stderr = sys.__stderr__ = _text(2)  # type: ignore[misc]
+
+
+def out_of_reach(fd: int) -> int:
+    """Moves a descriptor to a high number: code that closes "all" descriptors often stops at 256 or 1000."""
+    with contextlib.suppress(OSError, ValueError):
+        ceiling = min(os.sysconf("SC_OPEN_MAX"), _HIGH_FD)
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ceiling - 8)
+        os.close(fd)
+        return high
+    return fd
+
+
+def _text(fd: int) -> io.TextIOWrapper:
+    """A line-buffered text stream over stdout or stderr's descriptor."""
+    raw = io.FileIO(fd, "wb", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )
