@@ -50,7 +50,7 @@ def test_encoded_bytes_of_any_size_come_as_they_are(limit):
 
             assert bytes(future.result(30)) == data[::-1]
             assert Group.failure(future) is None
-            assert Group.seconds(future) > 0
+            assert Group.success(future).seconds > 0
 
 
 def test_a_group_without_a_codec_pickles_its_argument(mesh):
@@ -79,7 +79,7 @@ def test_a_failure_can_be_read_without_unpickling_it(mesh):
     failed = Group.failure(future)
     assert failed.type_name == "UnicodeDecodeError"
     assert "_letters" in failed.traceback
-    assert Group.seconds(future) == 0
+    assert Group.success(future).seconds == 0
 
 
 def test_a_group_can_be_given_up(mesh):
