@@ -5,6 +5,8 @@ A lost lane is not a dead pool, and a silent pool may come back: each step costs
 
 from __future__ import annotations
 
+import msgspec
+
 from taskmesh.core.actions import CloseLane, OpenLane, Publish, Record
 from taskmesh.core.collector import Collector
 from taskmesh.core.hub_config import HubConfig
@@ -19,9 +21,18 @@ WORKING = {"ready": LaneState.READY, "paused": LaneState.PAUSED, "draining": Lan
 SLOWEST = 100_000
 """Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
 NAMES_KEPT = 1000
+MOST_HELD = 500_000
+"""Tasks in the inventory of a pool with few slots: queued, running, or finished and not acknowledged."""
+MOST_SLOTS = 256
+"""Slots that make that more."""
 PROOFS = 3
 """So many signs of life, a beat and more apart, show that a pool lives whose name another one asks for."""
 VERBS = {"ready": "resume", "paused": "pause", "draining": "drain"}
+
+
+def most_held(slots: int) -> int:
+    """How many tasks a pool may list: twice what could be outstanding there."""
+    return max(MOST_HELD, 2 * MAX_WINDOW * min(slots, MOST_SLOTS))
 
 
 class PoolSessions:
@@ -77,6 +88,7 @@ class PoolSessions:
             self.out.append(Record("pool.versions", {"pool": lane.pool, "warning": odd}))
         lane.warning = odd
         self._adopt(lane, hello, current)
+        lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
         if current is not None:
             lane.wished = current.wished
             self._end(current, alive=current.instance == hello.instance)
@@ -93,6 +105,8 @@ class PoolSessions:
             self._refuse(hello, f"{other}: install the same taskmesh")
         elif odd and config.policy == REFUSE:
             self._refuse(hello, odd)
+        elif (count := sum(len(held.seqs) for held in hello.inventory)) > most_held(hello.slots):
+            self._refuse(hello, f"it lists {count} tasks, more than {hello.slots} slots can hold")
         elif current is not None and current.instance != hello.instance and self._is_alive(current, now):
             self._doubled(current, hello, now)
         elif current is None and len(self.lanes) >= config.max_pools:

@@ -336,3 +336,15 @@ def test_a_hub_lets_in_no_more_pools_than_it_may_have_and_one_more_when_one_has_
     assert session not in rig.hub.lanes
     rig.join("c", instance=3)
     assert rig.hub.snapshot()["refused"] == {}
+
+
+def test_an_inventory_that_no_pool_could_hold_is_refused_and_not_kept():
+    """Abuse list, A12: memory for it must not be had for the asking."""
+    rig = HubRig()
+    rig.hello(slots=1, epoch=1, inventory=[m.Held(9, 1, list(range(500_001)))])
+
+    assert "more than 1 slots can hold" in rig.hub.pools.refused["p"]
+    assert rig.hub.pools.adoptable == {}
+    rig.hello(slots=2, number=2, epoch=1, inventory=[m.Held(9, 1, [1, 2, 3])])
+    assert len(rig.hub.pools.adoptable) == 3
+    assert next(iter(rig.hub.lanes.values())).hello.inventory == []
