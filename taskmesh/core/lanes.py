@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from collections import deque
 
-import msgspec
-
 from taskmesh.core.ledger import SpecEntry
 from taskmesh.core.states import State, TaskRecord
 from taskmesh.wire.messages import Held, Hello
@@ -58,7 +56,7 @@ class Lane:
         self.session = session
         self.pool = hello.pool
         self.instance = hello.instance
-        self.hello = msgspec.structs.replace(hello, inventory=[])
+        self.hello = hello
         self.slots = hello.slots
         self.queues = frozenset(hello.queues)
         self.tags = frozenset(hello.tags)

@@ -179,16 +179,13 @@ class PoolSessions:
     def _adopt(self, lane: Lane, hello: m.Hello, former: Lane | None) -> None:
         """Moves what the pool still holds into the new session; what nobody waits for is stale there."""
         taken: list[TaskRecord] = []
-        room = 2 * MAX_WINDOW * lane.slots  # outstanding and finished; an honest pool holds no more
         for held in hello.inventory:
             gone = []
             for seq in held.seqs:
                 task = held.client << SEQ_BITS | seq
                 record = self._ledger.tasks.get(task)
                 if record is None and not self._is_finished(held.client, seq):
-                    if room > 0:
-                        room -= 1
-                        self.adoptable[held.client, seq] = (lane.session, held.attempt)
+                    self.adoptable[held.client, seq] = (lane.session, held.attempt)
                 elif record is not None and self._may_adopt(record, held.attempt, former):
                     self.adopt(record, lane, held.attempt)
                     taken.append(record)

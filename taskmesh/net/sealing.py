@@ -19,14 +19,13 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.code import dump_function
 from taskmesh.wire.payload import dumps
 from taskmesh.wire.signing import NO_KEY, Signer, is_signed, refuse, split_key, with_key
-from taskmesh.wire.spec_number import spec_number
+from taskmesh.wire.spec_number import spec_bytes, spec_number
 
 TASK, DONE, FAILED = b"t", b"d", b"f"
 SPECS_KEPT = 100_000
 KEYS_KEPT = 200_000
 """Tasks with a key that a client or pool may have under way, and have their outcomes signed."""
 BAD_SIGNATURE = f"{BadSignature.__module__}.{BadSignature.__qualname__}"
-_PACK = msgspec.msgpack.Encoder()
 Lookup = Callable[[Sequence[int]], list[tuple[int, m.Spec]]]
 
 
@@ -187,7 +186,7 @@ class Seal:
 
     def _learn(self, specs: Sequence[tuple[int, m.Spec]]) -> None:
         for number, spec in specs:
-            self._digests[number] = sha256(_PACK.encode(spec)).digest()
+            self._digests[number] = sha256(spec_bytes(spec)).digest()
             self._digests.move_to_end(number)
         while len(self._digests) > SPECS_KEPT:
             self._digests.popitem(last=False)

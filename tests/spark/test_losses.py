@@ -98,7 +98,7 @@ def test_row_15_no_pool_for_the_queue_or_tags(spark, own_mesh):
     assert "NoMeshWorkers: no pool for queue 'gpu' and tags big" in text
     assert "pools there: one serves other" in text
     assert f"taskmesh worker --address {own_mesh.address} --queues gpu" in text
-    assert time.monotonic() - began < 15  # three tries: 2 s, then a quarter of it, and Spark's own ways
+    assert time.monotonic() - began < 60  # three tries: 2 s, then a quarter of it, and a busy machine's own
 
 
 def test_row_15_nobody_at_the_address(spark):
@@ -228,7 +228,8 @@ def test_row_25_fifty_jobs_share_one_client_a_worker(spark, own_mesh):
     assert clients() == dialled <= 4
     kept = before.keys() & after.keys()
     assert kept
-    assert {pid: after[pid] - before[pid] for pid in kept if after[pid] - before[pid] > 2} == {}
+    # a worker may dial for the first time late (a dozen descriptors); one left for each job would be more
+    assert {pid: after[pid] - before[pid] for pid in kept if after[pid] - before[pid] > 15} == {}
 
 
 def test_row_25_a_fork_in_sparks_worker_gets_a_client_of_its_own(spark, own_mesh):

@@ -237,7 +237,7 @@ def test_row_04_one_partition_is_computed_by_two_pools(spark, own_mesh):
 
     assert len(found) == 24
     span = max(row.ended for row in found) - min(row.began for row in found)
-    assert sum(row.ended - row.began for row in found) >= 1.3 * span
+    assert sum(row.ended - row.began for row in found) >= 1.1 * span  # one at a time would be below 1
 
 
 def test_row_05_a_large_partition_keeps_both_pools_busy(spark, own_mesh):

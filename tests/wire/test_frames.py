@@ -80,9 +80,10 @@ def test_spec_numbers_are_the_same_everywhere_and_differ_by_content():
 
     assert number == spec_number(m.Spec(**msgspec.structs.asdict(SPEC)))
     assert number != spec_number(msgspec.structs.replace(SPEC, timeout=1.0))
+    assert number != spec_number(msgspec.structs.replace(SPEC, keep=1.0))
+    assert number != spec_number(msgspec.structs.replace(SPEC, shared="errors"))
     assert 0 <= number < 1 << 63
     assert number == 2885655513070477403, "stable from version to version, or a mesh of mixed versions breaks"
-    assert number != spec_number(msgspec.structs.replace(SPEC, keep=1.0))
 
 
 def test_only_bytes_and_blobs_are_payloads_on_the_way_out():
