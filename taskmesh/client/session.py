@@ -118,7 +118,7 @@ class Session:
         ):
             if lacking := sorted(set(wanted).difference(had)):
                 raise ConfigError(
-                    f"{word}: the one pool of an embedded mesh has {list(had)}, the task asks for {lacking} and "
+                    f"{word}: the pool of an embedded mesh has {list(had)}, the task asks for {lacking} and "
                     f"would wait for ever. Cure: Mesh({word}={[*had, *lacking]}), or the address of a hub "
                     "that has such a pool"
                 )
