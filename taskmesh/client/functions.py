@@ -89,6 +89,7 @@ class FunctionTable:
         changes: Mapping[str, Any],
         limit: int = 0,
         result_codec: str = PICKLE,
+        check: Callable[[TaskOptions], None] | None = None,
     ) -> None:
         TaskOptions().having(changes)  # what is wrong with them shows here, not at the first submit
         self.ready: dict[int, Batch] = {}
@@ -98,6 +99,7 @@ class FunctionTable:
         self._changes = dict(changes)
         self._limit = limit
         self._result_codec = result_codec
+        self._check = check
         self._forms: OrderedDict[tuple[bytes, TaskOptions], Form] = OrderedDict()
 
     def batch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
@@ -105,6 +107,7 @@ class FunctionTable:
 
         Raises:
             SerializationError: the function cannot travel.
+            ConfigError: nobody would ever run it, see `Session.check_route`.
         """
         form = self.form(fn)
         return form.call if form.options.key is None else form.keyed(args, kwargs)
@@ -153,6 +156,8 @@ class FunctionTable:
         if form is None:
             name = options.name or function_name(fn)
             check_size(data, self._limit, f"the function {name}, with what it refers to,")
+            if self._check is not None:
+                self._check(options)
             form = Form(self._table, spec_of(data, options, name, self._result_codec), options)
             forms[data, options] = form
             while len(forms) > _FORMS_KEPT:

@@ -11,9 +11,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from taskmesh.client.delivery import Delivery
+from taskmesh.client.options import TaskOptions
 from taskmesh.client.pending import PendingTable
 from taskmesh.config import Config
-from taskmesh.errors import ForkedMeshError, MeshClosed, TaskMeshError
+from taskmesh.errors import ConfigError, ForkedMeshError, MeshClosed, TaskMeshError
 from taskmesh.net.opening import open_port
 from taskmesh.ports import SubmitPort
 from taskmesh.wire.blob import keep_spares
@@ -101,6 +102,26 @@ class Session:
             raise
         finally:
             self._end(cancel=cancel)
+
+    def check_route(self, options: TaskOptions) -> None:
+        """Refuses what no pool would ever run: an embedded mesh has one pool, and no other can join it.
+
+        Raises:
+            ConfigError: the pool does not serve the queue, or lacks a tag.
+        """
+        pool = self.config.pool
+        if self.config.mesh.address:
+            return
+        for word, wanted, had in (
+            ("queues", {options.queue}, pool.queues),
+            ("tags", options.tags, pool.tags),
+        ):
+            if lacking := sorted(set(wanted).difference(had)):
+                raise ConfigError(
+                    f"{word}: the pool of an embedded mesh has {list(had)}, the task asks for {lacking} and "
+                    f"would wait for ever. Cure: Mesh({word}={[*had, *lacking]}), or the address of a hub "
+                    "that has such a pool"
+                )
 
     def slots(self) -> int:
         """How many slots the mesh has, or may have: a remote hub is asked."""

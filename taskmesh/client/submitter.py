@@ -37,7 +37,9 @@ class Submitter:
         self._options = dict(options)
         self._limit = session.config.pool.max_payload if session.wired else 0
         self._results = RESULT_CODECS[session.config.client.result_codec]
-        self._functions = FunctionTable(session.table, session.codec, options, self._limit, self._results)
+        self._functions = FunctionTable(
+            session.table, session.codec, options, self._limit, self._results, session.check_route
+        )
         self._ready = self._functions.ready
         self._put = session.table.put
         self._memfd = not session.wired
@@ -56,6 +58,7 @@ class Submitter:
         Raises:
             SerializationError: the function or an argument cannot be pickled; names it and the cure.
             QueueFull: the table is full, and an event loop runs in this thread; elsewhere submit waits.
+            ConfigError: the mesh is embedded, and its one pool lacks the task's queue or a tag of it.
             MeshClosed: the mesh is closed.
         """
         batch = self._ready.get(id(fn))  # as in `_send`: a call less

@@ -39,7 +39,8 @@ def make_mesh(opened: Opened) -> Iterator[Callable[..., Mesh]]:
     meshes: list[Mesh] = []
 
     def make(**settings: object) -> Mesh:
-        mesh = Mesh(workers=2, config={}, **settings)
+        served = {"queues": ["default", "slow", "fast", "inner"], "tags": ["gpu"]}
+        mesh = Mesh(workers=2, config={"pool": served}, **settings)
         meshes.append(mesh)
         mesh.__enter__()
         return mesh

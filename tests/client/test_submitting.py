@@ -125,3 +125,24 @@ def test_status_and_events_are_the_hubs(mesh):
     assert mesh.status()["what"] == "status"
     assert mesh.events(7, limit=3) == {"what": "events", "argument": "7", "limit": 3}
     assert mesh.events()["argument"] == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({"queue": "heavy"}, r"Mesh\(queues=\['default', 'heavy'\]\)"),
+        ({"tags": ["gpu", "tpu"]}, r"Mesh\(tags=\['gpu', 'tpu'\]\)"),
+    ],
+)
+def test_embedded_mesh_refuses_what_its_one_pool_would_never_run(opened, options, cure):
+    with Mesh(workers=1, config={}) as mesh:
+        asking = mesh.with_options(**options)
+        with pytest.raises(ConfigError, match=cure):
+            asking.submit(abs, -1)
+        with pytest.raises(ConfigError, match=cure):
+            asking.map(abs, [-1])
+        assert mesh.submit(abs, -1).result(10) == 1
+    with Mesh(workers=1, config={}, queues=["default", "heavy"], tags=["gpu", "tpu"]) as mesh:
+        assert mesh.with_options(**options).submit(abs, -1).result(10) == 1
+    with Mesh("tcp://127.0.0.1:5550", config={}) as mesh:  # a pool for it may come
+        assert mesh.with_options(**options).submit(abs, -1).result(10) == 1
