@@ -108,7 +108,7 @@ class HubMachine:
         timer = self.ledger.deadline
         if timer is not None:
             first = min(first, timer)
-        if len(self.lanes) > 1:
+        if len(self.lanes) > 1 and self.ledger.tasks:
             recall = self.ventilator.recall_deadline(self._now)
             if recall is not None:
                 first = min(first, recall)
@@ -129,7 +129,7 @@ class HubMachine:
             self._weigh_results(news)
         if self.ledger.backlog.waits:
             actions += self.ventilator.dispatch(now)
-        if len(self.lanes) > 1:
+        if len(self.lanes) > 1 and self.ledger.tasks:
             for lane, count in self.ventilator.recalls(now):
                 actions.append(Publish(lane.pool, m.Recall(self.config.epoch, lane.session, count)))
         if news:

@@ -14,7 +14,8 @@ WAIT_S = 40
 LEAVE_S = 2.0
 
 HEAD = """
-import threading, time
+import signal, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with & inherits it ignored
 from taskmesh import Mesh, MeshExecutor, task
 
 @task
