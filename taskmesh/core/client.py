@@ -374,7 +374,7 @@ class ClientMachine:
     def _resend_at(self) -> float:
         """When what is unacknowledged is taken for lost: a large Submit may be long under way."""
         size = self._sizes[next(iter(self._unacked))]
-        return self._moved + (self.config.resend + size / SLOWEST) * (1 << self._resends)
+        return self._moved + self.config.resend + size / SLOWEST * (1 << self._resends)
 
     @property
     def _patience(self) -> float:

@@ -15,7 +15,7 @@ RESEND_AFTER = 2.0
 SLOWEST = 100_000
 """Bytes a second that a link moves at least, not quite 1 Mbit/s: a large delivery under way is not lost."""
 DOUBLINGS = 5
-"""How often that wait may double: some links are slower."""
+"""How often the wait for its bytes may double: some links are slower. Small ones may be repeated soon."""
 
 
 class ClientSession:
@@ -109,7 +109,7 @@ class ClientSession:
         """When unacknowledged deliveries should be sent again."""
         if not self._sent or not self.present:
             return None
-        return self._moved + (RESEND_AFTER + self._sent_size / SLOWEST) * (1 << self._repeats)
+        return self._moved + RESEND_AFTER + self._sent_size / SLOWEST * (1 << self._repeats)
 
     def _next(self) -> tuple[Deliver, int]:
         """The next delivery, about MAX_DELIVERY bytes of what waits, and its size."""

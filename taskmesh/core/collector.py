@@ -163,6 +163,8 @@ class Collector:
             return
         self.release(record)
         record.spec.measured(1, part.elapsed)
+        if record.state is State.WAITING:
+            self._ledger.move(record, Cause.DUE)
         self._ledger.move(record, Cause.SUCCEED)
         self._memory.keep(record, part)
         for waiter in self._ledger.drop(record):

@@ -73,10 +73,11 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
     (S.RUNNING, C.LOSE): S.LOST,
     (S.QUEUED, C.EXPIRE): S.EXPIRED,
     (S.WAITING, C.EXPIRE): S.EXPIRED,
-    **{(state, C.SUCCEED): S.SUCCEEDED for state in ON_ITS_WAY},
+    **{(state, C.SUCCEED): S.SUCCEEDED for state in ON_ITS_WAY if state is not S.WAITING},
     **{(state, C.CANCEL): S.CANCELLED for state in ON_ITS_WAY},
 }
-"""A late success of an older attempt counts in every state on the way: the first valid success wins."""
+"""A late success of an older attempt counts in every state on the way (a task that WAITs is due with it): the
+first valid success wins."""
 
 
 class TaskRecord(msgspec.Struct, gc=False, eq=False):

@@ -41,7 +41,12 @@ _ANY = SocketOptions(
 )
 """No high-water mark: credit and the ledger are the limit, and a full queue would hide where a message is."""
 
-_DATA = replace(_ANY, heartbeat_timeout_ms=DATA_S * 1000, heartbeat_ttl_ms=DATA_S * 1000)
+_DATA = replace(
+    _ANY,
+    heartbeat_interval_ms=10_000,  # a thousand pools have three thousand links
+    heartbeat_timeout_ms=DATA_S * 1000,
+    heartbeat_ttl_ms=DATA_S * 1000,
+)
 QUEUED = 10_000
 """Messages to one client, or from one subscriber, that wait at most. Deliveries are repeated."""
 
@@ -57,8 +62,9 @@ GATEWAY = replace(
 )
 COLLECTOR = replace(_bound(_DATA), recv_hwm_messages=WAITING)
 CONTROL = replace(
-    _bound(_ANY), xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING, recv_hwm_messages=QUEUED
+    _bound(_DATA), xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING, recv_hwm_messages=QUEUED
 )
+"""Subscribers ping each second, and their pings say for how long they are believed: the hub need not ping."""
 LANE = replace(_bound(_DATA), immediate=True, max_message_bytes=NOTHING)
 
 TO_GATEWAY = replace(_DATA, linger_ms=1000, reconnect_max_ms=1000)

@@ -37,6 +37,20 @@ def test_the_first_success_of_any_attempt_wins(rig):
     assert rig.outcomes() == {1: "done"}
 
 
+def test_so_does_one_that_comes_while_a_retry_waits(rig):
+    rig.submit(1, 1, spec("r", max_retries=2, backoff=5.0, jitter=False))
+    rig.hello(number=2)
+    rig.beat(2)
+    rig.fail(2, (1, 1, 2))
+    assert rig.state(1, 1) == "WAITING"
+
+    rig.report(1, done=((1, 1, 1),))
+
+    assert rig.outcomes() == {1: "done"}
+    rig.after(6.0)
+    assert not rig.hub.ledger.tasks
+
+
 @pytest.mark.parametrize("epoch", [EPOCH, EPOCH - 1])
 @pytest.mark.parametrize("session", [2, 3, 0, -1, -2])
 @pytest.mark.parametrize("attempt", [0, 1, 2])

@@ -17,15 +17,19 @@ def session() -> Client:
     return client
 
 
-def test_each_repetition_comes_after_twice_the_wait(session):
-    """Copies of what is slowly on its way would fill the link."""
-    session.submit(1)
+@pytest.mark.parametrize(
+    ("size", "copies"), [(100_000, 3), (1, 9)], ids=["after 3, 7 and 13 seconds", "every 2 seconds"]
+)
+def test_a_repetition_waits_twice_as_long_for_its_bytes(session, size, copies):
+    """Copies of what is large and slowly on its way would fill the link."""
+    one = spec()
+    session.tell(Queued([(number_of(one), one)], [m.Run(number_of(one), 0, [1], [bytes(size)])]))
     session.sent.clear()
-    for _ in range(40):
+    for _ in range(39):
         session.after(0.5)
         session.hear(m.Notice([]))
 
-    assert len(session.submitted()) == 3, "after 2, 6 and 14 seconds"
+    assert len(session.submitted()) == copies
 
 
 def test_links_that_do_not_last_are_waited_for_longer(session):
