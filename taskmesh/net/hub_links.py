@@ -39,7 +39,7 @@ from taskmesh.wire.frames import encode, from_client, from_pool
 SWEEP = 0.1
 """Seconds between looks at the lanes' links."""
 SWEEP_EACH = 0.001
-"""So much longer for each lane: a look takes some 10 us; so they never take more than a hundredth of a core."""
+"""So much longer for each lane. A look takes some 10 us: together they cost a hundredth of a core."""
 _WRITABLE = int(zmq.POLLOUT)
 BATCH = 256
 """Messages taken off a socket before the others get their turn."""
