@@ -14,6 +14,8 @@ from pathlib import Path
 from tests.waiting import wait_until
 
 MARK = "TEST_RUN_OF_TASKMESH"
+KEPT_PEERS: set[int] = set()
+"""TCP ports of programs that a library of ours keeps connections to, when and as many as it likes."""
 _PROC = Path("/proc")
 # multiprocessing keeps these for the life of the process that first used it.
 _KEPT_PROGRAMS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
@@ -95,10 +97,22 @@ def _threads() -> dict[object, str]:
 def _descriptors() -> dict[object, str]:
     """Return the open descriptors, each with what it refers to."""
     found = {}
+    kept = _kept_sockets() if KEPT_PEERS else frozenset()
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:  # the listing's own descriptor
             continue
-        found[(name, target)] = f"descriptor {name} -> {target}"
+        if target not in kept:
+            found[(name, target)] = f"descriptor {name} -> {target}"
     return found
+
+
+def _kept_sockets() -> frozenset[str]:
+    """Return the sockets that are connected to a kept peer, as `/proc` names them."""
+    rows = [
+        row.split()
+        for table in ("tcp", "tcp6")
+        for row in (_PROC / "self/net" / table).read_text().splitlines()[1:]
+    ]
+    return frozenset(f"socket:[{row[9]}]" for row in rows if int(row[2].rpartition(":")[2], 16) in KEPT_PEERS)
