@@ -10,7 +10,7 @@ from tests.requirement import require
 
 # Put together here, so that this file is not its own finding.
 MACHINE_PATH = re.compile(
-    r"(?<![\w.$}~-])/(?:"
+    r"(?<![\w.$~-])/(?:"
     + "|".join(["wo" + "rk", "ro" + "ot", "fa" + "rm", "ho" + r"me/\w+", "tm" + r"p/\w+"])
     + r")/"
 )

@@ -20,6 +20,7 @@ from tests.requirement import require
 from tests.waiting import wait_until
 
 TOOLS = Path(sys.prefix) / "kube"
+PACKAGES = TOOLS / "debian"
 NODE, NODE_IP, PODS = "node", "192.0.2.1", "203.0.113.0/24"
 ADMIN = "a-token-for-the-tests"
 PREFIX = "taskmesh-kube"
@@ -61,7 +62,7 @@ class Cluster:
         self._network()
         self._control_groups()
         self._files()
-        self._run("etcd", TOOLS / "root/usr/bin/etcd", *self._etcd())
+        self._run("etcd", PACKAGES / "usr/bin/etcd", *self._etcd())
         self._run("apiserver", TOOLS / "bin/kube-apiserver", *self._apiserver())
         self._until(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", 90, "the apiserver")
         common = (f"--kubeconfig={self.kubeconfig}", "--leader-elect=false")
@@ -75,7 +76,7 @@ class Cluster:
         )
         self._run("scheduler", TOOLS / "bin/kube-scheduler", *common)
         config = f"--config={self.folder}/containerd.toml"
-        self._run("containerd", TOOLS / "root/usr/bin/containerd", config, path=str(TOOLS / "root/usr/bin"))
+        self._run("containerd", PACKAGES / "usr/bin/containerd", config, path=str(PACKAGES / "usr/bin"))
         self._run(
             "dns", sys.executable, str(Path(__file__).with_name("names.py")), NODE_IP, str(self.kubeconfig)
         )
@@ -123,7 +124,7 @@ class Cluster:
                 }
             ),
             "containerd.toml": CONTAINERD.format(
-                folder=self.folder, socket=self._containerd, tools=TOOLS, pause="localhost/pause:1"
+                folder=self.folder, socket=self._containerd, packages=PACKAGES, pause="localhost/pause:1"
             ),
             "cni/bridge.conf": json.dumps(
                 {
@@ -257,7 +258,7 @@ class Cluster:
 
     def kubectl(self, *arguments: str, given: str = "", check: bool = True, timeout: float = 60) -> str:
         """kubectl's output."""
-        program = str(TOOLS / "root/usr/bin/kubectl")
+        program = str(PACKAGES / "usr/bin/kubectl")
         return self.run(program, *arguments, given=given, check=check, timeout=timeout).stdout
 
     def helm(self, *arguments: str, timeout: float = 120, check: bool = True) -> str:
@@ -267,7 +268,7 @@ class Cluster:
     def ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """containerd's own command."""
         socket = ("--address", str(self._containerd), "--namespace", "k8s.io")
-        return self.run(str(TOOLS / "root/usr/bin/ctr"), *socket, *arguments, check=check, timeout=120)
+        return self.run(str(PACKAGES / "usr/bin/ctr"), *socket, *arguments, check=check, timeout=120)
 
     def get(self, kind: str, *arguments: str) -> list[dict[str, Any]]:
         """Objects of a kind."""
@@ -346,7 +347,7 @@ address = "{socket}"
 sandbox_image = "{pause}"
 restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "{tools}/root/usr/lib/cni"
+bin_dir = "{packages}/usr/lib/cni"
 conf_dir = "{folder}/cni"
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "overlayfs"
