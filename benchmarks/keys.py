@@ -15,11 +15,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import machine, workloads
+from benchmarks.contender import Work
 from benchmarks.rows import MB, check
 from benchmarks.taskmesh_remote import TaskmeshRemote
 from taskmesh.key_files import keys_in
@@ -60,22 +61,21 @@ def keyed(folder: Path) -> TaskmeshRemote:
 
 def noop(pair: TaskmeshRemote, amounts: Amounts) -> float:
     """Tasks a second."""
-    arguments = range(amounts.noops)
-    start = time.perf_counter()
-    results = pair.run_each(workloads.noop, arguments)
-    seconds = time.perf_counter() - start
-    check(results, arguments)
-    return len(arguments) / seconds
+    return rate(pair, workloads.noop, range(amounts.noops))
 
 
 def echo(pair: TaskmeshRemote, amounts: Amounts) -> float:
     """Megabytes a second."""
-    content = [random.randbytes(MB) for _ in range(amounts.echoes)]
+    return rate(pair, workloads.echo, [random.randbytes(MB) for _ in range(amounts.echoes)])
+
+
+def rate(pair: TaskmeshRemote, work: Work, arguments: Sequence[Any]) -> float:
+    """Tasks a second that give back their argument."""
     start = time.perf_counter()
-    results = pair.run_each(workloads.echo, content)
+    results = pair.run_each(work, arguments)
     seconds = time.perf_counter() - start
-    check(results, content)
-    return len(content) / seconds
+    check(results, arguments)
+    return len(arguments) / seconds
 
 
 def connect(pair: TaskmeshRemote, amounts: Amounts) -> float:

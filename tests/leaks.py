@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 MARK = "TEST_RUN_OF_TASKMESH"
 KEPT_PEERS: set[int] = set()
-"""TCP ports of programs that a library of ours keeps connections to, when and as many as it likes."""
+"""Processes that open and keep connections with this one when and as many as they like."""
 _PROC = Path("/proc")
 # multiprocessing keeps these for the life of the process that first used it.
 _KEPT_PROGRAMS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
@@ -57,7 +57,7 @@ def left_behind(baseline: Holdings, timeout: float = 2.0) -> list[str]:
     try:
         wait_until(lambda: not Holdings.now(baseline).beyond(baseline), timeout)
     except AssertionError:
-        return Holdings.now(baseline).beyond(baseline)
+        return [_with_addresses(words) for words in Holdings.now(baseline).beyond(baseline)]
     return []
 
 
@@ -99,20 +99,49 @@ def _descriptors() -> dict[object, str]:
     found = {}
     kept = _kept_sockets() if KEPT_PEERS else frozenset()
     for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the listing's own descriptor
-            continue
-        if target not in kept:
+        target = _target(_PROC / "self/fd" / name)
+        if target and target not in kept:  # none: the listing's own descriptor
             found[(name, target)] = f"descriptor {name} -> {target}"
     return found
 
 
+def _with_addresses(words: str) -> str:
+    """Add the addresses of a TCP connection to what is said of it."""
+    ends = _connections().get(words.rpartition(" ")[2])
+    return f"{words}: tcp from port {ends[0]} to port {ends[1]}" if ends else words
+
+
 def _kept_sockets() -> frozenset[str]:
-    """Return the sockets that are connected to a kept peer, as `/proc` names them."""
+    """Return our TCP sockets whose other end a kept peer holds, as `/proc` names them."""
+    connections = _connections()
+    theirs = {
+        _target(_PROC / str(peer) / "fd" / name)
+        for peer in KEPT_PEERS
+        for name in os.listdir(_PROC / str(peer) / "fd")
+    }
+    others = {connections[socket][::-1] for socket in theirs & connections.keys()}
+    return frozenset(socket for socket, ports in connections.items() if ports in others)
+
+
+def _connections() -> dict[str, tuple[int, int]]:
+    """Return the local and remote port of every TCP socket, by its name in `/proc`.
+
+    The ports alone: of one connection one end may be in the table of IPv6 and the other in that of IPv4.
+    """
     rows = [
         row.split()
         for table in ("tcp", "tcp6")
         for row in (_PROC / "self/net" / table).read_text().splitlines()[1:]
     ]
-    return frozenset(f"socket:[{row[9]}]" for row in rows if int(row[2].rpartition(":")[2], 16) in KEPT_PEERS)
+    return {f"socket:[{row[9]}]": (_port(row[1]), _port(row[2])) for row in rows}
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return os.readlink(descriptor)
+    except OSError:  # closed meanwhile
+        return ""

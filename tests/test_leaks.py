@@ -1,10 +1,12 @@
 import os
+import socket
 import subprocess
 import sys
 import threading
 
 import pytest
 
+from tests import leaks
 from tests.leaks import Holdings, left_behind
 from tests.waiting import wait_until
 
@@ -119,3 +121,24 @@ def test_waiting_returns_the_value_and_names_what_never_came():
     assert wait_until(lambda: next(values)) == 7
     with pytest.raises(AssertionError, match=r"not within 0\.02 s: a signal \(last value: False\)"):
         wait_until(lambda: False, timeout=0.02, message="a signal")
+
+
+CALLS = """
+import socket, sys
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+input()
+"""
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_connection_is_named_unless_a_kept_peer_holds_its_other_end(monkeypatch, kept):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with subprocess.Popen([sys.executable, "-c", CALLS, str(port)], stdin=subprocess.PIPE) as caller:
+            monkeypatch.setattr(leaks, "KEPT_PEERS", {caller.pid} if kept else {os.getpid()})
+            baseline = Holdings.now()
+            with server.accept()[0]:
+                left = left_behind(baseline, timeout=0.05)
+            caller.communicate(b"\n", timeout=10)
+
+    assert [f": tcp from port {port} to" in words for words in left] == ([] if kept else [True])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from taskmesh.errors import ConfigError, InsecureBind
+from taskmesh.net.loopback import is_loopback
 from taskmesh.sockets import EndpointError
 
 IPC = "ipc://"
@@ -108,13 +108,7 @@ def is_local(endpoint: str) -> bool:
     """Whether an endpoint is ipc or this machine's loopback."""
     if endpoint.startswith(IPC):
         return True
-    host = tcp_parts(endpoint)[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(tcp_parts(endpoint)[0].strip("[]"))
 
 
 def check_local(endpoint: str, what: str, *, keys: bool = False) -> None:

@@ -14,8 +14,9 @@ from typing import Any, Self, cast
 from urllib.parse import parse_qs
 
 from taskmesh.errors import ConfigError
+from taskmesh.net.loopback import is_loopback
 from taskmesh.net.reception import NoAnswer, NothingHere, Reception
-from taskmesh.net.side_settings import SideSettings, is_loopback
+from taskmesh.net.side_settings import SideSettings
 from taskmesh.observe.hub import QUEUE_HELP
 from taskmesh.observe.metrics import CONTENT_TYPE, Family, exposition
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 import stat
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 
 from taskmesh.config import Config
 from taskmesh.errors import ConfigError, InsecureBind
+from taskmesh.net.loopback import is_loopback
 
 SHORTEST_TOKEN = 16
 """Characters that a token has at least."""
@@ -84,16 +84,6 @@ def http_parts(address: str) -> tuple[str, int]:
     if not host or port is None or parts.path or parts.query or parts.username is not None:
         raise ConfigError(f"{address!r} is no address for the side port: {cure}")
     return host, port
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host names this machine's loopback."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_token(file: Path) -> str:

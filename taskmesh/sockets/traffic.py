@@ -252,16 +252,7 @@ class ReceivingParts(Receiving):
 
         Costs about three times recv_many for each part, because libzmq is asked whether more follow.
         """
-        messages: list[list[Part]] = []
-        try:
-            while limit is None or len(messages) < limit:
-                messages.append(self._recv_parts_now(NOBLOCK))
-        except zmq.Again:
-            pass
-        except zmq.ZMQError as error:
-            if not messages:
-                raise translated(error, self) from None
-        return messages
+        return self._all_there(self._recv_parts_now, limit)
 
     def recv_parts_from(self, limit: int) -> list[tuple[str, list[Part]]]:
         """Takes at most `limit` whole messages that are there, each with its sender as ZAP has named it.
@@ -270,23 +261,29 @@ class ReceivingParts(Receiving):
             The User-Id of the ZAP reply and the parts; the first is "" where no handler was asked. Of a
             message with more than MOST_PARTS parts the rest is dropped.
         """
-        recv_frame: Callable[[int, bool], Frame] = self._recv  # type: ignore[assignment]
-        messages: list[tuple[str, list[Part]]] = []
+        return self._all_there(self._recv_parts_and_sender_now, limit)
+
+    def _all_there(self, receive: Callable[[int], T], limit: int | None) -> list[T]:
+        messages: list[T] = []
         try:
-            while len(messages) < limit:
-                frame = recv_frame(NOBLOCK, False)
-                parts: list[Part] = [part_of(frame)]
-                while frame.more:
-                    frame = recv_frame(NOBLOCK, False)
-                    if len(parts) < MOST_PARTS:
-                        parts.append(part_of(frame))
-                messages.append((user_of(frame), parts))
+            while limit is None or len(messages) < limit:
+                messages.append(receive(NOBLOCK))
         except zmq.Again:
             pass
         except zmq.ZMQError as error:
             if not messages:
                 raise translated(error, self) from None
         return messages
+
+    def _recv_parts_and_sender_now(self, flags: int) -> tuple[str, list[Part]]:
+        recv_frame: Callable[[int, bool], Frame] = self._recv  # type: ignore[assignment]
+        frame = recv_frame(flags, False)
+        parts: list[Part] = [part_of(frame)]
+        while frame.more:
+            frame = recv_frame(flags, False)
+            if len(parts) < MOST_PARTS:
+                parts.append(part_of(frame))
+        return user_of(frame), parts
 
     def _recv_parts_now(self, flags: int) -> list[Part]:
         recv_frame: Callable[[int, bool], Frame] = self._recv  # type: ignore[assignment]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh, as_completed, current_task, errors, gather, task
+from tests.net.nested import square, squares
 from tests.programs import Programs
 from tests.waiting import wait_until
 
@@ -37,16 +38,6 @@ def mesh(request: pytest.FixtureRequest, programs: Programs) -> Iterator[Mesh]:
 def local() -> Iterator[Mesh]:
     with Mesh(workers=SLOTS) as mesh:
         yield mesh
-
-
-@task
-def square(number: int) -> int:
-    return number * number
-
-
-@task
-def squares(count: int) -> int:
-    return sum(future.result() for future in [square.submit(number) for number in range(count)])
 
 
 @task
