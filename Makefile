@@ -23,7 +23,7 @@ PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-core test-net test-weather test-helm test-kube test-spark chart-readme lint types check simulate fuzz soak bench bench-peers bench-spark pin clean
+.PHONY: help demo demo-spark test test-core test-net test-weather test-helm test-kube test-spark chart-readme lint types check simulate fuzz soak bench bench-peers bench-keys bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -85,8 +85,13 @@ bench-peers: $(PEER_RUN) $(DEV)  ## The same beside Dask, Ray, Celery and Parsl,
 	$(BIN)/python -m benchmarks --peers $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.readme
 
+bench-keys: $(DEV)  ## What keys cost: hub and pool with CURVE and signatures beside a pair without
+	$(BIN)/python -m benchmarks.keys --out benchmarks/results/keys.json
+	$(BIN)/python -m benchmarks.readme
+
 bench-spark: $(SPARK)  ## What a Spark step costs on a mesh, beside plain Spark
 	$(BIN)/python -m benchmarks.spark --out benchmarks/results/spark.json
+	$(BIN)/python -m benchmarks.readme
 
 pin:             ## Write the constraints files anew from pyproject.toml; PIN_ARGS=--upgrade for newer versions
 	$(PYTHON) -m venv .venv-pin

@@ -7,7 +7,6 @@ import compileall
 import json
 import signal
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,7 @@ def main() -> int:
     contenders, versions, left_out = choose(options)
     scale = Scale(options.workers, options.quick)
     facts = {
-        "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+        "taken": machine.now(),
         "machine": machine.describe(),
         "peers": versions,
         "left_out": left_out,

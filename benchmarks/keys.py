@@ -84,9 +84,9 @@ def connect(pair: TaskmeshRemote, amounts: Amounts) -> float:
     way = Way(Endpoints.of(pair.address), credentials.hub_keys[0] if credentials else None)
     options = way.options(SocketOptions(linger_ms=1000), credentials.pair if credentials else None)
     seconds = 0.0
-    with Context(max_sockets=AT_A_TIME + 16) as context:
-        for first in range(0, amounts.connections, AT_A_TIME):
-            count = min(AT_A_TIME, amounts.connections - first)
+    for first in range(0, amounts.connections, AT_A_TIME):
+        count = min(AT_A_TIME, amounts.connections - first)
+        with Context(max_sockets=count + 16) as context:  # its end waits until the goodbyes are sent
             sockets = [Dealer(context, options) for _ in range(count)]
             start = time.perf_counter()
             for number, socket in enumerate(sockets):
@@ -168,7 +168,8 @@ def main() -> None:
             f"CPUs used by other programs: median {statistics.median(foreign):.1f}, most {max(foreign):.1f}"
         )
     if options.out:
-        facts = {"machine": machine.describe(), "repeats": options.repeats, "amounts": amounts._asdict()}
+        facts = {"taken": machine.now(), "workers": 2, "repeats": options.repeats, "quick": options.quick}
+        facts |= {"machine": machine.describe(), "amounts": amounts._asdict()}
         options.out.write_text(json.dumps({**facts, "foreign_cpus": foreign, "rows": rows}, indent=1) + "\n")
 
 

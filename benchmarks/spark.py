@@ -273,7 +273,13 @@ def main() -> None:
     finally:
         spark.stop()
     if options.out:
-        options.out.write_text(json.dumps({"machine": machine.describe(), "rows": results}, indent=1) + "\n")
+        facts = {
+            "taken": machine.now(),
+            "workers": 2,
+            "repeats": options.repeats,
+            "machine": machine.describe(),
+        }
+        options.out.write_text(json.dumps({**facts, "rows": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

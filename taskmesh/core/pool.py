@@ -102,7 +102,7 @@ class PoolMachine:
             self._return_wanted = ALL if self._may_return() else 0
         if self._return_wanted and self.session:
             self._return()
-        elif self.state == "ready" and not self._frozen:
+        if self.state == "ready" and not self._frozen and not (self._return_wanted and self.session):
             out += self.feeder.feed(now)
         out += self.feeder.unstick(now)
         member.report(self.feeder.lag, now)

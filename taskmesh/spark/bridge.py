@@ -71,7 +71,7 @@ class MeshSpark(Settings):
             df: classic or Connect, a batch or a stream.
             task: takes a `pyarrow.RecordBatch`; returns one, a table, or several, of any number of rows.
             schema: of the result. Columns are taken by name, and cast where nothing is lost.
-            batch_rows: rows in a call; "auto" measures what takes about a tenth of a second.
+            batch_rows: rows in a call; "auto" measures what takes about a twentieth of a second.
             order: keeps the partition's order; False gives batches as they are done.
 
         Raises:

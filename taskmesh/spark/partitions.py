@@ -35,7 +35,7 @@ class _Way:
     """What all ways of a partition share.
 
     Attributes:
-        rows: in one piece; 0 for as many as fit a tenth of a second.
+        rows: in one piece; 0 for as many as fit a twentieth of a second.
     """
 
     settings: Settings

@@ -1,4 +1,4 @@
-"""The README's tables are what the committed runs say, not what somebody typed."""
+"""The tables of README and docs are what the committed runs say, not what somebody typed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.environment import last_line, probe
-from benchmarks.readme import fill
+from benchmarks.readme import PAGES, fill
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = {"cores": 2, "system": "Linux", "python": "CPython", "packages": {"pyzmq": "27"}}
@@ -18,9 +18,11 @@ def turn(row: str, contender: str, pair: int, **figures: float) -> dict[str, obj
     return {"row": row, "contender": contender, "repeat": 0, "pair": pair, "figures": figures}
 
 
-def test_readme_says_what_the_runs_in_the_repository_measured() -> None:
-    text = (ROOT / "README.md").read_text()
+@pytest.mark.parametrize("page", PAGES)
+def test_page_says_what_the_runs_in_the_repository_measured(page: str) -> None:
+    text = (ROOT / page).read_text()
 
+    assert "<!-- table " in text
     assert fill(text) == text, "python -m benchmarks.readme"
 
 

@@ -87,6 +87,18 @@ class TestHandingBack:
 
         assert len(rig.returned()) == 18
 
+    def test_what_is_left_of_a_recall_goes_to_a_slot_at_once(self):
+        """It lay in the backlog until the next beat: a second for a task of a millisecond."""
+        rig = PoolRig(slots=1)
+        rig.push(90)
+        rig.finish(0)
+        rig.push(1, 2, 3, 4)
+        control(rig, m.Recall, 2)
+        rig.recalled(0, 4)  # none of them had been started
+
+        assert rig.returned() == [3, 4]
+        assert rig.handed[0] == [(1, 1, 1), (1, 2, 1)]
+
     def test_a_paused_pool_gives_everything_back(self, rig):
         """Seed 1107: it sat on what it had not started while others were idle."""
         rig.push(1, 2, 3)
