@@ -14,7 +14,7 @@ from tests.asking import samples
 from tests.net import workload
 from tests.net.journal import words
 from tests.net.keeping import KeyedMesh, hub_with, keep, store, stored
-from tests.programs import ROOT, Program, Programs
+from tests.programs import ROOT, Programs
 from tests.redis_server import RedisServer
 from tests.waiting import wait_until
 
