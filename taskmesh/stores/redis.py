@@ -25,7 +25,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from taskmesh.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from taskmesh.errors import ConfigError, RemoteProtocolError
 from taskmesh.stores.address import StoreAddress
 from taskmesh.stores.waiting import Entry
 from taskmesh.stores.writer import Found, Skipped, StoreAway, Written
@@ -115,8 +115,7 @@ class RedisLink:
         now, size = time.monotonic(), 0
         portion: dict[bytes, float] = {}
         for key, length, left in zip(keys, answers[::2], answers[1::2], strict=True):
-            if isinstance(length, Exception) or isinstance(left, Exception):
-                _raise_unless_wrong_type(length)
+            if _is_wrong_type(length) or _is_wrong_type(left):
                 skipped(f"{_text(key)}: it is no string")
             elif left == -1:
                 skipped(f"{_text(key)}: it would never expire")
@@ -152,13 +151,12 @@ class RedisLink:
     def write(self, entries: Sequence[Entry]) -> Written:
         """SET with the time that is left, all in one go; what is over by now is not stored."""
         now = time.monotonic()
-        asked = self._client.pipeline(transaction=False)
-        for entry in entries:
-            left = int((entry.until - now) * 1000)
-            if left > 0:
-                with contextlib.suppress(LocalProtocolError):
-                    asked.set(_key(entry.kept), form.to_bytes(entry.kept), px=left)
         with _told(broken=True):
+            asked = self._client.pipeline(transaction=False)
+            for entry in entries:
+                left = int((entry.until - now) * 1000)
+                if left > 0:
+                    asked.set(_key(entry.kept), form.to_bytes(entry.kept), px=left)
             answers = asked.execute(raise_on_error=False)
         refusals = [answer for answer in answers if isinstance(answer, Exception)]
         for refusal in refusals:
@@ -182,16 +180,21 @@ def _told(*, broken: bool = False) -> Iterator[None]:
     """Turns what redis-py raises into StoreAway."""
     try:
         yield
+    except StoreAway:
+        raise
     except ResponseError as error:
-        raise StoreAway(reason_of(error)) from None
-    except (RedisError, OSError, ValueError, TypeError) as error:
-        raise StoreAway(reason_of(error), broken=broken) from None
+        raise StoreAway(reason_of(error)) from error
+    except Exception as error:  # whatever comes of a connection that is cut while another thread waits on it
+        raise StoreAway(reason_of(error), broken=broken) from error
 
 
-def _raise_unless_wrong_type(answer: object) -> None:
-    """Of the answers to STRLEN and PTTL only a wrong type is the key's own fault."""
-    if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+def _is_wrong_type(answer: object) -> bool:
+    """Whether a key holds no string, which is its own fault; raises what is not."""
+    if not isinstance(answer, Exception):
+        return False
+    if not str(answer).startswith("WRONGTYPE"):
         raise answer
+    return True
 
 
 def _key(kept: Kept) -> bytes:

@@ -53,6 +53,9 @@ class Waiting:
         with self._changed:
             for until, kept in entries:
                 size = size_of(kept)
+                if size > self._limit:  # it would cost all others their place, and then its own
+                    dropped += 1
+                    continue
                 self._entries.append(Entry(until, kept, size))
                 self._size += size
             while self._size > self._limit and self._entries:

@@ -18,6 +18,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between tries to reach a store that is away; each pause is twice as long as the one before."""
 IDLE = 2.0
 """Seconds without work after which the link is looked at."""
+AT_ONCE, EVERY = 10, 10.0
+"""News of a kind that are told one by one, and seconds between two after that."""
 TRIES = 3
 """How often a link that answered may break while the same batch is written, before the batch is given up."""
 
@@ -85,6 +87,7 @@ class WritingStore:
         self._counts = dict.fromkeys(("stored", "dropped", "loaded", "skipped"), 0)
         self._view: dict[str, object] = {"store": shown, "state": "away", "why": "not reached yet"}
         self._news: list[tuple[str, dict[str, object]]] = []
+        self._tellings: dict[str, tuple[int, float]] = {}
         self._found: list[tuple[float, Kept]] = []
         self._wanted = 0
         self._is_read = threading.Event()
@@ -228,5 +231,10 @@ class WritingStore:
                 self._tell(kind, {"store": self._view["store"], "why": why})
 
     def _tell(self, kind: str, fields: dict[str, object]) -> None:
-        self._news.append((kind, fields))
-        self.changed = True
+        """Tells, unless a store that comes and goes would fill the log."""
+        count, quiet = self._tellings.get(kind, (0, 0.0))
+        now = time.monotonic()
+        if count < AT_ONCE or now >= quiet:
+            self._tellings[kind] = (count + 1, now + EVERY)
+            self._news.append((kind, fields))
+            self.changed = True

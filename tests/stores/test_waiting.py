@@ -38,8 +38,8 @@ def test_without_room_the_oldest_go_but_not_what_is_in_hand():
     assert dropped == 3
     assert waiting.size == 3 * size
     waiting.settle()
-    assert keys(waiting.take(9, 1 << 20, 0)) == ["4", "5"]
     assert waiting.put(kept_for(9, success("huge", bytes(4000)))) == 1
+    assert keys(waiting.take(9, 1 << 20, 0)) == ["4", "5"]
 
 
 def test_sizes_count_what_takes_memory():
