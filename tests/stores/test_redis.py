@@ -1,7 +1,10 @@
 """The store over a real redis-server: what it keeps, and what becomes of it when that is away or edited."""
 
+import shutil
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,8 @@ from taskmesh.stores.address import StoreAddress
 from taskmesh.stores.writer import WritingStore
 from taskmesh.wire.blob import Blob
 from taskmesh.wire.kept import to_bytes
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, free_port, serving
+from tests.requirement import require
 from tests.stores.outcomes import (
     becomes,
     failure,
@@ -322,3 +326,33 @@ def test_bytes_in_redis_are_those_of_the_wire_form(server: RedisServer):
 
     with server.client() as client:
         assert client.get(server.stored()[0]) == to_bytes(success("a"))
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[str, str]:
+    """A certificate of 127.0.0.1, signed by itself, and its key."""
+    openssl = shutil.which("openssl")
+    require(openssl, "openssl (apt install openssl)")
+    files = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
+    made = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run(
+        [str(openssl), *made.split(), "-out", files[0], "-keyout", files[1]],
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+    return files
+
+
+def test_over_tls(tmp_path: Path, certificate: tuple[str, str]):
+    public, key = certificate
+    port = free_port()
+    options = ["--tls-port", str(port), "--tls-cert-file", public, "--tls-key-file", key]
+    for _ in serving(tmp_path, *options, "--tls-ca-cert-file", public, "--tls-auth-clients", "no"):
+        url = f"rediss://127.0.0.1:{port}/0"
+        fill(f"{url}?ssl_ca_certs={public}", success("a"))
+
+        assert list(loaded(f"{url}?ssl_ca_certs={public}")) == ["a"]
+        with opened(url) as store:
+            assert store.load(1 << 28, 0.5) == []
+            assert "certificate verify failed" in str(view(store)["why"])
