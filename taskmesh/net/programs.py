@@ -93,15 +93,14 @@ def run_hub(
         sockets = listen(context, loop, links, record, config=config, bind=bind, local_pool=inside)
         machine = HubMachine(replace(settled, stored=store is not None), time.monotonic())
         hub = HubShell(machine, sockets, store)
+        links.hub.extend(restored)
         hub.events = links.hub
-        hub.events.extend(restored)
         loop.parts = [hub, *sockets.parts]
         host = None
         answers = hub_answers(hub.machine, sockets.complaints.counts)
         try:
             if slots:
-                links.seal = sockets.seal
-                gateway = sockets.endpoints.gateway
+                links.seal, gateway = sockets.seal, sockets.endpoints.gateway
                 pool, host = local_pool(loop, links, settings, config, gateway=gateway, modules=modules)
                 answers["metrics"] = both(answers["metrics"], pool.machine)
             if reception is not None:

@@ -178,10 +178,9 @@ class WritingStore:
         self._waiting.settle()
         self._count("stored", written.stored)
         self._count("dropped", len(batch) - written.stored)
+        self._is_there(well=not written.refused)
         if written.refused:
             self._tell_once("store.refused", written.reason)
-        else:
-            self._is_there()
 
     def _read(self) -> None:
         """The first time that the store is there, if that is in time."""
@@ -210,12 +209,13 @@ class WritingStore:
             self._counts[what] += count
             self.changed = True
 
-    def _is_there(self) -> None:
+    def _is_there(self, *, well: bool = True) -> None:
         with self._lock:
             if self._view["state"] != "connected":
                 self._view = {**self._view, "state": "connected", "why": ""}
                 self._tell("store.connected", {"store": self._view["store"]})
-            self._told = ""
+            if well:
+                self._told = ""
 
     def _is_away(self, why: str) -> None:
         with self._lock:
