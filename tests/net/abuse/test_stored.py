@@ -69,7 +69,7 @@ def test_A17_a_hub_lives_with_whatever_stands_in_redis(
 
         again, _ = hub_with(programs, server, address)
         results = [
-            keep(mesh, workload.noted, (journal, f"{number}"), f"k{number}").result(30) for number in range(6)
+            keep(mesh, workload.noted, (journal, f"{number}"), f"k{number}").result(60) for number in range(6)
         ]
         assert results == [f"{number}" for number in range(6)]
         assert (store(mesh)["loaded"], store(mesh)["skipped"]) == (1, 5)
