@@ -13,6 +13,7 @@ BIN    := .venv/bin
 RUN    := .venv/ready-run
 DEV    := .venv/ready-dev
 HOSTS  := .venv/ready-hosts
+REDIS  := .venv/ready-redis
 SPARK  := .venv/ready-spark
 CHART  := .venv/ready-helm
 BOX    := .venv/ready-box
@@ -36,22 +37,22 @@ demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly
 
 test: test-core test-net test-weather test-helm test-kube test-spark  ## All tests; each part stays below nine minutes on two cores
 
-test-core: $(DEV)  ## The machines and their simulation, the slots, the client, the command line
+test-core: $(REDIS)  ## The machines and their simulation, the slots, the client, the command line
 	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) $(HELM) kube spark)
 
-test-net: $(DEV)  ## What runs over sockets, and the faults of real processes
+test-net: $(REDIS)  ## What runs over sockets, and the faults of real processes
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET)) $(addprefix --ignore=,$(WEATHER))
 
 test-weather: $(HOSTS)  ## Faults of networks, by a proxy and between hosts made of network namespaces
 	$(PYTEST) -m "not soak and not bench" $(WEATHER)
 
-test-helm: $(CHART) $(BOX)  ## The chart, rendered by Helm 3 and Helm 4, and hub and pools in real containers
+test-helm: $(CHART) $(BOX) $(REDIS)  ## The chart, rendered by Helm 3 and Helm 4, and hub and pools in real containers
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(HELM))
 
 test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler and kubelet, built once (some minutes more)
 	$(PYTEST) -m "not soak and not bench" tests/kube
 
-test-spark: $(SPARK)  ## The Spark bridge: real PySpark, a real hub and pools
+test-spark: $(SPARK) $(REDIS)  ## The Spark bridge: real PySpark, a real hub and pools
 	$(PYTEST) -m "not soak and not bench" tests/spark
 
 chart-readme: $(CHART)  ## Write helm/taskmesh/README.md anew from values.yaml
@@ -74,7 +75,7 @@ simulate: $(DEV)  ## Simulated faults, SEEDS=20000 of them
 fuzz: $(DEV)     ## Forged and mutated messages, FUZZ=100 times as many as `make test` tries
 	FUZZ_WIRE=$$((200000 * $(FUZZ))) FUZZ_MACHINES=$$((250 * $(FUZZ))) $(PYTEST) --timeout 0 -o faulthandler_timeout=0 tests/fuzz
 
-soak: $(HOSTS)     ## The fault tests on real processes, TIMES=30 times each (some three minutes a time)
+soak: $(HOSTS) $(REDIS)  ## The fault tests on real processes, TIMES=30 times each (some three minutes a time)
 	$(PYTEST) -m "fault or soak" --repeat $(TIMES) --ignore=tests/benchmarks $(if $(wildcard $(SPARK)),,--ignore=tests/spark)
 
 bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON, a plot, the README's table
@@ -116,15 +117,23 @@ $(RUN): constraints.txt pyproject.toml | .venv/bin/python
 	@$(BIN)/python -m compileall -q taskmesh workers  # as pip does for all but an editable install: every start is quicker
 	@touch $@
 
-$(DEV): constraints-dev.txt $(RUN)
+$(DEV): constraints-dev.txt constraints-redis.txt $(RUN)
 	@echo "Installing what tests, lint, types and benchmarks need into .venv (a minute or so)"
-	@$(BIN)/python $(PIP) --require-hashes -r constraints-dev.txt
+	@$(BIN)/python $(PIP) --require-hashes -r constraints-dev.txt -r constraints-redis.txt
 	@touch $@
 
 # Without ip and nft, or without root, the tests that need hosts say so, and skip; in CI they fail.
 $(HOSTS): $(DEV)
 	@if ! { command -v ip && command -v nft; } >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends iproute2 nftables; fi
+	@touch $@
+
+# Without redis-server the tests of a hub's store say so, and skip; in CI they fail. They start servers of their own: the
+# service that comes with the package is not wanted.
+$(REDIS): $(DEV)
+	@if ! command -v redis-server >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends redis-server && \
+	  { systemctl disable --now redis-server || service redis-server stop || true; } >/dev/null 2>&1; fi
 	@touch $@
 
 # Without npm the tests that need its programs say so, and skip; in CI they fail.
@@ -143,7 +152,7 @@ $(SPARK): constraints-spark.txt $(DEV)
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends openjdk-17-jre-headless; fi
 	@touch $@
 
-$(BOX): .ci/box constraints.txt constraints-spark.txt $(DEV)
+$(BOX): .ci/box constraints.txt constraints-redis.txt constraints-spark.txt $(DEV)
 	@.ci/box .venv/box $(BIN)/python
 	@touch $@
 

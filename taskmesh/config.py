@@ -81,6 +81,8 @@ class HubConfig:
         versions: what becomes of pools and clients with another minor version of Python, another pickle
             protocol or another cloudpickle than the hub's: "warn" or "refuse".
         lanes: ports for the lanes of pools; empty for any on loopback, and 5600-6799 elsewhere.
+        store: URL of a Redis in which outcomes that are kept outlive the hub; empty for none.
+        store_file: a file with that URL, for one with a password.
     """
 
     lease: float = _setting(10.0, "seconds, more than 0", least=1e-3)
@@ -93,6 +95,8 @@ class HubConfig:
     result_ttl: float = _setting(3600.0, "seconds", least=0)
     versions: str = _setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))
     lanes: str = _setting("", "a range of ports like '5600-6799'")
+    store: str = _setting("", "a URL like 'redis://127.0.0.1:6379/0'")
+    store_file: str = _setting("", "the path of a file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,19 @@ Lanes = Annotated[
         help="Ports for the lanes of pools. Default: any on loopback, 5600-6799 elsewhere.",
     ),
 ]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Redis in which outcomes of tasks with a key outlive the hub: redis://HOST:PORT/DB. "
+        "Default: TASKMESH_STORE, the configuration's, or none.",
+    ),
+]
+StoreFile = Annotated[
+    Path | None,
+    typer.Option("--store-file", metavar="FILE", help="A file with that URL, for one with a password."),
+]
 Timeout = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.01, help="How long to wait for the hub.")
 ]

@@ -19,6 +19,8 @@ from taskmesh.cli.options import (
     HttpTokenFile,
     Keys,
     Lanes,
+    Store,
+    StoreFile,
     settings,
 )
 from taskmesh.cli.output import Output
@@ -82,14 +84,23 @@ def hub(
     http_token_file: HttpTokenFile = None,
     directory: Keys = None,
     lanes: Lanes = None,
+    store: Store = None,
+    store_file: StoreFile = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
     """Run a hub: it takes tasks from clients, gives them to pools, and keeps account of all of them."""
     out = Output(as_json=json)
     with exits(out):
-        given = {"http": http, "http_token_file": http_token_file}
-        _serve(out, settings(file, {**given, "mesh__keys": directory, "hub__lanes": lanes}), bind)
+        given: dict[str, object] = {
+            "http": http,
+            "http_token_file": http_token_file,
+            "mesh__keys": directory,
+            "hub__lanes": lanes,
+            "hub__store": store,
+            "hub__store_file": store_file,
+        }
+        _serve(out, settings(file, given), bind)
 
 
 def _serve(

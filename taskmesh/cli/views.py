@@ -106,9 +106,17 @@ def summary(found: dict[str, Any]) -> str:
         f"pools:    {len(there)}; slots: {slots}, busy: {busy}",
         f"clients:  {sum(client['present'] for client in found['clients'])}",
     ]
+    lines += [store_line(found["store"])] if found.get("store") else []
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
     lines += [f"warning:  {who}: {text}" for who, text in found["warnings"].items()]
     return "\n".join(lines)
+
+
+def store_line(store: dict[str, Any]) -> str:
+    """How the hub's store is, for people."""
+    counts = ", ".join(f"{store[key]} {key}" for key in ("stored", "waiting", "dropped", "loaded", "skipped"))
+    why = f" ({store['why']})" if store["why"] else ""
+    return f"store:    {store['store']} is {store['state']}{why}: {counts}"
 
 
 def explanation(found: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from taskmesh.wire import messages as m
+from taskmesh.wire.batches import Kept
 
 # --- hub --------------------------------------------------------------------------------------------------
 
@@ -49,6 +50,12 @@ class Record(msgspec.Struct):
 
     kind: str
     fields: dict[str, object]
+
+
+class Store(msgspec.Struct):
+    """Outcomes that are kept from now on, for the hub that comes after this one: until when, and what."""
+
+    entries: list[tuple[float, Kept]]
 
 
 # --- pool -------------------------------------------------------------------------------------------------

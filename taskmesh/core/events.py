@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from taskmesh.wire import messages as m
+from taskmesh.wire.batches import Kept
 
 # --- hub --------------------------------------------------------------------------------------------------
 
@@ -45,6 +46,19 @@ class LinksLost(msgspec.Struct):
     """Every link of the pool is closed: its process is gone, or its network."""
 
     pool: str
+
+
+class Restored(msgspec.Struct):
+    """Outcomes that an earlier hub has stored: until when each is kept, and what."""
+
+    entries: list[tuple[float, Kept]]
+
+
+class StoreTold(msgspec.Struct):
+    """How the store is, in plain data, and what is worth telling of it: kinds and fields of Records."""
+
+    view: dict[str, object]
+    news: list[tuple[str, dict[str, object]]]
 
 
 # --- pool -------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskmesh.core import events as ev
-from taskmesh.core.actions import Publish, Record, SendClient
+from taskmesh.core.actions import Publish, Record, SendClient, Store
 from taskmesh.core.clients import ClientSession, size_of
 from taskmesh.core.collector import NOBODY, Collector
 from taskmesh.core.hub_config import HubConfig
@@ -36,7 +36,7 @@ class HubMachine:
         self.specs: dict[int, SpecEntry] = {}
         self.clients: dict[int, ClientSession] = {}
         self.lanes: dict[int, Lane] = {}
-        self.memory = Memory()
+        self.memory = Memory(stored=config.stored)
         self.collector = Collector(
             self.ledger,
             self.lanes,
@@ -97,6 +97,8 @@ class HubMachine:
                 self.pools.links_lost(pool, now)
             case ev.ClientGone(client=client):
                 self.intake.gone(client)
+            case ev.Restored() | ev.StoreTold():
+                self._from_store(event)
             case _:
                 raise TypeError(f"not an event of a hub: {event!r}")
         return self._finish(now)
@@ -134,6 +136,9 @@ class HubMachine:
                 actions.append(Publish(lane.pool, m.Recall(self.config.epoch, lane.session, count)))
         if news:
             self._deliver(news, actions, now)
+        if self.memory.fresh:
+            actions.append(Store(self.memory.fresh))
+            self.memory.fresh = []
         return actions
 
     def _deliver(self, news: set[int], actions: list[object], now: float) -> None:
@@ -260,6 +265,15 @@ class HubMachine:
                 full.add(client)
             else:
                 full.discard(client)
+
+    # --- the store ----------------------------------------------------------------------------------------
+
+    def _from_store(self, event: ev.Restored | ev.StoreTold) -> None:
+        if isinstance(event, ev.Restored):
+            self.memory.restore(event.entries)
+            return
+        self.views.store = event.view
+        self.pools.out += [Record(kind, fields) for kind, fields in event.news]
 
     # --- time ---------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class HubConfig:
         result_ttl: how long an absent client's outcomes are kept; result_bytes: how much of them.
         max_pools, max_clients: sessions at a time. max_payload: bytes of one call or result, 0 for any.
         versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
+        stored: there is a store for outcomes that are kept: Store actions tell what is to go there.
         stall: a gap in the hub's own time above this extends every lease by the gap.
     """
 
@@ -43,3 +44,4 @@ class HubConfig:
     max_payload: int = 0
     versions: Versions = field(default_factory=Versions)
     policy: str = WARN
+    stored: bool = False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from taskmesh.core.clients import size_of, size_of_failure
 from taskmesh.core.states import TaskRecord
+from taskmesh.wire.batches import Kept
 from taskmesh.wire.messages import DoneRun, Failed
 
 KEPT_BYTES: Final = 256 << 20
@@ -21,15 +23,18 @@ class Memory:
     """Outcomes by task name and key. The oldest go when there is no room for a new one.
 
     Args:
-        limit: bytes of all outcomes together.
+        limit: bytes of all outcomes together. stored: whether `fresh` is to be filled.
 
     Attributes:
         now: the hub's clock. size: bytes that are kept.
+        fresh: what was kept and has not been taken to the store: until when, and what.
     """
 
-    def __init__(self, limit: int = KEPT_BYTES) -> None:
+    def __init__(self, limit: int = KEPT_BYTES, *, stored: bool = False) -> None:
         self.now = 0.0
         self.size = 0
+        self.fresh: list[tuple[float, Kept]] = []
+        self._stored = stored
         self._limit = limit
         self._kept: OrderedDict[Key, tuple[float, int, Outcome]] = OrderedDict()
 
@@ -41,21 +46,43 @@ class Memory:
         spec, extra = record.spec.spec, record.extra
         if spec.keep <= 0 or extra is None or extra.key is None:
             return
+        name, key = extra.key
         if isinstance(outcome, Failed):
-            if outcome.kind not in _REMEMBERED or outcome.retryable:
+            if not _would_come_again(outcome):
                 return
-            size = size_of_failure(outcome)
+            kept = Kept(name, key, spec.keep, [], [outcome])
         elif spec.shared != "all":
             return
         else:
-            size = size_of(outcome)
-        self._forget(extra.key)
+            kept = Kept(name, key, spec.keep, [outcome], [])
+        until = self.now + spec.keep
+        if self._put(extra.key, until, outcome) and self._stored:
+            self.fresh.append((until, kept))
+
+    def restore(self, entries: Iterable[tuple[float, Kept]]) -> None:
+        """Takes in what an earlier hub has kept, but nothing in place of what is known here.
+
+        Nobody vouches for what a store says: no outcome is kept for longer than its task asked for.
+        """
+        for until, kept in entries:
+            key = (kept.name, kept.key)
+            outcome: Outcome = kept.done[0] if kept.done else kept.failed[0]
+            end = min(until, self.now + kept.keep)
+            fit = not isinstance(outcome, Failed) or _would_come_again(outcome)
+            if fit and end > self.now and self.find(key) is None:
+                self._put(key, end, outcome)
+
+    def _put(self, key: Key, until: float, outcome: Outcome) -> bool:
+        """Keeps an outcome, if it is not too large for any room."""
+        size = size_of_failure(outcome) if isinstance(outcome, Failed) else size_of(outcome)
+        self._forget(key)
         if size > self._limit:
-            return
-        self._kept[extra.key] = (self.now + spec.keep, size, outcome)
+            return False
+        self._kept[key] = (until, size, outcome)
         self.size += size
         while self.size > self._limit:
             self._forget(next(iter(self._kept)))
+        return True
 
     def find(self, key: Key) -> Outcome | None:
         """What the key's task ended with, if that is still kept."""
@@ -69,3 +96,8 @@ class Memory:
 
     def _forget(self, key: Key) -> None:
         self.size -= self._kept.pop(key, (0.0, 0, None))[1]
+
+
+def _would_come_again(failure: Failed) -> bool:
+    """Whether another attempt would end like this."""
+    return failure.kind in _REMEMBERED and not failure.retryable

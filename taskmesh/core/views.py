@@ -30,7 +30,11 @@ class QuestionError(Exception):
 
 
 class Views:
-    """Answers queries and commands. Every value is plain data (dict, list, str, number), ready for JSON."""
+    """Answers queries and commands. Every value is plain data (dict, list, str, number), ready for JSON.
+
+    Attributes:
+        store: what was told of the store last, empty without one.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Views:
         self._epoch = epoch
         self._events: deque[tuple[int, float, Record]] = deque(maxlen=EVENTS_KEPT)
         self._event_count = 0
+        self.store: dict[str, object] = {}
 
     def remember(self, record: Record, now: float) -> None:
         """Keeps an event for those who ask later."""
@@ -98,6 +103,7 @@ class Views:
             "pools": [pool_view(lane, now) for lane in self._pools.lanes.values()],
             "refused": dict(self._pools.refused),
             "warnings": self._warnings(),
+            "store": self.store,
             "clients": [
                 {
                     "client": f"{session.client:016x}",

@@ -6,8 +6,9 @@ from collections import deque
 from typing import Protocol
 
 from taskmesh.core import actions as act
-from taskmesh.core.events import LaneOpened, Tick
+from taskmesh.core.events import LaneOpened, StoreTold, Tick
 from taskmesh.core.hub import HubMachine
+from taskmesh.ports import Store
 from taskmesh.wire import messages as m
 
 
@@ -40,12 +41,17 @@ class HubLinks(Protocol):
 
 
 class HubShell:
-    """One hub in a loop. `events`: what the machine is to be told."""
+    """One hub in a loop. `events`: what the machine is to be told.
 
-    def __init__(self, machine: HubMachine, links: HubLinks) -> None:
+    Args:
+        store: for outcomes that are kept, if there is one (the machine's config says so, too).
+    """
+
+    def __init__(self, machine: HubMachine, links: HubLinks, store: Store | None = None) -> None:
         self.machine = machine
         self.events: deque[object] = deque()
         self._links = links
+        self._store = store
 
     @property
     def deadline(self) -> float:
@@ -60,6 +66,8 @@ class HubShell:
     def turn(self, now: float) -> None:
         """Tells the machine what has happened and does what it wants."""
         events, handle, perform = self.events, self.machine.handle, self.perform
+        if self._store is not None and self._store.changed:
+            events.append(StoreTold(*self._store.told()))
         if not events:
             perform(handle(Tick(), now))
         for _ in range(len(events)):
@@ -82,5 +90,7 @@ class HubShell:
                     links.close_lane(session)
                 case act.Record(kind=kind, fields=fields):
                     links.record(kind, fields)
+                case act.Store(entries=entries) if self._store is not None:
+                    self._store.put(entries)
                 case _:
                     raise TypeError(f"not an action of a hub: {action!r}")

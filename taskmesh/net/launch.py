@@ -89,6 +89,7 @@ class LaunchedPort(RemotePort):
 def command(config: Config, address: str, folder: str) -> list[str]:
     """The child's command line: an interpreter with our own one's options and module search path."""
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    config = replace(config, hub=replace(config.hub, store="", store_file=""))  # it ends with its one client
     settings = {name: asdict(getattr(config, name)) for name in SECTIONS}
     path = [os.fspath(entry) for entry in sys.path]
     code = (

@@ -35,6 +35,7 @@ from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.side_answers import both, pool_answers
 from taskmesh.net.side_opening import side_port
 from taskmesh.net.stop import Stop
+from taskmesh.net.storing import outcome_store
 from taskmesh.observe.hub import hub_answers
 from taskmesh.pool.host import SlotHost
 from taskmesh.sockets import Context, EndpointError
@@ -79,26 +80,27 @@ def run_hub(
     check_local(bind, "binding", keys=bool(config.mesh.keys))
     check_name(name)
     settled = affordable(config, record)
-    now = time.monotonic()
     loop = new_loop()
     with (
         Context(max_sockets=socket_limit(settled.max_pools)) as context,
         Stop(loop, parent).listening() as stop,
+        outcome_store(config) as (store, restored),
         side_port(config, loop, lambda at: record("http", {"address": at})) as reception,
     ):
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
         inside = settings.pool if slots else ""
         sockets = listen(context, loop, links, record, config=config, bind=bind, local_pool=inside)
-        hub = HubShell(HubMachine(settled, now), sockets)
+        machine = HubMachine(replace(settled, stored=store is not None), time.monotonic())
+        hub = HubShell(machine, sockets, store)
+        links.hub.extend(restored)
         hub.events = links.hub
         loop.parts = [hub, *sockets.parts]
         host = None
         answers = hub_answers(hub.machine, sockets.complaints.counts)
         try:
             if slots:
-                links.seal = sockets.seal
-                gateway = sockets.endpoints.gateway
+                links.seal, gateway = sockets.seal, sockets.endpoints.gateway
                 pool, host = local_pool(loop, links, settings, config, gateway=gateway, modules=modules)
                 answers["metrics"] = both(answers["metrics"], pool.machine)
             if reception is not None:

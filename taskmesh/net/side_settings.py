@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,6 +10,7 @@ from urllib.parse import urlsplit
 from taskmesh.config import Config
 from taskmesh.errors import ConfigError, InsecureBind
 from taskmesh.net.loopback import is_loopback
+from taskmesh.net.secret_file import read_secret
 
 SHORTEST_TOKEN = 16
 """Characters that a token has at least."""
@@ -92,26 +91,10 @@ def read_token(file: Path) -> str:
     Raises:
         ConfigError: it cannot be read, others may read it, or what it holds is no token.
     """
-    try:
-        with file.open("rb") as opened:
-            status = os.fstat(opened.fileno())
-            text = opened.read(4096).decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the token file {file} cannot be read: {error}") from None
-    if _is_loose(status, file):
-        mode = stat.S_IMODE(status.st_mode)
-        raise ConfigError(
-            f"the token file {file} has mode {mode:04o}, so others may read it: chmod 600 {file}"
-        )
+    text = read_secret(file, "the token file")
     if len(text) < SHORTEST_TOKEN or len(text.split()) != 1:
         raise ConfigError(
             f"the token in {file} has to be one word of {SHORTEST_TOKEN} characters or more: "
             f"openssl rand -hex 32 > {file}"
         )
     return text
-
-
-def _is_loose(status: os.stat_result, file: Path) -> bool:
-    """A Secret that Kubernetes mounts is root's and group-readable; this process cannot write it."""
-    mounted = status.st_uid == 0 and not os.access(file, os.W_OK)
-    return bool(status.st_mode & (0o037 if mounted else 0o077))

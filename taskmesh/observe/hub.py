@@ -67,6 +67,7 @@ def hub_families(machine: HubMachine) -> list[Family]:
         Family("taskmesh_pools_refused", "gauge", "Pools that were refused, by name.").add(
             len(machine.pools.refused)
         ),
+        *_store_families(machine.views.store),
     ]
 
 
@@ -90,6 +91,22 @@ def _pool_families(machine: HubMachine) -> list[Family]:
     for state, count in counts.items():
         states.add(count, state=state.value)
     return [states, outstanding]
+
+
+def _store_families(store: Mapping[str, Any]) -> list[Family]:
+    """The store's figures; none without one."""
+    if not store:
+        return []
+    entries = Family("taskmesh_store_entries_total", "counter", "Kept outcomes: what became of them.")
+    for what in ("stored", "dropped", "loaded", "skipped"):
+        entries.add(store[what], what=what)
+    return [
+        Family("taskmesh_store_connected", "gauge", "Whether the store is there.").add(
+            store["state"] == "connected"
+        ),
+        Family("taskmesh_store_waiting", "gauge", "Outcomes that wait to be stored.").add(store["waiting"]),
+        entries,
+    ]
 
 
 def _transitions(machine: HubMachine) -> Family:

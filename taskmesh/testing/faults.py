@@ -58,7 +58,7 @@ class Faults:
         self._until = until
         self._chance: random.Random = world.setting.chance
         self._counts = world.setting.audit.faults
-        self._cut: set[Link] = set()
+        self._cut: dict[Link, None] = {}  # in order, which a set of objects has not
 
     def plan(self, severity: float) -> None:
         """Chooses the weather and about `severity` events a second."""
@@ -255,7 +255,7 @@ class Faults:
         self._count(f"partition {way}", role)
         for link in links:
             link.blocked = mode
-        self._cut.update(links)
+        self._cut.update(dict.fromkeys(links))
         seconds = self._later(0.05, chance.choice((0.5, 1.0, 2.0)) * world.lease)
         world.setting.timetable.after(seconds, self._mend, links, pool if role == "pool" else None)
 
@@ -264,7 +264,7 @@ class Faults:
             pool.blocked_in = ""
             links = [*links, *pool.links_in()]
         for link in links:
-            self._cut.discard(link)
+            self._cut.pop(link, None)
             self._world.setting.network.unblock(link)
 
     def _reset(self) -> None:

@@ -1,4 +1,4 @@
-"""The simulated hub: binds lanes, pushes, publishes, and comes back without memory when it is killed."""
+"""The simulated hub: binds lanes, pushes, publishes, and is killed; what it has stored outlives it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from taskmesh.testing.host import Host
 from taskmesh.testing.network import Link, unpacked
 from taskmesh.testing.setting import Setting
 from taskmesh.wire import messages as m
+from taskmesh.wire.batches import Kept
 
 _FROM_CLIENT = msgspec.msgpack.Decoder(m.ClientMessage).decode
 _FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
@@ -54,6 +55,8 @@ class HubHost(Host[HubMachine]):
 
     Attributes:
         lanes: endpoint -> lane, of the present life. transitions: those of all lives.
+        stored: what hubs have stored, by task name and key: until when in the world's time, and what.
+        restored: how many outcomes hubs were told when they started.
     """
 
     def __init__(self, setting: Setting, far: Far, config: HubConfig) -> None:
@@ -63,6 +66,8 @@ class HubHost(Host[HubMachine]):
         self.records: Counter[str] = Counter()
         self.started = 0.0
         self.resumed = 0.0
+        self.stored: dict[tuple[str, str], tuple[float, Kept]] = {}
+        self.restored = 0
         self._far = far
         self._config = config
         self._by_session: dict[int, LaneEnd] = {}
@@ -77,6 +82,9 @@ class HubHost(Host[HubMachine]):
         self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
         self.started = self.resumed = self.setting.timetable.now
         self.boot(HubMachine(self._config, self.clock()))
+        entries = [(until + self.offset, kept) for until, kept in self.stored.values()]
+        self.restored += len(entries)
+        self.tell(ev.Restored(entries))
 
     def resume(self) -> None:
         """SIGCONT: what it had in hand while it stood still is nobody's fault."""
@@ -84,7 +92,7 @@ class HubHost(Host[HubMachine]):
         super().resume()
 
     def kill(self) -> None:
-        """Kill -9: the next life has a higher epoch and no memory."""
+        """Kill -9: the next life has a higher epoch, and no memory but what is stored."""
         self.take_counts()
         super().kill()
         self.lanes.clear()
@@ -131,8 +139,8 @@ class HubHost(Host[HubMachine]):
                     self.tell(ev.LaneOpened(session, endpoint))
                 case act.CloseLane(session=session):
                     self._close(session)
-                case act.Record(kind=kind):
-                    self.records[kind] += 1
+                case act.Record() | act.Store():
+                    self._note(action)
                 case _:
                     raise TypeError(f"not an action of a hub: {action!r}")
         for session, messages in pushed.items():
@@ -146,6 +154,15 @@ class HubHost(Host[HubMachine]):
             self.setting.network.send(link, message)
         elif self.setting.chance.random() < 0.3:
             self.tell(ev.ClientGone(client))
+
+    def _note(self, action: act.Record | act.Store) -> None:
+        """Most outcomes reach the store; the rest waited when the hub died, or was dropped."""
+        if isinstance(action, act.Record):
+            self.records[action.kind] += 1
+            return
+        for until, kept in action.entries:
+            if self.setting.chance.random() < 0.8:
+                self.stored[kept.name, kept.key] = until - self.offset, kept
 
     def _push(self, session: int, message: m.Tasks) -> None:
         lane = self._by_session[session]

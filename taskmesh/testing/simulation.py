@@ -105,6 +105,7 @@ class World:
             client_max_tasks=40 if tight else 100_000,
             max_tasks=70 if tight else 100_000,
             spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,
+            stored=True,
         )
 
     def _pool_config(self, index: int) -> PoolConfig:

@@ -117,7 +117,7 @@ OK = (Act.OK, 8)
 KINDS = (
     _kind("instant", slow=0.02, weight=30),
     _kind("instant-a", queue="a", slow=0.02, weight=20),
-    _kind("short", seconds=(0.001, 0.006), slow=0.05, weight=25, keyed=True),
+    _kind("short", seconds=(0.001, 0.006), slow=0.05, weight=25, keyed=True, keep=3.0),
     _kind("long", seconds=(0.03, 0.5), queue="a", weight=10, keyed=True),
     _kind(
         "flaky", acts=(OK, (Act.FLAKY, 6), (Act.FAILS, 2)), max_retries=2, backoff=0.05, seconds=(0.0, 0.004)

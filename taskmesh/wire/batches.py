@@ -133,6 +133,20 @@ class Failed(msgspec.Struct, array_like=True):
     history: list[str] = []
 
 
+class Kept(msgspec.Struct, array_like=True):
+    """What a task ended with that had a key: one run of one task, or one bad end, as a store has it.
+
+    Attributes:
+        name, key: of the task. keep: seconds for which it answers later submissions, from its end on.
+    """
+
+    name: str
+    key: str
+    keep: float
+    done: list[DoneRun]
+    failed: list[Failed]
+
+
 class Held(msgspec.Struct, array_like=True, gc=False):
     """Tasks of one client and attempt, by counter: an inventory's or a hand-back's line."""
 

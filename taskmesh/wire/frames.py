@@ -19,10 +19,10 @@ import msgspec
 
 from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.wire import messages as m
-from taskmesh.wire.batches import LONGEST_NAME, MOST_NAMES
+from taskmesh.wire.batches import LONGEST_NAME, MOST_NAMES, Kept
 from taskmesh.wire.blob import BYTES, Blob, Buffer, discard, layout_of
 
-Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool
+Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool | Kept
 
 _T = TypeVar("_T")
 

@@ -32,6 +32,7 @@ LATE_IMPORTS = {
     "taskmesh/net/inner.py": "an embedded hub needs zmq only when a task submits tasks",
     "taskmesh/function.py": "a slot loads the mesh only when a task submits tasks",
     "taskmesh/net/side_opening.py": "http.server is slow to load and most programs have no side port",
+    "taskmesh/net/storing.py": "redis is slow to load, is an extra, and most hubs have no store",
     "taskmesh/pool/portable.py": "tempfile is slow to load and only the portable ways use it",
     "taskmesh/wire/blob.py": "tempfile is slow to load and only a system without memfd uses it",
     "taskmesh/pool/coroutines.py": "asyncio is slow to load and most slots never run a coroutine",

@@ -83,6 +83,7 @@ def test_wire_imports_data_modules_msgspec_and_leaves_only():
         ("cloudpickle", PICKLING),
         ("pickle", PICKLING),
         ("taskmesh_workers", ("workers/",)),
+        ("redis", ("taskmesh/stores/redis.py",)),
     ],
 )
 def test_library_is_imported_only_in_its_place(library, places):

@@ -9,6 +9,7 @@ from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.pool import PoolMachine
 from taskmesh.core.pool_config import PoolConfig
 from taskmesh.wire import messages as m
+from taskmesh.wire.batches import Kept
 
 EPOCH = 9
 Key = tuple[int, int, int]  # client, counter, attempt
@@ -37,6 +38,7 @@ class HubRig:
         self.told: dict[int, list[object]] = defaultdict(list)  # by client
         self.closed: list[int] = []
         self.records: list[act.Record] = []
+        self.stored: list[tuple[float, Kept]] = []
         self._reports: dict[int, int] = defaultdict(int)
         self._submits: dict[int, int] = defaultdict(int)
         self._next: dict[int, int] = defaultdict(int)
@@ -58,12 +60,18 @@ class HubRig:
                     self.published.append((pool, message))
                 case act.SendClient(client=client, message=message):
                     self.told[client].append(message)
-                case act.Record():
-                    self.records.append(action)
+                case act.Record() | act.Store():
+                    self._note(action)
         for session in opened:
             self.tell(ev.LaneOpened(session, f"port-{session}"))
         self.hub.check()
         return actions
+
+    def _note(self, action: act.Record | act.Store) -> None:
+        if isinstance(action, act.Record):
+            self.records.append(action)
+        else:
+            self.stored += action.entries
 
     def after(self, seconds: float) -> None:
         """Let time pass, in steps that a loop would take."""

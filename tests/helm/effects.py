@@ -19,6 +19,9 @@ KEDA = {**TOKEN, "workerDefaults": {"autoscaling": {"type": "keda"}}}
 ON_HPA = {"workerDefaults": {"autoscaling": {"type": "hpa"}}}
 MONITORED = {**TOKEN, "metrics": {"podMonitor": {"enabled": True}}}
 OUTSIDE = {"hub": {"enabled": False}, "externalHub": {"addresses": ["tcp://elsewhere:5550"]}}
+STORED = {"hub": {"store": {"existingSecret": "s"}}}
+STORE_FILE = {"name": "TASKMESH_STORE_FILE", "value": "/etc/taskmesh/store/url"}
+HUB_RULES = "NetworkPolicy/m-hub:spec"
 FRIEND = [{"namespaceSelector": {"matchLabels": {"friend": "yes"}}}]
 RULE = {"ports": [{"port": 99, "protocol": "TCP"}]}
 SHA = "sha256:" + "0" * 64
@@ -114,6 +117,9 @@ EFFECTS = [
     Effect("hub.port", 7000, f"{HUB_BOX}/args", HAS("--bind=tcp://0.0.0.0:7000")),
     Effect("hub.lanes.first", 6000, f"{HUB_BOX}/args", HAS("--lanes=6000-6799")),
     Effect("hub.lanes.last", 6100, f"{HUB_BOX}/args", HAS("--lanes=5600-6100")),
+    Effect("hub.store.existingSecret", "s", f"{HUB_BOX}/env", HAS(STORE_FILE)),
+    Effect("hub.store.urlKey", "k", f"{HUB_POD}/volumes/3/secret/items/0/key", "k", STORED),
+    Effect("hub.store.port", 7000, f"{HUB_RULES}/egress/1/ports/0/port", 7000, STORED),
     _same("hub.service.type", "NodePort", f"{GATEWAY}:spec/type"),
     _same("hub.service.annotations", {"a": "b"}, f"{GATEWAY}:metadata/annotations"),
     Effect("hub.resources", {"limits": {"cpu": "3"}}, f"{HUB_BOX}/resources/limits/cpu", "3"),
@@ -217,6 +223,7 @@ EFFECTS = [
     Effect("networkPolicy.enabled", False, "NetworkPolicy/m-workers", GONE),
     _same("networkPolicy.clientsFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/0/from"),
     Effect("networkPolicy.workersFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/1/from", HAS(FRIEND[0])),
+    _same("networkPolicy.storeTo", FRIEND, f"{HUB_RULES}/egress/1/to", STORED),
     _same("networkPolicy.httpFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/2/from", TOKEN),
     Effect("networkPolicy.extraIngress", [RULE], "NetworkPolicy/m-hub:spec/ingress", HAS(RULE)),
     Effect(

@@ -14,6 +14,7 @@ import pytest
 
 from tests.helm.rendering import Object, Values, laid_over, name_of, pod_specs, rendered
 from tests.programs import Programs, running
+from tests.redis_server import serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 HUB, POOL, CLIENT = "StatefulSet/m-hub", "Deployment/m-default", "Pod/m-test"
@@ -47,7 +48,7 @@ def free_ports(count: int) -> list[int]:
 class Release:
     """A rendered release whose containers run as processes here, with the volumes as folders."""
 
-    def __init__(self, programs: Programs, values: Values) -> None:
+    def __init__(self, programs: Programs, values: Values, **more: str) -> None:
         self._programs = programs
         self._folder = programs.folder
         port, _, _, first, last, self.hub_http, self.pool_http = free_ports(7)
@@ -57,7 +58,7 @@ class Release:
         self.objects = rendered(laid_over(base, settings))
         others = rendered(laid_over(laid_over(base, settings), {"http": {"port": self.pool_http}}))
         self.pods = {**pod_specs(others), HUB: pod_specs(self.objects)[HUB]}
-        self._secret = self._keys()
+        self._secret = {**self._keys(), **{name: text.encode() for name, text in more.items()}}
 
     def _keys(self) -> dict[str, bytes]:
         """A Secret as docs/kubernetes.md makes it."""
@@ -147,6 +148,17 @@ def test_hub_pool_probes_and_the_test_pod(programs, values):
 
     assert outcome.returncode == 0, outcome.stderr
     assert json.loads(outcome.stdout)["worker"].startswith("m-default-abc12")
+
+
+def test_a_hub_finds_its_store_in_the_secret(programs, tmp_path):
+    for server in serving(tmp_path, password="right-and-secret"):  # noqa: S106
+        values = {"hub": {"store": {"existingSecret": "the-store", "port": server.port}}}
+        release = Release(programs, laid_over(values, HTTP_SECRET), url=server.full_url)
+        release.start(HUB)
+        with asked(release.hub_http, "/metrics", TOKEN) as answer:
+            figures = answer.read().decode()
+
+    assert "taskmesh_store_connected 1" in figures
 
 
 def test_keda_s_triggers_find_their_numbers(programs):

@@ -19,6 +19,21 @@ REFUSED = {
     ),
     "no hub at all": ({"hub": {"enabled": False}}, "needs externalHub.addresses"),
     "two hubs": ({"externalHub": {"addresses": ["tcp://a:1"]}}, "is for hub.enabled=false"),
+    "a store without a hub": (
+        {
+            "hub": {"enabled": False, "store": {"existingSecret": "s"}},
+            "externalHub": {"addresses": ["tcp://a:1"]},
+        },
+        "is for hub.enabled=true",
+    ),
+    "two stores": (
+        {"hub": {"store": {"existingSecret": "s"}}, "config": {"hub": {"store": "redis://a:1/0"}}},
+        "contradict each other",
+    ),
+    "a password in the configuration": (
+        {"config": {"hub": {"store": "redis://:secret@a:1/0"}}},
+        "hub.store.existingSecret",
+    ),
     "monitor without token": ({"metrics": {"podMonitor": {"enabled": True}}}, "needs http.existingSecret"),
     "open workers without token": ({"metrics": {"workers": {"enabled": True}}}, "needs http.existingSecret"),
     "keda without token": (pool(autoscaling={"type": "keda"}), "needs http.existingSecret"),

@@ -119,3 +119,27 @@ def test_the_hub_lets_pools_to_every_port_of_a_lane_and_clients_to_the_gateway_o
     assert {"port": 5550, "endPort": 5552, "protocol": "TCP"} in workers["ports"]
     assert policy["egress"] == []
     assert "Egress" in policy["policyTypes"]
+
+
+def test_a_hub_with_a_store_dials_that_and_the_names_and_nobody_else():
+    for values in (
+        {"hub": {"store": {"existingSecret": "s"}}},
+        {"config": {"hub": {"store": "redis://redis:6379/0"}}},
+    ):
+        found = {name_of(each): each for each in rendered({**MINIMAL, **values})}
+
+        names, store = found["NetworkPolicy/m-hub"]["spec"]["egress"]
+        assert {port["port"] for port in names["ports"]} == {53}
+        assert store == {"ports": [{"port": 6379, "protocol": "TCP"}]}
+
+
+def test_the_store_s_url_is_a_file_for_the_hub_alone():
+    pods = pod_specs(rendered({**MINIMAL, "hub": {"store": {"existingSecret": "the-store"}}}))
+
+    having = {name for name, pod in pods.items() if "the-store" in str(pod["volumes"])}
+    assert having == {"StatefulSet/m-hub"}
+    (volume,) = [each for each in pods["StatefulSet/m-hub"]["volumes"] if each["name"] == "store"]
+    assert volume["secret"]["defaultMode"] == 0o440
+    assert volume["secret"]["items"] == [{"key": "url", "path": "url"}]
+    (box,) = pods["StatefulSet/m-hub"]["containers"]
+    assert {"name": "store", "mountPath": "/etc/taskmesh/store", "readOnly": True} in box["volumeMounts"]

@@ -57,3 +57,14 @@ def fail_first(journal: str) -> int:
     if times < 3:
         raise Refusal(f"attempt {times}")
     return times
+
+
+def noted(argument: tuple[str, str]) -> str:
+    """As `note`, with one argument."""
+    return note(*argument)
+
+
+def large(argument: tuple[str, int]) -> bytes:
+    """Notes its call, and returns so many bytes."""
+    note(argument[0], "large")
+    return bytes(argument[1])

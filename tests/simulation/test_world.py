@@ -28,6 +28,16 @@ def test_a_seed_is_large_enough():
     assert len(world.clients) == 2
 
 
+def test_a_replaced_hub_is_told_what_an_earlier_one_has_stored():
+    worlds = [World(seed) for seed in range(30, 42)]
+
+    for world in worlds:
+        world.run()
+
+    assert sum(world.hub.restored for world in worlds) > 0
+    assert {name for world in worlds for name, _ in world.hub.stored} == {"short"}
+
+
 PLACES = {("place given", "slot"), ("place refused", "slot")}
 
 

@@ -141,6 +141,21 @@ def test_row_16_a_hub_killed_and_started_again_costs_no_spark_task(spark, own_me
     assert job.failed_tasks == 0
 
 
+def test_row_16_and_20_shared_results_outlive_the_hub_that_has_a_store(spark, programs, server, journal):
+    hub, address = programs.hub(TASKMESH_STORE=server.url)
+    programs.worker(address)
+    bridge = MeshSpark(address, dedupe="result")
+    mapped = bridge.map_arrow(spark.range(0, 40, numPartitions=2), journal.task(), "id long", batch_rows=5)
+    assert [row.id for row in mapped.collect()] == list(range(40))
+    wait_until(lambda: len(server.stored()) == 8, 10, "all results are stored")
+
+    hub.kill()
+    programs.hub(address, TASKMESH_STORE=server.url)
+
+    assert [row.id for row in mapped.collect()] == list(range(40))
+    assert len(journal.lines) == len(set(journal.lines)) == 8, "no batch was computed twice"
+
+
 def test_row_16_a_hub_that_does_not_come_back(spark, own_mesh, journal):
     own_mesh.pool("one")
     bridge = MeshSpark(own_mesh.address, gateway_timeout=4.0, connect_timeout=1.0)

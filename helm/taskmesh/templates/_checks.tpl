@@ -12,6 +12,16 @@
 {{- if and .Values.hub.enabled .Values.externalHub.addresses -}}
 {{- fail "externalHub.addresses is for hub.enabled=false: pools join one hub, this release's own or another" -}}
 {{- end -}}
+{{- if and (not .Values.hub.enabled) .Values.hub.store.existingSecret -}}
+{{- fail "hub.store.existingSecret is for hub.enabled=true: the store belongs to the hub" -}}
+{{- end -}}
+{{- $settings := default dict .Values.config.hub -}}
+{{- if and .Values.hub.store.existingSecret (or $settings.store $settings.store_file) -}}
+{{- fail "hub.store.existingSecret and config.hub.store contradict each other: give the store's URL once" -}}
+{{- end -}}
+{{- if contains "@" (toString (default "" $settings.store)) -}}
+{{- fail "config.hub.store has a password, which everybody could read in the ConfigMap: put the URL into a Secret, and name that with hub.store.existingSecret" -}}
+{{- end -}}
 {{- if and .Values.metrics.podMonitor.enabled (not .Values.http.existingSecret) -}}
 {{- fail "metrics.podMonitor.enabled needs http.existingSecret: without a token the HTTP port listens on loopback only" -}}
 {{- end -}}

@@ -42,6 +42,21 @@ secret:
     - {key: {{ .Values.http.tokenKey | quote }}, path: token}
 {{- end }}
 
+{{- /* The hub's store: whether there is one that its settings name ("true" or nothing), and the volume with its URL. */}}
+{{- define "taskmesh.hasStore" -}}
+{{- $settings := default dict .Values.config.hub -}}
+{{- if or .Values.hub.store.existingSecret $settings.store $settings.store_file }}true{{ end }}
+{{- end }}
+
+{{- define "taskmesh.storeVolume" -}}
+name: store
+secret:
+  secretName: {{ .Values.hub.store.existingSecret | quote }}
+  defaultMode: 0440
+  items:
+    - {key: {{ .Values.hub.store.urlKey | quote }}, path: url}
+{{- end }}
+
 {{- /* What every pod says: call with (list root podSecurityContext token), where token is whether it gets one of the cluster's API. */}}
 {{- define "taskmesh.podHead" -}}
 {{- $root := index . 0 -}}

@@ -1,0 +1,67 @@
+"""Tasks under a key whose outcomes the hub keeps, and hubs with a store."""
+
+from collections.abc import Callable
+from typing import Any
+
+from taskmesh import Mesh, TaskFuture
+from taskmesh.client.group import Group
+from taskmesh.client.options import TaskOptions
+from taskmesh.wire.code import dump_function
+from tests.net.keyed import Ring
+from tests.programs import Program, Programs
+from tests.redis_server import RedisServer
+from tests.waiting import wait_until
+
+
+def keep(
+    mesh: Mesh, function: Callable[..., Any], argument: Any, key: str, seconds: float = 60.0
+) -> TaskFuture[Any]:
+    """Submits a call under a key; its outcome answers others for so many seconds."""
+    made = dump_function(function)
+    group = Group(mesh, made, function.__qualname__, TaskOptions(), keep=seconds)
+    return group.submit(argument, lambda payload: key)
+
+
+def store(mesh: Mesh) -> dict[str, Any]:
+    """How the hub says that its store is."""
+    found: dict[str, Any] = mesh.status()["store"]
+    return found
+
+
+def stored(mesh: Mesh, count: int, timeout: float = 15.0) -> None:
+    """Waits until so many outcomes are in the store, and none waits to be."""
+    wait_until(
+        lambda: (store(mesh).get("stored"), store(mesh).get("waiting")) == (count, 0),
+        timeout,
+        f"{count} outcomes stored: {store(mesh)}",
+    )
+
+
+def hub_with(
+    programs: Programs, server: RedisServer, bind: str = "tcp://127.0.0.1:0", **env: str
+) -> tuple[Program, str]:
+    """A hub with a store, and its gateway's address."""
+    return programs.hub(bind, **{"TASKMESH_STORE": server.url, "TASKMESH_LEASE": "3", **env})
+
+
+class KeyedMesh:
+    """A hub with keys and a store, a worker, two clients; the hub may be replaced."""
+
+    def __init__(self, programs: Programs, server: RedisServer, ring: Ring) -> None:
+        self.programs, self.server, self.ring = programs, server, ring
+        self.hub, self.address = self.start("tcp://127.0.0.1:0")
+        programs.worker(self.address, "--keys", ring.peer("worker", "first"))
+        self.alice, self.bob = ring.peer("client", "alice"), ring.peer("client", "bob")
+
+    def start(self, bind: str) -> tuple[Program, str]:
+        env = {"TASKMESH_STORE": self.server.url, "TASKMESH_LEASE": "3"}
+        line = ("hub", "--bind", bind, "--keys", str(self.ring.hub.path), "--json")
+        program = self.programs.start(*line, env=env)
+        return program, program.ready()["gateway"]
+
+    def replace(self) -> None:
+        self.hub.kill()
+        self.hub, _ = self.start(self.address)
+
+    def mesh(self, keys: str) -> Mesh:
+        return Mesh(self.address, keys=keys, open_timeout=20)

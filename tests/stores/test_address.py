@@ -1,0 +1,48 @@
+"""Which URLs name a store, and that none shows its password."""
+
+import pytest
+
+from taskmesh.errors import ConfigError
+from taskmesh.stores.address import StoreAddress
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
+        ("redis://host", "redis://host:6379/0"),
+        ("rediss://user:secret@host:7000/3", "rediss://host:7000/3"),
+        ("redis://[::1]:6380/1", "redis://[::1]:6380/1"),
+        ("rediss://host/2?ssl_ca_certs=/ca.pem", "rediss://host:6379/2"),
+        ("unix:///run/redis.sock?db=4", "unix:///run/redis.sock?db=4"),
+    ],
+)
+def test_good_ones(url, shown):
+    address = StoreAddress.of(url)
+
+    assert address.shown == shown
+    assert address.secret == ("secret" in url)
+    assert "secret" not in repr(address)
+
+
+@pytest.mark.parametrize(
+    ("url", "cure"),
+    [
+        ("", "begin with redis://"),
+        ("http://host", "begin with redis://"),
+        ("127.0.0.1:6379", "begin with redis://"),
+        ("redis://", "does not name a server"),
+        ("redis://host/first", "database's number"),
+        ("redis://host:port/0", "cannot be read"),
+        ("redis://[::1/0", "cannot be read"),
+        ("unix://?db=0", "does not name a server"),
+        ("redis://host/0?password=hush", "before the host"),
+        ("redis://host/0?socket_timeout=hush", "options that are unknown: socket_timeout"),
+        ("ftp://user:hush@host", "begin with redis://"),
+    ],
+)
+def test_others_are_refused_with_the_cure_and_without_the_password(url, cure):
+    with pytest.raises(ConfigError, match=cure) as caught:
+        StoreAddress.of(url)
+
+    assert "hush" not in str(caught.value)
