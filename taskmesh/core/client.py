@@ -6,6 +6,7 @@ the machine can submit all of them again to a hub that has lost its memory.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,6 +101,8 @@ class ClientMachine:
     @property
     def deadline(self) -> float:
         """When a Tick is due at the latest."""
+        if self.refused:
+            return math.inf
         if not self.open:
             return self._hello_at
         times = [self._beat_at, self._heard + self._patience]

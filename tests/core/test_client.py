@@ -100,6 +100,15 @@ class TestSubmitting:
         assert session.of(m.ClientHello)[0].first == 2
         assert session.submitted() == [[2]]
 
+    def test_who_is_refused_has_nothing_to_do_any_more(self, session):
+        """Its deadline was that of the beat before, for ever: a loop that never slept."""
+        session.hear(m.ClientRefused("no such key"))
+        session.sent.clear()
+        session.tell(ev.Tick())
+
+        assert session.machine.deadline > session.now + 3600
+        assert session.sent == []
+
     def test_a_busy_hub_is_asked_again_when_it_said(self, session):
         session.submit(1)
         session.sent.clear()
