@@ -157,7 +157,7 @@ class PoolSockets:
         return msgspec.structs.replace(hello, key=raw_key(self._lane_pair[1].public))
 
     def _hub_refuses(self, dead: bool) -> None:
-        """A handshake has failed: the next Hello goes another way or over new links, after a rest if need be."""
+        """A handshake has failed: the next Hello goes another way, or over new links, or after a rest."""
         if self._refusals.rest:
             self._dial_at = time.monotonic() + self._refusals.rest
             self._turn += 1
