@@ -27,6 +27,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.timeout(150)
 
 FLOOD_S = 2.0
+PACE_S = 0.02
 PATIENCE_S = 5.0
 """Seconds that another key's task may take meanwhile; without a flood it takes milliseconds."""
 
@@ -38,51 +39,49 @@ def dropped(mesh: Mesh, user: str) -> int:
 
 
 @contextlib.contextmanager
-def flooding(say: Callable[[], None]) -> Iterator[list[int]]:
-    """Says something without end in a thread of its own; gives how often."""
-    over, count = threading.Event(), [0]
+def flooding(say: Callable[[], None]) -> Iterator[None]:
+    """Says something without end in a thread of its own."""
+    over = threading.Event()
 
     def work() -> None:
         while not over.is_set():
             with contextlib.suppress(NoPeerWithinTimeout):
                 say()
-                count[0] += 1
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        yield count
+        yield
     finally:
         over.set()
         thread.join(10)
 
 
 def honest(mesh: Mesh, seconds: float) -> float:
-    """Runs task after task for so long; returns how long the slowest took."""
+    """Runs task after task for so long, not too many; returns how long the slowest took."""
     slowest, began = 0.0, time.monotonic()
     while (start := time.monotonic()) - began < seconds:
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
         slowest = max(slowest, time.monotonic() - start)
+        wait_until(lambda start=start: time.monotonic() > start + PACE_S)
     return slowest
 
 
 def test_a_client_s_flood_is_dropped_and_others_are_served(programs: Programs, ring: Ring):
-    programs.env |= {"TASKMESH_KEY_MESSAGES_PER_S": "2000"}
+    programs.env |= {"TASKMESH_KEY_MESSAGES_PER_S": "1000"}
     keyed = Keyed(programs, ring)
     with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.program):
         peer = Peer(context, keyed, "client", "mallory")
         assert isinstance(peer.ask(m.ClientHello(7, 0)), m.ClientWelcome)
-        with flooding(lambda: peer.say(m.ClientBeat())) as said:
-            slowest = honest(mesh, FLOOD_S)
+        with flooding(lambda: peer.say(m.ClientBeat())):
+            assert honest(mesh, FLOOD_S) < PATIENCE_S
+            wait_until(lambda: dropped(mesh, "client:mallory") > 2000, 30, tick=0.1)
         peer.close()
-        wait_until(lambda: dropped(mesh, "client:mallory") > said[0] / 4, 20)
         assert dropped(mesh, "client:alice") == 0
-        assert slowest < PATIENCE_S
-    assert said[0] > 4 * 2000 * FLOOD_S, "a flood"
     assert '"event": "rate.exceeded"' in keyed.program.errors
     status = programs.run("status", "--address", keyed.address, "--keys", ring.peer("operator", "olga"))
     assert "over rate: client:mallory" in status.stdout, status.stderr
-    assert "hub.key_messages_per_s = 2000" in status.stdout
+    assert "hub.key_messages_per_s = 1000" in status.stdout
 
 
 def test_a_flood_of_bytes_is_dropped_unread(programs: Programs, ring: Ring):
@@ -94,13 +93,13 @@ def test_a_flood_of_bytes_is_dropped_unread(programs: Programs, ring: Ring):
         assert isinstance(peer.ask(m.ClientHello(7, 0)), m.ClientWelcome)
         with flooding(lambda: peer.say(submit)):
             assert honest(mesh, FLOOD_S) < PATIENCE_S
+            wait_until(lambda: dropped(mesh, "client:mallory") > 10, 30, tick=0.1)
         peer.close()
-        wait_until(lambda: dropped(mesh, "client:mallory") > 10, 20)
         assert dropped(mesh, "client:alice") == 0
 
 
 def test_a_worker_s_flood_is_dropped_and_other_pools_work(programs: Programs, ring: Ring):
-    programs.env |= {"TASKMESH_KEY_MESSAGES_PER_S": "2000"}
+    programs.env |= {"TASKMESH_KEY_MESSAGES_PER_S": "1000"}
     keyed = Keyed(programs, ring)
     with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.program):
         peer = Peer(context, keyed, "worker", "mallory")
@@ -109,11 +108,11 @@ def test_a_worker_s_flood_is_dropped_and_other_pools_work(programs: Programs, ri
         beat = m.Beat(welcome.epoch, welcome.session, "false", 0, 0, 0, [])
         with flooding(lambda: pool.say(beat)):
             assert honest(mesh, FLOOD_S) < PATIENCE_S
+            wait_until(lambda: dropped(mesh, "worker:mallory") > 2000, 30, tick=0.1)
         told = [pool.heard(m.BeatReply, 10)]
         while not told[-1].wait:  # type: ignore[attr-defined]
             told.append(pool.heard(m.BeatReply, 10))
         peer.close()
-        wait_until(lambda: dropped(mesh, "worker:mallory") > 2000, 20)
         assert dropped(mesh, "worker:first") == 0
 
 
@@ -136,15 +135,15 @@ def test_a_client_and_a_pool_at_full_speed_with_low_caps_lose_nothing(programs: 
 
 
 def test_bytes_above_a_low_cap_arrive_later_and_whole(programs: Programs, ring: Ring):
-    """Calls and results of 1 MB each, with a cap of 8 MB a second for either key."""
-    programs.env |= {"TASKMESH_KEY_BYTES_PER_S": "8MB"}
+    """Calls and results of 1 MB each, with a cap of 2 MB a second for either key."""
+    programs.env |= {"TASKMESH_KEY_BYTES_PER_S": "2MB"}
     keyed = Keyed(programs, ring)
-    data = [os.urandom(1_000_000) for _ in range(16)]
+    data = [os.urandom(1_000_000) for _ in range(10)]
     with keyed.mesh() as mesh:
         futures = [mesh.submit(workload.echo, each) for each in data]
         assert [future.result(100) for future in futures] == data
         assert dropped(mesh, "client:alice") > 0
-        assert mesh.status(timeout=10)["finished"] == 16
+        assert mesh.status(timeout=10)["finished"] == 10
 
 
 def test_the_usual_caps_are_never_met_by_a_client_at_full_speed(programs: Programs, ring: Ring):
