@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.core.events import ClientGone, FromClient, OverRate
+from taskmesh.core.events import ClientGone, FromClient
 from taskmesh.core.intake import IDLE_TTL
 from taskmesh.wire import messages as m
 from tests.core.rig import HubRig
@@ -60,47 +60,3 @@ def test_a_client_that_stays_is_not_forgotten(rig):
         rig.tell(FromClient(1, m.ClientBeat()))
 
     assert set(rig.hub.clients) == {1}
-
-
-# --- what one key may have ---------------------------------------------------------------------------------
-
-
-def hello(rig: HubRig, client: int, user: str) -> object:
-    rig.tell(FromClient(client, m.ClientHello(client, 0), user))
-    return rig.told[client][-1]
-
-
-def test_a_key_has_so_many_clients_and_the_next_is_told_the_cure():
-    rig = HubRig(key_sessions=2)
-    for client in (1, 2):
-        assert isinstance(hello(rig, client, "client:a"), m.ClientWelcome)
-    refused = hello(rig, 3, "client:a")
-    assert isinstance(refused, m.ClientRefused)
-    assert "hub.key_sessions" in refused.reason
-    assert "taskmesh keys new client" in refused.reason
-    assert isinstance(hello(rig, 4, "client:b"), m.ClientWelcome)
-    assert isinstance(hello(rig, 2, "client:a"), m.ClientWelcome), "who has a session keeps it"
-
-    rig.tell(FromClient(1, m.ClientBye(), "client:a"))
-    assert isinstance(hello(rig, 3, "client:a"), m.ClientWelcome)
-    rig.tell(ClientGone(3))
-    assert isinstance(hello(rig, 5, "client:a"), m.ClientWelcome), "who is away with nothing here makes room"
-
-
-def test_clients_without_keys_are_not_counted_by_key():
-    rig = HubRig(key_sessions=1)
-    for client in (1, 2, 3):
-        assert isinstance(hello(rig, client, ""), m.ClientWelcome)
-
-
-def test_a_client_over_its_rate_is_told_to_wait_and_counts_as_alive(rig):
-    hello(rig, 1, "client:a")
-    for _ in range(20):
-        rig.after(1)
-        rig.tell(OverRate("client:a", 30, "hub.key_messages_per_s = 5", 0.4, {1, 99}, set()))
-
-    assert rig.told[1][-1] == m.Busy(0, 0.4)
-    assert not rig.hub.clients[1].lost
-    assert rig.hub.snapshot()["over_rate"] == {
-        "client:a": {"dropped": 600, "cap": "hub.key_messages_per_s = 5"}
-    }

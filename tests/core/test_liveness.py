@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.core.events import FromClient, FromPool, LaneLost, LaneOpened, LinksLost, OverRate
+from taskmesh.core.events import FromClient, FromPool, LaneLost, LaneOpened, LinksLost
 from taskmesh.core.lanes import LaneState
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, spec
@@ -348,59 +348,3 @@ def test_an_inventory_that_no_pool_could_hold_is_refused_and_not_kept():
     rig.hello(slots=2, number=2, epoch=1, inventory=[m.Held(9, 1, [1, 2, 3])])
     assert len(rig.hub.pools.adoptable) == 3
     assert next(iter(rig.hub.lanes.values())).hello.inventory == []
-
-
-# --- what one key may have ---------------------------------------------------------------------------------
-
-
-def join(rig: HubRig, pool: str, user: str) -> object:
-    """The answer to a Hello with this key."""
-    hello = m.Hello(pool, 1, 1, 1, ["default"], [], 0, 0, [])
-    rig.tell(FromPool(hello, user))
-    answers = [message for to, message in rig.published if to == pool]
-    return answers[-1] if answers else None
-
-
-def test_a_key_has_so_many_pools_and_the_next_is_told_the_cure():
-    rig = HubRig(key_sessions=2)
-    for pool in ("a", "b"):
-        assert isinstance(join(rig, pool, "worker:w"), m.Welcome)
-    refused = join(rig, "c", "worker:w")
-    assert isinstance(refused, m.Refused)
-    assert "hub.key_sessions" in refused.reason
-    assert "taskmesh keys new worker" in refused.reason
-    assert "c" in rig.hub.snapshot()["refused"]
-    assert isinstance(join(rig, "d", "worker:x"), m.Welcome)
-    assert isinstance(join(rig, "b", "worker:w"), m.Welcome), "who has a session keeps it"
-
-    rig.tell(FromPool(m.Bye(EPOCH, rig.session("a")), "worker:w"))
-    assert isinstance(join(rig, "c", "worker:w"), m.Welcome)
-
-
-def test_a_place_of_a_pool_that_seems_dead_is_waited_for():
-    """A thousand pools that are started anew under other names are let in, a lease later."""
-    rig = HubRig(key_sessions=1)
-    join(rig, "a", "worker:w")
-    rig.after(3)
-    assert join(rig, "b", "worker:w") is None
-    rig.after(8)
-    assert isinstance(join(rig, "b", "worker:w"), m.Welcome)
-
-
-def test_pools_without_keys_are_not_counted_by_key():
-    rig = HubRig(key_sessions=1)
-    assert isinstance(join(rig, "a", ""), m.Welcome)
-    assert isinstance(join(rig, "b", ""), m.Welcome)
-
-
-def test_a_pool_over_its_rate_is_told_to_wait_and_keeps_its_session():
-    rig = HubRig()
-    join(rig, "a", "worker:w")
-    session = rig.session("a")
-    for _ in range(20):
-        rig.after(1)
-        rig.tell(OverRate("worker:w", 10, "hub.key_bytes_per_s = 5", 0.4, set(), {session, 99}))
-
-    assert rig.session("a") == session
-    assert rig.published[-1] == ("a", m.BeatReply(EPOCH, session, 0, session, 0.4))
-    assert rig.hub.snapshot()["over_rate"]["worker:w"]["dropped"] == 200
