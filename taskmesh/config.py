@@ -76,6 +76,9 @@ class HubConfig:
         max_tasks, max_bytes: what the ledger takes in, of all clients together.
         max_pools: pools at a time, as far as the limit of open files allows so many.
         max_clients: client sessions at a time, those included whose clients are away.
+        key_sessions: of pools, and of clients, at a time that show one key; 0 for any number.
+        key_messages_per_s, key_bytes_per_s: what all who show one key may say to the hub together; 0 for any
+            rate. What is over is dropped and said again later (docs/adr/0014).
         crash_limit: crashes after which a task is given up.
         result_ttl: seconds that outcomes are kept for a client that is away.
         versions: what becomes of pools and clients with another minor version of Python, another pickle
@@ -91,6 +94,9 @@ class HubConfig:
     max_bytes: int = _setting(4 << 30, "bytes, as a number or like '4GiB'", least=1)
     max_pools: int = _setting(1000, "a whole number of pools, at least 1", least=1)
     max_clients: int = _setting(10_000, "a whole number of clients, at least 1", least=1)
+    key_sessions: int = _setting(4096, "a whole number of sessions, 0 for any", least=0)
+    key_messages_per_s: int = _setting(200_000, "a whole number of messages, 0 for any", least=0)
+    key_bytes_per_s: int = _setting(2 << 30, "bytes, as a number or like '2GiB', 0 for any", least=0)
     crash_limit: int = _setting(3, "a whole number, at least 1", least=1)
     result_ttl: float = _setting(3600.0, "seconds", least=0)
     versions: str = _setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))

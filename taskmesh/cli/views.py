@@ -108,6 +108,11 @@ def summary(found: dict[str, Any]) -> str:
     ]
     lines += [store_line(found["store"])] if found.get("store") else []
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
+    lines += [
+        f"over rate: {user}: {row['dropped']} messages dropped by {row['cap']}; its programs wait and say "
+        "them again: raise that, or give them keys of their own"
+        for user, row in found.get("over_rate", {}).items()
+    ]
     lines += [f"warning:  {who}: {text}" for who, text in found["warnings"].items()]
     return "\n".join(lines)
 

@@ -6,15 +6,16 @@ the machine can submit all of them again to a hub that has lost its memory.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
 from taskmesh.core.client_config import ClientConfig
 from taskmesh.core.oversize import without_large
+from taskmesh.core.pending_table import PendingTable
 from taskmesh.core.runs import split_run
 from taskmesh.wire import messages as m
 
@@ -24,25 +25,14 @@ MAX_BYTES = 8 << 20
 """Payload bytes in one Submit, but for a task that has more by itself."""
 SLOWEST = 100_000
 """Bytes a second that a link moves at least, not quite 1 Mbit/s."""
+LONGEST_WAIT = 10.0
+"""Seconds that a client waits at once for a hub that is busy, or that its key has said too much to."""
 DOUBLINGS = 5
 """How often a wait may double: a slow link needs a minute for 8 MiB, and says nothing else meanwhile."""
 MAX_QUESTIONS = 100
 """Queries and commands kept until they are answered, to be asked again over the next link."""
 
 Question = m.Query | m.Command
-
-
-class PendingTable(Protocol):
-    """What the machine needs of the table of unresolved tasks."""
-
-    def pending_runs(self) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
-        """Every unresolved task that was drained before, to submit again; runs say `again`."""
-
-    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, m.Spec]]:
-        """Specs by number."""
-
-    def lose_early(self) -> list[m.Failed]:
-        """Takes unresolved at-most-once tasks that were drained before out of the table: each is lost."""
 
 
 @dataclass(slots=True)
@@ -111,12 +101,13 @@ class ClientMachine:
     @property
     def deadline(self) -> float:
         """When a Tick is due at the latest."""
+        if self.refused:
+            return math.inf
         if not self.open:
             return self._hello_at
         times = [self._beat_at, self._heard + self._patience]
-        if self._unacked:
-            busy = self._busy_until > self._moved
-            times.append(self._busy_until if busy else self._resend_at())
+        if self._busy_until or self._unacked:
+            times.append(self._busy_until or self._resend_at())
         return min(times)
 
     @property
@@ -136,7 +127,7 @@ class ClientMachine:
             case m.ClientWelcome():
                 self._welcome(message, now, out)
             case m.Busy(retry_after=retry_after):
-                self._busy_until = now + retry_after
+                self._busy_until = max(self._busy_until, now + min(retry_after, LONGEST_WAIT))
             case m.NeedSpec(number=number, specs=specs):
                 self._complete(number, specs, out)
             case m.ClientRefused():
@@ -184,6 +175,7 @@ class ClientMachine:
         self._beat = welcome.beat
         self._beat_at = now + self._beat
         self._opened = self._moved = now
+        self._busy_until = 0.0
         self._limit = max(1, min(MAX_SUBMIT, welcome.max_tasks // 2))
         self._max_payload = welcome.max_payload if welcome.max_payload < self.config.max_payload else 0
         if self._max_payload:
@@ -249,6 +241,9 @@ class ClientMachine:
             while self._delivered + 1 in self._early:
                 self._delivered += 1
                 self._early.remove(self._delivered)
+        self._acknowledge(out)
+
+    def _acknowledge(self, out: list[object]) -> None:
         if self._delivered and self.config.credit:
             out.append(Send(m.ResultAck(self.epoch, self._delivered)))
 
@@ -350,18 +345,22 @@ class ClientMachine:
             self._silences = min(self._silences + 1, DOUBLINGS) if brief else 0
             self._lost(now, out)
             return
-        busy = self._busy_until > self._moved
-        if self._unacked and now >= (self._busy_until if busy else self._resend_at()):
-            self._busy_until = 0.0
-            if busy:
-                self._moved = now
-                self._send_from(0, out)
-            else:
-                self._resends = min(self._resends + 1, DOUBLINGS)
-                self._again(now, out)
+        if self._busy_until:
+            if now >= self._busy_until:
+                self._say_again(now, out)
+        elif self._unacked and now >= self._resend_at():
+            self._resends = min(self._resends + 1, DOUBLINGS)
+            self._again(now, out)
         if now >= self._beat_at:
             self._beat_at = now + self._beat
             out.append(Send(m.ClientBeat(self.epoch)))
+
+    def _say_again(self, now: float, out: list[object]) -> None:
+        """The hub has not taken, or has dropped, what was said: all that it has not answered."""
+        self._busy_until, self._moved = 0.0, now
+        self._send_from(0, out)
+        self._acknowledge(out)
+        self._ask_again(now, out)
 
     def _again(self, now: float, out: list[object]) -> None:
         """Hello, which states what Submit comes first (that may have been lost), and the unacknowledged."""

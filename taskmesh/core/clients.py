@@ -27,10 +27,12 @@ class ClientSession:
         warning: in which versions it differs from the hub, in words, or empty.
         present: it was heard and has not vanished. greeted: it has answered the welcome of this session.
         lost: it was silent for so long that what is bound to it has been cancelled.
+        user: whose key it shows, empty without keys.
     """
 
-    def __init__(self, client: int, epoch: int, now: float) -> None:
+    def __init__(self, client: int, epoch: int, now: float, user: str = "") -> None:
         self.client = client
+        self.user = user
         self.name = ""
         self.python = ""
         self.warning = ""

@@ -11,10 +11,11 @@ from taskmesh.wire.batches import Kept
 
 
 class FromClient(msgspec.Struct):
-    """A client's message, in order per client session."""
+    """A client's message, in order per client session. user: whose key its link shows, "" without keys."""
 
     client: int
     message: m.ClientMessage
+    user: str = ""
 
 
 class ClientGone(msgspec.Struct):
@@ -24,9 +25,26 @@ class ClientGone(msgspec.Struct):
 
 
 class FromPool(msgspec.Struct):
-    """A pool's message, off the collector."""
+    """A pool's message, off the collector. user: whose key its link shows, "" without keys."""
 
     message: m.PoolMessage
+    user: str = ""
+
+
+class OverRate(msgspec.Struct):
+    """Peers with one key have said more than a key may: so many messages were dropped, unread.
+
+    Attributes:
+        cap: which setting, with its value. wait: seconds after which there is room again.
+        clients, sessions: those of them that have a session; they are told to wait and to say it again.
+    """
+
+    user: str
+    dropped: int
+    cap: str
+    wait: float
+    clients: set[int]
+    sessions: set[int]
 
 
 class LaneOpened(msgspec.Struct):

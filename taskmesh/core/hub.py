@@ -83,10 +83,10 @@ class HubMachine:
             self._extend(gap)
         self._now = self.memory.now = max(now, self._now)
         match event:
-            case ev.FromPool(message=message):
-                self._from_pool(message, now)
-            case ev.FromClient(client=client, message=message):
-                self._from_client(client, message, now)
+            case ev.FromPool(message=message, user=user):
+                self._from_pool(message, user, now)
+            case ev.FromClient(client=client, message=message, user=user):
+                self._from_client(client, message, user, now)
             case ev.Tick():
                 pass
             case ev.LaneOpened(session=session, endpoint=endpoint):
@@ -99,6 +99,8 @@ class HubMachine:
                 self.intake.gone(client)
             case ev.Restored() | ev.StoreTold():
                 self._from_store(event)
+            case ev.OverRate():
+                self._over_rate(event, now)
             case _:
                 raise TypeError(f"not an event of a hub: {event!r}")
         return self._finish(now)
@@ -159,7 +161,7 @@ class HubMachine:
 
     # --- pools --------------------------------------------------------------------------------------------
 
-    def _from_pool(self, message: m.PoolMessage, now: float) -> None:
+    def _from_pool(self, message: m.PoolMessage, user: str, now: float) -> None:
         match message:
             case m.Results():
                 self._results(message, now)
@@ -168,7 +170,7 @@ class HubMachine:
                 if notice is not None:
                     self._tell(notice)
             case m.Hello():
-                self.pools.hello(message, now)
+                self.pools.hello(message, now, user)
             case m.Bye(epoch=epoch, session=session):
                 if self.pools.current(epoch, session) is not None:
                     self.pools.bye(session)
@@ -215,9 +217,9 @@ class HubMachine:
 
     # --- clients ------------------------------------------------------------------------------------------
 
-    def _from_client(self, client: int, message: m.ClientMessage, now: float) -> None:
+    def _from_client(self, client: int, message: m.ClientMessage, user: str, now: float) -> None:
         if isinstance(message, m.ClientHello):
-            self.intake.hello(message, now)
+            self.intake.hello(message, now, user)
             return
         session = self.clients.get(client)
         if session is None:
@@ -255,6 +257,14 @@ class HubMachine:
             actions, answer = self.views.obey(question, now)
             self.intake.out += actions
         self.intake.out.append(SendClient(client, answer))
+
+    def _over_rate(self, over: ev.OverRate, now: float) -> None:
+        """Messages were dropped: who may have said them waits, and says again what is not acknowledged."""
+        self.views.over_rate(over.user, over.dropped, over.cap)
+        for session in over.sessions:
+            self.pools.slow_down(session, over.wait, now)
+        for client in over.clients:
+            self.intake.slow_down(client, over.wait, now)
 
     def _weigh_results(self, news: set[int]) -> None:
         """A client that does not take its results gets no more made: completions are always taken in."""

@@ -18,6 +18,7 @@ class HubConfig:
         client_grace: silence after which a client's on_client_loss="cancel" tasks are cancelled.
         result_ttl: how long an absent client's outcomes are kept; result_bytes: how much of them.
         max_pools, max_clients: sessions at a time. max_payload: bytes of one call or result, 0 for any.
+        key_sessions: sessions at a time of pools, and of clients, that show one key; 0 for any number.
         versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
         stored: there is a store for outcomes that are kept: Store actions tell what is to go there.
         stall: a gap in the hub's own time above this extends every lease by the gap.
@@ -41,6 +42,7 @@ class HubConfig:
     spec_bytes: int = 256 << 20
     max_pools: int = 1_000_000
     max_clients: int = 1_000_000
+    key_sessions: int = 0
     max_payload: int = 0
     versions: Versions = field(default_factory=Versions)
     policy: str = WARN

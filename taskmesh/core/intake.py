@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from taskmesh.core.actions import Record, SendClient
@@ -47,11 +48,12 @@ class Intake:
         self._memory = memory
         self._claim = claim
         self._started = started
+        self._of_user: Counter[str] = Counter()
         self.out: list[object] = []
 
     # --- coming and going ---------------------------------------------------------------------------------
 
-    def hello(self, hello: m.ClientHello, now: float) -> None:
+    def hello(self, hello: m.ClientHello, now: float, user: str = "") -> None:
         """A client opens its session or comes back: it gets a welcome and what it has not acknowledged."""
         config = self._config
         if hello.protocol != m.PROTOCOL:
@@ -65,12 +67,13 @@ class Intake:
             return
         session = self._clients.get(hello.client)
         known = session is not None and session.greeted
-        if session is None and not self._has_place(now):
-            reason = f"the hub has {len(self._clients)} clients and may have no more (hub.max_clients)"
-            self.out.append(SendClient(hello.client, m.ClientRefused(reason)))
+        full = self._full(user) if session is None else ""
+        if full:
+            self.out.append(SendClient(hello.client, m.ClientRefused(full)))
             return
         if session is None:
-            session = self._clients[hello.client] = ClientSession(hello.client, config.epoch, now)
+            session = self._clients[hello.client] = ClientSession(hello.client, config.epoch, now, user)
+            self._of_user[user] += 1
             self._ledger.account(hello.client)
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
         if odd and session.warning != odd:
@@ -99,7 +102,10 @@ class Intake:
         self.cancel_all(session.client, only_bound=not cancel)
         session.present = False
         if cancel:
-            self._clients.pop(session.client, None)
+            if self._clients.pop(session.client, None) is not None:
+                self._of_user[session.user] -= 1
+                if not self._of_user[session.user]:
+                    del self._of_user[session.user]
             self._ledger.forget_client(session.client)
 
     def gone(self, client: int) -> None:
@@ -109,6 +115,13 @@ class Intake:
             session.present = False
             if not session.credit:
                 self.bye(session, cancel=True)
+
+    def slow_down(self, client: int, wait: float, now: float) -> None:
+        """Something that a client said was dropped, since its key says too much: it is told, and lives."""
+        session = self._clients.get(client)
+        if session is not None:
+            session.heard = now
+            self.out.append(SendClient(client, m.Busy(0, wait)))
 
     def lost(self, session: ClientSession) -> None:
         """Nothing was heard from the client for long: tasks that are bound to it end."""
@@ -139,14 +152,26 @@ class Intake:
         """Whether nothing is kept here for a client."""
         return not session.size and not session.has_news and not self._ledger.account(session.client).tasks
 
-    def _has_place(self, now: float) -> bool:
-        """Whether one more client may come; those that are away and have nothing here make room."""
-        if len(self._clients) < self._config.max_clients:
-            return True
+    def _full(self, user: str) -> str:
+        """Why no further client may come, or "". Those that are away and have nothing here make room."""
+        reason = self._no_place(user)
+        if not reason:
+            return ""
         for session in list(self._clients.values()):
             if not session.present and self._is_idle(session):
                 self.bye(session, cancel=True)
-        return len(self._clients) < self._config.max_clients
+        return self._no_place(user)
+
+    def _no_place(self, user: str) -> str:
+        limit = self._config.key_sessions
+        if len(self._clients) >= self._config.max_clients:
+            return f"the hub has {len(self._clients)} clients and may have no more (hub.max_clients)"
+        if user and limit and self._of_user[user] >= limit:
+            return (
+                f"{limit} clients show the key {user} already, and no more may (hub.key_sessions): close "
+                "some, make a key for others with `taskmesh keys new client`, or raise that"
+            )
+        return ""
 
     # --- tasks --------------------------------------------------------------------------------------------
 

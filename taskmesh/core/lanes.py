@@ -50,10 +50,12 @@ class Lane:
         heard: when the pool was last heard of. stale: what its inventory listed and nobody waits for.
         warning: in which versions it differs from the hub, in words, or empty.
         wished: the state that an operator wants it in and its beats do not state yet, or empty.
+        user: whose key the pool shows, empty without keys.
     """
 
-    def __init__(self, session: int, hello: Hello, now: float) -> None:
+    def __init__(self, session: int, hello: Hello, now: float, user: str = "") -> None:
         self.session = session
+        self.user = user
         self.pool = hello.pool
         self.instance = hello.instance
         self.hello = hello

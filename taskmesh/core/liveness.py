@@ -5,6 +5,8 @@ A lost lane is not a dead pool, and a silent pool may come back: each step costs
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from taskmesh.core.actions import CloseLane, OpenLane, Publish, Record
@@ -59,14 +61,15 @@ class PoolSessions:
         self._rivals: dict[tuple[str, int], tuple[float, int]] = {}
         self._sessions = 0
         self._cancels: dict[int, dict[tuple[int, int], list[int]]] = {}
+        self._of_user: Counter[str] = Counter()
 
     # --- joining ------------------------------------------------------------------------------------------
 
-    def hello(self, hello: m.Hello, now: float) -> None:
+    def hello(self, hello: m.Hello, now: float, user: str = "") -> None:
         """A pool asks for a session: old ones of its name end, what it still holds moves over."""
         odd = difference(self._config.versions, hello)
         current = self.lane_of(hello.pool)
-        if not self._may_join(hello, odd, current, now):
+        if not self._may_join(hello, odd, current, now) or not self._has_place(hello, user, current, now):
             return
         self._rivals = {key: seen for key, seen in self._rivals.items() if key[0] != hello.pool}
         instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
@@ -80,8 +83,9 @@ class PoolSessions:
         if len(self._hellos) > NAMES_KEPT:
             self._hellos = {pool: at for pool, at in self._hellos.items() if pool in self._by_pool}
         self._sessions += 1
-        lane = Lane(self._sessions, hello, now)
+        lane = Lane(self._sessions, hello, now, user)
         self.lanes[lane.session] = lane
+        self._of_user[user] += 1
         self._by_pool[hello.pool] = lane.session
         self.refused.pop(hello.pool, None)
         if odd and lane.warning != odd:
@@ -113,6 +117,21 @@ class PoolSessions:
             self._note(hello, f"the hub has {len(self.lanes)} pools and may have no more (hub.max_pools)")
         else:
             return True
+        return False
+
+    def _has_place(self, hello: m.Hello, user: str, current: Lane | None, now: float) -> bool:
+        """Whether one more pool may show this key. Sessions of pools that seem dead are waited for."""
+        limit = self._config.key_sessions
+        if not (user and limit) or self._of_user[user] < limit or (current and current.user == user):
+            return True
+        reason = (
+            f"{limit} pools show the key {user} already, and no more may (hub.key_sessions): "
+            "make a key for some of them with `taskmesh keys new worker`, or raise that"
+        )
+        if sum(lane.user == user and self._is_alive(lane, now) for lane in self.lanes.values()) < limit:
+            self._note(hello, reason)
+        else:
+            self._refuse(hello, reason)
         return False
 
     def _is_alive(self, lane: Lane, now: float) -> bool:
@@ -275,6 +294,14 @@ class PoolSessions:
             self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, stale)))
         return m.Notice(told) if told else None
 
+    def slow_down(self, session: int, wait: float, now: float) -> None:
+        """Something that a pool said was dropped, since its key says too much: it is told, and lives."""
+        lane = self.lanes.get(session)
+        if lane is not None:
+            lane.heard = now
+            reply = m.BeatReply(self._config.epoch, session, lane.results, session, wait)
+            self.out.append(Publish(lane.pool, reply))
+
     def lane_lost(self, session: int, now: float) -> None:
         """The lane's link closed: no more work on it; its pool will say Hello, or its lease runs out."""
         lane = self.lanes.get(session)
@@ -332,6 +359,9 @@ class PoolSessions:
             else:
                 self._collector.lost(record)
         del self.lanes[lane.session]
+        self._of_user[lane.user] -= 1
+        if not self._of_user[lane.user]:
+            del self._of_user[lane.user]
         self.adoptable = {task: at for task, at in self.adoptable.items() if at[0] != lane.session}
         self.out.append(CloseLane(lane.session))
         return len(held)

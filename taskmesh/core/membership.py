@@ -16,6 +16,10 @@ The answer may have been published before this pool's subscription had arrived.
 """
 
 
+LONGEST_WAIT = 10.0
+"""Seconds that a pool whose key says too much waits at once; it is told again if that was not enough."""
+
+
 class Membership:
     """One pool's sessions, one after the other.
 
@@ -45,8 +49,11 @@ class Membership:
 
     @property
     def deadline(self) -> float:
-        """When the next beat or Hello is due."""
-        return self._beat_at if self.session else self._hello_at
+        """When the next beat or Hello is due, or reports that were held."""
+        if not self.session:
+            return self._hello_at
+        held = self.spool.held_until
+        return self._beat_at if held is None else min(self._beat_at, held)
 
     def is_mine(self, epoch: int, session: int) -> bool:
         """Whether a message is meant for the session that this pool is in."""
@@ -142,6 +149,8 @@ class Membership:
         elif self.is_mine(reply.epoch, reply.session):
             self._replied = now
             self.spool.acknowledged(reply.acked, now)
+            if reply.wait > 0:
+                self.spool.hold(now + min(reply.wait, LONGEST_WAIT))
 
     def hurry(self, now: float) -> None:
         """Something that beats tell has changed: the next one is due now."""
@@ -180,8 +189,11 @@ class Membership:
             self.ask(now)
 
     def report(self, lag: float, now: float) -> None:
-        """Sends what the spool has gathered."""
-        while self.session and self.spool.has_news:
+        """Sends what the spool has gathered, and what was held."""
+        if not self.session:
+            return
+        self.out += [SendHub(results) for results in self.spool.resumed(now)]
+        while self.spool.has_news and self.spool.held_until is None:
             results = self.spool.close(self.epoch, self.session, now)
             results.echo, came = self._stamp
             results.held = now - came

@@ -35,6 +35,7 @@ class Spool:
         self.number = 0
         self.acked = 0
         self._sent: deque[Results] = deque()
+        self.held_until: float | None = None
         self._moved = 0.0
         self.repeats = 0
 
@@ -78,6 +79,18 @@ class Spool:
             return []
         self._moved = now
         self.repeats += 1
+        return [unstamped(results) for results in self._sent]
+
+    def hold(self, until: float) -> None:
+        """Reports were dropped on their way: none is sent before, and then all that are unacknowledged."""
+        self.held_until = max(until, self.held_until or until)
+        self._moved, self.repeats = max(self._moved, self.held_until), 0
+
+    def resumed(self, now: float) -> list[Results]:
+        """Reports to send again because the time that they were held for is over."""
+        if self.held_until is None or now < self.held_until:
+            return []
+        self.held_until = None
         return [unstamped(results) for results in self._sent]
 
     def renew(self) -> None:

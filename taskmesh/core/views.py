@@ -20,6 +20,7 @@ from taskmesh.wire import messages as m
 
 EVENTS_KEPT = 1000
 MOST_ROWS = 10_000
+KEYS_KEPT = 1000
 COMMANDS = ("ping", "pause", "resume", "drain")
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
 """States of pools that cannot be asked to leave: they do, or nobody hears."""
@@ -55,11 +56,18 @@ class Views:
         self._events: deque[tuple[int, float, Record]] = deque(maxlen=EVENTS_KEPT)
         self._event_count = 0
         self.store: dict[str, object] = {}
+        self._over_rate: dict[str, tuple[int, str]] = {}
 
     def remember(self, record: Record, now: float) -> None:
         """Keeps an event for those who ask later."""
         self._event_count += 1
         self._events.append((self._event_count, now, record))
+
+    def over_rate(self, user: str, dropped: int, cap: str) -> None:
+        """So many more messages of who shows this key were dropped, by this cap."""
+        before, _ = self._over_rate.get(user, (0, ""))
+        if before or len(self._over_rate) < KEYS_KEPT:
+            self._over_rate[user] = (before + dropped, cap)
 
     # --- questions ----------------------------------------------------------------------------------------
 
@@ -104,6 +112,9 @@ class Views:
             "refused": dict(self._pools.refused),
             "warnings": self._warnings(),
             "store": self.store,
+            "over_rate": {
+                user: {"dropped": dropped, "cap": cap} for user, (dropped, cap) in self._over_rate.items()
+            },
             "clients": [
                 {
                     "client": f"{session.client:016x}",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import deque
 from collections.abc import Sequence
 
 from taskmesh.core.events import FromHubToClient, LinkCut, LinkLost
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
-from taskmesh.net.credentials import Credentials, ways
+from taskmesh.net.credentials import Credentials, Way, ways
 from taskmesh.net.hub_links import BATCH
 from taskmesh.net.loop import Loop
 from taskmesh.net.refusals import Refusals
@@ -51,23 +53,37 @@ class GatewayLink:
         self._events = events
         self._turn = 0
         self._unanswered = 0
+        self._dial_at = 0.0
         self.refused = 0
-        self._socket = self._dial()
+        self._socket = self._new_socket()
+        self._dial()
 
-    def _dial(self) -> Dealer:
-        way = self._ways[self._turn % len(self._ways)]
+    @property
+    def _way(self) -> Way:
+        return self._ways[self._turn % len(self._ways)]
+
+    def _new_socket(self) -> Dealer:
         pair = self._credentials.pair if self._credentials is not None else None
-        socket = Dealer(self._context, way.options(wires.TO_GATEWAY, pair))
-        self._refusals.watch(socket, way)
-        socket.connect(way.hub.gateway)
+        socket = Dealer(self._context, self._way.options(wires.TO_GATEWAY, pair))
+        self._refusals.watch(socket, self._way)
         self._loop.watch(socket.raw, self._arrived)
         return socket
+
+    def _dial(self) -> None:
+        """Connects, unless there is to be a rest first: what is sent until then goes nowhere."""
+        if time.monotonic() >= self._dial_at:
+            self._dial_at = 0.0
+            self._socket.connect(self._way.hub.gateway)
 
     def _refused(self, dead: bool) -> None:
         """A handshake has failed: another way is tried, or this one anew, or there is none."""
         if self._refusals.verdict:
+            self._dial_at = math.inf
+            self._renew()
             self._events.append(FromHubToClient(m.ClientRefused(self._refusals.verdict)))
-        elif dead or len(self._ways) > 1:
+        elif dead or len(self._ways) > 1 or self._refusals.rest:
+            self._dial_at = time.monotonic() + self._refusals.rest
+            self._renew()
             self._events.append(LinkLost())
 
     def _cut(self) -> None:
@@ -75,22 +91,26 @@ class GatewayLink:
 
     def send(self, message: m.ClientMessage) -> None:
         """To the hub, or into the link's queue while it is being made."""
+        if self._dial_at:
+            self._dial()
         if isinstance(message, m.ClientHello):
             if self._unanswered >= HELLOS:
                 self.reconnect()
-            self._unanswered += 1
+            self._unanswered += not self._dial_at
         elif self._seal is not None and isinstance(message, m.Submit):
             message = self._seal.submit(message, self._client, self._specs_of)
         self._socket.try_send_parts(encode(message))
 
     def reconnect(self) -> None:
         """Drops the link with all that waits in it, and dials the next address."""
-        self._refusals.unwatch()
-        self._loop.unwatch(self._socket.raw)
-        self._socket.close(linger_ms=0)
         self._turn += 1
+        self._renew()
+        self._dial()
+
+    def _renew(self) -> None:
+        self.close(linger_ms=0)
         self._unanswered = 0
-        self._socket = self._dial()
+        self._socket = self._new_socket()
 
     def _arrived(self) -> None:
         self._unanswered = 0

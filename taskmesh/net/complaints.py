@@ -28,10 +28,10 @@ class Complaints:
         self._record = record
         self._next: dict[str, float] = {}
 
-    def add(self, kind: str, fields: dict[str, object]) -> None:
-        """Counts one, and tells it if it is that kind's turn."""
-        count = self.counts[kind] = self.counts.get(kind, 0) + 1
+    def add(self, kind: str, fields: dict[str, object], times: int = 1) -> None:
+        """Counts one, or several alike, and tells it if it is that kind's turn."""
+        count = self.counts[kind] = self.counts.get(kind, 0) + times
         now = time.monotonic()
-        if count <= AT_ONCE or now >= self._next[kind]:
+        if count <= AT_ONCE or now >= self._next.get(kind, 0.0):
             self._next[kind] = now + EVERY
             self._record(kind, {**fields, "count": count} if count > 1 else fields)

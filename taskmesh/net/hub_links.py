@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from taskmesh.net.lane_link import LaneLink
 from taskmesh.net.listening import Listeners, PortRange
 from taskmesh.net.loop import Loop
 from taskmesh.net.loop import Part as LoopPart
+from taskmesh.net.rates import Rates
 from taskmesh.net.rights import NotAllowed, Pass, Rights
 from taskmesh.net.sealing import Seal
 from taskmesh.net.subscriptions import ALL, Subscriptions, topic
@@ -56,7 +58,7 @@ class HubSockets:
         events: the hub shell's. local_pool, local: the in-process pool's id and its events, if there is one.
         gatekeeper: who lets peers in, where keys are in use. ports: what lanes are bound to.
         max_payload: bytes of one call or result that come in. max_pools: how many there may be.
-        complaints: told what peers do wrong.
+        complaints: told what peers do wrong. rates: how much each key may say, where keys are in use.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class HubSockets:
         max_payload: int = 256 << 20,
         max_pools: int = 1000,
         complaints: Complaints | None = None,
+        rates: Rates | None = None,
     ) -> None:
         self.events: deque[object] = deque()  # nothing waits here: what arrives goes to the hub's shell
         self._context = context
@@ -90,6 +93,7 @@ class HubSockets:
         self._sweep_at = 0.0
         self._gatekeeper = gatekeeper
         self._rights: Rights | None = None
+        self._rates = rates or Rates(0, 0)
         if gatekeeper is not None:
             self._rights = Rights(gatekeeper)
             gatekeeper.revoked = self.revoke
@@ -219,14 +223,16 @@ class HubSockets:
         taken = 0
         while taken < PORTION:
             arrived = self._arrived_at_gateway()
-            for user, (identity_part, *frames) in arrived:
+            taken += len(arrived)
+            admitted = arrived if self._rights is None else self._rates.of_clients(arrived, self._clients)
+            for user, (identity_part, *frames) in admitted:
                 try:
                     message = from_client.decode(frames)
                 except RemoteProtocolError as error:
                     self._refuse("client", error)
                     continue
                 if self._rights is None or self._is_allowed(user, bytes(identity_part), message):
-                    taken += self._from_client(bytes(identity_part), message)
+                    taken += self._from_client(user, bytes(identity_part), message)
             if len(arrived) < FEW:
                 return
 
@@ -249,8 +255,8 @@ class HubSockets:
             return False
         return True
 
-    def _from_client(self, identity: bytes, message: m.ClientMessage) -> int:
-        """Passes a message on; returns roughly how much work it is."""
+    def _from_client(self, user: str, identity: bytes, message: m.ClientMessage) -> int:
+        """Passes a message on; returns how many tasks it has."""
         if isinstance(message, m.ClientHello):
             former = self._clients.get(identity, message.client)
             if former != message.client:  # a link has one session, or one peer could open any number
@@ -262,17 +268,15 @@ class HubSockets:
         client = self._clients.get(identity)
         if client is None:  # a hub that is new, spoken to as if it knew the client
             self._reply(identity, m.ClientRefused())
-            return 1
-        self._events.append(FromClient(client, message))
+            return 0
+        self._events.append(FromClient(client, message, user))
         if isinstance(message, m.ClientBye):
             self._forget_client(client)
-        return sum(len(run.seqs) for run in message.runs) if isinstance(message, m.Submit) else 1
+        return sum(len(run.seqs) for run in message.runs) if isinstance(message, m.Submit) else 0
 
     def _reply(self, identity: bytes, message: m.ToClient) -> None:
-        try:
+        with contextlib.suppress(PeerUnreachable):
             self.gateway.try_send_parts([identity, *encode(message)])
-        except PeerUnreachable:
-            return
 
     def _from_pools(self) -> None:
         if self._rights is not None:
@@ -285,12 +289,13 @@ class HubSockets:
                 self._refuse("pool", error)
 
     def _from_known_pools(self, rights: Rights) -> None:
-        for user, frames in self.collector.recv_parts_from(BATCH):
+        arrived = self.collector.recv_parts_from(BATCH)
+        for user, frames in self._rates.of_pools(arrived, rights.session_of):
             try:
                 shown, rest = rights.read_pool(user, frames)
                 message = from_pool.decode(rest)
                 if self._check_pool(rights, shown, message):
-                    self._events.append(FromPool(message))
+                    self._events.append(FromPool(message, user))
             except RemoteProtocolError as error:
                 self._refuse(user or "pool", error)
 
@@ -310,6 +315,8 @@ class HubSockets:
         arrived = self.control.recv_events_from(BATCH)
         book = self._subscriptions
         book.take(event for _, event in arrived)
+        if self._rights is not None:
+            self._rates.charge(user for user, _ in arrived)
         if book.silenced:
             self._sweep_at = 0.0
         if book.too_many:
@@ -332,16 +339,16 @@ class HubSockets:
     @property
     def deadline(self) -> float:
         """When the lanes' links, or an address that is to be bound again, should be looked at."""
-        return (
-            self._sweep_at
-            if self._lanes or self._subscriptions.silenced or self._listeners.waiting
-            else math.inf
-        )
+        sweep = self._lanes or self._subscriptions.silenced or self._listeners.waiting
+        return min(self._rates.tell_at, self._sweep_at if sweep else math.inf)
 
     pending = False
 
     def turn(self, now: float) -> None:
         """Looks for lanes whose link is gone: a bound PUSH without a peer cannot be written."""
+        self._events += self._rates.told(now, self.complaints)
+        if now < self._sweep_at:
+            return
         self._sweep_at = now + SWEEP + SWEEP_EACH * len(self._lanes)
         self._listeners.listen_again()
         for session, lane in self._lanes.items():

@@ -66,6 +66,7 @@ def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubConfig:
         policy=hub.versions,
         max_pools=hub.max_pools,
         max_clients=hub.max_clients,
+        key_sessions=hub.key_sessions,
         max_payload=config.pool.max_payload if wired else 0,
     )
 

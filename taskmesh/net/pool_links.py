@@ -6,6 +6,7 @@ The pool only dials out. What cannot be sent because nobody is there is dropped 
 from __future__ import annotations
 
 import secrets
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -83,6 +84,8 @@ class PoolSockets:
         self._max_payload = self._limit = max_payload
         self._lane: Pull | None = None
         self.refused = 0
+        self._dial_at = 0.0
+        self._open_links()
         self._dial_hub()
 
     @property
@@ -95,9 +98,9 @@ class PoolSockets:
         others = [way.hub.gateway for way in self._ways if way is not self._way]
         return [self.address, *dict.fromkeys(others)]
 
-    def _dial_hub(self) -> None:
+    def _open_links(self) -> None:
         self._way = self._ways[self._turn % len(self._ways)]
-        hub = self._hub = self._way.hub
+        self._hub = self._way.hub
         self._collector = Push(self._context, self._keyed(wires.TO_COLLECTOR))
         self._watched = self._collector.monitor()
         self._beats = Push(self._context, self._keyed(wires.BEATS))
@@ -105,11 +108,17 @@ class PoolSockets:
         self._refusals.watch(self._control, self._way)
         self._control.subscribe(topic(self._pool))
         self._control.subscribe(ALL)
-        self._control.connect(hub.control)
-        self._collector.connect(hub.collector)
-        self._beats.connect(hub.collector)
         self._loop.watch(self._control.raw, self._from_control)
         self._loop.watch(self._watched.raw, self._look_at_collector)
+
+    def _dial_hub(self) -> None:
+        """Connects, unless there is to be a rest first: what is sent until then goes nowhere."""
+        if time.monotonic() < self._dial_at:
+            return
+        self._dial_at = 0.0
+        self._control.connect(self._hub.control)
+        self._collector.connect(self._hub.collector)
+        self._beats.connect(self._hub.collector)
 
     def _keyed(self, options: SocketOptions) -> SocketOptions:
         return self._way.options(options, self._credentials.pair if self._credentials is not None else None)
@@ -148,8 +157,14 @@ class PoolSockets:
         return msgspec.structs.replace(hello, key=raw_key(self._lane_pair[1].public))
 
     def _hub_refuses(self, dead: bool) -> None:
-        """A handshake has failed: the next Hello goes another way, or over new links."""
-        if dead or len(self._ways) > 1:
+        """A handshake has failed: the next Hello goes another way, or over new links, or after a rest."""
+        if self._refusals.rest:
+            self._dial_at = time.monotonic() + self._refusals.rest
+            self._turn += 1
+            self._hang_up_hub(linger_ms=0)
+            self._open_links()
+            self._events.append(HubLaneLost())
+        elif dead or len(self._ways) > 1:
             self._unanswered = HELLOS
 
     def dial(self, endpoint: str) -> None:
@@ -171,6 +186,10 @@ class PoolSockets:
 
     def _doubt_links(self, number: int) -> None:
         """Dials anew, the same hub or the next one, when Hellos or a whole session's beats were in vain."""
+        if self._dial_at:
+            self._dial_hub()
+            self._unanswered = 0
+            return
         vain = number != self._asked and not self._beats_answered
         if number != self._asked:
             self._asked, self._beats_answered = number, number == 1
@@ -181,6 +200,7 @@ class PoolSockets:
         elif self._unanswered != FEW_HELLOS and not vain:
             return
         self._hang_up_hub(linger_ms=0)
+        self._open_links()
         self._dial_hub()
 
     # --- incoming -----------------------------------------------------------------------------------------

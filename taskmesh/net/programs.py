@@ -32,6 +32,7 @@ from taskmesh.net.listening import PortRange
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_links import PoolSockets
 from taskmesh.net.pool_shell import PoolShell
+from taskmesh.net.rates import Rates
 from taskmesh.net.side_answers import both, pool_answers
 from taskmesh.net.side_opening import side_port
 from taskmesh.net.stop import Stop
@@ -184,6 +185,7 @@ def listen(
             max_payload=config.pool.max_payload,
             max_pools=config.hub.max_pools,
             complaints=complaints,
+            rates=Rates(config.hub.key_messages_per_s, config.hub.key_bytes_per_s),
         )
         try:
             sockets.bind(free_ports(bind) if free else Endpoints.of(bind))

@@ -6,6 +6,8 @@ only when it says so in so many words; of others, several failures are wanted.
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 
 from taskmesh.net.credentials import Credentials, Way
@@ -20,6 +22,13 @@ FAILURES = (
     EventKind.HANDSHAKE_FAILED_NO_DETAIL,
 )
 
+SHORTEST_REST, LONGEST_REST = 1.0, 30.0
+"""Seconds between two attempts, once FEW_FAILURES of each way have come to nothing."""
+RESTED = 1 / 30
+"""Share of the time without success that a rest is: a hub that was away for a minute is back at once."""
+SPREAD = 0.25
+"""How much shorter or longer a rest is by chance: those who were cut off together come apart."""
+
 NO_KEYS = "it uses no keys, but this program does: start the hub with --keys DIR too"
 
 
@@ -33,6 +42,7 @@ class Refusals:
 
     Attributes:
         verdict: "" or why nobody lets us in; falls once, and is taken back by a handshake that succeeds.
+        rest: seconds to wait before the next attempt; libzmq itself would go on at its shortest interval.
     """
 
     def __init__(
@@ -44,6 +54,9 @@ class Refusals:
         cut: Callable[[], None],
     ) -> None:
         self.verdict = ""
+        self.rest = 0.0
+        self._in_vain = 0
+        self._since = 0.0
         self._loop = loop
         self._credentials = credentials
         self._ways = ways
@@ -85,6 +98,7 @@ class Refusals:
 
     def _succeeded(self, way: Way) -> None:
         self.verdict = ""
+        self.rest, self._in_vain = 0.0, 0
         self._is_up = True
         self._known.add(way)
         self._reasons.clear()
@@ -97,13 +111,23 @@ class Refusals:
             self._failed(True)
             return
         count = self._failures[way] = self._failures.get(way, 0) + 1
+        self._tire(time.monotonic())
         if kind is EventKind.HANDSHAKE_FAILED_AUTH or (count >= FEW_FAILURES and way not in self._known):
             self._reasons[way] = self._reason(kind)
             if len(self._reasons) == self._ways:
                 self.verdict = "; ".join(dict.fromkeys(self._reasons.values()))
-        elif way in self._known and count % FEW_FAILURES:
+        elif way in self._known and count % FEW_FAILURES and not self.rest:
             return  # its Hellos stay unanswered: that is cure enough, and makes no storm
         self._failed(dead)
+
+    def _tire(self, now: float) -> None:
+        """One more handshake in vain."""
+        self._in_vain += 1
+        if self._in_vain == 1:
+            self._since = now
+        if self._in_vain >= FEW_FAILURES * self._ways:
+            rest = min(LONGEST_REST, max(SHORTEST_REST, RESTED * (now - self._since)))
+            self.rest = rest * random.uniform(1 - SPREAD, 1 + SPREAD)  # noqa: S311  no secret
 
     def _reason(self, kind: EventKind) -> str:
         own = self._credentials

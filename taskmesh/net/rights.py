@@ -49,6 +49,7 @@ class Rights:
         self._owners: OrderedDict[int, str] = OrderedDict()
         self._applicants: OrderedDict[bytes, Pass] = OrderedDict()
         self._passes: dict[int, Pass] = {}
+        self._sessions: dict[Pass, int] = {}
         self._former: OrderedDict[int, Pass] = OrderedDict()
 
     # --- clients ------------------------------------------------------------------------------------------
@@ -89,6 +90,10 @@ class Rights:
             raise NotAllowed("its key has been revoked")
         return Pass(user, bytes(frames[0])), frames[1:]
 
+    def session_of(self, user: str, frames: Sequence[Part]) -> int:
+        """The session of the pool that shows the token of a message to the collector, 0 if there is none."""
+        return self._sessions.get(Pass(user, bytes(frames[0])), 0) if len(frames[0]) == TOKEN else 0
+
     def check_pool(self, shown: Pass, message: m.PoolMessage) -> bool:
         """Whether to pass a message on: not results of a session that this hub never opened.
 
@@ -122,12 +127,15 @@ class Rights:
         if found is None:
             return False
         self._passes[session] = found
+        self._sessions[found] = session
         return True
 
     def closed(self, session: int) -> None:
         """A session is over."""
         known = self._passes.pop(session, None)
         if known is not None:
+            if self._sessions.get(known) == session:
+                del self._sessions[known]
             self._former[session] = known
             if len(self._former) > FORMER:
                 self._former.popitem(last=False)

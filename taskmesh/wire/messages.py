@@ -101,8 +101,7 @@ class ClientHello(msgspec.Struct, tag=1):
 class Submit(msgspec.Struct, tag=2):
     """Tasks for the ledger; `number` counts a session's Submits and is acknowledged cumulatively.
 
-    `cancels`: tasks submitted before that the client has given up. `epoch`: of the hub it is meant for; any
-    other passes it over (0: whoever gets it).
+    `cancels`: tasks that the client has given up. `epoch`: of the hub it is meant for (0: any).
     """
 
     number: int
@@ -178,7 +177,7 @@ class Accepted(msgspec.Struct, tag=21):
 
 
 class Busy(msgspec.Struct, tag=22):
-    """Submit `number` and later ones were not taken, a cap is reached; again after `retry_after` seconds."""
+    """A cap is reached, Submit `number` was not taken (0: anything may have been dropped): again later."""
 
     number: int
     retry_after: float
@@ -227,9 +226,8 @@ class Hello(msgspec.Struct, tag=40):
     """A pool asks for a session; repeated until `Welcome`.
 
     `number` counts the times that it had to ask; repetitions have the same. `key`: where keys are in use, the
-    public key made for the lane of this session alone.
-    `instance` is new for every start of the pool's process; `inventory` lists all that it holds of the hub
-    whose epoch it states: queued, running, finished but not acknowledged.
+    public key for this session's lane. `instance` is new for every start of the pool's process; `inventory`:
+    all that it holds of the hub whose epoch it states: queued, running, finished but not acknowledged.
     """
 
     pool: str
@@ -253,10 +251,8 @@ class Hello(msgspec.Struct, tag=40):
 class Results(msgspec.Struct, tag=41):
     """What slots finished and what is handed back; `number` counts the session's, acknowledged cumulatively.
 
-    Attributes:
-        returned: handed back unstarted, uncharged.
-        echo, held: the `sent` stamp of the newest Tasks and how long ago it came: the hub's round trip.
-        lag: seconds that the pool's own slots wait for a refill, measured.
+    `returned`: handed back unstarted, uncharged. `echo`, `held`: the `sent` stamp of the newest Tasks and how
+    long ago it came: the hub's round trip. `lag`: seconds that its own slots wait for a refill, measured.
     """
 
     epoch: int
@@ -273,8 +269,7 @@ class Results(msgspec.Struct, tag=41):
 class Beat(msgspec.Struct, tag=42):
     """A pool lives: lane messages received and results acknowledged so far, and what runs right now.
 
-    Attributes:
-        slots: as in Hello; more while tasks wait for tasks of their own.
+    `slots`: as in Hello; more while tasks wait for tasks of their own.
     """
 
     epoch: int
@@ -347,12 +342,16 @@ class Welcome(msgspec.Struct, tag=61):
 
 
 class BeatReply(msgspec.Struct, tag=62):
-    """The hub's answer to a beat; session 0 says: I do not know session `about` (0: any), say Hello."""
+    """The hub's answer to a beat; session 0 says: I do not know session `about` (0: any), say Hello.
+
+    `wait`, not 0: Results were dropped; those not acknowledged again, after so many seconds.
+    """
 
     epoch: int
     session: int
     acked: int
     about: int = 0
+    wait: float = 0.0
 
 
 class Recall(msgspec.Struct, tag=63):

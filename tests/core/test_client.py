@@ -100,6 +100,15 @@ class TestSubmitting:
         assert session.of(m.ClientHello)[0].first == 2
         assert session.submitted() == [[2]]
 
+    def test_who_is_refused_has_nothing_to_do_any_more(self, session):
+        """Its deadline was that of the beat before, for ever: a loop that never slept."""
+        session.hear(m.ClientRefused("no such key"))
+        session.sent.clear()
+        session.tell(ev.Tick())
+
+        assert session.machine.deadline > session.now + 3600
+        assert session.sent == []
+
     def test_a_busy_hub_is_asked_again_when_it_said(self, session):
         session.submit(1)
         session.sent.clear()
@@ -110,6 +119,40 @@ class TestSubmitting:
 
         assert session.submitted() == [[1]]
         assert not session.of(m.ClientHello)
+
+    def test_what_a_hub_has_dropped_is_said_again_all_of_it(self, session):
+        """Over its key's rate: Submits, acknowledgements and questions were dropped, unread."""
+        session.submit(1)
+        session.hear(m.Accepted(1))
+        session.hear(m.Deliver(1, 1, [m.DoneRun(1, 7, 0, "p/0", [1], [b"r"], 0.1)], []))
+        session.submit(2)
+        session.tell(Ask(m.Query(5, "status")))
+        session.sent.clear()
+        session.hear(m.Busy(0, 0.5))
+        session.after(0.3)
+        session.hear(m.Busy(0, 0.5))
+        session.after(0.4)
+        assert session.sent == [], "the later of two waits holds"
+        session.hear(m.Accepted(1))  # nothing new, and no reason not to say the rest again
+        session.after(0.11)
+
+        assert session.submitted() == [[2]]
+        assert session.of(m.ResultAck) == [m.ResultAck(1, 1)]
+        assert [query.number for query in session.of(m.Query)] == [5]
+        session.hear(m.Accepted(2))
+        session.sent.clear()
+        session.after(1.9)
+        assert {type(message) for message in session.sent} <= {m.ClientBeat}, "once"
+
+    def test_who_has_nothing_on_its_way_acknowledges_again(self, session):
+        session.submit(1)
+        session.hear(m.Accepted(1))
+        session.hear(m.Deliver(1, 1, [m.DoneRun(1, 7, 0, "p/0", [1], [b"r"], 0.1)], []))
+        session.sent.clear()
+        session.hear(m.Busy(0, 0.2))
+        session.after(0.21)
+
+        assert session.of(m.ResultAck) == [m.ResultAck(1, 1)]
 
     def test_a_spec_that_the_hub_lacks_is_sent(self, session):
         session.submit(1)

@@ -65,7 +65,35 @@ def test_one_that_has_let_us_in_is_not(kind):
     dialler = Dialler()
     assert dialler.see(LET_IN, EventKind.DISCONNECTED, *[kind] * 50) == ""
     assert dialler.cuts == 1
-    assert len(dialler.failures) == 50 // FEW_FAILURES, "without a storm of attempts"
+    assert len(dialler.failures) == 50 - FEW_FAILURES + 1, "each of them is followed by a rest"
+
+
+def test_the_first_failures_are_followed_by_another_attempt_at_once_and_later_ones_by_a_rest():
+    dialler = Dialler(ways=2)
+    dialler.see(LET_IN, EventKind.DISCONNECTED, *[CUT] * (2 * FEW_FAILURES - 1))
+    assert dialler.refusals.rest == 0.0
+    dialler.see(CUT)
+    assert 0.5 < dialler.refusals.rest < 1.5
+    dialler.see(LET_IN)
+    assert dialler.refusals.rest == 0.0
+
+
+def test_rests_grow_with_the_time_without_success_and_differ(monkeypatch: pytest.MonkeyPatch):
+    now = [1000.0]
+    monkeypatch.setattr("taskmesh.net.refusals.time.monotonic", lambda: now[0])
+    dialler = Dialler()
+    dialler.see(LET_IN, EventKind.DISCONNECTED)
+    rests = []
+    for _ in range(2000):
+        dialler.see(CUT)
+        now[0] += dialler.refusals.rest
+        rests.append((now[0] - 1000.0, dialler.refusals.rest))
+    assert max(rest for past, rest in rests if past < 60) <= 2.6, (
+        "a hub that was away for a minute is back soon"
+    )
+    last = [rest for past, rest in rests if past > 3600]
+    assert 22 < min(last) < 25
+    assert 35 < max(last) <= 37.5
 
 
 def test_until_it_says_so():

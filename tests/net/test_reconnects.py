@@ -1,0 +1,134 @@
+"""Who is not let in does not hammer: handshakes that a hub is asked for, and how soon peers are back."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from taskmesh import Mesh
+from taskmesh.errors import HubUnreachable
+from tests.asking import samples
+from tests.faults.chaos import Chaos
+from tests.net import workload
+from tests.net.keyed import Keyed, Ring
+from tests.programs import Programs
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(100)
+
+WATCHED_S = 5.0
+BACK_S = 5.0
+DENIED = 'taskmesh_complaints_total{kind="keys.denied"}'
+
+
+def watch(count: Callable[[], float], seconds: float = WATCHED_S) -> float:
+    """By how much a count rises in so many seconds."""
+    before, began = count(), time.monotonic()
+    wait_until(lambda: time.monotonic() - began > seconds, seconds + 5, tick=0.1)
+    return count() - before
+
+
+@pytest.fixture
+def keyed(programs: Programs, ring: Ring) -> Keyed:
+    """A hub with keys and a side port, and a worker."""
+    programs.env["TASKMESH_HTTP"] = "127.0.0.1:0"
+    return Keyed(programs, ring)
+
+
+@pytest.fixture
+def denied(keyed: Keyed) -> Callable[[], float]:
+    """How many handshakes the hub has denied."""
+    found = re.search(r"http://[\d.:]+", keyed.program.errors)
+    assert found, keyed.program.errors
+    return lambda: samples(found.group()).get(DENIED, 0.0)
+
+
+@pytest.fixture
+def proxy(keyed: Keyed) -> Iterator[Chaos]:
+    """On the way to the hub: it counts links, and can lead to another hub."""
+    chaos = Chaos(keyed.program.pid, keyed.address)
+    yield chaos
+    chaos.close()
+
+
+@pytest.fixture
+def other(programs: Programs, tmp_path: Path) -> str:
+    """The gateway of a hub with other keys."""
+    ring = Ring(tmp_path / "other")
+    program = programs.start("hub", "--bind", "tcp://127.0.0.1:0", "--keys", str(ring.hub.path), "--json")
+    return str(program.ready()["gateway"])
+
+
+def test_a_pool_that_nobody_authorized_asks_once_with_each_link_and_ends(
+    programs: Programs, keyed: Keyed, denied: Callable[[], float]
+):
+    keys = keyed.ring.peer("worker", "mallory", authorized=False)
+    pool = programs.start("worker", "--address", keyed.address, "--keys", keys, "--json")
+
+    assert pool.wait(20) == 1
+    assert 1 <= denied() <= 3 * 2, "three links, and perhaps once more before it ends"
+
+
+def test_a_client_whose_key_is_revoked_is_told_and_asks_no_more(
+    keyed: Keyed, denied: Callable[[], float], tmp_path: Path
+):
+    with keyed.mesh() as mesh:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        future = mesh.submit(workload.hold, str(tmp_path / "journal"), "held", str(tmp_path / "gate"))
+        wait_until((tmp_path / "journal").exists)
+        keyed.ring.hub.revoke("client", "alice")
+        with pytest.raises(HubUnreachable, match="not any more"):
+            future.result(20)
+        assert 1 <= denied() <= 3
+        assert watch(denied) == 0
+    (tmp_path / "gate").touch()
+
+
+def test_a_client_that_meets_another_hub_rests_and_is_back_soon(keyed: Keyed, proxy: Chaos, other: str):
+    """It does not stop: the hub that let it in may be back at this address any time."""
+    with Mesh(proxy.address, keys=keyed.client, open_timeout=20) as mesh:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        proxy.divert(other)
+        proxy.reset()
+        wait_until(lambda: watch(lambda: proxy.links, 2.0) <= 4, 15, "it rests")
+        assert watch(lambda: proxy.links) <= 2 * WATCHED_S
+
+        proxy.diverted = {}
+        began = time.monotonic()
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        assert time.monotonic() - began < BACK_S
+
+
+def test_a_pool_that_meets_another_hub_rests_and_is_back_soon(keyed: Keyed, proxy: Chaos, other: str):
+    keys = keyed.ring.peer("worker", "far")
+    with keyed.mesh() as mesh:
+
+        def there() -> bool:
+            return "far" in [pool["pool"] for pool in mesh.status()["pools"]]
+
+        keyed.programs.worker(proxy.address, "--name", "far", "--keys", keys)
+        assert there()
+        proxy.divert(other)
+        proxy.reset()
+        wait_until(lambda: not there(), 20)
+        assert watch(lambda: proxy.links) <= 3 * 2 * WATCHED_S, "three links, twice a second at the most"
+
+        proxy.diverted = {}
+        wait_until(there, BACK_S)
+
+
+def test_a_hub_that_was_away_for_seconds_has_its_peers_back_at_once(
+    programs: Programs, ring: Ring, keyed: Keyed
+):
+    with keyed.mesh() as mesh:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        keyed.program.kill()
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() - began > WATCHED_S, WATCHED_S + 5, tick=0.1)
+        line = ("hub", "--bind", keyed.address, "--keys", str(ring.hub.path), "--json")
+        programs.start(*line).ready()
+        wait_until(lambda: [pool["pool"] for pool in mesh.status()["pools"]] == ["first"], BACK_S)
