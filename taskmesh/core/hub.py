@@ -89,14 +89,8 @@ class HubMachine:
                 self._from_client(client, message, user, now)
             case ev.Tick():
                 pass
-            case ev.LaneOpened(session=session, endpoint=endpoint):
-                self.pools.lane_opened(session, endpoint)
-            case ev.LaneLost(session=session):
-                self.pools.lane_lost(session, now)
-            case ev.LinksLost(pool=pool):
-                self.pools.links_lost(pool, now)
-            case ev.ClientGone(client=client):
-                self.intake.gone(client)
+            case ev.LaneOpened() | ev.LaneLost() | ev.LinksLost() | ev.ClientGone():
+                self._from_links(event, now)
             case ev.Restored() | ev.StoreTold():
                 self._from_store(event)
             case ev.OverRate():
@@ -277,6 +271,19 @@ class HubMachine:
                 full.discard(client)
 
     # --- the store ----------------------------------------------------------------------------------------
+
+    def _from_links(
+        self, event: ev.LaneOpened | ev.LaneLost | ev.LinksLost | ev.ClientGone, now: float
+    ) -> None:
+        match event:
+            case ev.LaneOpened(session=session, endpoint=endpoint):
+                self.pools.lane_opened(session, endpoint)
+            case ev.LaneLost(session=session):
+                self.pools.lane_lost(session, now)
+            case ev.LinksLost(pool=pool):
+                self.pools.links_lost(pool, now)
+            case ev.ClientGone(client=client):
+                self.intake.gone(client)
 
     def _from_store(self, event: ev.Restored | ev.StoreTold) -> None:
         if isinstance(event, ev.Restored):
