@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.timeout(100)
 
 WATCHED_S = 5.0
-BACK_S = 5.0
+BACK_S = 10.0
 DENIED = 'taskmesh_complaints_total{kind="keys.denied"}'
 
 
