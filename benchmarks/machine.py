@@ -53,21 +53,28 @@ def stat_fields(pid: int) -> list[str]:
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
-def descendants(root: int | None = None) -> list[int]:
-    """Give the process ids of everything below `root` (default: this process) that has not ended."""
+def descendants(root: int | None = None, *, dead: bool = False) -> list[int]:
+    """Give the process ids of everything below `root` (default: this process) that has not ended.
+
+    dead: also of what has ended and was not waited for. Such a process is looked through in any case: while
+    the threads of one that was killed go down one by one, it has ended and is still its children's parent.
+    """
     children: dict[int, list[int]] = {}
+    ended = set()
     for entry in PROC.iterdir() if LINUX else ():
         if entry.name.isdigit():
+            pid = int(entry.name)
             try:
-                state, parent = stat_fields(int(entry.name))[:2]
+                state, parent = stat_fields(pid)[:2]
             except OSError:
                 continue  # it ended while the folder was read
-            if state != "Z":
-                children.setdefault(int(parent), []).append(int(entry.name))
+            children.setdefault(int(parent), []).append(pid)
+            if state == "Z":
+                ended.add(pid)
     found = list(children.get(root or os.getpid(), ()))
     for pid in found:
         found.extend(children.get(pid, ()))
-    return found
+    return found if dead else [pid for pid in found if pid not in ended]
 
 
 def await_descendants(timeout_s: float) -> int:
@@ -82,16 +89,13 @@ def await_descendants(timeout_s: float) -> int:
 def end_descendants(deadline_s: float = 5.0) -> None:
     """Kill and reap everything below this process."""
     end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        left = descendants()
+    while (left := descendants(dead=True)) and time.monotonic() < end:
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         reap()
-        if not left:
-            return
         time.sleep(0.01)
 
 

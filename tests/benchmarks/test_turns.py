@@ -118,6 +118,31 @@ def test_program_when_a_contender_is_unknown_names_the_known_ones(tmp_path: Path
     assert "dusk: choose from raw," in said
 
 
+HALF_DEAD = """
+import ctypes, os, subprocess, sys, threading, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+threading.Thread(target=time.sleep, args=(60,)).start()
+print(child.pid, flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.skipif(not machine.LINUX, reason="processes are counted in /proc")
+def test_children_of_a_process_that_is_going_down_are_found() -> None:
+    with subprocess.Popen([sys.executable, "-c", HALF_DEAD], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        child = int(program.stdout.readline())
+        try:
+            wait_until(lambda: machine.stat_fields(program.pid)[0] == "Z", 10, "the end of its first thread")
+            living, all_of_them = machine.descendants(), machine.descendants(dead=True)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            program.kill()
+
+    assert (child in living, program.pid in living) == (True, False)
+    assert {child, program.pid} <= set(all_of_them)
+
+
 @pytest.mark.skipif(not machine.LINUX, reason="processes are counted in /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_program_when_stopped_ends_all_it_started(how: signal.Signals, tmp_path: Path) -> None:
