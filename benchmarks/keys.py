@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import machine, workloads
 from benchmarks.contender import Work
+from benchmarks.report import per_second
 from benchmarks.rows import MB, check
 from benchmarks.taskmesh_remote import TaskmeshRemote
 from taskmesh.key_files import keys_in
@@ -149,7 +150,7 @@ def report(found: Turns) -> list[dict[str, Any]]:
         }
         rows.append(made)
         spread = f"{made['lowest']:.2f} .. {made['highest']:.2f}"
-        shown = [f"{made[which]:,.0f} {unit}".replace(" /s", "/s") for which in ("without", "with")]
+        shown = [per_second(made[which], unit) for which in ("without", "with")]
         print(f"{row:22}{shown[0]:>16}{shown[1]:>16}{made['ratio']:8.2f}{spread:>14}")
     return rows
 

@@ -23,6 +23,7 @@ from benchmarks.report import (
     comparison,
     figure,
     markdown_row,
+    per_second,
     remarks,
     setting,
     spread,
@@ -69,11 +70,9 @@ def keys(facts: dict[str, Any]) -> str:
     """Write the table of a `make bench-keys`: a row a figure, with keys over without."""
     lines = [markdown_row(["what", "without keys", "with keys", "ratio"]), markdown_row(["---"] * 4)]
     for row in facts["rows"]:
-        per_second = [
-            f"{row[which]:,.0f} {row['unit']}".replace(" /s", "/s") for which in ("without", "with")
-        ]
+        rates = [per_second(row[which], row["unit"]) for which in ("without", "with")]
         ratio = f"{row['ratio']:.2f} ({row['lowest']:.2f} - {row['highest']:.2f})"
-        lines.append(markdown_row([row["row"], *per_second, ratio]))
+        lines.append(markdown_row([row["row"], *rates, ratio]))
     return "\n\n".join([f"{setting(facts)} Medians, and the least and most of the ratios.", "\n".join(lines)])
 
 

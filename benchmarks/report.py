@@ -168,6 +168,11 @@ def remarks(turns: Sequence[Turn], left_out: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
+def per_second(value: float, unit: str) -> str:
+    """Write a rate with its unit, "/s" or "MB/s"."""
+    return f"{value:,.0f} {unit}".replace(" /s", "/s")
+
+
 def setting(facts: dict[str, Any]) -> str:
     """Write on what machine, with which versions and when a run was made."""
     machine = facts["machine"]

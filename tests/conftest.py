@@ -8,6 +8,7 @@ from hypothesis import settings
 
 from tests.leaks import Holdings, left_behind, mark_run
 
+pytest_plugins = ["tests.redis_server"]
 settings.register_profile(
     "home", deadline=None
 )  # two busy cores are no failure; CI's own profile has none either

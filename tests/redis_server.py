@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.requirement import require
 from tests.waiting import wait_until
 
@@ -113,3 +115,15 @@ def serving(folder: Path, *options: str, password: str = "") -> Iterator[RedisSe
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis server."""
+    yield from serving(tmp_path)
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[RedisServer]:
+    """One that asks for a password."""
+    yield from serving(tmp_path, password="right-and-secret")  # noqa: S106

@@ -270,7 +270,7 @@ class HubMachine:
             else:
                 full.discard(client)
 
-    # --- the store ----------------------------------------------------------------------------------------
+    # --- links --------------------------------------------------------------------------------------------
 
     def _from_links(
         self, event: ev.LaneOpened | ev.LaneLost | ev.LinksLost | ev.ClientGone, now: float
@@ -284,6 +284,8 @@ class HubMachine:
                 self.pools.links_lost(pool, now)
             case ev.ClientGone(client=client):
                 self.intake.gone(client)
+
+    # --- the store ----------------------------------------------------------------------------------------
 
     def _from_store(self, event: ev.Restored | ev.StoreTold) -> None:
         if isinstance(event, ev.Restored):

@@ -60,27 +60,26 @@ class Rates:
         self._over: dict[str, OverRate] = {}
         self.tell_at = math.inf
 
-    def of_clients(
-        self, arrived: Sequence[Arrived], clients: Mapping[bytes, int]
-    ) -> Iterator[tuple[str, list[Part]]]:
+    def of_clients(self, arrived: Sequence[Arrived], clients: Mapping[bytes, int]) -> Iterator[Arrived]:
         """What came to the gateway, as far as it is within the caps; clients: sessions by link."""
-        now = self._clock()
-        for user, parts in arrived:
-            if self._admits(user, parts, now):
-                yield user, parts
-            else:
-                self._drop(user, now, client=clients.get(bytes(parts[0]), 0))
+        return self._within(arrived, lambda over, _, parts: over.clients.add(clients.get(bytes(parts[0]), 0)))
 
     def of_pools(
         self, arrived: Sequence[Arrived], session_of: Callable[[str, list[Part]], int]
-    ) -> Iterator[tuple[str, list[Part]]]:
+    ) -> Iterator[Arrived]:
         """What came to the collector, as far as it is within the caps."""
+        return self._within(arrived, lambda over, user, parts: over.sessions.add(session_of(user, parts)))
+
+    def _within(
+        self, arrived: Sequence[Arrived], note: Callable[[OverRate, str, list[Part]], None]
+    ) -> Iterator[Arrived]:
+        """What is within the caps; of anything else is noted who said it."""
         now = self._clock()
         for user, parts in arrived:
             if self._admits(user, parts, now):
                 yield user, parts
             else:
-                self._drop(user, now, session=session_of(user, parts))
+                note(self._drop(user, now), user, parts)
 
     def charge(self, users: Iterator[str]) -> None:
         """Counts messages that libzmq itself has acted upon: subscriptions are not dropped."""
@@ -94,6 +93,8 @@ class Rates:
             return []
         over, self._over, self.tell_at = list(self._over.values()), {}, math.inf
         for each in over:
+            each.clients.discard(0)  # who has no session is told nothing
+            each.sessions.discard(0)
             account = self._refilled(each.user, now)
             short = min(account.messages / self._messages, account.size / self._size)
             each.wait = max(0.0, ROOM - short)
@@ -125,14 +126,12 @@ class Rates:
         account.size = min(BURST * self._size, account.size + passed * self._size)
         return account
 
-    def _drop(self, user: str, now: float, *, client: int = 0, session: int = 0) -> None:
+    def _drop(self, user: str, now: float) -> OverRate:
+        """Counts a message that is over its key's caps."""
         over = self._over.get(user)
         if over is None:
             text = self._texts[self._accounts[user].messages > 0.0]
             over = self._over[user] = OverRate(user, 0, text, 0.0, set(), set())
             self.tell_at = min(self.tell_at, now + TELL)
         over.dropped += 1
-        if client:
-            over.clients.add(client)
-        if session:
-            over.sessions.add(session)
+        return over

@@ -11,7 +11,7 @@ from tests.net.intruder import FalsePool, Meet, Peer
 from tests.net.keeping import KeyedMesh
 from tests.net.keyed import Keyed, Ring
 from tests.programs import Programs, running, shared
-from tests.redis_server import RedisServer, serving
+from tests.redis_server import RedisServer
 
 LARGE = 1 << 17
 
@@ -83,18 +83,6 @@ def meet(keyed: Keyed) -> Iterator[Meet]:
 def false_pool(meet: Meet) -> FalsePool:
     """A worker with a key of its own that is no pool."""
     return FalsePool(meet("worker", "mallory"))
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis server."""
-    yield from serving(tmp_path)
-
-
-@pytest.fixture
-def locked(tmp_path: Path) -> Iterator[RedisServer]:
-    """One that asks for a password."""
-    yield from serving(tmp_path, password="right-and-secret")  # noqa: S106
 
 
 @pytest.fixture

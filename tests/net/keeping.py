@@ -41,7 +41,12 @@ def hub_with(
     programs: Programs, server: RedisServer, bind: str = "tcp://127.0.0.1:0", **env: str
 ) -> tuple[Program, str]:
     """A hub with a store, and its gateway's address."""
-    return programs.hub(bind, **{"TASKMESH_STORE": server.url, "TASKMESH_LEASE": "3", **env})
+    return programs.hub(bind, **{**stored_in(server), **env})
+
+
+def stored_in(server: RedisServer) -> dict[str, str]:
+    """The environment of a hub that has its store there, and is soon done with a lost pool."""
+    return {"TASKMESH_STORE": server.url, "TASKMESH_LEASE": "3"}
 
 
 class KeyedMesh:
@@ -54,9 +59,8 @@ class KeyedMesh:
         self.alice, self.bob = ring.peer("client", "alice"), ring.peer("client", "bob")
 
     def start(self, bind: str) -> tuple[Program, str]:
-        env = {"TASKMESH_STORE": self.server.url, "TASKMESH_LEASE": "3"}
         line = ("hub", "--bind", bind, "--keys", str(self.ring.hub.path), "--json")
-        program = self.programs.start(*line, env=env)
+        program = self.programs.start(*line, env=stored_in(self.server))
         return program, program.ready()["gateway"]
 
     def replace(self) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from tests import leaks
 from tests.programs import ROOT, Program, Programs, running, shared
-from tests.redis_server import RedisServer, serving
 from tests.requirement import require
 
 WORKERS_MARK = "spark-workers-come-and-go"
@@ -114,9 +113,3 @@ class Mesh:
 @pytest.fixture
 def own_mesh(programs: Programs) -> Mesh:
     return Mesh(programs)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis server, for a hub's store."""
-    yield from serving(tmp_path)
