@@ -1,4 +1,7 @@
-"""A step over pickled objects, for RDDs: chunks of a partition to chunks of results."""
+"""A step over pickled objects, for RDDs: chunks of a partition to chunks of results.
+
+Pools import this module, so it knows nothing of PySpark.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,12 @@ from typing import Any, Final, Literal
 
 from taskmesh.pool.coroutines import runnable
 from taskmesh.wire.code import load_function
+from taskmesh.wire.payload import loads
 
 ChunkForm = Literal["map", "flat_map", "partition", "foreach"]
+
+Batches = tuple[bytes, ...]
+"""Lists of items as Spark has pickled them, which nobody looks into on the way."""
 
 
 class ChunkStep:
@@ -28,11 +35,25 @@ class ChunkStep:
         """What it is made of, for `dump_function`: it travels without a pickle."""
         return self.function, self.form
 
-    def __call__(self, items: list[Any]) -> list[Any]:
-        """What the chunk comes to."""
+    def __call__(self, chunk: list[Any] | Batches) -> tuple[int, list[Any]]:
+        """How many items the chunk has, and what it comes to.
+
+        Raises:
+            SerializationError: a batch cannot be rebuilt here.
+        """
         if self._loaded is None:
             self._loaded = runnable(load_function(self.function))
-        return _FORMS[self.form](self._loaded, items)
+        items = items_of(chunk) if isinstance(chunk, tuple) else chunk
+        return len(items), _FORMS[self.form](self._loaded, items)
+
+
+def items_of(batches: Batches) -> list[Any]:
+    """The items of batches.
+
+    Raises:
+        SerializationError: they cannot be rebuilt here.
+    """
+    return [item for batch in batches for item in loads(batch, what="an item of the RDD")]
 
 
 def _map(function: Callable[[Any], Any], items: list[Any]) -> list[Any]:

@@ -9,7 +9,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +30,7 @@ _log = logging.getLogger("taskmesh.spark")
 
 
 @dataclass(frozen=True)
-class _Way:
+class Way:
     """What all ways of a partition share.
 
     Attributes:
@@ -45,9 +44,8 @@ class _Way:
     def _engine(self) -> Engine:
         return engine_of(self.settings, self.work)
 
-    def _stream(self, pace: Pace | None, tally: Tally, *, order: bool = True) -> Stream:
-        learn = pace.learn if pace else None
-        return Stream(self._engine, self.settings, order=order, learn=learn, tally=tally)
+    def _stream(self, pace: Pace, tally: Tally, *, order: bool = True) -> Stream:
+        return Stream(self._engine, self.settings, order=order, learn=pace.learn, tally=tally)
 
     def _tell(self, tally: Tally) -> None:
         """At the end of the partition, also of one that was left early."""
@@ -60,7 +58,7 @@ class _Way:
 
 
 @dataclass(frozen=True)
-class BatchWay(_Way):
+class BatchWay(Way):
     """Record batches in and out.
 
     Attributes:
@@ -105,7 +103,7 @@ class SinkWay(BatchWay):
 
 
 @dataclass(frozen=True)
-class ColumnWay(_Way):
+class ColumnWay(Way):
     """Columns of a UDF in, one column out, cut exactly as the input.
 
     Attributes:
@@ -134,21 +132,6 @@ class ColumnWay(_Way):
         for length in lengths:
             yield _joined(parts, length, schema)
             parts = []
-
-
-@dataclass(frozen=True)
-class ChunkWay(_Way):
-    """Lists of pickled objects in and out."""
-
-    def run(self, items: Iterable[Any]) -> Iterator[Any]:
-        """What `mapPartitions` calls."""
-        tally = Tally()
-        try:
-            for returned in self._stream(None, tally).run(_chunks(items, self.rows)):
-                tally.rows_out += len(returned)
-                yield from returned
-        finally:
-            self._tell(tally)
 
 
 def _cut(
@@ -210,10 +193,3 @@ def _joined(parts: list[pa.Array], length: int, schema: pa.Schema) -> pa.Array:
     if len(column) != length:
         raise MeshSchemaError(f"a UDF's result has {len(column)} rows in place of {length}")
     return column
-
-
-def _chunks(items: Iterable[Any], size: int) -> Iterator[tuple[list[Any], int, int]]:
-    """Lists of so many items. Their bytes are not known before they are pickled: they count as none."""
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
-        yield chunk, len(chunk), 0

@@ -1,4 +1,4 @@
-"""RDDs on a mesh: classic Spark only. Items are pickled on the way; DataFrames' batches are not."""
+"""RDDs on a mesh: classic Spark only. Items travel pickled; DataFrames' batches do not."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark import RDD
+from pyspark.core.rdd import PipelinedRDD
+from pyspark.serializers import (
+    AutoBatchedSerializer,
+    BatchedSerializer,
+    CPickleSerializer,
+    NoOpSerializer,
+)
 
 from taskmesh.errors import ConfigError
+from taskmesh.spark.chunking import ChunkWay, PickledWay
 from taskmesh.spark.chunks import ChunkForm, ChunkStep
-from taskmesh.spark.partitions import ChunkWay
 from taskmesh.spark.settings import Settings
 from taskmesh.spark.work import Work, function_bytes
 from taskmesh.wire.batches import PICKLE
 
 CHUNK = 2000
+"""Items in a chunk where their number must not depend on how fast the mesh is."""
 
 
 class MeshRDD:
     """An RDD whose functions run on the mesh.
 
-    `chunk` is how many items travel together; fewer for functions that take long.
+    `chunk` is how many items travel together. None, the default, is as many as take a twentieth of a second,
+    measured as the job runs; with dedupe="result", which needs equal chunks for equal input, 2000.
 
     Args:
         rdd: an RDD, or a classic DataFrame.
@@ -42,12 +51,14 @@ class MeshRDD:
         self._settings = settings
         self._rdd = rdd
 
-    def map(self, task: Callable[[Any], Any], *, chunk: int = CHUNK, keeps_partitioning: bool = False) -> Any:
+    def map(
+        self, task: Callable[[Any], Any], *, chunk: int | None = None, keeps_partitioning: bool = False
+    ) -> Any:
         """An RDD of `task(item)` for each item, in order."""
         return self._through(task, "map", chunk, keeps_partitioning=keeps_partitioning)
 
     def flat_map(
-        self, task: Callable[[Any], Any], *, chunk: int = CHUNK, keeps_partitioning: bool = False
+        self, task: Callable[[Any], Any], *, chunk: int | None = None, keeps_partitioning: bool = False
     ) -> Any:
         """An RDD of all that `task(item)` gives for each item, in order."""
         return self._through(task, "flat_map", chunk, keeps_partitioning=keeps_partitioning)
@@ -58,23 +69,49 @@ class MeshRDD:
         """An RDD of all that `task(items)` gives; it gets one chunk at a time, not a whole partition."""
         return self._through(task, "partition", chunk, keeps_partitioning=keeps_partitioning)
 
-    def foreach(self, task: Callable[[Any], object], *, chunk: int = CHUNK) -> None:
+    def foreach(self, task: Callable[[Any], object], *, chunk: int | None = None) -> None:
         """Calls `task(item)` for each item: at least once."""
         self._through(task, "foreach", chunk, keeps_partitioning=False).foreach(_ignore)
 
     def _through(
-        self, task: Callable[..., Any], form: ChunkForm, chunk: int, *, keeps_partitioning: bool
+        self, task: Callable[..., Any], form: ChunkForm, chunk: int | None, *, keeps_partitioning: bool
     ) -> Any:
-        if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
-            raise ConfigError(f"chunk has to be a number of items >= 1, not {chunk!r}")
+        if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
+            raise ConfigError(f"chunk has to be a number of items >= 1, or None, not {chunk!r}")
         step = ChunkStep(function_bytes(task), form)
         work = Work.of(self._settings, task, step, PICKLE)
-        way = ChunkWay(self._settings, work, chunk)
+        if chunk is None and self._settings.dedupe == "result":
+            chunk = CHUNK
+        rdd, way = self._rdd, ChunkWay(self._settings, work, chunk or 0)
+        if chunk is None and _is_pickled(rdd):
+            rdd, way = _as_bytes(rdd), PickledWay(self._settings, work)
 
         def offload(items: Iterator[Any]) -> Iterator[Any]:
             return way.run(items)
 
-        return self._rdd.mapPartitions(offload, keeps_partitioning)
+        return rdd.mapPartitions(offload, keeps_partitioning)
+
+
+def _is_pickled(rdd: RDD[Any]) -> bool:
+    """Whether Spark hands its Python workers this RDD as plain pickles of lists.
+
+    Not if it is what a Python function gives and is nowhere kept: Spark then runs that function and the next
+    one in the same worker, and pickles nothing in between.
+    """
+    if isinstance(rdd, PipelinedRDD) and rdd._is_pipelinable():
+        return False
+    serializer = rdd._jrdd and rdd._jrdd_deserializer  # which may be another one from then on
+    if type(serializer) not in (BatchedSerializer, AutoBatchedSerializer):
+        return False
+    inner = serializer.serializer
+    return isinstance(inner, CPickleSerializer) and getattr(inner, "allowed_names", None) is None
+
+
+def _as_bytes(rdd: RDD[Any]) -> RDD[bytes]:
+    """The same RDD, of its batches' bytes."""
+    batches: RDD[bytes] = RDD(rdd._jrdd, rdd.ctx, NoOpSerializer())
+    batches.partitioner = rdd.partitioner
+    return batches
 
 
 def _ignore(item: object) -> None:

@@ -18,11 +18,13 @@ class Piece(NamedTuple):
     """A part of the partition on its way.
 
     Attributes:
-        task: what stands for it at the engine. first: its first row's number in the partition.
-        rows: how many. size: bytes.
+        task: what stands for it at the engine. number: from 1 on.
+        first: its first row's number in the partition; negative if nobody has counted so far.
+        rows: how many; 0 if that is not known before the result. size: bytes.
     """
 
     task: Any
+    number: int
     first: int
     rows: int
     size: int
@@ -30,6 +32,8 @@ class Piece(NamedTuple):
     @property
     def where(self) -> str:
         """For error texts."""
+        if self.first < 0 or not self.rows:
+            return f"piece {self.number} of the partition"
         return f"rows {self.first} to {self.first + self.rows - 1} of the partition"
 
 
@@ -43,6 +47,7 @@ class Stream:
         open_engine: called when there is a first piece: an empty partition needs no mesh.
         order: results in the order of their input; else as they come.
         learn: told rows and seconds of every piece.
+        rows_of: tells from a result how many rows its piece had.
         tally: where it counts.
     """
 
@@ -53,16 +58,19 @@ class Stream:
         *,
         order: bool = True,
         learn: Callable[[int, float], None] | None = None,
+        rows_of: Callable[[Any], int] | None = None,
         tally: Tally | None = None,
     ) -> None:
         self._open_engine = open_engine
         self._settings = settings
         self._order = order
         self._learn = learn
+        self._rows_of = rows_of
         self._tally = tally or Tally()
         self._under_way: deque[Piece] = deque()
         self._bytes = 0
         self._rows = 0
+        self._pieces = 0
 
     def run(self, pieces: Iterator[tuple[Any, int, int]]) -> Iterator[Any]:
         """The results of pieces, given as (data, rows, bytes).
@@ -73,8 +81,10 @@ class Stream:
             for data, rows, size in pieces:
                 while self._is_full(size):
                     yield self._next()
-                self._under_way.append(Piece(self._engine.submit(data), self._rows, rows, size))
-                self._rows += rows
+                self._pieces += 1
+                task = self._engine.submit(data)
+                self._under_way.append(Piece(task, self._pieces, self._rows, rows, size))
+                self._rows = self._rows + rows if rows and self._rows >= 0 else -1
                 self._bytes += size
                 while self._has_next():
                     yield self._next()
@@ -117,15 +127,16 @@ class Stream:
         result, success = self._engine.outcome(piece.task, piece.where)
         pieces.remove(piece)
         self._bytes -= piece.size
+        rows = piece.rows if self._rows_of is None else self._rows_of(result)
         if self._learn is not None:
-            self._learn(piece.rows, success.seconds)
-        self._count(piece, success)
+            self._learn(rows, success.seconds)
+        self._count(piece, rows, success)
         return result
 
-    def _count(self, piece: Piece, success: Success) -> None:
+    def _count(self, piece: Piece, rows: int, success: Success) -> None:
         tally = self._tally
         tally.pieces += 1
-        tally.rows_in += piece.rows
+        tally.rows_in += rows
         tally.bytes_in += piece.size
         tally.again += success.attempt > 1
         tally.worked += success.seconds

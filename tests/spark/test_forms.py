@@ -1,7 +1,9 @@
 """The other forms: pandas, rows, UDFs, RDDs; and what an exception does to a row."""
 
+import dataclasses
 import datetime
 import pickle
+import re
 
 import pyarrow as pa
 import pytest
@@ -159,6 +161,54 @@ def test_row_01_rdds(spark, bridge):
     assert bridge.rdd(rdd).map(lambda n: n * n).collect() == [n * n for n in range(3000)]
     assert bridge.rdd(texts).flat_map(tasks.split).collect() == ["a", "b", "c"]
     assert bridge.rdd(rdd).map_partitions(tasks.count, chunk=600).collect() == [600, 400] * 3
+
+
+@pytest.mark.parametrize(
+    "kind", ["cached", "shuffled", "joined", "frame", "classes", "text", "zipped", "pipelined"]
+)
+def test_row_01_rdds_wherever_spark_has_them_from(spark, bridge, tmp_path, kind):
+    context = spark.sparkContext
+    numbers = context.parallelize(range(6000), 3)
+    point = dataclasses.make_dataclass("Point", ["x"])  # travels by value: no module has it
+    (tmp_path / "lines").write_text("one\ntwo\n")
+    rdd = {
+        "cached": lambda: numbers.map(lambda n: (n, str(n))).cache(),
+        "shuffled": lambda: numbers.map(lambda n: (n % 700, n)).reduceByKey(lambda a, b: a + b, 4),
+        "joined": lambda: numbers.union(numbers).coalesce(1),
+        "classes": lambda: numbers.map(point).cache(),
+        "frame": lambda: spark.range(5000, numPartitions=2).selectExpr("id", "string(id) as name").rdd,
+        "text": lambda: context.textFile(str(tmp_path / "lines")),
+        "zipped": lambda: numbers.zip(numbers),
+        "pipelined": lambda: numbers.filter(lambda n: n % 3 == 0),
+    }[kind]()
+
+    assert bridge.rdd(rdd).map(repr).collect() == rdd.map(repr).collect()
+
+
+def test_row_01_a_partitioner_is_kept_where_keys_are(spark, mesh):
+    pairs = spark.sparkContext.parallelize([(n % 5, n) for n in range(100)], 2).partitionBy(3)
+
+    kept = mesh.rdd(pairs.cache()).map(lambda pair: (pair[0], -pair[1]), keeps_partitioning=True)
+
+    assert kept.partitioner == pairs.partitioner
+    assert mesh.rdd(pairs).map(lambda pair: pair).partitioner is None
+    assert kept.glom().map(sorted).collect() == [
+        sorted((key, -value) for key, value in part) for part in pairs.glom().collect()
+    ]
+
+
+def test_row_10_a_failing_item_of_a_batch_that_travels_as_it_is_tells_all(spark, mesh):
+    def fussy(number):
+        if number == 5_500:
+            raise ValueError("not this one")
+        return number
+
+    rdd = spark.sparkContext.parallelize(list(range(6_000)), 1)  # six batches of Spark's
+
+    text = _failure(mesh.rdd(rdd).map(fussy).count)
+
+    assert "fussy: ValueError: not this one" in text
+    assert re.search(r"\((piece \d+|rows \d+ to \d+) of the partition, ", text)
 
 
 def test_row_01_foreach_runs_for_every_item(spark, mesh, tmp_path):

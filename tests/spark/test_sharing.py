@@ -216,8 +216,9 @@ def test_row_30_each_action_counts(spark, mesh):
     evens.collect()
     evens.collect()
     bridge.rdd(spark.sparkContext.parallelize(range(10), 2)).map(str).collect()
+    bridge.rdd(spark.sparkContext.parallelize(list(range(9_000)), 2)).flat_map(lambda n: [n, n]).count()
 
-    assert (bridge.counts.value.rows_in, bridge.counts.value.rows_out) == (210, 110)
+    assert (bridge.counts.value.rows_in, bridge.counts.value.rows_out) == (9_210, 18_110)
 
 
 def test_row_04_one_partition_is_computed_by_two_pools(spark, own_mesh):
@@ -273,10 +274,11 @@ def test_row_02_a_million_rows_come_back_as_they_went(spark, mesh):
     )
 
 
-def test_row_03_tuples_come_back_as_they_went(spark, mesh):
-    rdd = spark.sparkContext.parallelize(range(200_000), 4).map(lambda n: (n, n * 0.5, f"n{n}"))
+@pytest.mark.parametrize("chunk", [2000, None])
+def test_row_03_tuples_come_back_as_they_went(spark, mesh, chunk):
+    rdd = spark.sparkContext.parallelize(range(200_000), 4).map(lambda n: (n, n * 0.5, f"n{n}")).cache()
 
-    found = mesh.rdd(rdd).map(tasks.plus_one, chunk=2000)
+    found = mesh.rdd(rdd).map(tasks.plus_one, chunk=chunk)
 
     assert (
         found.map(lambda row: row[0] + row[1] + len(row[2])).sum()

@@ -1,0 +1,97 @@
+"""How an RDD's partition becomes chunks; no Spark is needed."""
+
+import pickle
+
+import pytest
+
+from taskmesh.errors import SerializationError
+from taskmesh.spark.chunking import MOST_BYTES, Cutter
+from taskmesh.spark.chunks import ChunkStep, items_of
+from taskmesh.spark.pace import START, Pace
+from taskmesh.wire.code import dump_function
+
+pytestmark = [pytest.mark.spark]
+
+
+def _batches(*lengths: int) -> list[bytes]:
+    """Spark's pickles of so many numbers each, which all take as many bytes."""
+    first, found = 70_000, []
+    for length in lengths:
+        found.append(pickle.dumps(list(range(first, first + length)), 5))
+        first += length
+    return found
+
+
+def _items(pieces) -> list[int]:
+    return [
+        item for chunk, _, _ in pieces for item in (items_of(chunk) if isinstance(chunk, tuple) else chunk)
+    ]
+
+
+def test_the_first_batch_is_opened_and_later_ones_travel_as_they_are():
+    batches = _batches(100, 120, 120, 50)
+
+    pieces = list(Cutter(Pace()).pieces(iter(batches)))
+
+    assert [type(chunk) for chunk, _, _ in pieces] == [list, tuple, tuple]
+    assert pieces[0][1:] == (100, 0)
+    assert pieces[1] == ((batches[1], batches[2]), 0, len(batches[1]) + len(batches[2]))  # 290 are over START
+    assert _items(pieces) == list(range(70_000, 70_390))
+
+
+def test_a_batch_of_more_items_than_a_piece_may_have_is_cut():
+    pieces = list(Cutter(Pace()).pieces(iter(_batches(10, 3 * START, 10))))
+
+    assert [rows for _, rows, _ in pieces] == [10, START, START, START, 0]
+    assert _items(pieces) == list(range(70_000, 70_020 + 3 * START))
+
+
+def test_the_pace_says_how_many_items_make_a_piece_while_it_is_cut():
+    pace = Pace()
+    pieces = Cutter(pace).pieces(iter(_batches(*[100] * 20)))
+
+    next(pieces)
+    pace.learn(START, 0.01)
+    lengths = [len(chunk) for chunk, _, _ in pieces]
+
+    assert pace.rows == START * 5
+    assert lengths == [12, 7]
+
+
+def test_no_piece_has_many_more_bytes_than_a_mebibyte_unless_one_item_has():
+    pace = Pace()
+    pace.rows = 1_000_000
+    texts = [["x" * 100_000] * 1, ["y" * 100_000] * 30, ["z" * 3_000_000]]
+    batches = [pickle.dumps([f"{n}{text}" for n, text in enumerate(batch)], 5) for batch in texts]
+
+    pieces = list(Cutter(pace).pieces(iter(batches)))
+
+    assert [rows for _, rows, _ in pieces] == [1, 10, 10, 10, 1]
+    assert MOST_BYTES >= 10 * 100_000
+
+
+def test_items_that_only_pyspark_can_rebuild_are_opened():
+    batches = [pickle.dumps([number, "by pyspark.cloudpickle"], 5) for number in range(3)]
+
+    assert [type(chunk) for chunk, _, _ in Cutter(Pace()).pieces(iter(batches))] == [list] * 3
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 5), (5, 0, 5)])
+def test_partitions_and_batches_may_be_empty(lengths):
+    batches = _batches(*lengths)
+
+    assert _items(Cutter(Pace()).pieces(iter(batches))) == list(range(70_000, 70_000 + sum(lengths)))
+
+
+def test_a_step_takes_items_and_batches_and_says_how_many_there_were():
+    step = ChunkStep(dump_function(abs), "map")
+
+    assert step([-1, 2]) == (2, [1, 2])
+    assert step((pickle.dumps([-3], 5), pickle.dumps([4, -5], 5))) == (3, [3, 4, 5])
+
+
+def test_a_batch_that_cannot_be_rebuilt_is_told_with_the_cure():
+    missing = pickle.dumps([1], 5).replace(b"K\x01", b"cno_such_module\nThing\n")
+
+    with pytest.raises(SerializationError, match=r"an item of the RDD .*no_such_module"):
+        items_of((missing,))
