@@ -1,5 +1,6 @@
 """What executions of one partition share: remembered failures, and by option results; sinks; counts."""
 
+import gc
 import threading
 import time
 from collections import Counter
@@ -284,6 +285,23 @@ def test_row_03_tuples_come_back_as_they_went(spark, mesh, chunk):
         found.map(lambda row: row[0] + row[1] + len(row[2])).sum()
         == rdd.map(lambda row: row[0] + 1 + row[1] + len(row[2])).sum()
     )
+
+
+def test_row_33_sparks_worker_does_not_look_through_all_modules_after_every_task(spark, mesh):
+    def tracked(batches):
+        import gc
+
+        counts = [(len(gc.get_objects()), gc.get_freeze_count()) for _ in batches]
+        yield pa.RecordBatch.from_pydict({"kept": [c[0] for c in counts], "spared": [c[1] for c in counts]})
+
+    df = spark.range(0, 4, numPartitions=4)
+    for _ in range(3):  # every worker has run a step of the mesh
+        mesh.map_arrow(df, tasks.same, df.schema).collect()
+    found = df.mapInArrow(tracked, "kept long, spared long").collect()
+
+    assert len(found) == 4
+    assert all(row.spared > 30_000 > row.kept for row in found)
+    assert gc.get_freeze_count() == 0  # the driver's own
 
 
 def test_row_33_many_small_jobs_leave_nothing(spark, own_mesh):
