@@ -124,15 +124,13 @@ $(DEV): constraints-dev.txt constraints-redis.txt $(RUN)
 
 # Without ip and nft, or without root, the tests that need hosts say so, and skip; in CI they fail.
 $(HOSTS): $(DEV)
-	@if ! { command -v ip && command -v nft; } >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends iproute2 nftables; fi
+	@{ command -v ip && command -v nft; } >/dev/null || .ci/packages iproute2 nftables
 	@touch $@
 
 # Without redis-server the tests of a hub's store say so, and skip; in CI they fail. They start servers of their own: the
 # service that comes with the package is not wanted.
 $(REDIS): $(DEV)
-	@if ! command -v redis-server >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends redis-server && \
+	@if ! command -v redis-server >/dev/null; then .ci/packages redis-server && \
 	  { systemctl disable --now redis-server || service redis-server stop || true; } >/dev/null 2>&1; fi
 	@touch $@
 
@@ -148,17 +146,15 @@ $(CHART): constraints-helm.txt $(wildcard tests/helm/tools/*) $(DEV)
 $(SPARK): constraints-spark.txt $(DEV)
 	@echo "Installing PySpark and what goes with it into .venv (some 500 MB)"
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-spark.txt
-	@if ! command -v java >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends openjdk-17-jre-headless; fi
+	@command -v java >/dev/null || .ci/packages openjdk-17-jre-headless
 	@touch $@
 
+# .ci/run starts these two early, in the background: what needs them waits there, and starts no second one.
 $(BOX): .ci/box constraints.txt constraints-redis.txt constraints-spark.txt $(DEV)
-	@.ci/box .venv/box $(BIN)/python
-	@touch $@
+	@.ci/once $@ $^ -- .ci/box .venv/box $(BIN)/python
 
 $(KUBE): .ci/cluster constraints-kube.txt | $(DEV)
-	@.ci/cluster .venv/kube $(BIN)/python
-	@touch $@
+	@.ci/once $@ $^ -- .ci/cluster .venv/kube $(BIN)/python
 
 # A peer that cannot be installed is left out of the run, which says why; the next `make bench-peers` tries again.
 $(PEERS)/%/ready: benchmarks/peers/%.txt | .venv/bin/python

@@ -1,7 +1,8 @@
 """The command line: `taskmesh up`, `hub`, `worker`, `submit`, `status`, `pools`, `tasks`, `drain` and others.
 
 Each command loads what it needs when it runs: `taskmesh --help` loads neither the mesh nor ZeroMQ, and a
-probe (`taskmesh health`, which Kubernetes runs every few seconds in every pod) not even the other commands.
+probe (`taskmesh health`, which Kubernetes runs every few seconds in every pod) not even the other commands,
+nor does `taskmesh worker`, which becomes another program at once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import sys
 
 from taskmesh.cli.probing import probed
+from taskmesh.cli.succession import succeeded
 
 __all__ = ["main"]
 
@@ -18,6 +20,7 @@ def main() -> int:
     code = probed(sys.argv[1:])
     if code is not None:
         return code
+    succeeded(sys.argv[1:])
     from taskmesh.cli.application import app
 
     try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +22,7 @@ from taskmesh.cli.options import (
     settings,
 )
 from taskmesh.cli.output import Output
+from taskmesh.cli.succession import succeeded
 from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -142,14 +141,12 @@ def _serve(
 
 def worker(context: typer.Context) -> None:
     """Run a pool of slots that takes tasks from a hub. See `taskmesh worker --help` for its options."""
-    if importlib.util.find_spec("taskmesh_workers") is None:
-        with exits(Output(as_json="--json" in context.args)):
-            raise ConfigError(
-                "the package taskmesh_workers is not installed; it comes with taskmesh: "
-                "`pip install taskmesh`, or `pip install -e .` in a checkout"
-            )
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "taskmesh_workers", *context.args])  # noqa: S606
+    succeeded(["worker", *context.args])
+    with exits(Output(as_json="--json" in context.args)):
+        raise ConfigError(
+            "the package taskmesh_workers is not installed; it comes with taskmesh: "
+            "`pip install taskmesh`, or `pip install -e .` in a checkout"
+        )
 
 
 def add_to(app: typer.Typer) -> None:

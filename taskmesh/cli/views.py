@@ -11,7 +11,7 @@ from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach, Timeo
 from taskmesh.cli.output import Output
 
 POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
-TASK_COLUMNS = ("task", "state", "name", "queue", "attempt", "pool")
+TASK_COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
 EVERYTHING = 1_000_000
 
 
@@ -127,7 +127,7 @@ def store_line(store: dict[str, Any]) -> str:
 def explanation(found: dict[str, Any]) -> str:
     """Why a task is where it is, for people."""
     about = f" ({found['name']}, queue {found['queue']})" if "name" in found else ""
-    lines = [f"task {found['task']}{about} is {found['state']}: {found['why']}"]
+    lines = [f"task {found['task_id']}{about} is {found['state']}: {found['why']}"]
     counts = [
         f"{found[key]} {word}"
         for key, word in (("errors", "failed"), ("crashes", "crashed"), ("ooms", "out of memory"))

@@ -144,7 +144,7 @@ class Session:
             except TaskMeshError:
                 continue
             if isinstance(tasks, list):
-                found.update(str(task["task"]) for task in tasks)
+                found.update(str(task["task_id"]) for task in tasks)
         return found
 
     def forked(self) -> None:

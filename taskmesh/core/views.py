@@ -157,7 +157,7 @@ class Views:
             account = self._ledger.accounts.get(task >> SEQ_BITS)
             if account is not None and task & SEQ_MASK in account.finished:
                 return {
-                    "task": text,
+                    "task_id": text,
                     "state": "FINISHED",
                     "why": "it has its outcome; that is with its client",
                 }
@@ -191,7 +191,7 @@ class Views:
         lane = self._pools.lanes.get(record.session)
         held = State.SENT <= record.state <= State.RUNNING
         return {
-            "task": ids.text_of(task),
+            "task_id": ids.text_of(task),
             "name": record.spec.spec.name,
             "state": record.state.name,
             "queue": record.spec.route[0],

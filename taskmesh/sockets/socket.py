@@ -29,6 +29,7 @@ from taskmesh.sockets.errors import (
 from taskmesh.sockets.monitor import Monitor
 from taskmesh.sockets.options import SocketOptions
 from taskmesh.sockets.roles import Role
+from taskmesh.sockets.socket_file import SocketFile
 
 INPROC = "inproc://"
 HIGHEST_PORT = 65_535
@@ -49,6 +50,7 @@ class Socket:
         "__weakref__",
         "_closed",
         "_context",
+        "_files",
         "_inproc",
         "_monitor",
         "_options",
@@ -64,6 +66,7 @@ class Socket:
         self._options = options
         self._closed = False
         self._inproc: list[tuple[str, bool]] = []
+        self._files: dict[str, SocketFile] = {}
         self._monitor: Monitor | None = None
         self._raw = open_raw(context, self.wire_role, options)
         self._send: Callable[..., object] = zmq.backend.Socket.send.__get__(self._raw)
@@ -153,6 +156,8 @@ class Socket:
             raise endpoint_error("bind", endpoint, error, self) from None
         if inproc:
             self._inproc.append((endpoint, True))
+        elif file := SocketFile.of(endpoint):
+            self._files[endpoint] = file
         return self._last_endpoint()
 
     def connect(self, endpoint: str) -> None:
@@ -195,6 +200,9 @@ class Socket:
 
     def _leave(self, endpoint: str, *, bound: bool) -> None:
         self._context.check_usable()
+        file = self._files.pop(endpoint, None) if bound else None
+        if file is not None:
+            file.remove()
         try:
             if bound:
                 self._raw.unbind(endpoint)
@@ -250,6 +258,9 @@ class Socket:
                     self._raw.unbind(endpoint)
             self._forget_inproc(endpoint, bound=bound)
         self._inproc.clear()
+        for file in self._files.values():
+            file.remove()
+        self._files.clear()
         self._raw.close(linger=linger)
         self._context.release(self)
 

@@ -26,7 +26,7 @@ def test_it_names_what_a_task_waits_for(programs: Programs, tmp_path: Path):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     with Mesh(address) as mesh:
         lonely = mesh.submit(workload.note, str(journal), "gpu")
-        lonely_id = wait_until(lambda: next(iter(rows(listed(programs, address))), {}).get("task"))
+        lonely_id = wait_until(lambda: next(iter(rows(listed(programs, address))), {}).get("task_id"))
 
         text = text_of(programs, address, lonely_id)
         assert f"task {lonely_id} (" in text
@@ -39,10 +39,10 @@ def test_it_names_what_a_task_waits_for(programs: Programs, tmp_path: Path):
         held = mesh.submit(workload.hold, str(journal), "held", str(gate))
         wait_until(lambda: "held" in words(journal))
         (running,) = rows(listed(programs, address))
-        assert "pool one" in text_of(programs, address, running["task"])
+        assert "pool one" in text_of(programs, address, running["task_id"])
         assert programs.run("pause", "one", "--address", address).returncode == 0
         mesh.submit(workload.note, str(journal), "later").add_done_callback(lambda _: None)
-        waiting = wait_until(lambda: rows(listed(programs, address, "--state", "queued")))[0]["task"]
+        waiting = wait_until(lambda: rows(listed(programs, address, "--state", "queued")))[0]["task_id"]
 
         assert "takes work: one is paused" in text_of(programs, address, waiting)
 

@@ -133,7 +133,7 @@ def test_tasks_on_their_way_are_listed_and_cancelled(programs, address, tmp_path
         wait_until(journal.exists)
 
         [task] = rows(programs.run("tasks", "--address", address, "--json"))
-        assert (task["task"], task["pool"]) == (held.task_id, "steady")
+        assert (task["task_id"], task["pool"]) == (held.task_id, "steady")
         assert task["name"] == f"{WORK}.hold"
         assert rows(programs.run("tasks", "--state", "queued", "--address", address, "--json")) == []
         unknown = programs.run("tasks", "--state", "nosuch", "--address", address)

@@ -55,7 +55,7 @@ def test_tasks_by_state_and_no_more_than_asked_for(rig):
     assert len(ask(rig, "tasks").value) == 5
     assert len(ask(rig, "tasks", "queued", 2).value) == 2
     (sent,) = ask(rig, "tasks", "SENT").value
-    assert (sent["task"], sent["pool"], sent["attempt"]) == (text_of(1 << 64 | 1), "p", 1)
+    assert (sent["task_id"], sent["pool"], sent["attempt"]) == (text_of(1 << 64 | 1), "p", 1)
 
 
 def test_a_state_that_there_is_not_is_an_error_with_those_there_are(rig):

@@ -1,12 +1,16 @@
 """Ports for lanes, and sockets that cut everybody off and listen again."""
 
+import os
+import signal
 import socket
+from pathlib import Path
 
 import pytest
 
 from taskmesh.errors import ConfigError
 from taskmesh.net.listening import Listeners, PortRange
 from taskmesh.sockets import Context, EndpointError, Pull, Push
+from tests.programs import Programs
 from tests.waiting import wait_until
 
 GATEWAY = "tcp://127.0.0.1:1"
@@ -91,3 +95,27 @@ def test_messages_have_no_sender_where_no_handler_was_asked():
         assert pull.recv_parts_from(1) == [("", [b"a", bytes(100_000)])]
         assert pull.recv_parts_from(9) == [("", [b"b"])]
         assert pull.recv_parts_from(9) == []
+
+
+@pytest.mark.parametrize("verb", ["hub", "up"])
+def test_no_file_of_a_hub_on_ipc_is_left_when_it_ends(programs: Programs, tmp_path: Path, verb: str):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    hub, _ = programs.hub(f"ipc://{folder}/other")
+    ended = programs.start(verb, "--bind", f"ipc://{folder}/own", "--json")
+    own = ended.ready()["gateway"]
+    worker = programs.worker(own)
+    assert sum(name.startswith("own.lane-") for name in os.listdir(folder)) == 1
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    wait_until(lambda: not any(name.startswith("own.lane-") for name in os.listdir(folder)))
+    programs.worker(own)
+
+    ended.signal(signal.SIGTERM)
+    assert ended.wait() == 0
+
+    assert sorted(os.listdir(folder)) == ["other", "other.collector", "other.control"]
+    assert programs.run("status", "--address", f"ipc://{folder}/other").returncode == 0
+    hub.signal(signal.SIGINT)
+    assert hub.wait() == 0
+    assert os.listdir(folder) == []

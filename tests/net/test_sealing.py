@@ -21,6 +21,7 @@ from tests.net.keyed import Keyed, Ring
 from tests.programs import END_S, Program, Programs, environment
 from tests.waiting import wait_until
 
+SHORT_LEASE = {"TASKMESH_LEASE": "3"}
 LYING_HUB = """
 import sys
 from taskmesh.cli import main
@@ -171,7 +172,7 @@ def test_signed_tasks_survive_the_hubs_restart(keyed: Keyed, tmp_path: Path):
 
         keyed.program.kill()
         keyed.program = keyed.programs.start(
-            "hub", "--bind", keyed.address, "--keys", str(keyed.ring.hub.path), "--json"
+            "hub", "--bind", keyed.address, "--keys", str(keyed.ring.hub.path), "--json", env=SHORT_LEASE
         )
         keyed.program.ready()
         gate.touch()

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import zmq
@@ -77,6 +80,57 @@ def test_unbind_and_disconnect_end_the_link(context: Context, transport: str, ad
         wait_until(lambda: not push.try_send(b"y"))
         with pytest.raises(EndpointError):
             push.unbind(endpoint)
+
+
+@pytest.mark.parametrize("leave", ["close", "unbind", "context"])
+def test_the_file_of_an_ipc_endpoint_goes_with_the_socket_that_made_it(tmp_path: Path, leave: str) -> None:
+    context = Context()
+    push = Push(context)
+    endpoint = push.bind(f"ipc://{tmp_path}/mine")
+    assert os.listdir(tmp_path) == ["mine"]
+    if leave == "unbind":
+        push.unbind(endpoint)
+        assert os.listdir(tmp_path) == []
+    elif leave == "close":
+        push.close()
+
+    context.close(force=True)
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_that_another_socket_has_put_in_its_place_stays(context: Context, tmp_path: Path) -> None:
+    with Push(context) as successor, Pull(context) as pull:
+        with Push(context) as push:
+            endpoint = push.bind(f"ipc://{tmp_path}/shared")
+            assert successor.bind(endpoint) == endpoint
+
+        pull.connect(endpoint)
+        successor.send(b"x", timeout=5)
+        assert pull.recv(5) == b"x"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from 3.12 on: there are threads
+def test_a_forked_child_leaves_the_file_of_its_parent(context: Context, tmp_path: Path) -> None:
+    with Push(context) as push:
+        push.bind(f"ipc://{tmp_path}/parent")
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                push.close()
+            os._exit(0)  # noqa: TID251  a child that never returns
+        _, status = os.waitpid(child, 0)
+
+        assert status == 0
+        assert os.listdir(tmp_path) == ["parent"]
+
+
+def test_the_folder_that_a_wildcard_made_goes_too(context: Context) -> None:
+    with Push(context) as push:
+        path = Path(push.bind("ipc://*").removeprefix("ipc://"))
+        assert path.is_socket()
+    wait_until(lambda: not path.parent.exists())  # libzmq's own work, in its thread
 
 
 def test_inproc_name_can_be_used_by_another_role_after_close(context: Context) -> None:
