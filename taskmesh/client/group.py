@@ -32,6 +32,9 @@ class Group:
             which nobody on the way looks into.
         keep, shared: what tasks submitted under one key share, as in `Spec`.
 
+    Attributes:
+        sent: bytes of all payloads submitted so far.
+
     Raises:
         SerializationError: an exception class in the options' Retry cannot be pickled.
     """
@@ -50,6 +53,7 @@ class Group:
         session = mesh._session
         spec = msgspec.structs.replace(spec_of(function, options, name, codec), keep=keep, shared=shared)
         self.name = name
+        self.sent = 0
         self._table = session.table
         self._pickles = codec == PICKLE
         self._memfd = not session.wired
@@ -72,6 +76,7 @@ class Group:
         else:
             payload = dumps_encoded(argument, what=f"the argument of {self.name}", memfd=self._memfd)
         check_size(payload, self._limit, f"the call of {self.name}")
+        self.sent += len(payload)
         batch = self._batch
         if key is not None:  # a run of its own
             batch = Batch(batch.table, self.number, batch.spec, batch.group, key(payload))

@@ -6,7 +6,6 @@ as long as they are quickly done: they are unpickled once, on the pool, and neve
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -15,12 +14,12 @@ from typing import Any, Final
 
 from taskmesh.spark.chunks import items_of
 from taskmesh.spark.counts import Tally
-from taskmesh.spark.pace import Pace
+from taskmesh.spark.pace import Pace, pace_of
 from taskmesh.spark.partitions import Way
 from taskmesh.spark.stream import Stream
 
 MOST_BYTES: Final = 1 << 20
-"""Of items that travel together, as far as it is known; a single one may be larger."""
+"""Of items that travel together where no number is asked for; a single one may be larger."""
 
 Piece = tuple[list[Any] | tuple[bytes, ...], int, int]
 """A chunk, its items' number (0: nobody has counted them) and its bytes (0: they are not known either)."""
@@ -43,6 +42,10 @@ class ChunkWay(Way):
                 yield from returned
         finally:
             self._tell(tally)
+
+    def _pace(self) -> Pace:
+        """Of one item at first: that may be the path of a file that takes a minute."""
+        return Pace(self.rows) if self.rows else pace_of(self.work.function, 1, MOST_BYTES)
 
 
 @dataclass(frozen=True)
@@ -90,11 +93,11 @@ class Cutter:
         items = items_of((batch,))
         mean = len(batch) / max(1, len(items))
         self._item = self._item + 0.5 * (mean - self._item) if self._item else mean
-        return _chunks(items, self._pace, max(1, int(MOST_BYTES / mean)))
+        return _chunks(items, self._pace)
 
 
-def _chunks(items: Iterable[Any], pace: Pace, most: int = sys.maxsize) -> Iterator[Piece]:
+def _chunks(items: Iterable[Any], pace: Pace) -> Iterator[Piece]:
     """Lists of as many items as the pace says. Their bytes are not known before they are pickled."""
     rest = iter(items)
-    while chunk := list(islice(rest, min(pace.rows, most))):
+    while chunk := list(islice(rest, pace.rows)):
         yield chunk, len(chunk), 0

@@ -16,7 +16,7 @@ class Tally:
 
     Attributes:
         rows_in, rows_out: given to tasks, and returned by them. pieces: tasks.
-        bytes_in, bytes_out: likewise, encoded; for RDDs not counted.
+        bytes_in, bytes_out: likewise, encoded; bytes_out not for RDDs.
         again: pieces whose result comes from a second or later attempt on the mesh.
         waited: seconds that Spark's worker had nothing to do but wait for the mesh.
         worked: seconds that the tasks themselves took, on the pools.

@@ -35,6 +35,11 @@ _SCHEMA_ERROR: Final = class_name(MeshSchemaError)
 class Engine(Protocol):
     """Runs pieces."""
 
+    @property
+    def sent(self) -> int:
+        """Bytes that have been submitted so far; 0 where nothing travels."""
+        ...
+
     def submit(self, data: Any) -> Any:
         """Starts one; what it returns stands for it."""
         ...
@@ -84,6 +89,11 @@ class MeshEngine:
         )
         self._vigil = Vigil(mesh._session, settings, work.options, haste)
 
+    @property
+    def sent(self) -> int:
+        """Bytes of all payloads so far."""
+        return self._group.sent
+
     def submit(self, data: Any) -> TaskFuture[Any]:
         """Submits a task."""
         return self._group.submit(data, self._key)
@@ -117,6 +127,8 @@ class MeshEngine:
 
 class LocalEngine:
     """Pieces are run here and now, as they are submitted: the oracle, and the way without a mesh."""
+
+    sent = 0
 
     def __init__(self, work: Work) -> None:
         self._name = work.name

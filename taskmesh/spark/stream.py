@@ -20,7 +20,7 @@ class Piece(NamedTuple):
     Attributes:
         task: what stands for it at the engine. number: from 1 on.
         first: its first row's number in the partition; negative if nobody has counted so far.
-        rows: how many; 0 if that is not known before the result. size: bytes.
+        rows: how many; 0 if that is not known before the result. size: bytes; 0 where nothing travels.
     """
 
     task: Any
@@ -46,7 +46,7 @@ class Stream:
     Args:
         open_engine: called when there is a first piece: an empty partition needs no mesh.
         order: results in the order of their input; else as they come.
-        learn: told rows and seconds of every piece.
+        learn: told rows, seconds and bytes of every piece.
         rows_of: tells from a result how many rows its piece had.
         tally: where it counts.
     """
@@ -57,7 +57,7 @@ class Stream:
         settings: Settings,
         *,
         order: bool = True,
-        learn: Callable[[int, float], None] | None = None,
+        learn: Callable[[int, float, int], None] | None = None,
         rows_of: Callable[[Any], int] | None = None,
         tally: Tally | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Stream:
         self._pieces = 0
 
     def run(self, pieces: Iterator[tuple[Any, int, int]]) -> Iterator[Any]:
-        """The results of pieces, given as (data, rows, bytes).
+        """The results of pieces, given as (data, rows, bytes); bytes may be 0, and are then looked up.
 
         Closed early, or left by an error, it gives up what is under way.
         """
@@ -81,11 +81,7 @@ class Stream:
             for data, rows, size in pieces:
                 while self._is_full(size):
                     yield self._next()
-                self._pieces += 1
-                task = self._engine.submit(data)
-                self._under_way.append(Piece(task, self._pieces, self._rows, rows, size))
-                self._rows = self._rows + rows if rows and self._rows >= 0 else -1
-                self._bytes += size
+                self._submit(data, rows, size)
                 while self._has_next():
                     yield self._next()
             while self._under_way:
@@ -98,6 +94,16 @@ class Stream:
     @cached_property
     def _engine(self) -> Engine:
         return self._open_engine()
+
+    def _submit(self, data: Any, rows: int, size: int) -> None:
+        engine = self._engine
+        sent = engine.sent
+        task = engine.submit(data)
+        piece = Piece(task, self._pieces + 1, self._rows, rows, size or engine.sent - sent)
+        self._under_way.append(piece)
+        self._pieces += 1
+        self._rows = self._rows + rows if rows and self._rows >= 0 else -1
+        self._bytes += piece.size
 
     def _is_full(self, size: int) -> bool:
         under_way = self._under_way
@@ -129,7 +135,7 @@ class Stream:
         self._bytes -= piece.size
         rows = piece.rows if self._rows_of is None else self._rows_of(result)
         if self._learn is not None:
-            self._learn(rows, success.seconds)
+            self._learn(rows, success.seconds, piece.size)
         self._count(piece, rows, success)
         return result
 

@@ -81,7 +81,7 @@ def test_shutdown_can_cancel_what_has_not_started(mesh, port, monkeypatch):
     executor = mesh.executor()
     futures = [executor.submit(double, i) for i in range(4)]
     started = futures[0].task_id
-    answer = {"sent": [{"task": started}], "running": []}
+    answer = {"sent": [{"task_id": started}], "running": []}
     monkeypatch.setattr(port, "query", lambda what, argument="", limit=0, timeout=0: answer[argument])
 
     executor.shutdown(wait=False, cancel_futures=True)

@@ -59,15 +59,18 @@ def test_the_pace_says_how_many_items_make_a_piece_while_it_is_cut():
 
 
 def test_no_piece_has_many_more_bytes_than_a_mebibyte_unless_one_item_has():
-    pace = Pace()
-    pace.rows = 1_000_000
-    texts = [["x" * 100_000] * 1, ["y" * 100_000] * 30, ["z" * 3_000_000]]
+    pace = Pace(start=1, most_bytes=MOST_BYTES)
+    texts = [["x" * 100_000], ["y" * 100_000] * 30, ["z" * 3_000_000]]
     batches = [pickle.dumps([f"{n}{text}" for n, text in enumerate(batch)], 5) for batch in texts]
+    pieces = Cutter(pace).pieces(iter(batches))
 
-    pieces = list(Cutter(pace).pieces(iter(batches)))
+    first = next(pieces)
+    for count in (1, 8):
+        pace.learn(count, 1e-6, count * 100_000)
+    rest = list(pieces)
 
-    assert [rows for _, rows, _ in pieces] == [1, 10, 10, 10, 1]
-    assert MOST_BYTES >= 10 * 100_000
+    assert pace.rows == 10
+    assert [rows for _, rows, _ in [first, *rest]] == [1, 10, 10, 10, 1]
 
 
 def test_items_that_only_pyspark_can_rebuild_are_opened():

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import pickle
 import re
+import threading
 
 import pyarrow as pa
 import pytest
@@ -183,6 +184,20 @@ def test_row_01_rdds_wherever_spark_has_them_from(spark, bridge, tmp_path, kind)
     }[kind]()
 
     assert bridge.rdd(rdd).map(repr).collect() == rdd.map(repr).collect()
+
+
+def test_row_04_items_that_take_long_travel_one_by_one(spark, mesh):
+    bridge = mesh.counting(spark)
+
+    def slow(number):
+        threading.Event().wait(0.1)
+        return -number
+
+    assert bridge.rdd(spark.sparkContext.parallelize(range(12), 1)).map(slow).collect() == [
+        -n for n in range(12)
+    ]
+    assert bridge.rdd(spark.sparkContext.parallelize(list(range(8)), 1)).map(slow).count() == 8
+    assert bridge.counts.value.pieces == 20
 
 
 def test_row_01_a_partitioner_is_kept_where_keys_are(spark, mesh):

@@ -23,7 +23,10 @@ class Engine:
         self.given_up: list[object] = []
         self._failing = failing
 
+        self.sent = 0
+
     def submit(self, data):
+        self.sent += 7
         self.under_way.append(data)
         self.most = max(self.most, len(self.under_way))
         return data
@@ -75,6 +78,16 @@ def test_without_order_what_is_done_goes_first():
     assert found[0] == 2
 
 
+def test_row_24_bytes_that_are_known_only_when_they_are_sent_count_as_well():
+    engine, learnt = Engine(), []
+
+    stream = _stream(engine, window=9, window_bytes=20, learn=lambda *told: learnt.append(told))
+
+    assert list(stream.run(_pieces(6, size=0))) == list(range(6))
+    assert engine.most == 3
+    assert learnt == [(100, 0.5, 7)] * 6
+
+
 def test_row_22_a_stream_that_is_closed_gives_up_what_is_under_way():
     engine = Engine()
     results = _stream(engine, window=3).run(_pieces(20))
@@ -104,9 +117,9 @@ def test_row_06_nothing_is_opened_for_nothing():
 def test_every_result_teaches_the_pace():
     learnt = []
 
-    list(_stream(Engine(), learn=lambda rows, seconds: learnt.append((rows, seconds))).run(_pieces(3)))
+    list(_stream(Engine(), learn=lambda *told: learnt.append(told)).run(_pieces(3)))
 
-    assert learnt == [(100, 0.5)] * 3
+    assert learnt == [(100, 0.5, 10)] * 3
 
 
 @pytest.mark.parametrize("seconds_a_row", [1e-7, 1e-5, 1e-3, 0.05, 10.0])
