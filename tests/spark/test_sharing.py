@@ -16,6 +16,7 @@ from taskmesh.spark import MeshSpark
 from tests.spark import tasks
 from tests.spark.drivers import settled
 from tests.spark.jobs import Job, Journal, note
+from tests.spark.memory import MIB, Workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -280,10 +281,17 @@ def test_row_02_a_million_rows_come_back_as_they_went(spark, mesh):
     )
     sums = ["count(*)", "sum(id)", "sum(half)", "sum(crc32(name))"]
 
-    assert (
-        mesh.map_arrow(df, tasks.same, df.schema).selectExpr(*sums).collect()
-        == df.selectExpr(*sums).collect()
-    )
+    def run(bridge):
+        with Workers(spark) as workers:
+            found = bridge.map_arrow(df, tasks.same, df.schema).selectExpr(*sums).collect()
+            return found, max(workers.grown().values())
+
+    inside, local = run(mesh.local())
+    outside, client = run(mesh)
+
+    assert outside == inside == df.selectExpr(*sums).collect()
+    assert client - local < 150 * MIB, "more than the same job takes without a mesh"
+    assert MIB < client < 150 * MIB, "with all that a worker imports"
 
 
 def test_row_03_tuples_come_back_as_they_went(spark, mesh):
