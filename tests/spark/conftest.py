@@ -19,7 +19,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A classic session with two slots and three tries for each task.
 
     The JVM and its Python workers live as long as the session: they bear a mark of their own.
@@ -47,6 +47,10 @@ def spark() -> Iterator[Any]:
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "OFF")
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.dir", tmp_path_factory.mktemp("events").as_uri())
+        .config("spark.eventLog.rolling.enabled", "false")
+        .config("spark.eventLog.compress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )

@@ -2,8 +2,9 @@
 
 import os
 import threading
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,38 @@ def note(path: str, what: object) -> int:
     finally:
         os.close(descriptor)
     return before
+
+
+class Timed:
+    """A DataFrame for bridges; notes how long each try of a partition of theirs lasts in Spark's worker."""
+
+    def __init__(self, df: Any, path: Path) -> None:
+        self._df = df
+        self._path = path
+        self.schema = df.schema
+        self.sparkSession = df.sparkSession
+
+    def mapInArrow(self, function: Callable[..., Any], schema: Any) -> Any:  # noqa: N802  Spark's name
+        """As the DataFrame's own."""
+        path = str(self._path)
+
+        def timed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            began = time.monotonic()
+            try:
+                yield from function(batches)
+            finally:
+                note(path, time.monotonic() - began)
+
+        return self._df.mapInArrow(timed, schema)
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each try."""
+        return [float(line) for line in self._path.read_text().splitlines()]
+
+
+def within(limit: float, timed: Timed) -> None:
+    """Each try of a partition that failed took about a time limit at most, all tries together twice that."""
+    assert len(timed.seconds) == 3, "as many as the session allows"
+    assert max(timed.seconds) <= 1.5 * limit
+    assert sum(timed.seconds) <= 2 * limit

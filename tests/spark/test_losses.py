@@ -1,9 +1,11 @@
 """Pools, hubs and Spark's own workers that go away in the middle of a job. Numbers are acceptance rows."""
 
-import contextlib
 import importlib
+import os
 import sys
 import time
+from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pyarrow as pa
@@ -11,16 +13,16 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.spark import MeshSpark
-from tests.programs import marked
 from tests.spark import tasks
-from tests.spark.conftest import WORKERS_MARK
-from tests.spark.jobs import Job, Journal
+from tests.spark.jobs import Job, Journal, Timed, within
+from tests.spark.memory import Workers
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(400)]
 
 ROWS = 400
 AWAY_S = 8.0
+LIMIT_S = 4.0
 IDS = [(number,) for number in range(ROWS)]
 
 
@@ -87,43 +89,48 @@ def test_row_14_both_pools_killed_and_none_that_is_new(spark, own_mesh, journal)
     assert "no_worker_timeout" in text
 
 
-def test_row_15_no_pool_for_the_queue_or_tags(spark, own_mesh):
+@pytest.fixture
+def one_partition(spark, tmp_path):
+    """Rows whose tries are timed."""
+    return Timed(spark.range(0, 4, numPartitions=1), tmp_path / "seconds")
+
+
+def test_row_15_no_pool_for_the_queue_or_tags(spark, own_mesh, one_partition):
     own_mesh.pool("one", "--queues", "other")
-    bridge = MeshSpark(own_mesh.address, queue="gpu", tags=("big",), no_worker_timeout=2.0)
-    began = time.monotonic()
+    bridge = MeshSpark(own_mesh.address, queue="gpu", tags=("big",), no_worker_timeout=LIMIT_S)
 
-    job = Job(spark, bridge.map_arrow(spark.range(0, 4, numPartitions=1), tasks.same, "id long").collect)
+    text = Job(spark, bridge.map_arrow(one_partition, tasks.same, "id long").collect).failure()
 
-    text = job.failure()
     assert "NoMeshWorkers: no pool for queue 'gpu' and tags big" in text
     assert "pools there: one serves other" in text
     assert f"taskmesh worker --address {own_mesh.address} --queues gpu" in text
-    assert time.monotonic() - began < 60  # three tries: 2 s, then a quarter of it, and a busy machine's own
+    within(LIMIT_S, one_partition)
 
 
-def test_row_15_nobody_at_the_address(spark):
-    bridge = MeshSpark("tcp://127.0.0.1:9", connect_timeout=1.0)
+def test_row_15_nobody_at_the_address(spark, one_partition):
+    bridge = MeshSpark("tcp://127.0.0.1:9", connect_timeout=LIMIT_S)
 
-    job = Job(spark, bridge.map_arrow(spark.range(0, 4, numPartitions=1), tasks.same, "id long").collect)
+    text = Job(spark, bridge.map_arrow(one_partition, tasks.same, "id long").collect).failure()
 
-    text = job.failure()
     assert "HubUnreachable" in text
     assert "tcp://127.0.0.1:9" in text
+    assert "authorize" not in text, "another error than of a key"
+    within(LIMIT_S, one_partition)
 
 
-def test_row_15_a_function_that_pools_do_not_have(spark, mesh, tmp_path, monkeypatch):
+def test_row_15_a_function_that_pools_do_not_have(spark, mesh, one_partition, tmp_path, monkeypatch):
     (tmp_path / "only_on_the_driver.py").write_text("def same(batch):\n    return batch\n")
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("only_on_the_driver")
     try:
-        job = Job(spark, mesh.map_arrow(spark.range(0, 4, numPartitions=1), module.same, "id long").collect)
-        text = job.failure()
+        text = Job(spark, mesh.map_arrow(one_partition, module.same, "id long").collect).failure()
     finally:
         del sys.modules["only_on_the_driver"]
 
     assert "FunctionUnavailable" in text
     assert "finds no module 'only_on_the_driver'" in text
     assert "register_by_value" in text
+    within(LIMIT_S, one_partition)
 
 
 def test_row_16_a_hub_killed_and_started_again_costs_no_spark_task(spark, own_mesh, journal):
@@ -212,20 +219,32 @@ def test_row_23_two_operators_in_one_stage_on_one_pool(spark, own_mesh):
     assert job.result(30) == [(n, 2 * n) for n in range(0, 200, 2)]
 
 
-def _spark_workers() -> dict[int, int]:
-    """Open descriptors of Spark's Python workers that have dialled a mesh."""
-    found = {}
-    for process in marked(WORKERS_MARK):
-        with contextlib.suppress(psutil.Error):
-            if any(thread.id for thread in process.threads()) and "pyspark" in " ".join(process.cmdline()):
-                found[process.pid] = process.num_fds()
-    return found
+class Held(NamedTuple):
+    """What a process has open.
+
+    Attributes:
+        connections: to a hub's port. sockets: of all kinds; Spark has two or four descriptors of the one by
+            which it talks with Java. others: descriptors of what is no socket.
+    """
+
+    connections: int
+    sockets: int
+    others: int
+
+    @classmethod
+    def by(cls, process, port):
+        there = [each.raddr for each in psutil.Process(process).net_connections("tcp")]
+        open_ones = [os.readlink(each) for each in Path(f"/proc/{process}/fd").iterdir()]
+        sockets = [each for each in open_ones if each.startswith("socket:")]
+        connections = sum(bool(end) and end.port == port for end in there)
+        return cls(connections, len(set(sockets)), len(open_ones) - len(sockets))
 
 
 def test_row_25_fifty_jobs_share_one_client_a_worker(spark, own_mesh):
     own_mesh.pool("one")
     bridge = MeshSpark(own_mesh.address)
     df = spark.range(0, 8, numPartitions=2)
+    port = int(own_mesh.address.rpartition(":")[2])
 
     def jobs(count):
         for _ in range(count):
@@ -235,16 +254,19 @@ def test_row_25_fifty_jobs_share_one_client_a_worker(spark, own_mesh):
         with Mesh(own_mesh.address) as mesh:
             return sum(client["present"] for client in mesh.status()["clients"]) - 1
 
-    jobs(10)
-    before, dialled = _spark_workers(), clients()
-    jobs(40)
-    after = _spark_workers()
+    with Workers(spark) as workers:  # with nothing open that another test has left to them
 
-    assert clients() == dialled <= 4
-    kept = before.keys() & after.keys()
-    assert kept
-    # a worker may dial for the first time late (a dozen descriptors); one left for each job would be more
-    assert {pid: after[pid] - before[pid] for pid in kept if after[pid] - before[pid] > 15} == {}
+        def held():
+            return {worker: Held.by(worker, port) for worker in workers.all()}
+
+        jobs(10)
+        before = held()
+        jobs(40)
+
+        wait_until(lambda: before.items() <= held().items(), 5, f"they are as they were: {before}")
+        assert before
+        assert clients() == len(held()) <= 2
+        assert {each.connections for each in held().values()} == {1}
 
 
 def test_row_25_a_fork_in_sparks_worker_gets_a_client_of_its_own(spark, own_mesh):

@@ -1,10 +1,11 @@
 """Who is not let in, what is not run, and that no secret gets where Spark shows things."""
 
 import importlib
+import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyspark.cloudpickle
 import pytest
@@ -18,9 +19,12 @@ from taskmesh.wire.code import register_by_value
 from tests.net.keyed import Keyed, Ring
 from tests.spark import tasks
 from tests.spark.drivers import settled
-from tests.spark.jobs import Job, noting
+from tests.spark.jobs import Job, Timed, noting, within
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+LIMIT_S = 4.0
 
 
 @pytest.fixture
@@ -39,7 +43,7 @@ def test_row_31_a_mesh_with_keys_serves_executors_that_have_them(spark, keyed):
     assert [row.id for row in _same(spark, bridge).collect()] == [0, 1, 2, 3]
 
 
-def test_row_31_no_secret_is_in_plan_closure_or_error(spark, keyed):
+def test_row_31_no_secret_is_in_plan_closure_error_or_event_log(spark, keyed):
     bridge = MeshSpark(keyed.address, keys=keyed.client)
     secrets = [
         token
@@ -48,33 +52,62 @@ def test_row_31_no_secret_is_in_plan_closure_or_error(spark, keyed):
         if len(token) >= 32
     ]
     df = _same(spark, bridge)
-    failing = bridge.map_arrow(spark.range(1), tasks.fail_as("plain"), "id long")
+    assert df.count() == 4
+    failing = Job(spark, bridge.map_arrow(spark.range(1), tasks.fail_as("plain"), "id long").collect)
 
     shown = [
         df._jdf.queryExecution().toString(),
         repr(bridge),
         str(pyspark.cloudpickle.dumps(bridge)),
-        Job(spark, failing.collect).failure(),
+        failing.failure(),
+        wait_until(lambda: _logged(spark, failing.group), 20, "the failed job is in the event log"),
     ]
 
     assert secrets
+    assert "ValueError: no good row" in shown[-1], "the log has the error's text, too"
     assert not [secret for secret in secrets for text in shown if secret in text]
 
 
-def test_row_15_and_31_a_key_that_nobody_authorized_is_refused_with_the_cure(spark, keyed):
+def _logged(spark, group):
+    """Spark's event log when the end of this group's job is in it: settings, plans, errors of tasks."""
+    folder = urlsplit(spark.conf.get("spark.eventLog.dir")).path
+    (path,) = (path for path in Path(folder).rglob(f"*{spark.sparkContext.applicationId}*") if path.is_file())
+    text = path.read_text()
+    events = [json.loads(line) for line in text.splitlines() if line.startswith('{"Event":"SparkListenerJob')]
+    jobs = {event["Job ID"] for event in events if _group(event) == group}
+    ended = {event["Job ID"] for event in events if event["Event"] == "SparkListenerJobEnd"}
+    return text if jobs and jobs <= ended else ""
+
+
+def _group(event):
+    return (event.get("Properties") or {}).get("spark.jobGroup.id")
+
+
+def test_row_15_and_31_a_key_that_nobody_authorized_is_refused_with_the_cure(spark, keyed, tmp_path):
     stranger = keyed.ring.peer("client", "mallory", authorized=False)
-    began = time.monotonic()
+    df = Timed(spark.range(0, 4, numPartitions=1), tmp_path / "seconds")
+    refused = MeshSpark(keyed.address, keys=stranger, connect_timeout=LIMIT_S)
 
-    text = Job(spark, _same(spark, MeshSpark(keyed.address, keys=stranger)).collect).failure()
+    text = Job(spark, refused.map_arrow(df, tasks.same, "id long").collect).failure()
 
+    assert "HubUnreachable" in text
     assert "taskmesh keys authorize client" in text
-    assert time.monotonic() - began < 90  # at once when nothing else runs here
-    assert [row.id for row in _same(spark, MeshSpark(keyed.address, keys=keyed.client)).collect()] == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    within(LIMIT_S, df)
+    found = _same(spark, MeshSpark(keyed.address, keys=keyed.client)).collect()
+    assert [row.id for row in found] == [0, 1, 2, 3]
+
+
+def test_row_15_the_key_of_another_hub_is_named(spark, keyed, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = Ring(tmp_path / "other").peer("client", "alice")
+    df = Timed(spark.range(0, 4, numPartitions=1), tmp_path / "seconds")
+    refused = MeshSpark(keyed.address, keys=other, connect_timeout=LIMIT_S)
+
+    text = Job(spark, refused.map_arrow(df, tasks.same, "id long").collect).failure()
+
+    assert "HubUnreachable" in text
+    assert "not the one in hub.public: copy that file anew" in text
+    within(LIMIT_S, df)
 
 
 def test_row_20_signed_results_are_shared_too(spark, keyed, tmp_path):

@@ -17,6 +17,7 @@ from taskmesh.spark import MeshSpark
 from tests.spark import tasks
 from tests.spark.drivers import settled
 from tests.spark.jobs import Job, Journal, note
+from tests.spark.memory import MIB, Workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -222,24 +223,37 @@ def test_row_30_each_action_counts(spark, mesh):
     assert (bridge.counts.value.rows_in, bridge.counts.value.rows_out) == (9_210, 18_110)
 
 
+def _timed(seconds):
+    """A task that waits, and tells when, and on which pool."""
+
+    def slow(batch):
+        import os
+
+        began = time.monotonic()  # one clock for all processes of a machine
+        threading.Event().wait(seconds)
+        told = {"pool": os.getppid(), "began": began, "ended": time.monotonic()}
+        return pa.RecordBatch.from_pydict({name: [value] for name, value in told.items()})
+
+    return slow
+
+
 def test_row_04_one_partition_is_computed_by_two_pools(spark, own_mesh):
     own_mesh.pool("one")
     own_mesh.pool("two")
+    bridge, df = MeshSpark(own_mesh.address), spark.range(0, 120, numPartitions=1)
 
-    def slow(batch):
-        began = time.monotonic()  # one clock for all processes of a machine
-        threading.Event().wait(0.25)
-        times = {"began": began, "ended": time.monotonic()}
-        return pa.RecordBatch.from_pydict({name: [value] for name, value in times.items()})
+    def overlap(seconds):
+        """How many pieces ran at a time: one at a time would be below 1, and 2 is all there is."""
+        told = "pool long, began double, ended double"
+        found = bridge.map_arrow(df, _timed(seconds), told, batch_rows=5).collect()
+        assert len(found) == 24
+        assert min(Counter(row.pool for row in found).values()) < 24, "both pools have had some"
+        span = max(row.ended for row in found) - min(row.began for row in found)
+        return sum(row.ended - row.began for row in found) / span
 
-    df = spark.range(0, 120, numPartitions=1)
-    found = (
-        MeshSpark(own_mesh.address).map_arrow(df, slow, "began double, ended double", batch_rows=5).collect()
-    )
-
-    assert len(found) == 24
-    span = max(row.ended for row in found) - min(row.began for row in found)
-    assert sum(row.ended - row.began for row in found) >= 1.1 * span  # one at a time would be below 1
+    overlap(0.1)  # a slot's first lists become arrays after an import of pandas: longer than a piece
+    # as in a quiet minute (1.97); while others use the cores, one of a few measurements is like that
+    assert any(overlap(0.25) >= 1.7 for _ in range(4))
 
 
 def test_row_05_a_large_partition_keeps_both_pools_busy(spark, own_mesh):
@@ -269,10 +283,17 @@ def test_row_02_a_million_rows_come_back_as_they_went(spark, mesh):
     )
     sums = ["count(*)", "sum(id)", "sum(half)", "sum(crc32(name))"]
 
-    assert (
-        mesh.map_arrow(df, tasks.same, df.schema).selectExpr(*sums).collect()
-        == df.selectExpr(*sums).collect()
-    )
+    def run(bridge):
+        with Workers(spark) as workers:
+            found = bridge.map_arrow(df, tasks.same, df.schema).selectExpr(*sums).collect()
+            return found, max(workers.grown().values())
+
+    inside, local = run(mesh.local())
+    outside, client = run(mesh)
+
+    assert outside == inside == df.selectExpr(*sums).collect()
+    assert client - local < 150 * MIB, "more than the same job takes without a mesh"
+    assert MIB < client < 150 * MIB, "with all that a worker imports"
 
 
 @pytest.mark.parametrize("chunk", [2000, None])
