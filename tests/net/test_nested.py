@@ -22,15 +22,21 @@ SLOTS = 2
 TCP = "tcp://127.0.0.1:0"
 
 
+@pytest.fixture(scope="module")
+def far_away(shared_programs: Programs) -> str:
+    """The address of a hub with one worker."""
+    address = shared_programs.hub()[1]
+    shared_programs.worker(address, "--name", "one", slots=SLOTS)
+    return address
+
+
 @pytest.fixture(params=["thread", "process", "elsewhere"])
-def mesh(request: pytest.FixtureRequest, programs: Programs) -> Iterator[Mesh]:
+def mesh(request: pytest.FixtureRequest, far_away: str) -> Iterator[Mesh]:
     if request.param != "elsewhere":
         with Mesh(workers=SLOTS, hub=request.param) as mesh:
             yield mesh
         return
-    address = programs.hub()[1]
-    programs.worker(address, "--name", "one", slots=SLOTS)
-    with Mesh(address) as mesh:
+    with Mesh(far_away) as mesh:
         yield mesh
 
 
