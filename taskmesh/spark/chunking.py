@@ -74,10 +74,11 @@ class Cutter:
         held: list[bytes] = []
         size = 0
         for batch in batches:
-            if held and not self._fits(size + len(batch)):
+            travels = self._fits(len(batch)) and b"pyspark" not in batch
+            if held and not (travels and self._fits(size + len(batch))):
                 yield tuple(held), 0, size
                 held, size = [], 0
-            if self._fits(len(batch)) and b"pyspark" not in batch:
+            if travels:
                 held.append(batch)
                 size += len(batch)
             else:

@@ -79,6 +79,17 @@ def test_items_that_only_pyspark_can_rebuild_are_opened():
     assert [type(chunk) for chunk, _, _ in Cutter(Pace()).pieces(iter(batches))] == [list] * 3
 
 
+def test_order_is_kept_when_a_batch_is_opened_between_others():
+    batches = [
+        pickle.dumps([text * 5], 5) for text in ("first 0", "second ", "pyspark", "fourth ", "fifth 0")
+    ]
+
+    pieces = list(Cutter(Pace()).pieces(iter(batches)))
+
+    assert [type(chunk) for chunk, _, _ in pieces] == [list, tuple, list, tuple]
+    assert _items(pieces) == [text * 5 for text in ("first 0", "second ", "pyspark", "fourth ", "fifth 0")]
+
+
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 5), (5, 0, 5)])
 def test_partitions_and_batches_may_be_empty(lengths):
     batches = _batches(*lengths)
