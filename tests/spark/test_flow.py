@@ -15,13 +15,13 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-BATCHES = 64
+BATCHES = 48
 ROWS = 4096
 """In a batch; with 250 bytes in each, it takes 1.02 MiB."""
 STEP_S = 0.1
 LOOK_S = 0.02
 FLAT = 8 * MIB
-"""By how much memory may rise while three quarters of the batches, 48 MiB, go there and back."""
+"""By how much memory may rise while three quarters of the batches, 37 MiB, go there and back."""
 
 
 @pytest.fixture

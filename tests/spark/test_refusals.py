@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-LIMIT_S = 4.0
+LIMIT_S = 10.0
 
 
 @pytest.fixture
