@@ -149,7 +149,9 @@ $(SPARK): constraints-spark.txt $(DEV)
 	@command -v java >/dev/null || .ci/packages openjdk-17-jre-headless
 	@touch $@
 
-# .ci/run starts these two early, in the background: what needs them waits there, and starts no second one.
+# .ci/run starts these two early, in the background: what needs them waits there, and starts no second one. A make that is
+# ended while it waits must not delete what another has made meanwhile.
+.PRECIOUS: $(BOX) $(KUBE)
 $(BOX): .ci/box constraints.txt constraints-redis.txt constraints-spark.txt $(DEV)
 	@.ci/once $@ $^ -- .ci/box .venv/box $(BIN)/python
 
