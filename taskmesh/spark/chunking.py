@@ -38,8 +38,9 @@ class ChunkWay(Way):
         stream = Stream(self._engine, self.settings, learn=pace.learn, rows_of=itemgetter(0), tally=tally)
         try:
             for _, returned in stream.run(cut(pace)):
-                tally.rows_out += len(returned)
-                yield from returned
+                for items in map(items_of, returned) if isinstance(returned, tuple) else (returned,):
+                    tally.rows_out += len(items)
+                    yield from items
         finally:
             self._tell(tally)
 
@@ -91,7 +92,7 @@ class Cutter:
         return 0 < size <= self._pace.rows * self._item and size <= MOST_BYTES
 
     def _opened(self, batch: bytes) -> Iterator[Piece]:
-        items = items_of((batch,))
+        items = items_of(batch)
         mean = len(batch) / max(1, len(items))
         self._item = self._item + 0.5 * (mean - self._item) if self._item else mean
         return _chunks(items, self._pace)

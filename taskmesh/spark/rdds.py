@@ -83,7 +83,7 @@ class MeshRDD:
         if chunk is None and self._settings.dedupe == "result":
             chunk = CHUNK
         rdd, way = self._rdd, ChunkWay(self._settings, work, chunk or 0)
-        if chunk is None and _is_pickled(rdd):
+        if chunk is None and self._settings.engine == "mesh" and _is_pickled(rdd):
             rdd, way = _as_bytes(rdd), PickledWay(self._settings, work)
 
         def offload(items: Iterator[Any]) -> Iterator[Any]:

@@ -28,6 +28,7 @@ __all__ = [
     "RemoteTraceback",
     "check_size",
     "dumps",
+    "dumps_bytes",
     "dumps_call",
     "dumps_chunk",
     "dumps_chunk_result",
@@ -77,6 +78,20 @@ def dumps(value: object, *, what: str = "the result", memfd: bool = True) -> Pay
     except BaseException as error:
         raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error)) from error
     return _seal(data, buffers, memfd)
+
+
+def dumps_bytes(value: object, *, what: str = "the result") -> bytes:
+    """One value as bytes, buffers included: a part of a payload, for `loads`.
+
+    Raises:
+        SerializationError: the value cannot be pickled.
+    """
+    try:
+        return encode(value, None)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error)) from error
 
 
 def dumps_call(

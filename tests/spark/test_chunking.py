@@ -9,6 +9,7 @@ from taskmesh.spark.chunking import MOST_BYTES, Cutter
 from taskmesh.spark.chunks import ChunkStep, items_of
 from taskmesh.spark.pace import START, Pace
 from taskmesh.wire.code import dump_function
+from tests.spark import tasks
 
 pytestmark = [pytest.mark.spark]
 
@@ -23,9 +24,8 @@ def _batches(*lengths: int) -> list[bytes]:
 
 
 def _items(pieces) -> list[int]:
-    return [
-        item for chunk, _, _ in pieces for item in (items_of(chunk) if isinstance(chunk, tuple) else chunk)
-    ]
+    lists = [list(map(items_of, chunk)) if isinstance(chunk, tuple) else [chunk] for chunk, _, _ in pieces]
+    return [item for found in lists for items in found for item in items]
 
 
 def test_the_first_batch_is_opened_and_later_ones_travel_as_they_are():
@@ -101,11 +101,19 @@ def test_a_step_takes_items_and_batches_and_says_how_many_there_were():
     step = ChunkStep(dump_function(abs), "map")
 
     assert step([-1, 2]) == (2, [1, 2])
-    assert step((pickle.dumps([-3], 5), pickle.dumps([4, -5], 5))) == (3, [3, 4, 5])
+    count, done = step((pickle.dumps([-3], 5), pickle.dumps([4, -5], 5)))
+    assert (count, list(map(items_of, done))) == (3, [[3], [4, 5]])
+
+
+def test_what_a_batch_comes_to_and_cannot_be_pickled_is_told_with_the_cure():
+    step = ChunkStep(dump_function(tasks.unpicklable), "map")
+
+    with pytest.raises(SerializationError, match=r"the result \(type list\) cannot be pickled.* Cure: "):
+        step((pickle.dumps([1], 5),))
 
 
 def test_a_batch_that_cannot_be_rebuilt_is_told_with_the_cure():
     missing = pickle.dumps([1], 5).replace(b"K\x01", b"cno_such_module\nThing\n")
 
     with pytest.raises(SerializationError, match=r"an item of the RDD .*no_such_module"):
-        items_of((missing,))
+        items_of(missing)
