@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 from taskmesh.spark.chunks import items_of
 from taskmesh.spark.counts import Tally
 from taskmesh.spark.pace import Pace, pace_of
-from taskmesh.spark.partitions import Way
+from taskmesh.spark.partitions import MOST_BYTES, Way
 from taskmesh.spark.stream import Stream
-
-MOST_BYTES: Final = 1 << 20
-"""Of items that travel together where no number is asked for; a single one may be larger."""
 
 Piece = tuple[list[Any] | tuple[bytes, ...], int, int]
 """A chunk, its items' number (0: nobody has counted them) and its bytes (0: they are not known either)."""

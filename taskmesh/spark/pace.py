@@ -24,12 +24,12 @@ class Pace:
 
     def __init__(self, fixed: int = 0, start: int = START, most_bytes: int = 0) -> None:
         self.rows = fixed or start
-        self._fixed = bool(fixed)
+        self.fixed = bool(fixed)
         self._most_bytes = most_bytes
 
     def learn(self, rows: int, seconds: float, size: int = 0) -> None:
         """A piece of so many rows and bytes took so long."""
-        if self._fixed or seconds <= 0 or (rows < self.rows // 2 and seconds < TARGET_S):
+        if self.fixed or seconds <= 0 or (rows < self.rows // 2 and seconds < TARGET_S):
             return  # a batch's last rows tell little
         fitting = int(rows * TARGET_S / seconds)
         if self._most_bytes and size:

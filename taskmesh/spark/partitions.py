@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -24,6 +24,9 @@ from taskmesh.spark.stream import Stream
 from taskmesh.spark.trace import Trace
 from taskmesh.spark.work import Work
 from taskmesh.wire.blob import Buffer
+
+MOST_BYTES: Final = 1 << 20
+"""Of batches or items that travel together where no number is asked for; a single one may be larger."""
 
 Encoded = tuple[pa.Buffer, int, int]
 _log = logging.getLogger("taskmesh.spark")
@@ -78,7 +81,7 @@ class BatchWay(Way):
             self._tell(tally)
 
     def _cut(self, batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[Encoded]:
-        return _cut(batches, pace)
+        return _cut(batches, pace) if pace.fixed else _gathered(batches, pace)
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,30 @@ def _cut(
             yield data, part.num_rows, data.size
             first += part.num_rows
         before += batch.num_rows
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[Encoded]:
+    """Batches as encoded pieces of at most as many rows as the pace says; small ones travel together."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        first = 0
+        while first < batch.num_rows:
+            part = batch.slice(first, pace.rows)
+            if held and (rows + part.num_rows > pace.rows or size + part.nbytes > MOST_BYTES):
+                yield _encoded(held, rows)
+                held, rows, size = [], 0, 0
+            held.append(part)
+            rows += part.num_rows
+            size += part.nbytes
+            first += part.num_rows
+    if held:
+        yield _encoded(held, rows)
+
+
+def _encoded(batches: list[pa.RecordBatch], rows: int) -> Encoded:
+    data = ipc.encode(batches[0].schema, batches)
+    return data, rows, data.size
 
 
 def _checked(data: Buffer, schema: pa.Schema, tally: Tally) -> Iterator[pa.RecordBatch]:

@@ -2,12 +2,15 @@
 
 import pickle
 
+import pyarrow as pa
 import pytest
 
 from taskmesh.errors import SerializationError
-from taskmesh.spark.chunking import MOST_BYTES, Cutter
+from taskmesh.spark import ipc
+from taskmesh.spark.chunking import Cutter
 from taskmesh.spark.chunks import ChunkStep, items_of
 from taskmesh.spark.pace import START, Pace
+from taskmesh.spark.partitions import MOST_BYTES, _gathered
 from taskmesh.wire.code import dump_function
 from tests.spark import tasks
 
@@ -117,3 +120,27 @@ def test_a_batch_that_cannot_be_rebuilt_is_told_with_the_cure():
 
     with pytest.raises(SerializationError, match=r"an item of the RDD .*no_such_module"):
         items_of(missing)
+
+
+def _rows(pieces) -> list[list[int]]:
+    """The lengths of every piece's batches."""
+    return [[batch.num_rows for batch in ipc.decode(data)[1]] for data, _, _ in pieces]
+
+
+def test_small_record_batches_travel_together_and_large_ones_are_cut():
+    batch = pa.RecordBatch.from_pydict({"n": pa.array(range(100))})
+    batches = [batch, batch, batch, pa.RecordBatch.from_pydict({"n": pa.array(range(600))})]
+
+    pieces = list(_gathered(batches, Pace()))
+
+    assert _rows(pieces) == [[100, 100], [100], [256], [256], [88]]
+    assert [rows for _, rows, _ in pieces] == [200, 100, 256, 256, 88]
+    found = [n for data, _, _ in pieces for part in ipc.decode(data)[1] for n in part["n"].to_pylist()]
+    assert found == [n for part in batches for n in part["n"].to_pylist()]
+
+
+def test_record_batches_of_many_bytes_do_not_travel_together():
+    batch = pa.RecordBatch.from_pydict({"raw": pa.array([bytes(400_000)], pa.binary())})
+
+    assert _rows(_gathered([batch] * 5, Pace())) == [[1, 1], [1, 1], [1]]
+    assert list(_gathered([batch.slice(0, 0)], Pace())) == []
