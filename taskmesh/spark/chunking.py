@@ -16,7 +16,6 @@ from taskmesh.spark.chunks import items_of
 from taskmesh.spark.counts import Tally
 from taskmesh.spark.pace import Pace, pace_of
 from taskmesh.spark.partitions import MOST_BYTES, Way
-from taskmesh.spark.stream import Stream
 
 Piece = tuple[list[Any] | tuple[bytes, ...], int, int]
 """A chunk, its items' number (0: nobody has counted them) and its bytes (0: they are not known either)."""
@@ -32,9 +31,8 @@ class ChunkWay(Way):
 
     def _through(self, cut: Callable[[Pace], Iterator[Piece]]) -> Iterator[Any]:
         tally, pace = Tally(), self._pace()
-        stream = Stream(self._engine, self.settings, learn=pace.learn, rows_of=itemgetter(0), tally=tally)
         try:
-            for _, returned in stream.run(cut(pace)):
+            for _, returned in self._stream(pace, tally, rows_of=itemgetter(0)).run(cut(pace)):
                 for items in map(items_of, returned) if isinstance(returned, tuple) else (returned,):
                     tally.rows_out += len(items)
                     yield from items

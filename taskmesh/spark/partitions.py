@@ -47,8 +47,12 @@ class Way:
     def _engine(self) -> Engine:
         return engine_of(self.settings, self.work)
 
-    def _stream(self, pace: Pace, tally: Tally, *, order: bool = True) -> Stream:
-        return Stream(self._engine, self.settings, order=order, learn=pace.learn, tally=tally)
+    def _stream(
+        self, pace: Pace, tally: Tally, *, order: bool = True, rows_of: Callable[[Any], int] | None = None
+    ) -> Stream:
+        return Stream(
+            self._engine, self.settings, order=order, learn=pace.learn, rows_of=rows_of, tally=tally
+        )
 
     def _tell(self, tally: Tally) -> None:
         """At the end of the partition, also of one that was left early."""

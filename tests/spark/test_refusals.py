@@ -83,31 +83,34 @@ def _group(event):
     return (event.get("Properties") or {}).get("spark.jobGroup.id")
 
 
-def test_row_15_and_31_a_key_that_nobody_authorized_is_refused_with_the_cure(spark, keyed, tmp_path):
+@pytest.fixture
+def refusal(spark, keyed, tmp_path):
+    """What a job ends with whose keys are not taken: HubUnreachable, within its limits."""
+
+    def told(keys):
+        df = Timed(spark.range(0, 4, numPartitions=1), tmp_path / "seconds")
+        refused = MeshSpark(keyed.address, keys=keys, connect_timeout=LIMIT_S)
+        text = Job(spark, refused.map_arrow(df, tasks.same, "id long").collect).failure()
+        assert "HubUnreachable" in text
+        within(LIMIT_S, df)
+        return text
+
+    return told
+
+
+def test_row_15_and_31_a_key_that_nobody_authorized_is_refused_with_the_cure(spark, keyed, refusal):
     stranger = keyed.ring.peer("client", "mallory", authorized=False)
-    df = Timed(spark.range(0, 4, numPartitions=1), tmp_path / "seconds")
-    refused = MeshSpark(keyed.address, keys=stranger, connect_timeout=LIMIT_S)
 
-    text = Job(spark, refused.map_arrow(df, tasks.same, "id long").collect).failure()
-
-    assert "HubUnreachable" in text
-    assert "taskmesh keys authorize client" in text
-    within(LIMIT_S, df)
+    assert "taskmesh keys authorize client" in refusal(stranger)
     found = _same(spark, MeshSpark(keyed.address, keys=keyed.client)).collect()
     assert [row.id for row in found] == [0, 1, 2, 3]
 
 
-def test_row_15_the_key_of_another_hub_is_named(spark, keyed, tmp_path):
+def test_row_15_the_key_of_another_hub_is_named(tmp_path, refusal):
     (tmp_path / "other").mkdir()
     other = Ring(tmp_path / "other").peer("client", "alice")
-    df = Timed(spark.range(0, 4, numPartitions=1), tmp_path / "seconds")
-    refused = MeshSpark(keyed.address, keys=other, connect_timeout=LIMIT_S)
 
-    text = Job(spark, refused.map_arrow(df, tasks.same, "id long").collect).failure()
-
-    assert "HubUnreachable" in text
-    assert "not the one in hub.public: copy that file anew" in text
-    within(LIMIT_S, df)
+    assert "not the one in hub.public: copy that file anew" in refusal(other)
 
 
 def test_row_20_signed_results_are_shared_too(spark, keyed, tmp_path):

@@ -22,7 +22,6 @@ class Engine:
         self.done: set[object] = set()
         self.given_up: list[object] = []
         self._failing = failing
-
         self.sent = 0
 
     def submit(self, data):
