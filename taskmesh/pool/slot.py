@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ import msgspec
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.pool import orders
+from taskmesh.pool.busy_poll import BusyPoll
 from taskmesh.pool.channel import Inbound, pack, send_all
 from taskmesh.pool.execution import Executor
 from taskmesh.pool.outbox import OutboxWriter
@@ -130,7 +132,7 @@ def run_slot(birth: Birth, preload: Sequence[str] = (), only: Sequence[str] = ()
         for module in preload:
             importlib.import_module(module)
         link.hello()
-        _serve(link, executor)
+        _serve(link, executor, BusyPoll(sock))
     except BaseException:  # noqa: BLE001  whatever it is, this process ends here
         if not executor.disowned:
             traceback.print_exc()
@@ -139,18 +141,30 @@ def run_slot(birth: Birth, preload: Sequence[str] = (), only: Sequence[str] = ()
     _farewell()
 
 
-def _serve(link: SlotLink, executor: Executor) -> None:
+def _serve(link: SlotLink, executor: Executor, busy_poll: BusyPoll) -> None:
+    lone = False
     while True:
         frame = link.buffered()
         if frame is None:
             executor.rest()
-            frame = link.receive()
+            frame = _receive_soon(link, busy_poll) if lone else link.receive()
             executor.resume()
         if frame is None or frame[0] == orders.STOP:
             break
         _, body, fds = frame
-        executor.run(frames.to_slot.decode_local(body, fds) if fds else _TASKS.decode(body))
+        message = frames.to_slot.decode_local(body, fds) if fds else _TASKS.decode(body)
+        lone = len(message.runs) == 1 and len(message.runs[0].seqs) == 1
+        executor.run(message)
     executor.rest()
+
+
+def _receive_soon(link: SlotLink, busy_poll: BusyPoll) -> Incoming | None:
+    """Waits for the next frame after a lone task: the next may follow at once."""
+    began = time.monotonic()
+    busy_poll.wait()
+    frame = link.receive()
+    busy_poll.waited(time.monotonic() - began)
+    return frame
 
 
 def _settle(birth: Birth) -> Streams:

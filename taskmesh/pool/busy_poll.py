@@ -1,0 +1,68 @@
+"""Busy polling: a slot that is given short tasks one by one stays awake for the next.
+
+A CPU that has gone to sleep costs a round trip more than all of our Python: it must be woken, in a virtual
+machine by the host, and finds its caches cold. Measured on two virtual CPUs: the median round trip of an
+embedded mesh took 718 us with a slot that sleeps between its tasks, 316 us with one that polls.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from typing import Final
+
+LONGEST: Final = 0.0005
+"""Seconds that are polled at most before the slot goes to sleep."""
+SHORT: Final = 0.001
+"""Seconds up to which a wait slept through shows that polling would have paid: it includes the waking."""
+HABIT: Final = 2
+"""So many short waits in a row before polling begins."""
+COST: Final = 8
+"""Short waits that make up for one that was polled in vain."""
+TRUST: Final = 4 * COST
+"""Most short waits that are remembered."""
+DISTRUST: Final = 32
+"""Short waits without polling once trust is used up: tasks never cost more than 2 % of a CPU in vain."""
+
+
+class BusyPoll:
+    """Decides before each wait for a descriptor whether to poll it for a while, by how long the last took.
+
+    It is asked, and told, of waits after a lone task only: where many are under way the CPU has better to do.
+
+    Args:
+        fd: what is waited for. cpus: how many CPUs this process may use; on a single one nobody could
+            answer while we poll.
+    """
+
+    def __init__(self, fd: int, cpus: int | None = None) -> None:
+        self._trust = -HABIT
+        self._poll: select.poll | None = None
+        if (len(os.sched_getaffinity(0)) if cpus is None else cpus) > 1:
+            self._poll = select.poll()
+            self._poll.register(fd, select.POLLIN)
+
+    @property
+    def pays(self) -> bool:
+        """Whether the next wait begins with polling."""
+        return self._trust >= 0 and self._poll is not None
+
+    def wait(self) -> bool:
+        """Polls if that is likely to pay; True when the descriptor became readable meanwhile."""
+        if self._poll is None or self._trust < 0:
+            return False
+        poll, end = self._poll.poll, time.monotonic() + LONGEST
+        while not poll(0):
+            if time.monotonic() >= end:
+                self._trust = self._trust - COST if self._trust >= COST else -DISTRUST
+                return False
+            os.sched_yield()
+        return True
+
+    def waited(self, seconds: float) -> None:
+        """Takes note of how long a wait took."""
+        if seconds <= SHORT:
+            self._trust = min(self._trust + 1, TRUST) if self._trust else COST
+        elif self._trust < 0:
+            self._trust = min(self._trust, -HABIT)

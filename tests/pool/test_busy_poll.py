@@ -1,0 +1,77 @@
+"""When a slot stays awake between two tasks, and when it goes to sleep."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from taskmesh.pool.busy_poll import COST, DISTRUST, HABIT, LONGEST, SHORT, TRUST, BusyPoll
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """What is waited for, and the other end of it."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def accustomed(fd: int, waits: int = HABIT) -> BusyPoll:
+    """One that has seen so many short waits after lone tasks."""
+    polling = BusyPoll(fd, cpus=2)
+    for _ in range(waits):
+        polling.waited(SHORT)
+    return polling
+
+
+def test_polls_once_lone_tasks_follow_each_other_quickly(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = ends
+    polling = accustomed(ours.fileno(), HABIT - 1)
+    assert not polling.pays
+    polling.waited(SHORT)
+    assert polling.pays
+    theirs.send(b"a task")
+    assert polling.wait()
+
+
+def test_slow_waits_make_no_habit(ends: tuple[socket.socket, socket.socket]) -> None:
+    polling = BusyPoll(ends[0].fileno(), cpus=2)
+    for _ in range(10):
+        polling.waited(SHORT)
+        polling.waited(2 * SHORT)
+        assert not polling.pays
+
+
+def test_a_single_cpu_is_left_to_those_who_answer(ends: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = ends
+    polling = BusyPoll(ours.fileno(), cpus=1)
+    for _ in range(2 * TRUST):
+        polling.waited(0.0)
+    theirs.send(b"a task")
+    assert not polling.pays
+    assert not polling.wait()
+
+
+def test_polling_in_vain_uses_trust_up(ends: tuple[socket.socket, socket.socket]) -> None:
+    polling = accustomed(ends[0].fileno(), 2 * TRUST)
+    vain = 0
+    while polling.pays:
+        assert not polling.wait()
+        vain += 1
+    assert vain == TRUST // COST + 1
+    for _ in range(DISTRUST - 1):
+        polling.waited(SHORT)
+        assert not polling.pays
+    polling.waited(SHORT)
+    assert polling.pays
+
+
+def test_a_miss_now_and_then_is_forgiven(ends: tuple[socket.socket, socket.socket]) -> None:
+    polling = accustomed(ends[0].fileno(), 2 * TRUST)
+    for _ in range(10):
+        assert not polling.wait()
+        for _ in range(COST):
+            polling.waited(LONGEST)
+            assert polling.pays
