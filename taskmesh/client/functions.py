@@ -16,7 +16,8 @@ from taskmesh.future import Batch, Keeper
 from taskmesh.wire.batches import LONGEST_NAME, PICKLE
 from taskmesh.wire.code import FunctionCodec
 from taskmesh.wire.messages import CHUNK, Spec
-from taskmesh.wire.payload import check_size, dumps_filter
+from taskmesh.wire.payload import check_size
+from taskmesh.wire.retry_filter import dumps_filter
 from taskmesh.wire.spec_number import spec_number
 
 _BY_REFERENCE = b"R"

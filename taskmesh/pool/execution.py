@@ -144,14 +144,20 @@ class Executor:
         report, outbox = self._report, self._report.outbox
         memory, words, clocks, sums = outbox.memory, outbox.words, outbox.clocks, outbox.sums
         payloads, count, tickets, size = run.payloads, len(run.payloads), self._tickets, len(mine)
-        loads, dumps, read, monotonic, none = payload.loads, payload.dumps, os.read, time.monotonic, _NONE
+        loads, dumps, read, monotonic, none = (
+            payload.loads_call,
+            payload.dumps,
+            os.read,
+            time.monotonic,
+            _NONE,
+        )
         results, due, mark, entry, offset = report.room()
         checked, what, parent = outbox.checked, f"the result of {spec.name}", self._parent
         index = 0
         while True:
             try:
                 stage = "argument"
-                args, kwargs = loads(payloads[index], what="an argument")
+                args, kwargs = loads(payloads[index])
                 stage = "exception"
                 result = function(*args, **kwargs) if kwargs else function(*args)
                 if parent.has_place:
@@ -238,7 +244,7 @@ class Executor:
             self._parent.wait()
             self._stage = "result"
             return payload.dumps_encoded(answer, what=f"the result of {spec.name}")
-        args, kwargs = payload.loads(data, what="an argument")
+        args, kwargs = payload.loads_call(data)
         self._stage = "exception"
         result = function(*args, **kwargs)
         self._parent.wait()

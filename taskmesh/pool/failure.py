@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from taskmesh.retry import verdict
 from taskmesh.wire.batches import Spec
-from taskmesh.wire.payload import dumps_exception, loads_filter
+from taskmesh.wire.payload import dumps_exception
+from taskmesh.wire.retry_filter import loads_filter
 from taskmesh.wire.slot_messages import SlotFailure
 from taskmesh.wire.values import class_name
 

@@ -12,7 +12,7 @@ from taskmesh.wire.chunks import BadItem
 from taskmesh.wire.code import load_function
 from taskmesh.wire.exceptions import dumps_exception
 from taskmesh.wire.messages import CHUNK, DoneRun, Failed, Progress, Run, SlotFailure, Spec
-from taskmesh.wire.payload import dumps, dumps_chunk_result, loads, loads_chunk
+from taskmesh.wire.payload import dumps, dumps_chunk_result, loads_call, loads_chunk
 
 WORKER = "inline/0"
 
@@ -131,7 +131,7 @@ class InlinePort:
             if any(isinstance(args, tuple) and self.crashes(args) for args in items):
                 return Failed(self.client, seq, 1, "crash", worker=WORKER, history=["attempt 1: crash"])
             return self._chunk(fn, items, spec.name)
-        args, kwargs = loads(payload)
+        args, kwargs = loads_call(payload)
         if self.crashes(args):
             history = [f"attempt {attempt}: crash" for attempt in (1, 2, 3)]
             return Failed(self.client, seq, 3, "crash", worker=WORKER, history=history)

@@ -7,6 +7,7 @@ import pytest
 from taskmesh.retry import NoRetry, RetryAfter
 from taskmesh.wire import payload
 from taskmesh.wire.batches import CHUNK
+from taskmesh.wire.retry_filter import dumps_filter
 from tests.pool import objects, tasks
 
 
@@ -103,7 +104,7 @@ def test_wrong_arguments(slot):
 
 
 def test_retry_filter_and_the_exceptions_that_overrule_it(slot):
-    retry_filter = payload.dumps_filter((ValueError,), (UnicodeError,))
+    retry_filter = dumps_filter((ValueError,), (UnicodeError,))
     errors = [ValueError("v"), KeyError("k"), UnicodeError("u"), RetryAfter(2.5), NoRetry(ValueError("n"))]
 
     serials = slot.call(0, tasks.raise_this, *[(error,) for error in errors], retry_filter=retry_filter)

@@ -2,6 +2,7 @@ import array
 import collections
 import contextlib
 import decimal
+import enum
 import os
 import pickle
 import sys
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from taskmesh.errors import SerializationError, TaskTimeout, TooLarge
 from taskmesh.wire import payload
 from taskmesh.wire.blob import MAP_FROM, MEMFD_FROM, SMALL, Blob
+from taskmesh.wire.retry_filter import dumps_filter, loads_filter
 
 
 @dataclass
@@ -44,7 +46,7 @@ class RaisesInSetstate:
 
 
 def call(*args, **kwargs):
-    return payload.loads(payload.dumps_call(args, kwargs, where="work"))
+    return payload.loads_call(payload.dumps_call(args, kwargs, where="work"))
 
 
 plain_values = st.recursive(
@@ -108,7 +110,7 @@ def test_large_bytes_travel_beside_the_pickle_and_come_back_as_bytes(size, memfd
     data = os.urandom(1000) * (size // 1000 + 1)
 
     result = payload.dumps(data, memfd=memfd)
-    (first, small), kwargs = payload.loads(
+    (first, small), kwargs = payload.loads_call(
         payload.dumps_call((data, b"s"), {"key": data}, where="f", memfd=memfd)
     )
 
@@ -155,7 +157,7 @@ def test_an_argument_that_is_changed_after_submit_is_not_seen():
     text[0] = ord("b")
     text.extend(b"more")
 
-    (copy, view), _ = payload.loads(sent)
+    (copy, view), _ = payload.loads_call(sent)
     assert copy == b"a" * MEMFD_FROM
     assert bytes(view) == b"a" * MEMFD_FROM
 
@@ -240,9 +242,45 @@ def test_a_million_levels_are_an_error_and_no_crash(make, levels):
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_payload_are_a_typed_error_or_a_value(data):
+@pytest.mark.parametrize("loads", [payload.loads, payload.loads_call])
+def test_bytes_that_are_no_payload_are_a_typed_error_or_a_value(loads, data):
     with contextlib.suppress(SerializationError):
-        payload.loads(data)
+        loads(data)
+
+
+scalar_values = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=()))
+)
+
+
+@given(args=st.lists(scalar_values, max_size=20))
+@example(args=[2**64, -(2**63) - 1, 2**64 - 1, -(2**63)])
+@example(args=["\ud800", "x" * 2 * SMALL])
+@example(args=[-0.0, float("inf"), float("nan"), True, 1, 1.0])
+def test_scalars_come_back_with_their_types(args):
+    (came, kwargs), results = call(*args), [payload.loads(payload.dumps(arg)) for arg in args]
+
+    assert kwargs == {}
+    for values in (came, results):
+        assert [(type(value), repr(value)) for value in values] == [(type(arg), repr(arg)) for arg in args]
+
+
+class Celsius(float):
+    """More than a number."""
+
+
+class Colour(enum.IntEnum):
+    """More than a number, too."""
+
+    RED = 1
+
+
+@pytest.mark.parametrize("value", [Celsius(20.5), Colour.RED, np.float64(1.5), np.int64(1), np.str_("a")])
+def test_what_only_resembles_a_scalar_keeps_its_type(value):
+    ((argument,), _), result = call(value), payload.loads(payload.dumps(value))
+
+    assert (type(argument), argument) == (type(value), value)
+    assert (type(result), result) == (type(value), value)
 
 
 def test_a_missing_module_is_named_with_its_cure():
@@ -266,7 +304,7 @@ def test_code_of_another_python_is_refused_before_it_is_run():
 
 def test_texts_that_mention_main_do_not_depend_on_the_python_version():
     source = 'if __name__ == "__main__":\n    main()\n'
-    for value in (source, "__main__", {"__main__": 1}):
+    for value in ([source], ["__main__"], {"__main__": 1}):
         sent = payload.dumps(value)
 
         assert payload.loads(sent) == value
@@ -289,14 +327,14 @@ def test_size_limits_name_the_largest_argument():
 
 
 def test_retry_filters_travel():
-    assert payload.dumps_filter((Exception,), ()) == b""
-    assert payload.loads_filter(b"") == ((Exception,), ())
+    assert dumps_filter((Exception,), ()) == b""
+    assert loads_filter(b"") == ((Exception,), ())
 
-    sent = payload.dumps_filter((ValueError, OSError), (FileNotFoundError,))
+    sent = dumps_filter((ValueError, OSError), (FileNotFoundError,))
 
-    assert payload.loads_filter(sent) == ((ValueError, OSError), (FileNotFoundError,))
+    assert loads_filter(sent) == ((ValueError, OSError), (FileNotFoundError,))
     with pytest.raises(SerializationError, match="a class in Retry"):
-        payload.loads_filter(b"\x80nonsense")
+        loads_filter(b"\x80nonsense")
 
 
 def test_no_descriptor_is_left_when_large_values_fail_to_pickle():
