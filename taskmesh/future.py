@@ -24,6 +24,7 @@ from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, 
 from taskmesh.wire.batches import PICKLE, SAFE
 from taskmesh.wire.messages import CALL, Failed, Progress, Spec
 from taskmesh.wire.payload import loads, loads_encoded, loads_plain
+from taskmesh.wire.scalars import PROTO, decode_scalars
 
 T = TypeVar("T")
 
@@ -32,7 +33,8 @@ _log = logging.getLogger("concurrent.futures")
 RAW: Final = 0
 VALUE: Final = 1
 ERROR: Final = 2
-"""What `_content` of a finished future is: a payload or a Failed, a value, an exception."""
+REBUILT: Final = 3
+"""What `_content` of a finished future is: a payload or a Failed, a value, an exception, soon a value."""
 
 
 class Keeper(Protocol):
@@ -103,6 +105,15 @@ class TaskFuture(Future[T]):
             timeout = self._wait_for_end(timeout)
         form = self._form
         if form is not VALUE:
+            data = self._content
+            # Its form is read again: while that is RAW, no other thread has put a value (bytes?) in its place
+            if self._form is RAW and data.__class__ is bytes and self._batch.is_call:
+                try:
+                    if data[0] != PROTO:
+                        scalar: T = decode_scalars(data)[0]
+                        return scalar
+                except Exception:  # noqa: BLE001, S110  `_decode` says what is wrong with it
+                    pass
             if form is not ERROR:
                 form = self._decode(timeout)
             if form is ERROR:
@@ -332,7 +343,9 @@ class TaskFuture(Future[T]):
             if form is RAW:
                 if self._origin.__class__ is Success:
                     if batch.is_call:
-                        self._content, form = loads(self._content, what="the result"), VALUE
+                        value = loads(self._content, what="the result")
+                        self._form = REBUILT
+                        self._content, form = value, VALUE
                     elif batch.spec.codec == SAFE:
                         self._content, form = loads_plain(self._content), VALUE
                     elif batch.spec.kind == CALL:

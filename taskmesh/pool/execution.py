@@ -144,13 +144,7 @@ class Executor:
         report, outbox = self._report, self._report.outbox
         memory, words, clocks, sums = outbox.memory, outbox.words, outbox.clocks, outbox.sums
         payloads, count, tickets, size = run.payloads, len(run.payloads), self._tickets, len(mine)
-        loads, dumps, read, monotonic, none = (
-            payload.loads_call,
-            payload.dumps,
-            os.read,
-            time.monotonic,
-            _NONE,
-        )
+        loads, dumps, read, monotonic = payload.loads_call, payload.dumps, os.read, time.monotonic
         results, due, mark, entry, offset = report.room()
         checked, what, parent = outbox.checked, f"the result of {spec.name}", self._parent
         index = 0
@@ -163,7 +157,7 @@ class Executor:
                 if parent.has_place:
                     parent.wait()
                 stage = "result"
-                out: Any = none if result is None else dumps(result, what=what)
+                out: Any = _NONE if result is None else dumps(result, what=what)
                 if type(out) is not bytes:
                     out.to_fd()  # if there is none to be had, the task fails and not the slot
             except BaseException as error:  # noqa: BLE001  a task may raise anything

@@ -110,6 +110,34 @@ def test_result_of_a_value_that_cannot_be_rebuilt_is_a_serialization_error(mesh)
     assert isinstance(future.exception(), SerializationError)
 
 
+@pytest.mark.parametrize("damaged", [b"\x91", b"\x90", b"\x91\xa2\x00\x80", b"\xff"])
+def test_a_damaged_scalar_is_a_serialization_error(mesh, damaged):
+    future = mesh.submit(double, 1)
+    concurrent.futures.wait([future], WAIT_S)
+    future._content = damaged
+
+    with pytest.raises(SerializationError, match="result"):
+        future.result(WAIT_S)
+
+
+def test_bytes_that_look_like_a_scalar_are_themselves_to_every_thread(mesh):
+    futures = [mesh.submit(bytes.fromhex, "9105") for _ in range(200)]
+    concurrent.futures.wait(futures, WAIT_S)
+    start, results = threading.Barrier(4), []
+
+    def read_all():
+        start.wait(WAIT_S)
+        results.extend(future.result(WAIT_S) for future in futures)
+
+    threads = [threading.Thread(target=read_all) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+
+    assert results == [b"\x91\x05"] * 800
+
+
 def test_result_is_rebuilt_once_for_two_threads(mesh, slow):
     future = mesh.submit(make_slow)
     results = []
@@ -152,7 +180,7 @@ def test_result_that_asks_for_itself_while_it_is_rebuilt_is_an_error_not_a_hang(
 
 
 def test_interrupted_rebuilding_can_be_tried_again(mesh, monkeypatch):
-    future = mesh.submit(double, 4)
+    future = mesh.submit(double, [4])
     concurrent.futures.wait([future], WAIT_S)
     real = TaskFuture._decode.__globals__["loads"]
 
@@ -164,7 +192,7 @@ def test_interrupted_rebuilding_can_be_tried_again(mesh, monkeypatch):
         future.result(WAIT_S)
     monkeypatch.setitem(TaskFuture._decode.__globals__, "loads", real)
 
-    assert future.result(WAIT_S) == 8
+    assert future.result(WAIT_S) == [4, 4]
 
 
 # --- concurrent.futures
