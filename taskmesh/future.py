@@ -24,7 +24,7 @@ from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, 
 from taskmesh.wire.batches import PICKLE, SAFE
 from taskmesh.wire.messages import CALL, Failed, Progress, Spec
 from taskmesh.wire.payload import loads, loads_encoded, loads_plain
-from taskmesh.wire.scalars import PROTO, decode_scalars
+from taskmesh.wire.scalars import MALFORMED, PROTO, decode_scalars
 
 T = TypeVar("T")
 
@@ -112,8 +112,8 @@ class TaskFuture(Future[T]):
                     if data[0] != PROTO:
                         scalar: T = decode_scalars(data)[0]
                         return scalar
-                except Exception:  # noqa: BLE001, S110  `_decode` says what is wrong with it
-                    pass
+                except MALFORMED:
+                    pass  # `_decode` says what is wrong with it
             if form is not ERROR:
                 form = self._decode(timeout)
             if form is ERROR:

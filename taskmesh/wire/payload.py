@@ -20,7 +20,7 @@ from taskmesh.wire.cures import cannot_pickle, cannot_rebuild
 from taskmesh.wire.encoding import decode, encode
 from taskmesh.wire.exceptions import RemoteTraceback, dumps_exception, load_exception
 from taskmesh.wire.messages import SlotFailure
-from taskmesh.wire.scalars import BEYOND, PROTO, SCALARS, decode_scalars, encode_scalars
+from taskmesh.wire.scalars import BEYOND, MALFORMED, PROTO, SCALARS, decode_scalars, encode_scalars
 from taskmesh.wire.values import MAIN, PASS, REGISTERED, STOP, error_text, in_band, names_by_value, type_name
 
 __all__ = [
@@ -181,7 +181,7 @@ def loads_call(payload: Payload) -> tuple[tuple[Any, ...], dict[str, Any]]:
     try:
         if type(payload) is bytes and payload[0] != PROTO:
             return decode_scalars(payload), {}
-    except Exception as error:
+    except MALFORMED as error:
         raise SerializationError(cannot_rebuild("an argument", error)) from error
     call: tuple[tuple[Any, ...], dict[str, Any]] = loads(payload)
     return call

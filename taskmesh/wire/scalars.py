@@ -23,8 +23,11 @@ PROTO: Final = 0x80
 BEYOND: Final = (OverflowError, UnicodeError)
 """What `encode_scalars` raises for those that MessagePack cannot say: large integers, lone surrogates."""
 
+MALFORMED: Final = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
+"""What looking for scalars in other bytes may raise; a signal's TaskTimeout is none of these."""
+
 encode_scalars: Final[Callable[[tuple[Any, ...]], bytes]] = msgspec.msgpack.Encoder().encode
 """The bytes of scalars."""
 
 decode_scalars: Final[Callable[[bytes], tuple[Any, ...]]] = msgspec.msgpack.Decoder(tuple[Any, ...]).decode
-"""The scalars again; raises msgspec.DecodeError when the bytes are something else."""
+"""The scalars again; raises MALFORMED when the bytes are something else."""
