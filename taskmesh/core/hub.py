@@ -125,13 +125,12 @@ class HubMachine:
         news = self.collector.news
         if news:
             self._weigh_results(news)
+            self._deliver(news, actions, now)  # before what tells pools that they need not keep them any more
         if self.ledger.backlog.waits:
             actions += self.ventilator.dispatch(now)
         if len(self.lanes) > 1 and self.ledger.tasks:
             for lane, count in self.ventilator.recalls(now):
                 actions.append(Publish(lane.pool, m.Recall(self.config.epoch, lane.session, count)))
-        if news:
-            self._deliver(news, actions, now)
         if self.memory.fresh:
             actions.append(Store(self.memory.fresh))
             self.memory.fresh = []

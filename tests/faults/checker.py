@@ -82,6 +82,7 @@ def check(
     window: int = 4096,
     client_gone: bool = False,
     once: Iterable[int] = (),
+    hubs: int = 1,
 ) -> Verdict:
     """Judge a run.
 
@@ -90,6 +91,8 @@ def check(
         samples: the hub's status at several moments. window: most tasks that a slot may have outstanding.
         client_gone: the client was killed, so what has to hold is that acknowledged tasks ran.
         once: at-most-once tasks (S6).
+        hubs: how many there were, one after the other: each numbers attempts from 1 on, and what had ended and
+            was lost with a hub on its way to the client is run again.
     """
     client, runs = _read_client(client_log), _read_executions(execution_log)
     verdict = Verdict(submitted=len(client.submitted), acknowledged=len(client.accepted))
@@ -97,7 +100,7 @@ def check(
     verdict.repeated = sorted(index for index, times in verdict.executions.items() if times > 1)
     _account(verdict, client, runs, client_gone=client_gone)
     _check_outcomes(verdict, client, runs, expected)
-    _check_attempts(verdict, client, runs)
+    _check_attempts(verdict, client, runs, hubs)
     _check_cancelled(verdict, client, runs)
     often = [index for index in once if verdict.executions[index] > 1]
     if often:
@@ -172,8 +175,8 @@ def _check_outcomes(
         verdict.violations.append(f"S4: cancelled, and yet given a value: {_some(revived)}")
 
 
-def _check_attempts(verdict: Verdict, client: _Client, runs: _Executions) -> None:
-    """S5 as far as it can be seen: an attempt runs once, in one place, under its task's id."""
+def _check_attempts(verdict: Verdict, client: _Client, runs: _Executions, hubs: int) -> None:
+    """S5 as far as it can be seen: an attempt of one hub runs once, in one place, under its task's id."""
     times: Counter[tuple[int, int]] = Counter()
     strange = []
     for entry in runs.starts:
@@ -181,7 +184,7 @@ def _check_attempts(verdict: Verdict, client: _Client, runs: _Executions) -> Non
         times[entry.index, attempt] += 1
         if attempt < 1 or client.ids.get(entry.index, task) != task:
             strange.append(entry.index)
-    twice = sorted(index for (index, _), count in times.items() if count > 1)
+    twice = sorted(index for (index, _), count in times.items() if count > hubs)
     if twice:
         verdict.violations.append(f"S5: one attempt was started twice: {_some(twice)}")
     if strange:

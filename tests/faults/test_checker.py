@@ -129,6 +129,10 @@ def test_an_attempt_that_starts_twice_is_seen_and_a_second_attempt_is_none(run):
 
     run.execute(1, attempt=2, pid=3)
     assert run.check().violations == ["S5: one attempt was started twice: [1] (1)"]
+    assert run.check(hubs=2).violations == []
+
+    run.execute(1, attempt=2, pid=4)
+    assert run.check(hubs=2).violations == ["S5: one attempt was started twice: [1] (1)"]
 
 
 def test_a_success_must_be_of_an_attempt_that_ended(run):
