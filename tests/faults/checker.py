@@ -91,7 +91,7 @@ def check(
         samples: the hub's status at several moments. window: most tasks that a slot may have outstanding.
         client_gone: the client was killed, so what has to hold is that acknowledged tasks ran.
         once: at-most-once tasks (S6).
-        hubs: how many there were, one after the other: each numbers attempts from 1 on, and what had ended and
+        hubs: how many there were, one after the other: each numbers attempts from 1; what had ended and
             was lost with a hub on its way to the client is run again.
     """
     client, runs = _read_client(client_log), _read_executions(execution_log)
