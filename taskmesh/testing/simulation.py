@@ -227,8 +227,11 @@ class World:
         self.setting.timetable.after(1.0, self._insist)
 
     def _insist(self) -> None:
+        """The operator keeps looking: a pause that was long under way comes after what was to end it."""
         if any(pool.machine.state == "paused" for pool in self.pools if pool.up and pool.left is None):
             self._resume_pools()
+        elif self.setting.timetable.now < self._heal_at + BOUND / 2:
+            self.setting.timetable.after(1.0, self._insist)
 
     def _until(self, when: float) -> None:
         timetable = self.setting.timetable
