@@ -23,7 +23,7 @@ COST: Final = 8
 TRUST: Final = 4 * COST
 """Most short waits that are remembered."""
 DISTRUST: Final = 32
-"""Short waits without polling once trust is used up: tasks never cost more than 2 % of a CPU in vain."""
+"""Short waits without polling once trust is used up: tasks never cost more than 3 % of a CPU in vain."""
 
 
 class BusyPoll:
