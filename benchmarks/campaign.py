@@ -96,7 +96,8 @@ def take(planned: Planned, scale: Scale) -> Turn:
                 left = machine.await_descendants(GRACE_S) if ended else 0
                 machine.end_descendants()
         if error:
-            said = messages.read_text(errors="replace").strip().splitlines()
+            text = messages.read_text(errors="replace").replace(f"{ROOT}/", "")  # results are published
+            said = text.strip().splitlines()
             return Turn(*planned, figures={}, left_behind=left, error="\n".join([error, *said[-15:]]))
         report = json.loads(out.read_text())
         return Turn(*planned, left_behind=left, **report)
