@@ -103,11 +103,10 @@ class TaskFuture(Future[T]):
         """
         if self._state is not FINISHED:
             timeout = self._wait_for_end(timeout)
+        data = self._content  # before its form: if that is RAW, no other thread has put a value there yet
         form = self._form
         if form is not VALUE:
-            data = self._content
-            # Its form is read again: while that is RAW, no other thread has put a value (bytes?) in its place
-            if self._form is RAW and data.__class__ is bytes and self._batch.is_call:
+            if form is RAW and data.__class__ is bytes and self._batch.is_call:
                 try:
                     if data[0] != PROTO:
                         scalar: T = decode_scalars(data)[0]

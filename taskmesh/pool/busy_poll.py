@@ -38,19 +38,18 @@ class BusyPoll:
 
     def __init__(self, fd: int, cpus: int | None = None) -> None:
         self._trust = -HABIT
-        self._poll: select.poll | None = None
-        if (len(os.sched_getaffinity(0)) if cpus is None else cpus) > 1:
-            self._poll = select.poll()
-            self._poll.register(fd, select.POLLIN)
+        self._may = (len(os.sched_getaffinity(0)) if cpus is None else cpus) > 1
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
 
     @property
     def pays(self) -> bool:
         """Whether the next wait begins with polling."""
-        return self._trust >= 0 and self._poll is not None
+        return self._may and self._trust >= 0
 
     def wait(self) -> bool:
         """Polls if that is likely to pay; True when the descriptor became readable meanwhile."""
-        if self._poll is None or self._trust < 0:
+        if not self.pays:
             return False
         poll, end = self._poll.poll, time.monotonic() + LONGEST
         while not poll(0):

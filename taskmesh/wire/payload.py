@@ -113,16 +113,17 @@ def dumps_call(
     Raises:
         SerializationError: an argument cannot be pickled; names it, its type and the cure.
     """
-    for arg in args:
-        if type(arg) not in SCALARS:
-            break
-    else:
-        try:
-            data = b"" if kwargs else encode_scalars(args)
-            if 0 < len(data) <= SMALL:
-                return data
-        except BEYOND:
-            pass
+    if not kwargs:
+        for arg in args:
+            if type(arg) not in SCALARS:
+                break
+        else:
+            try:
+                data = encode_scalars(args)
+                if len(data) <= SMALL:
+                    return data
+            except BEYOND:
+                pass
     return _pickle_call(args, kwargs, where, memfd)
 
 
@@ -268,8 +269,7 @@ def dumps_encoded(data: object, *, what: str = "the result", memfd: bool = True)
 
     Args:
         data: `bytes`, or a flat buffer that does not change any more.
-        what: how errors call it.
-        memfd: as for `dumps`.
+        what, memfd: as for `dumps`.
 
     Raises:
         SerializationError: it is no buffer.
