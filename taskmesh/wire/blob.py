@@ -2,7 +2,8 @@
 
 Why files: a descriptor passes between the processes of one machine at no cost, whatever the size. Why they
 are few: descriptors run out (RLIMIT_NOFILE) long before memory does. Why a reader copies parts below MAP_FROM
-instead of mapping them: page faults cost more than the copy (1 MiB: 70 us to read, 250 us to map and scan).
+instead of mapping them: page faults cost more than the copy (1 MiB: 70 us to read, 250 us to map and scan) if
+it goes into memory that was used before. One who keeps all he reads needs fresh memory (600 us): `_Crowd`.
 Why files are kept and used again: most of the time that a new one takes goes into its pages (1 MiB: 215 us to
 make, fill and drop, 75 us to fill again). The first byte of a file says whether it may be: the only process
 that it was sent to sets it when it is through with it.
@@ -14,6 +15,8 @@ import errno
 import mmap
 import os
 import resource
+import weakref
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
@@ -32,13 +35,23 @@ MEMFD_FROM: Final = 128 << 10
 MAP_FROM: Final = 16 << 20
 """Bytes from which a part is mapped by its reader instead of copied."""
 
-MAX_LIVE: Final = min(256, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+CROWD_MAP_FROM: Final = 512 << 10
+"""The same where many files wait and what is read is kept."""
+
+_DESCRIPTORS: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+MAX_LIVE: Final = min(256, max(16, _DESCRIPTORS // 4))
 """Payload descriptors that this process keeps open at a time; beyond it payloads stay on the heap."""
+
+MAX_MAPPED: Final = min(1024, max(4, _DESCRIPTORS // 8))
+"""Mappings at a time up to which parts below MAP_FROM are mapped: Python keeps a descriptor open for each."""
 
 _ALIGN = 64
 _HEADER = 64
 _IN_USE, _FREE = b"\0", b"\1"
 _MAX_SPARES = 16
+_MANY = 8
+_COPIES = 64
 _live: set[int] = set()
 _spares: list[_Spare] = []
 _spare_bytes = [0]
@@ -51,6 +64,44 @@ def keep_spares(capacity: int) -> None:
     """
     _spare_bytes[0] = capacity
     _trim_spares()
+
+
+class _Crowd:
+    """Whether whoever reads received files keeps all that he reads: a gatherer of many results does.
+
+    A mapping costs him least then, unless he writes into most of it (1 MiB: 1 to 3 ms more). Whether he keeps
+    them is seen from the last mapping but one: while it lives, he does.
+    """
+
+    __slots__ = ("_copies", "_latest", "_mappings", "unread")
+
+    def __init__(self) -> None:
+        self.unread: set[int] = set()
+        self._mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        self._latest: deque[weakref.ref[mmap.mmap]] = deque(maxlen=2)
+        self._copies = 0
+
+    def is_kept(self) -> bool:
+        """Many files wait to be read, and nothing speaks against their being kept."""
+        if len(self.unread) < _MANY:
+            self._latest.clear()
+            return False
+        if len(self._mappings) >= MAX_MAPPED:
+            return False
+        if self._copies:
+            self._copies -= 1
+            return False
+        latest = self._latest
+        if len(latest) == latest.maxlen and latest[0]() is None:
+            latest.clear()
+            self._copies = _COPIES
+            return False
+        return True
+
+    def mapped(self, mapping: mmap.mmap) -> None:
+        """Another file has been mapped."""
+        self._mappings.add(mapping)
+        self._latest.append(weakref.ref(mapping))
 
 
 class Blob:
@@ -78,6 +129,7 @@ class Blob:
         self.sends = 0
         if fd is not None:
             _live.add(fd)
+            _crowd.unread.add(fd)
 
     @classmethod
     def from_parts(cls, parts: Sequence[Buffer], flags: Sequence[int] = ()) -> Blob:
@@ -136,22 +188,32 @@ class Blob:
         """
         if self.fd is None:
             return [_own(part, flag) for part, (_, _, flag) in zip(self.parts, self.layout, strict=True)]
-        views: list[Buffer] | None = None
+        least = CROWD_MAP_FROM if self._size >= CROWD_MAP_FROM and _crowd.is_kept() else MAP_FROM
+        views = self._private_views(least)
         parts: list[Buffer] = []
         for i, (offset, size, flag) in enumerate(self.layout):
-            if size < MAP_FROM:
+            if views is None or size < (MAP_FROM if flag == BYTES else least):
                 parts.append((_read_into if flag == PRIVATE else _read)(self.fd, offset, size))
-                continue
-            if views is None:
-                views = self._map(mmap.PROT_READ | mmap.PROT_WRITE)
-            parts.append(bytes(views[i]) if flag == BYTES else views[i])
+            else:
+                parts.append(bytes(views[i]) if flag == BYTES else views[i])
         return parts
+
+    def _private_views(self, least: int) -> list[Buffer] | None:
+        """The parts mapped, if one has at least so many bytes and a mapping can be had."""
+        if all(size < least for _, size, _ in self.layout):
+            return None
+        try:
+            return self._map(mmap.PROT_READ | mmap.PROT_WRITE)
+        except OSError:  # out of descriptors or of mappings: a copy needs neither
+            return None
 
     def _map(self, prot: int) -> list[Buffer]:
         if self.fd is None:
             raise ValueError("this Blob has been closed")
+        mapping = mmap.mmap(self.fd, _end(self.layout), flags=mmap.MAP_PRIVATE, prot=prot)
         self._mapped = True
-        view = memoryview(mmap.mmap(self.fd, _end(self.layout), flags=mmap.MAP_PRIVATE, prot=prot))
+        _crowd.mapped(mapping)
+        view = memoryview(mapping)
         return [view[offset : offset + size] for offset, size, _ in self.layout]
 
     def to_fd(self) -> int:
@@ -178,6 +240,7 @@ class Blob:
         fd, self.fd = self.fd, None
         if fd is None:
             return
+        _crowd.unread.discard(fd)
         _live.discard(fd)  # first: the number may be given out again as soon as it is closed
         # A mapping may outlive this object, and a forked child has no say about its parent's files.
         if not self._mapped and self._owner == os.getpid():
@@ -198,6 +261,9 @@ class Blob:
 
     def __repr__(self) -> str:
         return f"<Blob {self._size} bytes in {len(self.layout)} parts>"
+
+
+_crowd = _Crowd()
 
 
 def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:

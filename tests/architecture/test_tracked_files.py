@@ -66,3 +66,10 @@ def test_no_lock_file_is_tracked():
     locks = {"uv.lock", "poetry.lock", "Pipfile.lock", "package-lock.json"}
 
     assert [path for path in _tracked() if path.name in locks] == []
+
+
+def test_no_empty_file_is_tracked():
+    """What a test has left in the working folder is empty more often than not."""
+    empty = [path.relative_to(ROOT).as_posix() for path in _tracked() if not path.stat().st_size]
+
+    assert empty == ["taskmesh/py.typed"]

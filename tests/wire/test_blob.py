@@ -1,3 +1,4 @@
+import errno
 import mmap
 import os
 import pickle
@@ -75,6 +76,75 @@ def test_pack_copies_so_that_later_changes_are_not_seen():
         source[0] = 1
 
         assert bytes(made.parts[1])[0] == 0
+
+
+@pytest.fixture
+def newcomer(monkeypatch):
+    """A process that has read nothing yet."""
+    monkeypatch.setattr(blobs, "_crowd", blobs._Crowd())
+
+
+def crowd(count, flag=PRIVATE):
+    """As many received results, each with one part large enough to be mapped where many wait."""
+    size = blobs.CROWD_MAP_FROM
+    return [send(Blob.pack([PICKLE, bytes([number]) * size], [flag])) for number in range(count)]
+
+
+def is_mapped(part):
+    return isinstance(memoryview(part).obj, mmap.mmap)
+
+
+def test_a_gatherer_of_many_results_gets_them_mapped(newcomer):
+    received = crowd(2 * blobs._MANY)
+    parts = []
+    while received:
+        parts.append(received.pop(0).reader_parts()[1])
+    memoryview(parts[0])[0] = 99
+
+    mapped = [is_mapped(part) for part in parts]
+    assert mapped == [True] * (blobs._MANY + 1) + [False] * (blobs._MANY - 1), "the last ones are few again"
+    assert [bytes(part) == bytes([number]) * len(part) for number, part in enumerate(parts)] == [
+        number > 0 for number in range(2 * blobs._MANY)
+    ]
+
+
+def test_who_drops_what_he_has_read_gets_copies(newcomer):
+    received = crowd(2 * blobs._MANY)
+    mapped, part = [], None
+    while received:
+        part = received.pop(0).reader_parts()[1]
+        mapped.append(is_mapped(part))
+
+    assert mapped[:2] == [True, True], "nothing is known yet"
+    assert not any(mapped[2:])
+
+
+def test_bytes_and_small_parts_are_never_mapped_for_the_sake_of_a_crowd(newcomer):
+    received = crowd(blobs._MANY, BYTES)
+    small = [send(packed(1, blobs.CROWD_MAP_FROM // 2)) for _ in range(blobs._MANY)]
+
+    assert type(received[0].reader_parts()[1]) is bytes
+    assert not is_mapped(small[0].reader_parts()[1])
+
+
+def test_a_crowd_is_mapped_within_limits(newcomer, monkeypatch):
+    monkeypatch.setattr(blobs, "MAX_MAPPED", 3)
+    received = crowd(2 * blobs._MANY)
+
+    parts = [blob.reader_parts()[1] for blob in received]
+
+    assert [is_mapped(part) for part in parts] == [True] * 3 + [False] * (len(parts) - 3)
+
+
+@pytest.mark.parametrize("size", [blobs.CROWD_MAP_FROM, blobs.MAP_FROM])
+def test_what_cannot_be_mapped_is_copied(newcomer, size, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    received = [send(packed(number, size)) for number in range(blobs._MANY)]
+    monkeypatch.setattr(mmap, "mmap", refuse)
+
+    assert bytes(received[5].reader_parts()[1]) == bytes([5]) * size
 
 
 def test_large_payloads_take_a_file_at_once_unless_told_not_to():
