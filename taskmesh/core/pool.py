@@ -238,7 +238,7 @@ class PoolMachine:
         self.spool.done += done
         self.spool.failed += failed
         slot.heard = now
-        slot.quiet = False
+        slot.quiet = slot.peeked = False
         slot.kill_at = None
         slot.failures = 0
         slot.progress = (0.0, -1.0)

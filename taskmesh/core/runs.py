@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
+
 from taskmesh.wire.messages import Run
 
 
 def split_run(run: Run, limit: int, size: int) -> list[Run]:
     """A run in parts of at most `limit` tasks and `size` bytes, but for a task that is larger by itself."""
-    if len(run.seqs) <= limit and sum(map(len, run.payloads)) <= size:
+    bytes_to = list(accumulate(map(len, run.payloads)))
+    count = len(bytes_to)
+    if count <= limit and (not count or bytes_to[-1] <= size):
         return [run]
     parts: list[Run] = []
-    start = weight = 0
-    for index, payload in enumerate(run.payloads):
-        if index > start and (index - start >= limit or weight + len(payload) > size):
-            parts.append(part_of(run, start, index))
-            start, weight = index, 0
-        weight += len(payload)
-    return [*parts, part_of(run, start, len(run.seqs))]
+    start = before = 0
+    while start < count:
+        end = bisect_right(bytes_to, before + size, start, min(start + limit, count))
+        end = max(end, start + 1)
+        parts.append(part_of(run, start, end))
+        start, before = end, bytes_to[end - 1]
+    return parts
 
 
 def part_of(run: Run, start: int, end: int) -> Run:

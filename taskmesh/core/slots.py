@@ -86,6 +86,7 @@ class Slot:
         pieces: handed over and not reported, oldest first. count: how many tasks; work: how many by spec.
         generation: of the tickets that tasks are handed over with. heard: when it last reported.
         recalling: its tasks are being taken back. quiet: it was silent then, and has not reported since.
+        peeked: its outbox has been looked at since it was last heard of.
         refilled: it was handed tasks since the last recall; if not, all that it has is started.
         parent: the serial of its task that submits tasks of its own and has given its place away.
         benched_at: since when another has its place, None while it takes work.
@@ -105,6 +106,7 @@ class Slot:
         self.heard = 0.0
         self.recalling = False
         self.quiet = False
+        self.peeked = False
         self.refilled = False
         self.parent: int | None = None
         self.benched_at: float | None = None
@@ -155,7 +157,7 @@ class Slot:
         self.specs.clear()
         self.reason = ""
         self.kill_at = None
-        self.recalling = self.quiet = False
+        self.recalling = self.quiet = self.peeked = False
 
     def ended(self, start_at: float) -> None:
         """Its process is gone; the next one starts at `start_at`."""
@@ -163,7 +165,7 @@ class Slot:
         self.pid = 0
         self.reason = ""
         self.kill_at = None
-        self.recalling = self.quiet = self.refilled = False
+        self.recalling = self.quiet = self.peeked = self.refilled = False
         self.progress = (0.0, -1.0)
         self.start_at = start_at
 

@@ -83,6 +83,46 @@ def test_with_nobody_idle_it_is_given_longer(rig):
     assert sorted(recalls(rig)) == [0, 1]
 
 
+def test_a_single_task_stays_longer_with_nobody_idle():
+    """Whoever is through with a longer task finds the next one at hand."""
+    rig = PoolRig()
+    rig.push(1000)
+    rig.finish(0, elapsed=0.010)
+    rig.push(*range(1, 11))
+    assert handed(rig) == [2, 2]
+    rig.after(0.030)
+    assert sorted(peek.slot for peek in rig.of(act.PeekSlot)) == [0, 1], "one of the two may be done"
+    assert recalls(rig) == []
+    rig.after(0.200)
+    assert len(rig.of(act.PeekSlot)) == 2, "not again"
+    rig.after(0.030)
+    assert sorted(recalls(rig)) == [0, 1]
+
+
+def test_a_single_task_is_shared_with_an_idle_slot():
+    rig = PoolRig()
+    rig.push(1000)
+    rig.finish(0, elapsed=0.010)
+    rig.push(1, 2, 3)
+    rig.finish(1 if len(rig.handed[0]) == 2 else 0)
+    rig.after(0.004)
+
+    assert len(recalls(rig)) == 1
+
+
+def test_a_slot_that_reports_is_peeked_at_anew():
+    rig = PoolRig()
+    rig.push(1000)
+    rig.finish(0, elapsed=0.010)
+    rig.push(*range(1, 11))
+    rig.after(0.030)
+    rig.finish(0, elapsed=0.010)
+    rig.actions.clear()
+    rig.after(0.030)
+
+    assert rig.of(act.PeekSlot) == [act.PeekSlot(0)]
+
+
 def test_results_that_stand_behind_a_long_task_are_fetched(rig):
     """All but the last of what is left after a recall are done: the slot may sit on their results."""
     rig.push(*range(1, 9))
