@@ -1,5 +1,6 @@
 """Runs cut into parts."""
 
+import itertools
 import random
 
 from taskmesh.core.runs import split_run
@@ -36,7 +37,7 @@ def test_parts_are_as_large_as_they_may_be_and_nothing_is_lost():
         for part in parts:
             assert len(part.seqs) == 1 or sum(map(len, part.payloads)) <= size
             assert 0 < len(part.seqs) <= limit
-        for part, after in zip(parts, parts[1:], strict=False):
+        for part, after in itertools.pairwise(parts):
             assert len(part.seqs) == limit or sum(map(len, part.payloads)) + len(after.payloads[0]) > size, (
                 "the next task had fitted in"
             )
