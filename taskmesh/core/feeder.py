@@ -29,8 +29,8 @@ GENERATIONS = 1 << 16
 UNSTICK_AFTER = 0.020
 """The same when no slot is idle."""
 UNSTICK_LAST_AFTER = 0.250
-"""The same for a single task: no other slot would start it at once, and when the long one ends it is at hand (a
-refill after a nap of 100 ms took 0.5 to 1 ms; skewed naps over ideal 1.028 in place of 1.034)."""
+"""The same for a single task: no other slot would start it at once, and when the long one ends it is at hand
+(a refill after a nap of 100 ms took 0.5 to 1 ms; skewed naps over ideal 1.028 in place of 1.034)."""
 
 
 class Feeder:
