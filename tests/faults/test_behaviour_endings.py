@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.program import MODULES, exists
+from tests.programs import heeding_interrupts
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -50,16 +51,17 @@ class Terminal:
     def __init__(self, line: list[str], folder: Path) -> None:
         self.mark = f"mark-{uuid.uuid4().hex}"
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, *line],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": MODULES, "TEST_PROGRAM_OF_TASKMESH": self.mark},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  what a terminal does
-        )
+        with heeding_interrupts():
+            self.process = subprocess.Popen(
+                [sys.executable, *line],
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": MODULES, "TEST_PROGRAM_OF_TASKMESH": self.mark},
+                start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  what a terminal does
+            )
         os.close(slave)
         os.set_blocking(self._master, False)
         self.shown = ""
