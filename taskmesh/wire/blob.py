@@ -189,19 +189,18 @@ class Blob:
         if self.fd is None:
             return [_own(part, flag) for part, (_, _, flag) in zip(self.parts, self.layout, strict=True)]
         least = CROWD_MAP_FROM if self._size >= CROWD_MAP_FROM and _crowd.is_kept() else MAP_FROM
-        views = self._private_views(least)
+        large = [size >= (MAP_FROM if flag == BYTES else least) for _, size, flag in self.layout]
+        views = self._private_views() if any(large) else None
         parts: list[Buffer] = []
         for i, (offset, size, flag) in enumerate(self.layout):
-            if views is None or size < (MAP_FROM if flag == BYTES else least):
+            if views is None or not large[i]:
                 parts.append((_read_into if flag == PRIVATE else _read)(self.fd, offset, size))
             else:
                 parts.append(bytes(views[i]) if flag == BYTES else views[i])
         return parts
 
-    def _private_views(self, least: int) -> list[Buffer] | None:
-        """The parts mapped, if one has at least so many bytes and a mapping can be had."""
-        if all(size < least for _, size, _ in self.layout):
-            return None
+    def _private_views(self) -> list[Buffer] | None:
+        """The parts mapped; None if that cannot be had."""
         try:
             return self._map(mmap.PROT_READ | mmap.PROT_WRITE)
         except OSError:  # out of descriptors or of mappings: a copy needs neither

@@ -124,6 +124,7 @@ def test_bytes_and_small_parts_are_never_mapped_for_the_sake_of_a_crowd(newcomer
     small = [send(packed(1, blobs.CROWD_MAP_FROM // 2)) for _ in range(blobs._MANY)]
 
     assert type(received[0].reader_parts()[1]) is bytes
+    assert len(blobs._crowd._mappings) == 0, "a file that was mapped cannot be used again"
     assert not is_mapped(small[0].reader_parts()[1])
 
 
