@@ -36,7 +36,7 @@ def podman(*arguments: str, check: bool = True, timeout: float = 60) -> subproce
     outcome = subprocess.run(
         [str(program), *arguments],
         env=_environment(),
-        cwd=ROOT,
+        cwd=BOX if arguments[0] == "run" else ROOT,  # a container's monitor leaves a file there: "oom"
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
