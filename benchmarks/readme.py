@@ -56,11 +56,10 @@ def peers(facts: dict[str, Any]) -> str:
     turns = turns_of(facts)
     summaries = summarise(turns)
     lines = [markdown_row(["", *COLUMNS.values()]), markdown_row(["---"] * (len(COLUMNS) + 1))]
-    lines += [
-        markdown_row([LABELS[name], *(cell(summaries, key, name) for key in COLUMNS)])
-        for name in CONTENDERS
-        if any(name in row for row in summaries.values())
-    ]
+    for name in CONTENDERS:
+        cells = [cell(summaries, key, name) for key in COLUMNS]
+        if set(cells) != {"-"}:  # some measure nothing that has a column here
+            lines.append(markdown_row([LABELS[name], *cells]))
     head = f"{setting(facts)} Medians, then the ratio to raw pyzmq's turn just before (least - most)."
     parts = [head, caution(turns), "\n".join(lines), remarks(turns, facts.get("left_out", {}))]
     return "\n\n".join(part for part in parts if part)

@@ -82,7 +82,7 @@ class _Crowd:
         self._copies = 0
 
     def is_kept(self) -> bool:
-        """Many files wait to be read, and nothing speaks against their being kept."""
+        """Many wait to be read, and nothing speaks against their being kept; asked once for each of them."""
         if len(self.unread) < _MANY:
             self._latest.clear()
             return False

@@ -16,6 +16,15 @@ def rig() -> PoolRig:
     return rig
 
 
+@pytest.fixture
+def longer() -> PoolRig:
+    """One whose tasks take ten milliseconds, so that a slot gets one ahead."""
+    rig = PoolRig()
+    rig.push(1000)
+    rig.finish(0, elapsed=0.010)
+    return rig
+
+
 def handed(rig: PoolRig) -> list[int]:
     return [len(rig.handed[slot]) for slot in (0, 1)]
 
@@ -83,44 +92,35 @@ def test_with_nobody_idle_it_is_given_longer(rig):
     assert sorted(recalls(rig)) == [0, 1]
 
 
-def test_a_single_task_stays_longer_with_nobody_idle():
+def test_a_single_task_stays_longer_with_nobody_idle(longer):
     """Whoever is through with a longer task finds the next one at hand."""
-    rig = PoolRig()
-    rig.push(1000)
-    rig.finish(0, elapsed=0.010)
-    rig.push(*range(1, 11))
-    assert handed(rig) == [2, 2]
-    rig.after(0.030)
-    assert sorted(peek.slot for peek in rig.of(act.PeekSlot)) == [0, 1], "one of the two may be done"
-    assert recalls(rig) == []
-    rig.after(0.200)
-    assert len(rig.of(act.PeekSlot)) == 2, "not again"
-    rig.after(0.030)
-    assert sorted(recalls(rig)) == [0, 1]
+    longer.push(*range(1, 11))
+    assert handed(longer) == [2, 2]
+    longer.after(0.030)
+    assert sorted(peek.slot for peek in longer.of(act.PeekSlot)) == [0, 1], "one of the two may be done"
+    assert recalls(longer) == []
+    longer.after(0.200)
+    assert len(longer.of(act.PeekSlot)) == 2, "not again"
+    longer.after(0.030)
+    assert sorted(recalls(longer)) == [0, 1]
 
 
-def test_a_single_task_is_shared_with_an_idle_slot():
-    rig = PoolRig()
-    rig.push(1000)
-    rig.finish(0, elapsed=0.010)
-    rig.push(1, 2, 3)
-    rig.finish(1 if len(rig.handed[0]) == 2 else 0)
-    rig.after(0.004)
+def test_a_single_task_is_shared_with_an_idle_slot(longer):
+    longer.push(1, 2, 3)
+    longer.finish(1 if len(longer.handed[0]) == 2 else 0)
+    longer.after(0.004)
 
-    assert len(recalls(rig)) == 1
+    assert len(recalls(longer)) == 1
 
 
-def test_a_slot_that_reports_is_peeked_at_anew():
-    rig = PoolRig()
-    rig.push(1000)
-    rig.finish(0, elapsed=0.010)
-    rig.push(*range(1, 11))
-    rig.after(0.030)
-    rig.finish(0, elapsed=0.010)
-    rig.actions.clear()
-    rig.after(0.030)
+def test_a_slot_that_reports_is_peeked_at_anew(longer):
+    longer.push(*range(1, 11))
+    longer.after(0.030)
+    longer.finish(0, elapsed=0.010)
+    longer.actions.clear()
+    longer.after(0.030)
 
-    assert rig.of(act.PeekSlot) == [act.PeekSlot(0)]
+    assert longer.of(act.PeekSlot) == [act.PeekSlot(0)]
 
 
 def test_results_that_stand_behind_a_long_task_are_fetched(rig):
