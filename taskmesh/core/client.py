@@ -16,6 +16,7 @@ from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
 from taskmesh.core.client_config import ClientConfig
 from taskmesh.core.oversize import without_large
 from taskmesh.core.pending_table import PendingTable
+from taskmesh.core.receipts import Receipts
 from taskmesh.core.runs import split_run
 from taskmesh.wire import messages as m
 
@@ -65,16 +66,12 @@ class ClientMachine:
         self._unacked: OrderedDict[int, m.Submit] = OrderedDict()
         self._sizes: dict[int, int] = {}
         self._under_way = 0
-        self._hello_at = now
-        self._heard = now
+        self._hello_at = self._heard = self._opened = self._moved = now
         self._beat = 1.0
         self._beat_at = now
-        self._opened = now
         self._silences = self._resends = 0
-        self._moved = now
         self._busy_until = 0.0
-        self._delivered = 0
-        self._early: set[int] = set()
+        self._receipts = Receipts(config.credit)
         self._questions: OrderedDict[int, tuple[float, Question]] = OrderedDict()
 
     def handle(self, event: object, now: float) -> list[object]:
@@ -96,6 +93,8 @@ class ClientMachine:
             case _:
                 raise TypeError(f"not an event of a client: {event!r}")
         self._on_time(now, out)
+        if self._receipts.due < math.inf:
+            self._acknowledge(now, out)
         return out
 
     @property
@@ -105,15 +104,15 @@ class ClientMachine:
             return math.inf
         if not self.open:
             return self._hello_at
-        times = [self._beat_at, self._heard + self._patience]
+        times = [self._beat_at, self._heard + self._patience, self._receipts.due]
         if self._busy_until or self._unacked:
             times.append(self._busy_until or self._resend_at())
         return min(times)
 
     @property
-    def unacknowledged(self) -> int:
-        """How many tasks have been sent and not accepted."""
-        return sum(len(run.seqs) for submit in self._unacked.values() for run in submit.runs)
+    def under_way(self) -> int:
+        """How many Submits the hub has not acknowledged."""
+        return len(self._unacked)
 
     # --- hub ----------------------------------------------------------------------------------------------
 
@@ -205,8 +204,7 @@ class ClientMachine:
 
     def _start_over(self, now: float, out: list[object]) -> None:
         """The hub knows nothing of this session: everything unresolved is submitted again."""
-        self._delivered = 0
-        self._early.clear()
+        self._receipts.restart()
         self._unacked.clear()
         self._sizes.clear()
         self._under_way = 0
@@ -234,18 +232,18 @@ class ClientMachine:
         if deliver.epoch != self.epoch:
             self._lost(now, out)
             return
-        number = deliver.number
-        if number > self._delivered and number not in self._early:
+        if deliver.accepted:
+            self._accepted(deliver.accepted, now, out)
+        if self._receipts.add(deliver, now):
             out.append(Resolve(deliver.done, deliver.failed))
-            self._early.add(number)
-            while self._delivered + 1 in self._early:
-                self._delivered += 1
-                self._early.remove(self._delivered)
-        self._acknowledge(out)
 
-    def _acknowledge(self, out: list[object]) -> None:
-        if self._delivered and self.config.credit:
-            out.append(Send(m.ResultAck(self.epoch, self._delivered)))
+    def _acknowledge(self, now: float, out: list[object]) -> None:
+        """Tells the hub what has arrived: in time, or ahead of what is sent anyway, unless that tells it."""
+        if not self.open or (now < self._receipts.due and not any(isinstance(do, Send) for do in out)):
+            return
+        told = self._receipts.tell()
+        if told:
+            out.insert(0, Send(m.ResultAck(self.epoch, told)))
 
     # --- submitting ---------------------------------------------------------------------------------------
 
@@ -326,7 +324,8 @@ class ClientMachine:
             if key >= number:
                 submit = kept
                 if kept.epoch != self.epoch:
-                    submit = m.Submit(key, kept.specs, kept.runs, kept.cancels, self.epoch)
+                    told = self._receipts.tell()
+                    submit = m.Submit(key, kept.specs, kept.runs, kept.cancels, self.epoch, told)
                     self._unacked[key] = submit
                 out.append(Send(submit))
 
@@ -359,7 +358,7 @@ class ClientMachine:
         """The hub has not taken, or has dropped, what was said: all that it has not answered."""
         self._busy_until, self._moved = 0.0, now
         self._send_from(0, out)
-        self._acknowledge(out)
+        self._receipts.again(now)
         self._ask_again(now, out)
 
     def _again(self, now: float, out: list[object]) -> None:

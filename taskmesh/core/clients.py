@@ -131,7 +131,7 @@ class ClientSession:
                     break
             self._failed = self._failed[len(failed) :]
         self._number += 1
-        return Deliver(self._epoch, self._number, done, failed), size
+        return Deliver(self._epoch, self._number, done, failed, self.submitted), size
 
 
 def size_of(run: DoneRun) -> int:
@@ -142,3 +142,8 @@ def size_of(run: DoneRun) -> int:
 def size_of_failure(failure: Failed) -> int:
     """Bytes that a bad end is counted for."""
     return len(failure.pickled) + len(failure.traceback) + 200
+
+
+def size_of_delivery(deliver: Deliver) -> int:
+    """Bytes that a delivery is counted for, of the client's credit."""
+    return sum(map(size_of, deliver.done)) + sum(map(size_of_failure, deliver.failed))

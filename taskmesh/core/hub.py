@@ -106,6 +106,8 @@ class HubMachine:
         timer = self.ledger.deadline
         if timer is not None:
             first = min(first, timer)
+        if self.intake.owing:
+            first = min(first, next(iter(self.intake.owing.values())))
         if len(self.lanes) > 1 and self.ledger.tasks:
             recall = self.ventilator.recall_deadline(self._now)
             if recall is not None:
@@ -120,6 +122,8 @@ class HubMachine:
         actions: list[object] = []
         if self.pools.out:
             self._take_out(self.pools.out, actions, now)
+        if self.intake.owing:
+            self.intake.acknowledge_due(now)
         if self.intake.out:
             self._take_out(self.intake.out, actions, now)
         news = self.collector.news
@@ -141,7 +145,10 @@ class HubMachine:
         for client in news:
             session = self.clients.get(client)
             if session is not None:
-                actions += session.deliveries(now)
+                deliveries = session.deliveries(now)
+                if deliveries:
+                    actions += deliveries
+                    self.intake.owing.pop(client, None)  # they say it
         news.clear()
 
     def _take_out(self, out: list[object], actions: list[object], now: float) -> None:
@@ -223,9 +230,7 @@ class HubMachine:
             case m.Submit():
                 self.intake.submit(session, message, now)
             case m.ResultAck(epoch=epoch, number=number):
-                if epoch == self.config.epoch:
-                    session.acknowledged(number, now)
-                    self.collector.news.add(client)
+                self.intake.taken(session, epoch, number, now)
             case m.CancelTasks(seqs=seqs):
                 self.intake.give_up(client, seqs)
             case m.ClientBye(cancel=cancel):

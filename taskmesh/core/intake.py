@@ -12,6 +12,7 @@ from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.memory import Memory
+from taskmesh.core.receipts import ACK_DELAY
 from taskmesh.core.states import Cause, State, TaskRecord
 from taskmesh.core.versions import REFUSE, difference
 from taskmesh.ids import SEQ_BITS, SEQ_MASK, client_of, seq_of
@@ -24,7 +25,12 @@ RETRY_BUSY = 0.05
 
 
 class Intake:
-    """Client sessions and what they submit."""
+    """Client sessions and what they submit.
+
+    Attributes:
+        out: what is to be done.
+        owing: clients to be told how many of their Submits are in the ledger, and by when.
+    """
 
     def __init__(
         self,
@@ -50,6 +56,7 @@ class Intake:
         self._started = started
         self._of_user: Counter[str] = Counter()
         self.out: list[object] = []
+        self.owing: dict[int, float] = {}
 
     # --- coming and going ---------------------------------------------------------------------------------
 
@@ -101,6 +108,7 @@ class Intake:
         """The client session ends; its tasks with it, if asked, or those that say on_client_loss="cancel"."""
         self.cancel_all(session.client, only_bound=not cancel)
         session.present = False
+        self.owing.pop(session.client, None)
         if cancel:
             if self._clients.pop(session.client, None) is not None:
                 self._of_user[session.user] -= 1
@@ -181,18 +189,18 @@ class Intake:
         if submit.epoch not in (0, self._config.epoch):
             self.out.append(SendClient(session.client, m.ClientRefused()))
             return
+        if submit.delivered:
+            self.taken(session, submit.epoch, submit.delivered, now)
         if number != session.submitted + 1:
             if number <= session.submitted:
                 self.out.append(SendClient(session.client, m.Accepted(session.submitted)))
             return
-        for spec_number, spec in submit.specs:
-            if spec_number not in self._specs:
-                self._specs[spec_number] = SpecEntry(spec_number, spec)
-        missing = {run.spec for run in submit.runs if run.spec not in self._specs}
+        missing = self._missing_specs(submit)
         if missing:
             self.out.append(SendClient(session.client, m.NeedSpec(number, sorted(missing))))
             return
         if not self._fits(session, submit):
+            self.out += self.owed(session.client)
             self.out.append(SendClient(session.client, m.Busy(number, RETRY_BUSY)))
             return
         session.submitted = number
@@ -200,7 +208,46 @@ class Intake:
             self._enter(session.client, run, now)
         if submit.cancels:
             self.give_up(session.client, submit.cancels)
-        self.out.append(SendClient(session.client, m.Accepted(number)))
+        self._acknowledge(session, now)
+
+    def _missing_specs(self, submit: m.Submit) -> set[int]:
+        """Which specs its tasks need beside those that are known, and those that it brings."""
+        for number, spec in submit.specs:
+            if number not in self._specs:
+                self._specs[number] = SpecEntry(number, spec)
+        return {run.spec for run in submit.runs if run.spec not in self._specs}
+
+    def taken(self, session: ClientSession, epoch: int, number: int, now: float) -> None:
+        """A client has its deliveries up to this one: there is room for more."""
+        if epoch == self._config.epoch:
+            session.acknowledged(number, now)
+            self._collector.news.add(session.client)
+
+    def _acknowledge(self, session: ClientSession, now: float) -> None:
+        """With the outcome, but within ACK_DELAY; of every second Submit at once, which the client waits for.
+
+        To an embedded client it costs no message.
+        """
+        if not session.credit:
+            self.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+        elif session.client in self.owing:
+            self.out += self.owed(session.client)
+        else:
+            self.owing[session.client] = now + ACK_DELAY
+
+    def acknowledge_due(self, now: float) -> None:
+        """Tells the clients that have waited long enough."""
+        while self.owing:
+            client, due = next(iter(self.owing.items()))
+            if now < due:
+                return
+            self.out += self.owed(client)
+
+    def owed(self, client: int) -> list[SendClient]:
+        """The acknowledgement that a client waits for, if it does: now is the time."""
+        if self.owing.pop(client, None) is None:
+            return []
+        return [SendClient(client, m.Accepted(self._clients[client].submitted))]
 
     def _fits(self, session: ClientSession, submit: m.Submit) -> bool:
         if not submit.runs:

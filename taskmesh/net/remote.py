@@ -10,6 +10,7 @@ from dataclasses import replace
 import zmq
 
 from taskmesh.config import Config
+from taskmesh.core.client import Ask
 from taskmesh.core.client_config import ClientConfig
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.keys import CLIENT
@@ -88,8 +89,8 @@ class RemotePort(ThreadPort):
         return ""
 
     def _could_act(self, shell: ClientShell) -> bool:
-        """Nothing is on its way to the hub: the acknowledgement of what is will wake the loop."""
-        return not shell.machine.unacknowledged
+        """Nothing is on its way to the hub, or one Submit: of two, the acknowledgement will wake the loop."""
+        return shell.machine.under_way < 2
 
     def _stated(self) -> ClientConfig:
         """What this client tells of itself, and its limits."""
@@ -129,8 +130,7 @@ class RemotePort(ThreadPort):
                 while not self._closing.is_set():
                     loop.turn()
                 loop.settle()  # a cancellation may have come together with the end
-                if shell.machine.open:
-                    link.send(m.ClientBye(cancel=self._cancel))
+                shell.perform(shell.machine.handle(Ask(m.ClientBye(cancel=self._cancel)), time.monotonic()))
             finally:
                 self._ready.set()
                 if link is not None:

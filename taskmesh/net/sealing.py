@@ -77,7 +77,8 @@ class Seal:
             good, bad = self._verified_run(run)
             done.append(good)
             failed += bad
-        return m.Deliver(message.epoch, message.number, [run for run in done if run.seqs], failed)
+        kept = [run for run in done if run.seqs]
+        return m.Deliver(message.epoch, message.number, kept, failed, message.accepted)
 
     def _verified_run(self, run: m.DoneRun) -> tuple[m.DoneRun, list[m.Failed]]:
         seqs: list[int] = []

@@ -20,7 +20,7 @@ from taskmesh.wire.slot_messages import (
     SlotTasks,
 )
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
 """The pickle protocol that payloads are written in."""
@@ -101,7 +101,8 @@ class ClientHello(msgspec.Struct, tag=1):
 class Submit(msgspec.Struct, tag=2):
     """Tasks for the ledger; `number` counts a session's Submits and is acknowledged cumulatively.
 
-    `cancels`: tasks that the client has given up. `epoch`: of the hub it is meant for (0: any).
+    `cancels`: tasks that the client has given up. `epoch`: of the hub it is meant for (0: any). `delivered`:
+    what a ResultAck would say. A message of its own would wake four threads.
     """
 
     number: int
@@ -109,6 +110,7 @@ class Submit(msgspec.Struct, tag=2):
     runs: list[Run]
     cancels: list[int] = []
     epoch: int = 0
+    delivered: int = 0
 
 
 class CancelTasks(msgspec.Struct, tag=3):
@@ -191,12 +193,16 @@ class NeedSpec(msgspec.Struct, tag=23):
 
 
 class Deliver(msgspec.Struct, tag=24):
-    """Outcomes; `number` counts a client's deliveries in this epoch and is acknowledged cumulatively."""
+    """Outcomes; `number` counts a client's deliveries in this epoch and is acknowledged cumulatively.
+
+    `accepted`: what an Accepted would say, or 0.
+    """
 
     epoch: int
     number: int
     done: list[DoneRun]
     failed: list[Failed]
+    accepted: int = 0
 
 
 class Notice(msgspec.Struct, tag=25):

@@ -3,6 +3,7 @@
 import pytest
 
 from taskmesh.core.events import ClientGone, FromClient
+from taskmesh.core.receipts import ACK_DELAY
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, spec
 
@@ -18,6 +19,11 @@ def said(rig: HubRig, kind: type, client: int = 1) -> list:
     return [message for message in rig.told[client] if isinstance(message, kind)]
 
 
+def accepted(rig: HubRig) -> list[int]:
+    rig.after(ACK_DELAY)
+    return [message.number for message in said(rig, m.Accepted)]
+
+
 def submit(rig: HubRig, number: int, seq: int, **more: object) -> None:
     fields = {"specs": [(1, spec())], "runs": [m.Run(1, 0, [seq], [b"x"])], **more}
     rig.tell(FromClient(1, m.Submit(number, **fields)))
@@ -27,14 +33,15 @@ class TestSubmit:
     def test_it_is_acknowledged(self, rig):
         rig.submit(1, 3)
 
-        assert said(rig, m.Accepted)[-1].number == 1
+        assert accepted(rig)[-1] == 1
         assert rig.hub.snapshot()["accepted"] == 3
 
     def test_repeated_it_is_acknowledged_and_changes_nothing(self, rig):
         submit(rig, 1, 1)
+        assert accepted(rig) == [1]
         submit(rig, 1, 1)
 
-        assert [accepted.number for accepted in said(rig, m.Accepted)] == [1, 1]
+        assert accepted(rig) == [1, 1]
         assert rig.hub.snapshot()["accepted"] == 1
 
     def test_out_of_turn_it_is_left_for_later(self, rig):
@@ -43,7 +50,7 @@ class TestSubmit:
 
         submit(rig, 1, 1)
         submit(rig, 2, 2)
-        assert said(rig, m.Accepted)[-1].number == 2
+        assert accepted(rig)[-1] == 2
 
     def test_meant_for_another_epoch_it_is_refused(self, rig):
         """Seed 370: a client that had missed a restart was never told."""
@@ -57,7 +64,7 @@ class TestSubmit:
         assert said(rig, m.NeedSpec)[-1].specs == [1]
 
         submit(rig, 1, 1)
-        assert said(rig, m.Accepted)[-1].number == 1
+        assert accepted(rig)[-1] == 1
 
     def test_of_a_client_that_never_said_hello_it_is_refused(self, rig):
         rig.tell(FromClient(5, m.Submit(1, [], [])))
@@ -73,8 +80,67 @@ class TestSubmit:
         rig.tell(FromClient(1, m.Submit(1, [(1, spec())], runs)))
         submit(rig, 2, 1)
 
-        assert said(rig, m.Accepted)[-1].number == 2
+        assert accepted(rig)[-1] == 2
         assert rig.hub.ledger.accepted == len(rig.hub.ledger.tasks)
+
+
+class TestAcknowledging:
+    """By itself it would wake two threads at the hub and two of the client's."""
+
+    def heard(self, rig: HubRig) -> list[type]:
+        return [type(message) for message in rig.told[1]]
+
+    def test_it_goes_with_the_outcome(self, rig):
+        session = rig.join()
+        submit(rig, 1, 1)
+        rig.told[1].clear()
+        rig.report(session, done=((1, 1, 1),))
+        rig.after(4 * ACK_DELAY)
+
+        (deliver,) = rig.told[1]
+        assert deliver.accepted == 1
+
+    def test_or_alone_and_soon(self, rig):
+        rig.told[1].clear()
+        submit(rig, 1, 1)
+        assert rig.told[1] == []
+        assert rig.hub.deadline <= rig.now + ACK_DELAY
+        rig.after(ACK_DELAY)
+
+        assert rig.told[1] == [m.Accepted(1)]
+
+    def test_with_a_second_submit_at_once(self, rig):
+        """Of two on their way a client waits for the answer, and gathers what is submitted meanwhile."""
+        rig.told[1].clear()
+        submit(rig, 1, 1)
+        submit(rig, 2, 2)
+
+        assert rig.told[1] == [m.Accepted(2)]
+
+    def test_and_ahead_of_a_refusal(self):
+        rig = HubRig(client_max_tasks=1)
+        rig.client()
+        rig.told[1].clear()
+        submit(rig, 1, 1)
+        submit(rig, 2, 2)
+
+        assert self.heard(rig) == [m.Accepted, m.Busy]
+
+    def test_an_embedded_client_is_told_at_once(self):
+        rig = HubRig()
+        rig.client(credit=0)
+        submit(rig, 1, 1)
+
+        assert [message.number for message in said(rig, m.Accepted)] == [1]
+
+    def test_who_has_gone_is_told_nothing(self, rig):
+        submit(rig, 1, 1)
+        rig.tell(FromClient(1, m.ClientBye(cancel=True)))
+        rig.told[1].clear()
+        rig.after(ACK_DELAY)
+
+        assert rig.told[1] == []
+        assert not rig.hub.intake.owing
 
 
 class TestCaps:
@@ -88,7 +154,7 @@ class TestCaps:
 
         rig.report(session, done=((1, 1, 1),))
         submit(rig, 2, 4)
-        assert said(rig, m.Accepted)[-1].number == 2
+        assert accepted(rig)[-1] == 2
 
     def test_beyond_the_ledgers_bytes_too(self):
         rig = HubRig(max_bytes=10)
@@ -103,7 +169,7 @@ class TestCaps:
         rig.client()
         submit(rig, 1, 1, runs=[m.Run(1, 0, [1], [b"x" * 50])])
 
-        assert said(rig, m.Accepted)[-1].number == 1
+        assert accepted(rig)[-1] == 1
 
     def test_the_welcome_says_how_many_tasks_fit(self):
         rig = HubRig(max_tasks=70, client_max_tasks=100)
@@ -180,7 +246,7 @@ class TestHello:
         rig.tell(FromClient(1, m.ClientHello(1, EPOCH, first=8)))
         submit(rig, 8, 1)
 
-        assert said(rig, m.Accepted)[-1].number == 8
+        assert accepted(rig)[-1] == 8
 
     def test_a_beat_for_an_earlier_hub_is_answered_with_say_hello(self, rig):
         rig.tell(FromClient(1, m.ClientBeat(EPOCH - 1)))

@@ -88,7 +88,7 @@ class Client:
                 self.log.write("accepted", index)
         return len(self._unconfirmed)
 
-    def wait_accepted(self, timeout: float = 10.0) -> None:
+    def wait_accepted(self, timeout: float) -> None:
         wait_until(lambda: not self.confirm(), timeout, "the hub has confirmed every task")
 
     def wait_ended(self, count: int, timeout: float = 20.0) -> None:
