@@ -15,6 +15,7 @@ ALL_ROWS = frozenset({"noop", "map", "roundtrip", "skew", "fault", "busy", "star
 CONTENDERS = {
     "raw": ("benchmarks.raw", "Raw"),
     "raw-uncopied": ("benchmarks.raw", "RawUncopied"),
+    "raw-relay": ("benchmarks.relay", "Relay"),
     "taskmesh": ("benchmarks.taskmesh_embedded", "TaskmeshEmbedded"),
     "taskmesh-remote": ("benchmarks.taskmesh_remote", "TaskmeshRemote"),
     "taskmesh-distant": ("benchmarks.taskmesh_distant", "TaskmeshDistant"),

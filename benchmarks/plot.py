@@ -19,6 +19,7 @@ COLUMNS = 3
 COLOURS = {
     "raw": "#6b7280",
     "raw-uncopied": "#9ca3af",
+    "raw-relay": "#d1d5db",
     "taskmesh": "#0f766e",
     "taskmesh-remote": "#5eaaa3",
     "taskmesh-distant": "#a7cfc9",

@@ -13,6 +13,7 @@ from benchmarks.metrics import METRICS, TARGETS, Metric, verdict
 LABELS = {
     "raw": "raw pyzmq",
     "raw-uncopied": "raw pyzmq, copy=False",
+    "raw-relay": "raw pyzmq, by way of a hub, a pool and a slot",
     "taskmesh": "taskmesh",
     "taskmesh-remote": "taskmesh, hub and pool over tcp",
     "taskmesh-distant": "taskmesh, 20 ms away",

@@ -15,6 +15,7 @@ from benchmarks import machine, rows, workloads
 from benchmarks.contender import Contender, load
 from benchmarks.processpool import ProcessPool
 from benchmarks.raw import Raw
+from benchmarks.relay import Relay
 from benchmarks.rows import Scale, WrongAnswer, check
 from tests.waiting import wait_until
 
@@ -37,6 +38,15 @@ def test_contender_gives_results_in_order_by_every_way_of_running(name: str) -> 
         check(contender.run_each(workloads.echo, payloads), payloads, numpy.array_equal)
     finally:
         contender.close()
+
+
+def test_relay_hands_tasks_to_a_slot_and_results_back() -> None:
+    relay = Relay()
+    relay.open(1)
+    try:
+        assert relay.run_each(workloads.noop, ["one", "two"]) == ["one", "two"]
+    finally:
+        relay.close()
 
 
 def test_caller_computes_until_the_last_future_is_done() -> None:

@@ -1,0 +1,164 @@
+"""What the hops alone cost: client, hub, pool and slot as over tcp, with no work in any of them.
+
+The same threads, processes and sockets as a mesh with hub and pool of their own, without ids, ledger, credit,
+beats or acknowledgements. A task framework of this shape cannot be quicker on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+
+from benchmarks.contender import Sizes, Work
+
+LONGEST = 1 << 16
+
+
+class Relay:
+    """Round trips only: one task at a time, so one slot is enough."""
+
+    sizes = Sizes(noops=0, mapped=0, trips=1_000)
+    rows = frozenset({"roundtrip"})
+    bulk = ""
+
+    @classmethod
+    def missing(cls) -> str:
+        """Nothing but Linux's eventfd."""
+        return "" if hasattr(os, "eventfd") else "this system has no eventfd"
+
+    def open(self, workers: int) -> None:
+        """Fork the processes before there is a context, then start the client's thread."""
+        ends = [os.pipe() for _ in range(2)]
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._pids = [
+            fork(lambda: hub(ends[0][1])),
+            fork(lambda: pool(ends[1][0], here, there)),
+            fork(lambda: slot(there, here)),
+        ]
+        here.close()
+        there.close()
+        ports = os.read(ends[0][0], LONGEST)
+        os.write(ends[1][1], ports)
+        for end in (*ends[0], *ends[1]):
+            os.close(end)
+        self._box: list[bytes] = []
+        self._wake, self._done = os.eventfd(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._turn, args=(int(ports.split()[0]),))
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, then the processes."""
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        os.close(self._wake)
+        for pid in self._pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._pids:
+            os.waitpid(pid, 0)
+
+    def round_trip(self, work: Work, argument: Any) -> Any:
+        """Hand one over, wait for what comes back."""
+        self._box.append(pickle.dumps((work, argument)))
+        os.eventfd_write(self._wake, 1)
+        self._done.acquire()
+        return pickle.loads(self._box.pop())
+
+    def _turn(self, port: int) -> None:
+        with zmq.Context() as context, context.socket(zmq.DEALER) as gateway:
+            gateway.linger = 0
+            gateway.connect(f"tcp://127.0.0.1:{port}")
+            poller = zmq.Poller()
+            poller.register(self._wake, zmq.POLLIN)
+            poller.register(gateway, zmq.POLLIN)
+            while True:
+                for source, _ in poller.poll():
+                    if source is gateway:
+                        self._box.append(gateway.recv())
+                        self._done.release()
+                        continue
+                    os.eventfd_read(self._wake)
+                    if not self._box:
+                        return
+                    gateway.send(self._box.pop())
+
+    def run_each(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
+        """One after the other."""
+        return [self.round_trip(work, argument) for argument in arguments]
+
+    def run_chunked(self, work: Work, arguments: Sequence[Any], chunk: int) -> list[Any]:
+        """It has no bulk call: the row leaves it out."""
+        raise NotImplementedError
+
+    def run_until(self, work: Work, arguments: Sequence[Any], timeout_s: float) -> list[Any]:
+        """It does not notice a loss: the row leaves it out."""
+        raise NotImplementedError
+
+    def run_beside(self, work: Work, arguments: Sequence[Any], compute: Callable[[], None]) -> list[Any]:
+        """It has no futures: the row leaves it out."""
+        raise NotImplementedError
+
+
+def fork(program: Callable[[], None]) -> int:
+    """Run a program in a child that never gets back into this one's code."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        program()
+    except BaseException:  # noqa: BLE001  (see above)
+        sys.excepthook(*sys.exc_info())
+    os._exit(1)
+
+
+def hub(writing: int) -> None:
+    """From the client to the lane, from the collector to the client."""
+    context = zmq.Context()
+    gateway, lane, collector = (context.socket(kind) for kind in (zmq.ROUTER, zmq.PUSH, zmq.PULL))
+    ports = [each.bind_to_random_port("tcp://127.0.0.1") for each in (gateway, lane, collector)]
+    os.write(writing, " ".join(map(str, ports)).encode())
+    poller = zmq.Poller()
+    poller.register(gateway, zmq.POLLIN)
+    poller.register(collector, zmq.POLLIN)
+    client = b""
+    while True:
+        for source, _ in poller.poll():
+            if source is gateway:
+                client, task = gateway.recv_multipart()
+                lane.send(task)
+            else:
+                gateway.send_multipart((client, collector.recv()))
+
+
+def pool(reading: int, seat: socket.socket, other: socket.socket) -> None:
+    """From the lane to the slot, from the slot to the collector."""
+    other.close()
+    _, lane_port, collector_port = os.read(reading, LONGEST).split()
+    context = zmq.Context()
+    lane, collector = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    lane.connect(f"tcp://127.0.0.1:{int(lane_port)}")
+    collector.connect(f"tcp://127.0.0.1:{int(collector_port)}")
+    poller = zmq.Poller()
+    poller.register(lane, zmq.POLLIN)
+    poller.register(seat, zmq.POLLIN)
+    while True:
+        for source, _ in poller.poll():
+            if source is lane:
+                seat.send(lane.recv())
+            else:
+                collector.send(seat.recv(LONGEST))
+
+
+def slot(supervisor: socket.socket, other: socket.socket) -> None:
+    """Work until killed."""
+    other.close()
+    while task := supervisor.recv(LONGEST):
+        work, argument = pickle.loads(task)
+        supervisor.send(pickle.dumps(work(argument)))
