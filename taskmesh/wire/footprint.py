@@ -221,6 +221,8 @@ def _is_made(cls: type, name: str, value: object) -> bool:
         return False
     if not isinstance(value, types.FunctionType):
         return True
+    if name == "__annotate_func__" or value.__module__ == "dataclasses":  # 3.14 has one, 3.13 a __replace__
+        return True
     code = getattr(getattr(value, "__wrapped__", value), "__code__", None)
     return code is not None and code.co_filename == "<string>" and hasattr(cls, "__dataclass_fields__")
 

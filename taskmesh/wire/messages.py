@@ -23,7 +23,6 @@ from taskmesh.wire.slot_messages import (
 PROTOCOL = 2
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
-"""The pickle protocol that payloads are written in."""
 
 __all__ = [
     "CALL",
@@ -101,8 +100,7 @@ class ClientHello(msgspec.Struct, tag=1):
 class Submit(msgspec.Struct, tag=2):
     """Tasks for the ledger; `number` counts a session's Submits and is acknowledged cumulatively.
 
-    `cancels`: tasks that the client has given up. `epoch`: of the hub it is meant for (0: any). `delivered`:
-    what a ResultAck would say. A message of its own would wake four threads.
+    `cancels`: given up. `epoch`: of the hub it is for, or 0. `delivered`: what a ResultAck would say.
     """
 
     number: int
@@ -193,10 +191,7 @@ class NeedSpec(msgspec.Struct, tag=23):
 
 
 class Deliver(msgspec.Struct, tag=24):
-    """Outcomes; `number` counts a client's deliveries in this epoch and is acknowledged cumulatively.
-
-    `accepted`: what an Accepted would say, or 0.
-    """
+    """Outcomes; `number` counts a client's deliveries in an epoch. `accepted`: as an Accepted says it."""
 
     epoch: int
     number: int

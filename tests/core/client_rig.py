@@ -8,6 +8,11 @@ from taskmesh.wire import messages as m
 from tests.core.rig import number_of, spec
 
 
+def delivery(number: int, seq: int, epoch: int = 1) -> m.Deliver:
+    """One outcome."""
+    return m.Deliver(epoch, number, [m.DoneRun(1, 7, 1, "p/0", [seq], [b"r"], 0.1)], [])
+
+
 class Client:
     """A client machine with a pending table, and what it has sent."""
 
