@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -204,9 +204,13 @@ class Rig:
         return endpoint
 
     def settle(self, *sockets: Any) -> None:
-        """Lets sockets take what their I/O thread has for them: new peers, lost peers, free room."""
+        """Lets sockets take what their I/O thread has for them: new peers, lost peers, free room.
+
+        A thread that waits in one of ours must learn of it: its descriptor does not tell what is taken here.
+        """
         for socket in sockets:
-            socket.raw.get(zmq.EVENTS)
+            with socket._changing() if isinstance(socket, (Scatter, Gather)) else nullcontext():
+                socket.raw.get(zmq.EVENTS)
 
     def leave(self, receiver: Any, *senders: Any) -> None:
         """Closes senders, and waits until all they sent stands in the receiver's queues."""

@@ -141,7 +141,7 @@ def test_survey_counts_and_names_what_does_not_parse_and_finds_copies(tmp_path: 
 
     assert done.returncode == 0, done.stderr
     assert "3 functions; 2 files not parsed" in done.stdout
-    assert re.search(r"^  deep/unreadable\.py: SyntaxError: .*utf-8", done.stdout, re.MULTILINE)
+    assert re.search(r"^  deep/unreadable\.py: SyntaxError: .*(?i:utf-8)", done.stdout, re.MULTILINE)
     assert re.search(r"^  wrong\.py: SyntaxError: ", done.stdout, re.MULTILINE)
     assert "most complex\n    3 paths  good.py:5 tangled\n" in done.stdout
     assert "1 copied\n    2 lines  good.py:1 short, copy.py:1 other_name\n" in done.stdout
