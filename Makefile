@@ -24,7 +24,7 @@ PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-core test-net test-weather test-helm test-kube test-spark chart-readme lint types check simulate fuzz soak bench bench-peers bench-keys bench-spark pin clean
+.PHONY: help demo demo-spark test test-core test-net test-weather test-helm test-kube test-spark test-pythons chart-readme lint types check simulate fuzz soak bench bench-peers bench-keys bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -54,6 +54,9 @@ test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler 
 
 test-spark: $(SPARK) $(REDIS)  ## The Spark bridge: real PySpark, a real hub and pools
 	$(PYTEST) -m "not soak and not bench" tests/spark
+
+test-pythons:    ## test-core and test-net on Ubuntu 24.04 (Python 3.12), Debian 13 (3.13), Ubuntu 26.04 (3.14); needs root
+	.ci/pythons $(SUITES)
 
 chart-readme: $(CHART)  ## Write helm/taskmesh/README.md anew from values.yaml
 	node .venv/helm/node_modules/.bin/readme-generator -v helm/taskmesh/values.yaml -r helm/taskmesh/README.md
