@@ -58,7 +58,12 @@ class Terminal:
                 stdout=slave,
                 stderr=slave,
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": MODULES, "TEST_PROGRAM_OF_TASKMESH": self.mark},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": MODULES,
+                    "TEST_PROGRAM_OF_TASKMESH": self.mark,
+                    "PYTHON_COLORS": "0",  # Python 3.13 and later paint tracebacks
+                },
                 start_new_session=True,
                 preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  what a terminal does
             )
