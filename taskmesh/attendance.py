@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,11 @@ from taskmesh.wire.messages import Progress
 
 if TYPE_CHECKING:
     import asyncio
+
+
+LOOK_S = 0.5
+"""Seconds after which those who wait look up. A signal that comes just before a wait begins does not end it:
+CPython runs its handler, Ctrl-C's too, when the wait is over."""
 
 
 class Attendance:
@@ -51,9 +58,23 @@ class Gate:
 
     def wait(self, timeout: float | None) -> bool:
         """Waits; False when `timeout` seconds (None: for ever) did not suffice."""
-        if timeout is None:
-            return self._lock.acquire()
-        return self._lock.acquire(timeout=min(max(0.0, timeout), threading.TIMEOUT_MAX))
+        return interruptible(lambda seconds: self._lock.acquire(timeout=seconds), timeout)
+
+
+def interruptible(wait: Callable[[float], bool], timeout: float | None) -> bool:
+    """Waits by a call that waits so many seconds and tells whether it was long enough; returns what it says.
+
+    Args:
+        wait: called again and again, for at most LOOK_S.
+        timeout: seconds in all; None waits for ever.
+    """
+    left = math.inf if timeout is None else max(0.0, timeout)
+    deadline = time.monotonic() + left
+    while not wait(min(left, LOOK_S)):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+    return True
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -7,6 +7,9 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
+
+from taskmesh.attendance import interruptible
 
 
 class Delivery:
@@ -46,7 +49,7 @@ class Delivery:
             return
         done = threading.Event()
         self._jobs.put(done.set)
-        done.wait()
+        interruptible(done.wait, None)
 
     def close(self, timeout: float | None) -> None:
         """Lets the thread end when it has done what is queued, and waits up to `timeout` seconds for that."""
@@ -54,7 +57,7 @@ class Delivery:
             self._closed, thread = True, self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             self._jobs.put(None)
-            thread.join(timeout)
+            interruptible(partial(_has_ended, thread), timeout)
         elif thread is threading.current_thread():
             self._jobs.put(None)
 
@@ -62,3 +65,8 @@ class Delivery:
         while (job := self._jobs.get()) is not None:
             job()
             del job  # what it holds must not wait for the next one
+
+
+def _has_ended(thread: threading.Thread, timeout: float) -> bool:
+    thread.join(timeout)
+    return not thread.is_alive()

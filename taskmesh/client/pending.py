@@ -10,9 +10,10 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence, Sized
 from concurrent.futures._base import FINISHED, PENDING
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taskmesh.attendance import running_loop, wake
+from taskmesh.attendance import interruptible, running_loop, wake
 from taskmesh.client.acceptance import Acceptance
 from taskmesh.client.delivery import Delivery
 from taskmesh.client.ending import CANCELLED, Ending, Outcome, broken, outcome_of, settle
@@ -209,7 +210,8 @@ class PendingTable:
             self._port.wake()  # an interrupted submit may have left it asleep
         self._watching += 1
         try:
-            return self._changed.wait_for(lambda: self.refusal is not None or predicate(), timeout)
+            ended = partial(self._changed.wait_for, lambda: self.refusal is not None or predicate())
+            return interruptible(ended, timeout)
         finally:
             self._watching -= 1
 
