@@ -158,14 +158,23 @@ def from_frames(frames: Sequence[zmq.Frame]) -> Any:
 
 def fork_worker(reading: int, writing: int) -> int:
     """Start one worker, which learns the two ports from the pipe."""
+
+    def work() -> None:
+        os.close(writing)
+        task_port, result_port = os.read(reading, 64).split()
+        serve(int(task_port), int(result_port))
+
+    return fork(work)
+
+
+def fork(program: Callable[[], None]) -> int:
+    """Run a program in a child that never gets back into its parent's code."""
     pid = os.fork()
     if pid:
         return pid
     try:
-        os.close(writing)
-        task_port, result_port = os.read(reading, 64).split()
-        serve(int(task_port), int(result_port))
-    except BaseException:  # noqa: BLE001 (a forked child must never get back into its parent's code)
+        program()
+    except BaseException:  # noqa: BLE001 (see above)
         sys.excepthook(*sys.exc_info())
     os._exit(1)
 

@@ -10,7 +10,6 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import zmq
 
 from benchmarks.contender import Sizes, Work
+from benchmarks.raw import fork
 
 LONGEST = 1 << 16
 
@@ -75,9 +75,7 @@ class Relay:
         with zmq.Context() as context, context.socket(zmq.DEALER) as gateway:
             gateway.linger = 0
             gateway.connect(f"tcp://127.0.0.1:{port}")
-            poller = zmq.Poller()
-            poller.register(self._wake, zmq.POLLIN)
-            poller.register(gateway, zmq.POLLIN)
+            poller = poller_of(self._wake, gateway)
             while True:
                 for source, _ in poller.poll():
                     if source is gateway:
@@ -106,16 +104,12 @@ class Relay:
         raise NotImplementedError
 
 
-def fork(program: Callable[[], None]) -> int:
-    """Run a program in a child that never gets back into this one's code."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        program()
-    except BaseException:  # noqa: BLE001  (see above)
-        sys.excepthook(*sys.exc_info())
-    os._exit(1)
+def poller_of(*sources: Any) -> zmq.Poller:
+    """What waits for any of them to be readable."""
+    poller = zmq.Poller()
+    for source in sources:
+        poller.register(source, zmq.POLLIN)
+    return poller
 
 
 def hub(writing: int) -> None:
@@ -124,9 +118,7 @@ def hub(writing: int) -> None:
     gateway, lane, collector = (context.socket(kind) for kind in (zmq.ROUTER, zmq.PUSH, zmq.PULL))
     ports = [each.bind_to_random_port("tcp://127.0.0.1") for each in (gateway, lane, collector)]
     os.write(writing, " ".join(map(str, ports)).encode())
-    poller = zmq.Poller()
-    poller.register(gateway, zmq.POLLIN)
-    poller.register(collector, zmq.POLLIN)
+    poller = poller_of(gateway, collector)
     client = b""
     while True:
         for source, _ in poller.poll():
@@ -145,9 +137,7 @@ def pool(reading: int, seat: socket.socket, other: socket.socket) -> None:
     lane, collector = context.socket(zmq.PULL), context.socket(zmq.PUSH)
     lane.connect(f"tcp://127.0.0.1:{int(lane_port)}")
     collector.connect(f"tcp://127.0.0.1:{int(collector_port)}")
-    poller = zmq.Poller()
-    poller.register(lane, zmq.POLLIN)
-    poller.register(seat, zmq.POLLIN)
+    poller = poller_of(lane, seat)
     while True:
         for source, _ in poller.poll():
             if source is lane:

@@ -6,11 +6,12 @@ from typing import Final
 
 from taskmesh.wire.values import WrongPython, error_text
 
-_TOO_DEEP: Final = ("recursion", "RecursionError")  # Python 3.14 has other words for it: "Stack overflow"
+_FLATTEN: Final = "it is nested too deeply: flatten it, or pass it as bytes or a file"
 
 # A word in the pickler's complaint, and the cure. The first that fits is told.
 _PICKLE_CURES: Final = (
-    *((word, "it is nested too deeply: flatten it, or pass it as bytes or a file") for word in _TOO_DEEP),
+    ("recursion", _FLATTEN),
+    ("RecursionError", _FLATTEN),  # whose text is "Stack overflow" in Python 3.14
     ("lock", "make the lock inside the task; tasks run in other processes and cannot share one"),
     ("socket", "open the connection inside the task and pass its address"),
     ("sqlite3", "open the database inside the task and pass its path"),

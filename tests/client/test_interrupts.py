@@ -31,13 +31,8 @@ def interrupted():
         raise Interrupted
 
     def measure(waiting):
-        begun = threading.Event()
-
-        def strike():
-            begun.wait(0.1)  # the main thread is most probably waiting then; if not yet, all the better
-            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-
-        thread = threading.Thread(target=strike)
+        # the main thread is most probably waiting then; if not yet, all the better
+        thread = threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1))
         thread.start()
         start = time.monotonic()
         try:

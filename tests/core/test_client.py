@@ -10,18 +10,6 @@ from tests.core.client_rig import Client, delivery
 from tests.core.rig import number_of, spec
 
 
-@pytest.fixture
-def client() -> Client:
-    return Client()
-
-
-@pytest.fixture
-def session(client) -> Client:
-    client.welcome()
-    client.sent.clear()
-    return client
-
-
 class TestOpening:
     def test_hello_until_welcome(self, client):
         client.after(2.5)
@@ -125,7 +113,7 @@ class TestSubmitting:
         """Over its key's rate: Submits, acknowledgements and questions were dropped, unread."""
         session.submit(1)
         session.hear(m.Accepted(1))
-        session.hear(m.Deliver(1, 1, [m.DoneRun(1, 7, 0, "p/0", [1], [b"r"], 0.1)], []))
+        session.hear(delivery(1, 1))
         session.submit(2)
         session.tell(Ask(m.Query(5, "status")))
         session.sent.clear()
@@ -148,7 +136,7 @@ class TestSubmitting:
     def test_who_has_nothing_on_its_way_acknowledges_again(self, session):
         session.submit(1)
         session.hear(m.Accepted(1))
-        session.hear(m.Deliver(1, 1, [m.DoneRun(1, 7, 0, "p/0", [1], [b"r"], 0.1)], []))
+        session.hear(delivery(1, 1))
         session.after(ACK_DELAY)
         session.sent.clear()
         session.hear(m.Busy(0, 0.2))

@@ -1,20 +1,10 @@
 """What a client does with the hub's deliveries: each outcome once, and the hub is told that it has come."""
 
-import pytest
-
 from taskmesh.core import events as ev
 from taskmesh.core.client import Ask
 from taskmesh.core.receipts import ACK_DELAY
 from taskmesh.wire import messages as m
-from tests.core.client_rig import Client, delivery
-
-
-@pytest.fixture
-def session() -> Client:
-    client = Client()
-    client.welcome()
-    client.sent.clear()
-    return client
+from tests.core.client_rig import delivery
 
 
 class TestOutcomes:

@@ -5,16 +5,7 @@ import pytest
 from taskmesh.core.client import Queued
 from taskmesh.core.events import LinkCut
 from taskmesh.wire import messages as m
-from tests.core.client_rig import Client
 from tests.core.rig import number_of, spec
-
-
-@pytest.fixture
-def session() -> Client:
-    client = Client()
-    client.welcome()
-    client.sent.clear()
-    return client
 
 
 @pytest.mark.parametrize(
