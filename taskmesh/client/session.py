@@ -17,12 +17,12 @@ from taskmesh.config import Config
 from taskmesh.errors import ConfigError, ForkedMeshError, MeshClosed, TaskMeshError
 from taskmesh.net.opening import open_port
 from taskmesh.ports import SubmitPort
-from taskmesh.wire.blob import keep_spares
 from taskmesh.wire.code import FunctionCodec
+from taskmesh.wire.files import keep_spares
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
-_SPARE_FILES = 32 << 20
+_SPARE_FILES = 96 << 20
 """Bytes of memory files kept for the next large arguments: making one costs a quarter of its way."""
 
 

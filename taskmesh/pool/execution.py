@@ -160,6 +160,7 @@ class Executor:
                 out: Any = _NONE if result is None else dumps(result, what=what)
                 if type(out) is not bytes:
                     out.to_fd()  # if there is none to be had, the task fails and not the slot
+                    payloads[index], args, kwargs, result = b"", (), {}, None  # now their files may be reused
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 outbox.index, outbox.offset = entry, offset
                 self._fail(stage, error)
@@ -214,6 +215,7 @@ class Executor:
                     out = self._one(spec, function, data)
                 if isinstance(out, payload.Blob):
                     out.to_fd()
+                    data = run.payloads[self._index] = b""
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 self._fail(self._stage, error)
                 flags = BREAK

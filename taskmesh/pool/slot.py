@@ -28,8 +28,8 @@ from taskmesh.pool.outbox import OutboxWriter
 from taskmesh.pool.streams import Streams, out_of_reach
 from taskmesh.pool.system import System
 from taskmesh.wire import frames
-from taskmesh.wire.blob import keep_spares
 from taskmesh.wire.code import allow_only
+from taskmesh.wire.files import keep_spares
 from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500
@@ -155,6 +155,7 @@ def _serve(link: SlotLink, executor: Executor, busy_poll: BusyPoll) -> None:
         message = frames.to_slot.decode_local(body, fds) if fds else _TASKS.decode(body)
         lone = len(message.runs) == 1 and len(message.runs[0].seqs) == 1
         executor.run(message)
+        del message  # large arguments are given up before their results are sent
     executor.rest()
 
 

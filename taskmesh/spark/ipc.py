@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from taskmesh.wire.blob import Buffer
+from taskmesh.wire.files import Buffer
 
 
 def encode(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> pa.Buffer:

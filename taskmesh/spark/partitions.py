@@ -23,7 +23,7 @@ from taskmesh.spark.settings import Settings
 from taskmesh.spark.stream import Stream
 from taskmesh.spark.trace import Trace
 from taskmesh.spark.work import Work
-from taskmesh.wire.blob import Buffer
+from taskmesh.wire.files import Buffer
 
 MOST_BYTES: Final = 1 << 20
 """Of batches or items that travel together where no number is asked for; a single one may be larger."""

@@ -15,8 +15,8 @@ from taskmesh.spark import ipc, schemas
 from taskmesh.spark.delivery import Delivery
 from taskmesh.spark.errors import MeshSchemaError
 from taskmesh.spark.settings import Errors
-from taskmesh.wire.blob import Buffer
 from taskmesh.wire.code import load_function
+from taskmesh.wire.files import Buffer
 from taskmesh.wire.values import error_text
 
 Format = Literal["arrow", "pandas", "rows", "arrays", "series", "values", "sink"]

@@ -4,9 +4,6 @@ Why files: a descriptor passes between the processes of one machine at no cost, 
 are few: descriptors run out (RLIMIT_NOFILE) long before memory does. Why a reader copies parts below MAP_FROM
 instead of mapping them: page faults cost more than the copy (1 MiB: 70 us to read, 250 us to map and scan) if
 it goes into memory that was used before. One who keeps all he reads needs fresh memory (600 us): `_Crowd`.
-Why files are kept and used again: most of the time that a new one takes goes into its pages (1 MiB: 215 us to
-make, fill and drop, 75 us to fill again). The first byte of a file says whether it may be: the only process
-that it was sent to sets it when it is through with it.
 """
 
 from __future__ import annotations
@@ -20,7 +17,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
-Buffer = bytes | bytearray | memoryview
+from taskmesh.wire.files import HEADER, Buffer, File, Mapping
+
 Layout = list[tuple[int, int, int]]
 
 PRIVATE, READONLY, BYTES = 0, 1, 2
@@ -44,26 +42,12 @@ MAX_LIVE: Final = min(256, max(16, _DESCRIPTORS // 4))
 """Payload descriptors that this process keeps open at a time; beyond it payloads stay on the heap."""
 
 MAX_MAPPED: Final = min(1024, max(4, _DESCRIPTORS // 8))
-"""Mappings at a time up to which parts below MAP_FROM are mapped: Python keeps a descriptor open for each."""
+"""Mappings at a time, beyond which parts are copied: each keeps two descriptors open."""
 
 _ALIGN = 64
-_HEADER = 64
-_IN_USE, _FREE = b"\0", b"\1"
-_MAX_SPARES = 16
 _MANY = 8
 _COPIES = 64
 _live: set[int] = set()
-_spares: list[_Spare] = []
-_spare_bytes = [0]
-
-
-def keep_spares(capacity: int) -> None:
-    """Keeps files of up to `capacity` bytes in all for use by later payloads; 0 closes them all.
-
-    For a process that sends many large payloads: a slot, a client for as long as its mesh is open.
-    """
-    _spare_bytes[0] = capacity
-    _trim_spares()
 
 
 class _Crowd:
@@ -77,16 +61,14 @@ class _Crowd:
 
     def __init__(self) -> None:
         self.unread: set[int] = set()
-        self._mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-        self._latest: deque[weakref.ref[mmap.mmap]] = deque(maxlen=2)
+        self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
+        self._latest: deque[weakref.ref[Mapping]] = deque(maxlen=2)
         self._copies = 0
 
     def is_kept(self) -> bool:
         """Many wait to be read, and nothing speaks against their being kept; asked once for each of them."""
         if len(self.unread) < _MANY:
             self._latest.clear()
-            return False
-        if len(self._mappings) >= MAX_MAPPED:
             return False
         if self._copies:
             self._copies -= 1
@@ -98,7 +80,12 @@ class _Crowd:
             return False
         return True
 
-    def mapped(self, mapping: mmap.mmap) -> None:
+    @property
+    def mapped_now(self) -> int:
+        """How many mappings of files this process has."""
+        return len(self._mappings)
+
+    def mapped(self, mapping: Mapping) -> None:
         """Another file has been mapped."""
         self._mappings.add(mapping)
         self._latest.append(weakref.ref(mapping))
@@ -112,24 +99,17 @@ class Blob:
 
     Attributes:
         layout: (offset, size, flag) for each part; flags PRIVATE, READONLY, BYTES.
-        fd: a descriptor whose file holds the parts at those offsets, or None.
         sends: how often it was given out to be sent to another process; counted by `wire.frames`.
     """
 
-    __slots__ = ("_mapped", "_owner", "_parts", "_received", "_size", "fd", "layout", "sends")
+    __slots__ = ("_file", "_parts", "_size", "layout", "sends")
 
-    def __init__(self, parts: list[Buffer] | None, layout: Layout, fd: int | None) -> None:
-        self.fd = fd
+    def __init__(self, parts: list[Buffer] | None, layout: Layout) -> None:
         self._parts = parts
         self.layout = layout
         self._size = sum(size for _, size, _ in layout)
-        self._received = fd is not None
-        self._owner = 0 if fd is None else os.getpid()
-        self._mapped = False
+        self._file: File | None = None
         self.sends = 0
-        if fd is not None:
-            _live.add(fd)
-            _crowd.unread.add(fd)
 
     @classmethod
     def from_parts(cls, parts: Sequence[Buffer], flags: Sequence[int] = ()) -> Blob:
@@ -139,7 +119,7 @@ class Blob:
             parts: the pickle, then its buffers. flags: one for each buffer; all PRIVATE when empty.
         """
         flags = [READONLY, *(flags or [PRIVATE] * (len(parts) - 1))]
-        return cls(list(parts), layout_of([len(part) for part in parts], flags), None)
+        return cls(list(parts), layout_of([len(part) for part in parts], flags))
 
     @classmethod
     def pack(cls, parts: Sequence[Buffer], flags: Sequence[int], *, memfd: bool = True) -> Blob:
@@ -167,11 +147,22 @@ class Blob:
         if os.fstat(fd).st_size < _end(layout):
             os.close(fd)
             raise OSError(errno.EINVAL, "a payload's file is shorter than its layout")
-        blob = cls(None, layout, fd)
-        if len(_live) > MAX_LIVE:
-            blob._parts = [_read(fd, offset, size) for offset, size, _ in layout]
-            blob.close()
+        blob, file = cls(None, layout), File(fd)
+        if len(_live) < MAX_LIVE:
+            blob._hold(file)
+            _crowd.unread.add(fd)
+        else:
+            blob._parts = [file.read(offset, size) for offset, size, _ in layout]
         return blob
+
+    @property
+    def fd(self) -> int | None:
+        """A descriptor whose file holds the parts at the layout's offsets, or None."""
+        return None if self._file is None else self._file.fd
+
+    def _hold(self, file: File) -> None:
+        _live.add(file.fd)
+        self._file = file
 
     @property
     def parts(self) -> list[Buffer]:
@@ -186,7 +177,8 @@ class Blob:
         Writable buffers that the Blob was made over (received frames) are given as they are, so a Blob off a
         socket is rebuilt once.
         """
-        if self.fd is None:
+        file = self._file
+        if file is None:
             return [_own(part, flag) for part, (_, _, flag) in zip(self.parts, self.layout, strict=True)]
         least = CROWD_MAP_FROM if self._size >= CROWD_MAP_FROM and _crowd.is_kept() else MAP_FROM
         large = [size >= (MAP_FROM if flag == BYTES else least) for _, size, flag in self.layout]
@@ -194,23 +186,24 @@ class Blob:
         parts: list[Buffer] = []
         for i, (offset, size, flag) in enumerate(self.layout):
             if views is None or not large[i]:
-                parts.append((_read_into if flag == PRIVATE else _read)(self.fd, offset, size))
+                parts.append((file.read_into if flag == PRIVATE else file.read)(offset, size))
             else:
                 parts.append(bytes(views[i]) if flag == BYTES else views[i])
         return parts
 
     def _private_views(self) -> list[Buffer] | None:
         """The parts mapped; None if that cannot be had."""
+        if _crowd.mapped_now >= MAX_MAPPED:
+            return None
         try:
             return self._map(mmap.PROT_READ | mmap.PROT_WRITE)
         except OSError:  # out of descriptors or of mappings: a copy needs neither
             return None
 
     def _map(self, prot: int) -> list[Buffer]:
-        if self.fd is None:
+        if self._file is None:
             raise ValueError("this Blob has been closed")
-        mapping = mmap.mmap(self.fd, _end(self.layout), flags=mmap.MAP_PRIVATE, prot=prot)
-        self._mapped = True
+        mapping = self._file.map(_end(self.layout), prot)
         _crowd.mapped(mapping)
         view = memoryview(mapping)
         return [view[offset : offset + size] for offset, size, _ in self.layout]
@@ -221,33 +214,21 @@ class Blob:
         Raises:
             OSError: no descriptor or no shared memory is left.
         """
-        if self.fd is None:
-            fd = _take_spare(_end(self.layout)) or _anonymous_file()
-            try:
-                for (offset, _, _), part in zip(self.layout, self.parts, strict=True):
-                    _write(fd, part, offset)
-            except BaseException:
-                os.close(fd)
-                raise
-            _live.add(fd)
-            self._owner = os.getpid()
-            self.fd = fd
-        return self.fd
+        file = self._file
+        if file is None:
+            file = File.to_fill(_end(self.layout))
+            for (offset, _, _), part in zip(self.layout, self.parts, strict=True):
+                file.write(part, offset)
+            self._hold(file)
+        return file.fd
 
     def close(self) -> None:
-        """Closes the descriptor; parts that somebody looks at stay valid."""
-        fd, self.fd = self.fd, None
-        if fd is None:
-            return
-        _crowd.unread.discard(fd)
-        _live.discard(fd)  # first: the number may be given out again as soon as it is closed
-        # A mapping may outlive this object, and a forked child has no say about its parent's files.
-        if not self._mapped and self._owner == os.getpid():
-            if self._received and not self.sends:
-                os.pwrite(fd, _FREE, 0)
-            elif not self._received and self.sends <= 1 and _keep_spare(fd, sent=self.sends == 1):
-                return
-        os.close(fd)
+        """Gives the file up; parts that somebody looks at stay valid."""
+        file, self._file = self._file, None
+        if file is not None:
+            _crowd.unread.discard(file.fd)
+            _live.discard(file.fd)  # first: the number may be given out again as soon as it is closed
+            file.sends = self.sends
 
     def __len__(self) -> int:
         return self._size
@@ -267,7 +248,7 @@ _crowd = _Crowd()
 
 def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:
     """Where parts of these sizes stand in a file: each aligned for any array."""
-    layout, offset = [], _HEADER
+    layout, offset = [], HEADER
     for size, flag in zip(sizes, flags, strict=True):
         layout.append((offset, size, flag))
         offset += -(-size // _ALIGN) * _ALIGN
@@ -289,90 +270,9 @@ def _end(layout: Layout) -> int:
     return max(offset + size for offset, size, _ in layout)
 
 
-class _Spare:
-    """A file of this process that no Blob of its own needs any more."""
-
-    __slots__ = ("fd", "owner", "size")
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.size = os.fstat(fd).st_size
-        self.owner = os.getpid()
-
-
-def _keep_spare(fd: int, *, sent: bool) -> bool:
-    """Keeps a file for later, if it may be; whoever it was sent to is perhaps still reading."""
-    spare = _Spare(fd)
-    if spare.size > _spare_bytes[0]:
-        return False
-    if not sent:
-        os.pwrite(fd, _FREE, 0)
-    _spares.append(spare)
-    _trim_spares()
-    return True
-
-
-def _take_spare(need: int) -> int | None:
-    """A file that nobody reads any more, best one that is large enough."""
-    free = [
-        spare for spare in tuple(_spares) if spare.owner == os.getpid() and os.pread(spare.fd, 1, 0) == _FREE
-    ]
-    for spare in sorted(free, key=lambda spare: (spare.size < need, spare.size)):
-        try:
-            _spares.remove(spare)
-        except ValueError:  # another thread has taken it
-            continue
-        os.pwrite(spare.fd, _IN_USE, 0)
-        return spare.fd
-    return None
-
-
-def _trim_spares() -> None:
-    """Closes the oldest spare files beyond what may be kept."""
-    while len(_spares) > _MAX_SPARES or sum(spare.size for spare in tuple(_spares)) > _spare_bytes[0]:
-        try:
-            os.close(_spares.pop(0).fd)
-        except IndexError:  # another thread is at it too
-            return
-
-
 def _own(part: Buffer, flag: int) -> Buffer:
     if flag == BYTES:
         return part if type(part) is bytes else bytes(part)
     if flag == PRIVATE and memoryview(part).readonly:
         return bytearray(part)
     return part
-
-
-def _anonymous_file() -> int:
-    if hasattr(os, "memfd_create") and os.environ.get("TASKMESH_OS") != "portable":
-        return os.memfd_create("taskmesh", os.MFD_CLOEXEC)
-    memory = "/dev/shm"  # noqa: S108 -- mkstemp opens exclusively, and the name is gone at once
-    import tempfile  # 5 ms, and hardly ever needed
-
-    fd, path = tempfile.mkstemp(prefix="taskmesh-", dir=memory if os.path.isdir(memory) else None)
-    os.unlink(path)
-    return fd
-
-
-def _write(fd: int, part: Buffer, offset: int) -> None:
-    view = memoryview(part)
-    while view:  # one call moves at most 2 GiB
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written
-
-
-def _read(fd: int, offset: int, size: int) -> bytes:
-    data = os.pread(fd, size, offset)
-    return data if len(data) == size else bytes(_read_into(fd, offset, size))
-
-
-def _read_into(fd: int, offset: int, size: int) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        got = os.preadv(fd, [view], offset)
-        if not got:
-            raise OSError(errno.EINVAL, "a payload's file became shorter while it was read")
-        view, offset = view[got:], offset + got
-    return data

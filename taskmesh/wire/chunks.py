@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from taskmesh.wire.blob import Buffer
 from taskmesh.wire.cures import cannot_pickle, cannot_rebuild
 from taskmesh.wire.encoding import Definitions, decode, encode, load_definitions
+from taskmesh.wire.files import Buffer
 from taskmesh.wire.values import GLOBAL, MARK, PASS, class_name, encode_plain, type_name
 
 _SOUND: Final = {

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import Any, Final
 
-from taskmesh.wire.blob import Buffer
+from taskmesh.wire.files import Buffer
 from taskmesh.wire.footprint import Footprint
 from taskmesh.wire.values import (
     MARK,

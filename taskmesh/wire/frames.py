@@ -20,7 +20,8 @@ import msgspec
 from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.wire import messages as m
 from taskmesh.wire.batches import LONGEST_NAME, MOST_NAMES, Kept
-from taskmesh.wire.blob import BYTES, Blob, Buffer, discard, layout_of
+from taskmesh.wire.blob import BYTES, Blob, discard, layout_of
+from taskmesh.wire.files import Buffer
 
 Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool | Kept
 

@@ -14,7 +14,7 @@ from hashlib import blake2b
 
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.wire.batches import Kept
-from taskmesh.wire.blob import Buffer
+from taskmesh.wire.files import Buffer
 from taskmesh.wire.frames import Decoder, encode
 
 VERSION = 1

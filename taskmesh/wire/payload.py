@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 
 from taskmesh.errors import SerializationError, TooLarge
-from taskmesh.wire.blob import BYTES, PRIVATE, READONLY, SMALL, Blob, Buffer
+from taskmesh.wire.blob import BYTES, PRIVATE, READONLY, SMALL, Blob
 from taskmesh.wire.chunks import BadItem, Items, pack_items, unpack_items
 from taskmesh.wire.cures import cannot_pickle, cannot_rebuild
 from taskmesh.wire.encoding import decode, encode
-from taskmesh.wire.exceptions import RemoteTraceback, dumps_exception, load_exception
+from taskmesh.wire.exceptions import dumps_exception, load_exception
+from taskmesh.wire.files import Buffer
 from taskmesh.wire.messages import SlotFailure
 from taskmesh.wire.scalars import BEYOND, MALFORMED, PROTO, SCALARS, decode_scalars, encode_scalars
 from taskmesh.wire.values import MAIN, PASS, REGISTERED, STOP, error_text, in_band, names_by_value, type_name
@@ -26,7 +27,6 @@ from taskmesh.wire.values import MAIN, PASS, REGISTERED, STOP, error_text, in_ba
 __all__ = [
     "Blob",
     "Payload",
-    "RemoteTraceback",
     "check_size",
     "dumps",
     "dumps_bytes",

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from taskmesh.errors import BadSignature
-from taskmesh.wire.blob import Blob, Buffer
+from taskmesh.wire.blob import Blob
+from taskmesh.wire.files import Buffer
 
 MAGIC = b"\x01TMS"
 """No pickle begins like this."""

@@ -16,7 +16,8 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from taskmesh.errors import SerializationError, TaskMeshError, TaskTimeout
-from taskmesh.wire.blob import SMALL, Buffer
+from taskmesh.wire.blob import SMALL
+from taskmesh.wire.files import Buffer
 
 PASS: Final = (KeyboardInterrupt, TaskTimeout)
 """What a signal may raise while a value is (un)pickled: not the value's fault, never turned into an error."""

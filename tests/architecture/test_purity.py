@@ -21,7 +21,8 @@ LEAVES = ("taskmesh.errors", "taskmesh.ids", "taskmesh.ports", "taskmesh.retry")
 PICKLING = tuple(f"taskmesh/wire/{name}.py" for name in ("payload", "values", "chunks", "exceptions", "code"))
 PICKLING_NEEDS = frozenset({"pickle", "cloudpickle", "importlib", "io", "sys"})
 SPECIAL_NEEDS = {
-    "taskmesh/wire/blob.py": frozenset({"errno", "mmap", "os", "resource", "tempfile"}),  # memory files
+    "taskmesh/wire/blob.py": frozenset({"errno", "mmap", "os", "resource"}),  # payloads in memory files
+    "taskmesh/wire/files.py": frozenset({"errno", "mmap", "os", "tempfile"}),  # the files
     "taskmesh/wire/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own
     "taskmesh/wire/footprint.py": frozenset({"dis", "logging", "marshal"}),  # what a function refers to
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
+from taskmesh.wire.blob import MAP_FROM
 
 SIZE = 1 << 20
 
@@ -23,18 +24,19 @@ def memory_files() -> int:
     return sum(target.startswith("/memfd:taskmesh") for target in targets)
 
 
-def use_two_meshes() -> None:
-    data = os.urandom(SIZE)
+def use_two_meshes(size: int) -> None:
+    data = os.urandom(size)
     with Mesh(workers=1) as mesh:
         with Mesh(workers=1) as other:
-            assert other.submit(len, bytearray(data)).result(timeout=30) == SIZE
+            assert other.submit(len, bytearray(data)).result(timeout=30) == size
         for number in range(20):
             changed = bytearray(data)
             changed[number] = 0
             assert mesh.submit(bytes, changed).result(timeout=30) == bytes(changed)
 
 
-def test_files_are_used_again_and_closed_with_the_last_mesh(monkeypatch):
+@pytest.mark.parametrize("size", [SIZE, MAP_FROM], ids=["copied", "mapped"])
+def test_files_are_used_again_and_closed_with_the_last_mesh(size, monkeypatch):
     made = []
     make = os.memfd_create
 
@@ -45,7 +47,7 @@ def test_files_are_used_again_and_closed_with_the_last_mesh(monkeypatch):
     monkeypatch.setattr(os, "memfd_create", counted)
     before = memory_files()
 
-    use_two_meshes()
+    use_two_meshes(size)
 
     assert len(made) < 10  # two outboxes, and far fewer than an argument each
     gc.collect()  # the last report of a pool, which nobody has acknowledged, goes with its mesh

@@ -7,7 +7,7 @@ import msgspec
 
 from taskmesh.wire import frames
 from taskmesh.wire import messages as m
-from taskmesh.wire.blob import PRIVATE, READONLY, Blob
+from taskmesh.wire.blob import MEMFD_FROM, PRIVATE, READONLY, Blob
 
 DIRECTIONS = {
     "from_client": (frames.from_client, m.ClientMessage),
@@ -23,6 +23,17 @@ def blob_of(*sizes):
     """A Blob with parts of these sizes."""
     parts = [os.urandom(size) for size in sizes]
     return Blob.from_parts(parts, [READONLY if i % 2 else PRIVATE for i in range(len(parts) - 1)])
+
+
+def packed(fill, size=MEMFD_FROM):
+    """A payload of two parts, the second full of this byte, in a file of its own."""
+    return Blob.pack([b"p" * 100, bytes([fill]) * size], [PRIVATE])
+
+
+def send(made):
+    """The Blob that arrives when `made` is sent to another process."""
+    _, [one] = frames.encode_local(m.SlotProgress(1, 0, made))
+    return Blob.from_fd(os.dup(one.to_fd()), one.layout)
 
 
 def sample(kind, payloads=(b"a", b"b")):

@@ -2,14 +2,13 @@ import errno
 import mmap
 import os
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from taskmesh.wire import blob as blobs
-from taskmesh.wire import frames
-from taskmesh.wire import messages as m
+from taskmesh.wire import files
 from taskmesh.wire.blob import BYTES, MEMFD_FROM, PRIVATE, READONLY, Blob, layout_of, live_descriptors
+from tests.wire.samples import packed, send
 
 PICKLE = b"p" * 100
 
@@ -124,17 +123,19 @@ def test_bytes_and_small_parts_are_never_mapped_for_the_sake_of_a_crowd(newcomer
     small = [send(packed(1, blobs.CROWD_MAP_FROM // 2)) for _ in range(blobs._MANY)]
 
     assert type(received[0].reader_parts()[1]) is bytes
-    assert len(blobs._crowd._mappings) == 0, "a file that was mapped cannot be used again"
+    assert blobs._crowd.mapped_now == 0, "it would cost descriptors in vain"
     assert not is_mapped(small[0].reader_parts()[1])
 
 
-def test_a_crowd_is_mapped_within_limits(newcomer, monkeypatch):
+@pytest.mark.parametrize("size", [blobs.CROWD_MAP_FROM, blobs.MAP_FROM])
+def test_parts_are_mapped_within_limits(size, newcomer, monkeypatch):
     monkeypatch.setattr(blobs, "MAX_MAPPED", 3)
-    received = crowd(2 * blobs._MANY)
+    received = [send(packed(number, size)) for number in range(2 * blobs._MANY)]
 
     parts = [blob.reader_parts()[1] for blob in received]
 
     assert [is_mapped(part) for part in parts] == [True] * 3 + [False] * (len(parts) - 3)
+    assert [part[-1] for part in parts] == list(range(len(parts)))
 
 
 @pytest.mark.parametrize("size", [blobs.CROWD_MAP_FROM, blobs.MAP_FROM])
@@ -175,7 +176,7 @@ def test_no_descriptor_left_means_the_heap(monkeypatch):
     def refuse():
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(blobs, "_anonymous_file", refuse)
+    monkeypatch.setattr(files, "_anonymous_file", refuse)
 
     made = Blob.pack([bytes(MEMFD_FROM)], [])
 
@@ -192,9 +193,10 @@ def test_a_descriptor_is_closed_with_the_last_reference():
 
     del made
 
+    assert part[5] == 0, "what was looked at stays mapped"
+    del part
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
-    assert part[5] == 0, "what was looked at stays mapped"
 
 
 def test_close_is_idempotent_and_ends_reading():
@@ -238,126 +240,3 @@ def test_parts_of_a_file_are_views_of_one_private_mapping():
     assert isinstance(first.obj, mmap.mmap)
     assert first.obj is second.obj
     assert first.readonly
-
-
-# --- files that are used again ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def spares():
-    """A process that keeps spare files, as slots do."""
-    blobs.keep_spares(4 << 20)
-    yield blobs._spares
-    blobs.keep_spares(0)
-    assert blobs._spares == []
-
-
-def packed(fill, size=MEMFD_FROM):
-    return Blob.pack([PICKLE, bytes([fill]) * size], [PRIVATE])
-
-
-def send(made):
-    """The Blob that arrives when `made` is sent to another process."""
-    _, [one] = frames.encode_local(m.SlotProgress(1, 0, made))
-    return Blob.from_fd(os.dup(one.to_fd()), one.layout)
-
-
-def inode(blob):
-    return os.fstat(blob.fd).st_ino
-
-
-def test_a_file_is_used_again_when_its_only_receiver_is_through(spares):
-    first = packed(1)
-    file = inode(first)
-    received = send(first)
-    del first
-    held = packed(2)
-    part = received.reader_parts()[1]
-    del received
-    second = packed(3)
-
-    assert inode(held) != file, "somebody was still reading"
-    assert inode(second) == file
-    assert bytes(part) == b"\1" * MEMFD_FROM, "what was read is a copy"
-    assert bytes(second.parts[1]) == b"\3" * MEMFD_FROM
-
-
-def test_a_file_that_was_never_sent_is_used_again_at_once(spares):
-    first = packed(1)
-    file = inode(first)
-    del first
-
-    assert inode(packed(2)) == file
-
-
-@pytest.mark.parametrize("reason", ["sent twice", "mapped by its maker", "mapped by its receiver", "sent on"])
-def test_a_file_that_somebody_may_still_look_at_is_not_used_again(spares, reason):
-    size = blobs.MAP_FROM if reason == "mapped by its receiver" else MEMFD_FROM
-    blobs.keep_spares(2 * blobs.MAP_FROM)
-    first = packed(1, size)
-    file = inode(first)
-    received = send(first)
-    looked_at = None
-    if reason == "sent twice":
-        looked_at = send(first)
-    elif reason == "mapped by its maker":
-        looked_at = first.parts
-    elif reason == "mapped by its receiver":
-        looked_at = received.reader_parts()
-    else:
-        looked_at = send(received)
-    del first, received
-
-    again = [packed(2, size) for _ in range(3)]
-
-    assert file not in map(inode, again)
-    content = looked_at[1] if isinstance(looked_at, list) else looked_at.reader_parts()[1]
-    assert bytes(content) == b"\1" * size
-
-
-def test_a_forked_child_neither_frees_nor_takes_files(spares):
-    first = packed(1)
-    spare = packed(2)
-    files = {inode(first), inode(spare)}
-    received = send(first)
-    del spare
-    child = os.fork()
-    if not child:
-        del received
-        taken = {inode(packed(3)) for _ in range(3)}
-        os._exit(1 if taken & files else 0)  # noqa: TID251 -- a forked child that must not run pytest's exit
-
-    assert os.waitpid(child, 0)[1] == 0
-    del first
-    others = {inode(one) for one in [packed(4), packed(5)]}
-    assert inode(received) not in others
-    assert bytes(received.reader_parts()[1]) == b"\1" * MEMFD_FROM
-
-
-def test_spare_files_are_bounded_in_number_and_bytes(spares):
-    made = [packed(i, 1 << 20) for i in range(6)]
-    del made
-    assert sum(spare.size for spare in spares) <= 4 << 20
-    assert len(spares) == 3
-
-    made = [packed(i) for i in range(30)]
-    del made
-    assert len(spares) <= 16
-
-    blobs.keep_spares(0)
-    assert spares == []
-    del spares[:]
-    one = packed(1)
-    del one
-    assert spares == []
-
-
-def test_threads_never_get_the_same_file(spares):
-    def work(i):
-        for j in range(40):
-            one = packed((i + j) % 256)
-            assert set(bytes(one.reader_parts()[1])) == {(i + j) % 256}
-        return True
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(8)))

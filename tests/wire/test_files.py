@@ -1,0 +1,194 @@
+"""Files of large payloads are used again as soon as nobody reads them, and never sooner."""
+
+import errno
+import mmap
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from taskmesh.wire import blob as blobs
+from taskmesh.wire import files
+from taskmesh.wire.blob import MEMFD_FROM
+from tests.wire.samples import packed, send
+
+
+@pytest.fixture
+def spares():
+    """A process that keeps spare files, as slots do."""
+    files.keep_spares(4 << 20)
+    yield files._spares
+    files.keep_spares(0)
+    assert files._spares == []
+
+
+def inode(blob):
+    return os.fstat(blob.fd).st_ino
+
+
+def test_a_file_is_used_again_when_its_only_receiver_is_through(spares):
+    first = packed(1)
+    file = inode(first)
+    received = send(first)
+    del first
+    held = packed(2)
+    part = received.reader_parts()[1]
+    del received
+    second = packed(3)
+
+    assert inode(held) != file, "somebody was still reading"
+    assert inode(second) == file
+    assert bytes(part) == b"\1" * MEMFD_FROM, "what was read is a copy"
+    assert bytes(second.parts[1]) == b"\3" * MEMFD_FROM
+
+
+def test_a_file_that_was_never_sent_is_used_again_at_once(spares):
+    first = packed(1)
+    file = inode(first)
+    del first
+
+    assert inode(packed(2)) == file
+
+
+@pytest.mark.parametrize("reason", ["sent twice", "mapped by its maker", "mapped by its receiver", "sent on"])
+def test_a_file_that_somebody_may_still_look_at_is_not_used_again(spares, reason):
+    size = blobs.MAP_FROM if reason == "mapped by its receiver" else MEMFD_FROM
+    files.keep_spares(2 * blobs.MAP_FROM)
+    first = packed(1, size)
+    file = inode(first)
+    received = send(first)
+    looked_at = None
+    if reason == "sent twice":
+        looked_at = send(first)
+    elif reason == "mapped by its maker":
+        looked_at = first.parts
+    elif reason == "mapped by its receiver":
+        looked_at = received.reader_parts()
+    else:
+        looked_at = send(received)
+    del first, received
+
+    again = [packed(2, size) for _ in range(3)]
+
+    assert file not in map(inode, again)
+    content = looked_at[1] if isinstance(looked_at, list) else looked_at.reader_parts()[1]
+    assert bytes(content) == b"\1" * size
+
+
+def test_a_forked_child_neither_frees_nor_takes_files(spares):
+    first = packed(1)
+    spare = packed(2)
+    files = {inode(first), inode(spare)}
+    received = send(first)
+    del spare
+    child = os.fork()
+    if not child:
+        del received
+        taken = {inode(packed(3)) for _ in range(3)}
+        os._exit(1 if taken & files else 0)  # noqa: TID251 -- a forked child that must not run pytest's exit
+
+    assert os.waitpid(child, 0)[1] == 0
+    del first
+    others = {inode(one) for one in [packed(4), packed(5)]}
+    assert inode(received) not in others
+    assert bytes(received.reader_parts()[1]) == b"\1" * MEMFD_FROM
+
+
+def test_a_mapped_file_is_used_again_when_its_mapping_is_gone(spares):
+    files.keep_spares(4 * blobs.MAP_FROM)
+    first = packed(1, blobs.MAP_FROM)
+    file = inode(first)
+    received = send(first)
+    part = received.reader_parts()[1]
+    del first, received
+    assert isinstance(part.obj, mmap.mmap)
+    held = packed(2, blobs.MAP_FROM)
+    view = part[5:]
+    del part
+
+    assert inode(held) != file, "somebody was still looking"
+    assert inode(packed(3, blobs.MAP_FROM)) != file, "at a part of it"
+    del view, held
+    assert inode(packed(4, blobs.MAP_FROM)) == file
+
+
+@pytest.mark.parametrize("size", [MEMFD_FROM, blobs.MAP_FROM])
+def test_what_a_forked_child_may_look_at_is_not_used_again(spares, size):
+    files.keep_spares(2 * blobs.MAP_FROM)
+    first = packed(1, size)
+    file = inode(first)
+    received = send(first)
+    looked_at = received.reader_parts() if size == blobs.MAP_FROM else None
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(writing)
+        os.read(reading, 1)  # until the parent has given it up
+        content = bytes((looked_at or received.reader_parts())[1])
+        os._exit(0 if content == b"\1" * size else 1)  # noqa: TID251 -- not pytest's exit
+    os.close(reading)
+    del first, received, looked_at
+
+    again = [packed(2, size) for _ in range(3)]
+    os.close(writing)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert file not in map(inode, again)
+
+
+def test_as_many_files_are_kept_as_are_in_use(spares):
+    files.keep_spares(MEMFD_FROM)
+    one, two, three, four = (packed(fill) for fill in range(4))
+
+    del one, two
+    assert len(spares) == 2, "as many as are left"
+    del three
+    assert len(spares) == 1
+    del four
+    assert spares == [], "the file has a header, too"
+
+
+def test_a_file_is_not_kept_where_memory_is_short(spares, monkeypatch):
+    def refuse(fd, data, offset):
+        if len(data) > 1:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return write(fd, data, offset)
+
+    write = os.pwrite
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        made = packed(1)
+
+    assert made.fd is None, "the heap will do"
+    assert spares == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_spare_files_are_bounded_in_number_and_bytes(spares):
+    made = [packed(i, 1 << 20) for i in range(6)]
+    del made
+    assert sum(spare.size for spare in spares) <= 4 << 20
+    assert len(spares) == 3
+
+    made = [packed(i) for i in range(30)]
+    del made
+    assert len(spares) <= 16
+
+    files.keep_spares(0)
+    assert spares == []
+    del spares[:]
+    one = packed(1)
+    del one
+    assert spares == []
+
+
+def test_threads_never_get_the_same_file(spares):
+    def work(i):
+        for j in range(40):
+            one = packed((i + j) % 256)
+            assert set(bytes(one.reader_parts()[1])) == {(i + j) % 256}
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))
