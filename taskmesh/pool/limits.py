@@ -5,11 +5,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from taskmesh.errors import TaskTimeout
 
 _T = TypeVar("_T")
+
+AGAIN_S: Final = 0.5
+"""Seconds between signals once the limit is exceeded: one that comes just before the task begins to wait is
+noticed by CPython only when the wait is over, or with the next signal."""
 
 
 class TimeLimit:
@@ -34,7 +38,7 @@ class TimeLimit:
         self._seconds = seconds
         signal.signal(signal.SIGALRM, self._strike)  # each time: a task may have put its own there
         self._armed = True
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         try:
             return function(*args)
         finally:
@@ -59,4 +63,5 @@ class TimeLimit:
 
     def _raise(self) -> None:
         self._armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise TaskTimeout(f"the task ran longer than timeout={self._seconds:g} s")

@@ -114,6 +114,22 @@ def test_limit_strikes_once_and_leaves_no_timer(limit):
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
+def test_a_signal_that_a_wait_does_not_notice_is_followed_by_another(limit, monkeypatch):
+    strike, strikes = limit._strike, []
+
+    def miss_the_first(signum, frame):
+        strikes.append(signum)
+        if len(strikes) > 1:
+            strike(signum, frame)
+
+    monkeypatch.setattr(limit, "_strike", miss_the_first)
+
+    with pytest.raises(TaskTimeout, match=r"timeout=0\.1 s"):
+        limit.call(0.1, threading.Event().wait, 30)
+    assert len(strikes) == 2
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0), "it has done its work"
+
+
 def test_limit_held_off_strikes_at_the_end(limit):
     passed = []
 
