@@ -149,7 +149,7 @@ $(CHART): constraints-helm.txt $(wildcard tests/helm/tools/*) $(DEV)
 $(SPARK): constraints-spark.txt $(DEV)
 	@echo "Installing PySpark and what goes with it into .venv (some 500 MB)"
 	@$(BIN)/python $(PIP) --require-hashes -r constraints-spark.txt
-	@command -v java >/dev/null || .ci/packages openjdk-17-jre-headless
+	@command -v java >/dev/null || .ci/packages default-jre-headless
 	@touch $@
 
 # .ci/run starts these two early, in the background: what needs them waits there, and starts no second one. A make that is

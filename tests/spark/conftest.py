@@ -24,7 +24,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     The JVM and its Python workers live as long as the session: they bear a mark of their own.
     """
-    require(shutil.which("java"), "Java 17: apt install openjdk-17-jre-headless")
+    require(shutil.which("java"), "Java 17 or later: apt install default-jre-headless")
     pyspark = pytest.importorskip("pyspark.sql", reason="pip install 'taskmesh[spark]'")
     before = dict(os.environ)
     path = [str(ROOT), str(ROOT / "workers"), *filter(None, [before.get("PYTHONPATH")])]

@@ -38,7 +38,7 @@ def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """Two executors, started by the driver itself."""
     import shutil
 
-    require(shutil.which("java"), "Java 17: apt install openjdk-17-jre-headless")
+    require(shutil.which("java"), "Java 17 or later: apt install default-jre-headless")
     pytest.importorskip("pyspark.sql")
     with driving(tmp_path_factory.mktemp("cluster"), {"master": "local-cluster[2,2,512]"}) as driver:
         yield driver
@@ -49,7 +49,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stand
     """A Master, two Workers that count as two hosts, and a driver that speculates."""
     import shutil
 
-    require(shutil.which("java"), "Java 17: apt install openjdk-17-jre-headless")
+    require(shutil.which("java"), "Java 17 or later: apt install default-jre-headless")
     pytest.importorskip("pyspark.sql")
     settings = {
         "spark.executor.cores": "2",

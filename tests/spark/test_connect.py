@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """A driver that knows its Spark through gRPC only."""
-    require(shutil.which("java"), "Java 17: apt install openjdk-17-jre-headless")
+    require(shutil.which("java"), "Java 17 or later: apt install default-jre-headless")
     pytest.importorskip("grpc", reason="Spark Connect: pip install grpcio grpcio-status")
     with driving(tmp_path_factory.mktemp("connect"), {"remote": "local[2]"}) as driver:
         yield driver
