@@ -1,6 +1,7 @@
 """What a test needs from the machine: missing at home it skips, missing in CI it fails."""
 
 import os
+import shutil
 
 import pytest
 
@@ -17,3 +18,8 @@ def require(present: object, reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"missing in CI: {reason}", pytrace=False)
     pytest.skip(reason)
+
+
+def require_java() -> None:
+    """Spark needs it; which one does not matter to taskmesh."""
+    require(shutil.which("java"), "Java 17 or later: apt install default-jre-headless")

@@ -1,7 +1,6 @@
 """A real Spark session and a real mesh, shared by the tests of this folder."""
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from tests import leaks
 from tests.programs import ROOT, Program, Programs, running, shared
-from tests.requirement import require
+from tests.requirement import require_java
 
 WORKERS_MARK = "spark-workers-come-and-go"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -24,7 +23,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     The JVM and its Python workers live as long as the session: they bear a mark of their own.
     """
-    require(shutil.which("java"), "Java 17 or later: apt install default-jre-headless")
+    require_java()
     pyspark = pytest.importorskip("pyspark.sql", reason="pip install 'taskmesh[spark]'")
     before = dict(os.environ)
     path = [str(ROOT), str(ROOT / "workers"), *filter(None, [before.get("PYTHONPATH")])]

