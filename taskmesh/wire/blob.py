@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
+from taskmesh.errors import TaskTimeout
 from taskmesh.wire.files import HEADER, Buffer, File, Mapping
 
 Layout = list[tuple[int, int, int]]
@@ -41,7 +42,7 @@ _DESCRIPTORS: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 MAX_LIVE: Final = min(256, max(16, _DESCRIPTORS // 4))
 """Payload descriptors that this process keeps open at a time; beyond it payloads stay on the heap."""
 
-MAX_MAPPED: Final = min(1024, max(4, _DESCRIPTORS // 8))
+MAX_MAPPED: Final = min(512, max(4, _DESCRIPTORS // 16))
 """Mappings at a time, beyond which parts are copied: each keeps two descriptors open."""
 
 _ALIGN = 64
@@ -80,10 +81,12 @@ class _Crowd:
             return False
         return True
 
-    @property
-    def mapped_now(self) -> int:
-        """How many mappings of files this process has."""
-        return len(self._mappings)
+    def is_full(self) -> bool:
+        """Whether there are as many mappings as may be."""
+        if len(self._mappings) >= MAX_MAPPED:
+            # Counted anew: a time limit that struck in the set's own callback has left what is gone in it.
+            self._mappings = weakref.WeakSet(self._mappings)
+        return len(self._mappings) >= MAX_MAPPED
 
     def mapped(self, mapping: Mapping) -> None:
         """Another file has been mapped."""
@@ -130,6 +133,8 @@ class Blob:
                 blob.to_fd()
                 blob._parts = None
                 return blob
+            except TaskTimeout:  # is an OSError, and strikes anywhere
+                raise
             except OSError:  # out of descriptors or of shared memory: the heap will do
                 pass
         blob._parts = [part if type(part) is bytes else bytes(part) for part in parts]
@@ -147,7 +152,7 @@ class Blob:
         if os.fstat(fd).st_size < _end(layout):
             os.close(fd)
             raise OSError(errno.EINVAL, "a payload's file is shorter than its layout")
-        blob, file = cls(None, layout), File(fd)
+        blob, file = cls(None, layout), File.to_read(fd)
         if len(_live) < MAX_LIVE:
             blob._hold(file)
             _crowd.unread.add(fd)
@@ -193,10 +198,12 @@ class Blob:
 
     def _private_views(self) -> list[Buffer] | None:
         """The parts mapped; None if that cannot be had."""
-        if _crowd.mapped_now >= MAX_MAPPED:
+        if _crowd.is_full():
             return None
         try:
             return self._map(mmap.PROT_READ | mmap.PROT_WRITE)
+        except TaskTimeout:
+            raise
         except OSError:  # out of descriptors or of mappings: a copy needs neither
             return None
 

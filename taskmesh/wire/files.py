@@ -12,6 +12,8 @@ import mmap
 import os
 from typing import Final
 
+import msgspec
+
 Buffer = bytes | bytearray | memoryview
 
 HEADER: Final = 64
@@ -19,6 +21,8 @@ HEADER: Final = 64
 
 _IN_USE, _FREE = b"\0", b"\1"
 _MAX_SPARES = 16
+_WASTE = 4
+_LITTLE = 1 << 20
 _spares: list[_Spare] = []
 _spare_bytes = [0]
 _filled: dict[int, int] = {}  # bytes of files that were filled here and are in use, by descriptor
@@ -42,26 +46,27 @@ class Mapping(mmap.mmap):
     file: File
 
 
-class File:
+class File(msgspec.Struct, gc=False, eq=False):
     """A payload's file; with the last reference, mappings included, it is closed or kept for another payload.
 
-    Args:
-        fd: its descriptor. size: bytes that a file filled here will have; 0 for one that was received.
+    The garbage collector does not see it, so as not to end it before the finalizers of a cycle have run: they
+    may look at a mapping yet.
 
     Attributes:
-        sends: how often it was sent to another process.
+        fd: its descriptor. received: it came from another process. sends: how often it was sent to one.
+        owner, forks: who may say that it is free, see `__del__`.
     """
 
-    __slots__ = ("_forks", "_owner", "_received", "fd", "sends")
+    fd: int
+    received: bool
+    sends: int
+    owner: int
+    forks: int
 
-    def __init__(self, fd: int, size: int = 0) -> None:
-        self.fd = fd
-        self.sends = 0
-        self._received = not size
-        self._owner = os.getpid()
-        self._forks = _forks[0]
-        if size:
-            _filled[fd] = size
+    @classmethod
+    def to_read(cls, fd: int) -> File:
+        """A file that was received."""
+        return cls(fd, received=True, sends=0, owner=os.getpid(), forks=_forks[0])
 
     @classmethod
     def to_fill(cls, size: int) -> File:
@@ -70,15 +75,19 @@ class File:
         Raises:
             OSError: no descriptor is left.
         """
-        return cls(_take_spare(size) or _anonymous_file(), size)
+        fd = _take_spare(size)
+        if fd is None:
+            fd = _anonymous_file()
+        _filled[fd] = size
+        return cls(fd, received=False, sends=0, owner=os.getpid(), forks=_forks[0])
 
     def __del__(self) -> None:
         _filled.pop(self.fd, None)  # first: the number may be given out again as soon as it is closed
         # A forked child has no say about its parent's files, and may go on looking at what it has of them.
-        if self._owner == os.getpid() and self._forks == _forks[0]:
-            if self._received and not self.sends:
+        if self.owner == os.getpid() and self.forks == _forks[0]:
+            if self.received and not self.sends:
                 os.pwrite(self.fd, _FREE, 0)
-            elif not self._received and self.sends <= 1 and _keep_spare(self.fd, sent=self.sends == 1):
+            elif not self.received and self.sends <= 1 and _keep_spare(self.fd, sent=self.sends == 1):
                 return
         os.close(self.fd)
         _trim_spares()
@@ -105,7 +114,7 @@ class File:
                 written = os.pwrite(self.fd, view, offset)
                 view, offset = view[written:], offset + written
         except BaseException:
-            self._forks = -1  # memory is short: it is not kept
+            self.forks = -1  # memory is short: it is not kept
             raise
 
     def read(self, offset: int, size: int) -> bytes:
@@ -157,6 +166,17 @@ class _Spare:
         self.size = os.fstat(fd).st_size
         self.owner = os.getpid()
 
+    def serves(self, need: int) -> bool:
+        """Whether nobody reads it any more, and not too much of it would lie idle with that many bytes."""
+        try:
+            return (
+                self.size <= max(_WASTE * need, _LITTLE)
+                and self.owner == os.getpid()
+                and os.pread(self.fd, 1, 0) == _FREE
+            )
+        except OSError:  # another thread has just closed it
+            return False
+
 
 def _keep_spare(fd: int, *, sent: bool) -> bool:
     """Keeps a file for later, if it may be; whoever it was sent to is perhaps still reading."""
@@ -170,10 +190,8 @@ def _keep_spare(fd: int, *, sent: bool) -> bool:
 
 
 def _take_spare(need: int) -> int | None:
-    """A file that nobody reads any more, best one that is large enough."""
-    free = [
-        spare for spare in tuple(_spares) if spare.owner == os.getpid() and os.pread(spare.fd, 1, 0) == _FREE
-    ]
+    """The descriptor of a file that nobody reads any more, best one that is large enough."""
+    free = [spare for spare in tuple(_spares) if spare.serves(need)]
     for spare in sorted(free, key=lambda spare: (spare.size < need, spare.size)):
         try:
             _spares.remove(spare)
@@ -198,4 +216,5 @@ def _count_fork() -> None:
     _forks[0] += 1
 
 
-os.register_at_fork(before=_count_fork)
+# Twice: other hooks before a fork may take their time, in which threads go on receiving.
+os.register_at_fork(before=_count_fork, after_in_parent=_count_fork)

@@ -2,9 +2,11 @@ import errno
 import mmap
 import os
 import pickle
+import weakref
 
 import pytest
 
+from taskmesh.errors import TaskTimeout
 from taskmesh.wire import blob as blobs
 from taskmesh.wire import files
 from taskmesh.wire.blob import BYTES, MEMFD_FROM, PRIVATE, READONLY, Blob, layout_of, live_descriptors
@@ -123,7 +125,7 @@ def test_bytes_and_small_parts_are_never_mapped_for_the_sake_of_a_crowd(newcomer
     small = [send(packed(1, blobs.CROWD_MAP_FROM // 2)) for _ in range(blobs._MANY)]
 
     assert type(received[0].reader_parts()[1]) is bytes
-    assert blobs._crowd.mapped_now == 0, "it would cost descriptors in vain"
+    assert len(blobs._crowd._mappings) == 0, "it would cost descriptors in vain"
     assert not is_mapped(small[0].reader_parts()[1])
 
 
@@ -136,6 +138,31 @@ def test_parts_are_mapped_within_limits(size, newcomer, monkeypatch):
 
     assert [is_mapped(part) for part in parts] == [True] * 3 + [False] * (len(parts) - 3)
     assert [part[-1] for part in parts] == list(range(len(parts)))
+
+
+def test_mappings_are_counted_anew_when_there_seem_to_be_too_many(newcomer, monkeypatch):
+    class Haunted(weakref.WeakSet):
+        def __len__(self):
+            return super().__len__() + 1  # one whose callback a time limit has cut short
+
+    monkeypatch.setattr(blobs, "MAX_MAPPED", 1)
+    blobs._crowd._mappings = Haunted()
+
+    assert is_mapped(send(packed(2, blobs.MAP_FROM)).reader_parts()[1])
+
+
+def test_a_time_limit_that_strikes_here_is_not_taken_for_a_shortage(newcomer, monkeypatch):
+    def strike(*args, **kwargs):
+        raise TaskTimeout("the task ran longer than timeout=1 s")
+
+    received = send(packed(1, blobs.MAP_FROM))
+    monkeypatch.setattr(files.File, "map", strike)
+    monkeypatch.setattr(files.File, "write", strike)
+
+    with pytest.raises(TaskTimeout):
+        received.reader_parts()
+    with pytest.raises(TaskTimeout):
+        packed(2)
 
 
 @pytest.mark.parametrize("size", [blobs.CROWD_MAP_FROM, blobs.MAP_FROM])

@@ -1,6 +1,7 @@
 """Files of large payloads are used again as soon as nobody reads them, and never sooner."""
 
 import errno
+import gc
 import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -134,6 +135,69 @@ def test_what_a_forked_child_may_look_at_is_not_used_again(spares, size):
 
     assert os.waitpid(child, 0)[1] == 0
     assert file not in map(inode, again)
+
+
+def test_finalizers_of_a_cycle_may_look_at_a_mapping_yet(spares):
+    seen = []
+
+    class Node:
+        def __init__(self, view):
+            self.me = self
+            self.view = view
+
+        def __del__(self):
+            after = packed(2, blobs.MAP_FROM)  # what a sender does who thinks that the file is free
+            seen.append((bytes(self.view[:4]), inode(after)))
+
+    files.keep_spares(4 * blobs.MAP_FROM)
+    first = packed(1, blobs.MAP_FROM)
+    file = inode(first)
+    received = send(first)
+    node = Node(received.reader_parts()[1])
+    del first, received, node
+
+    gc.collect()
+
+    [(content, taken)] = seen
+    assert content == b"\1" * 4
+    assert taken != file
+    assert inode(packed(3, blobs.MAP_FROM)) in {file, taken}, "now it may be used again"
+
+
+def test_a_small_payload_does_not_take_a_large_file(spares):
+    files.keep_spares(2 * blobs.MAP_FROM)
+    first = packed(1, blobs.MAP_FROM)
+    file = inode(first)
+    del first
+
+    assert inode(packed(2)) != file
+    assert inode(packed(3, blobs.MAP_FROM // 2)) == file
+
+
+def test_files_that_come_while_the_process_forks_are_barred_too(spares):
+    files.keep_spares(4 * blobs.MAP_FROM)
+    forks = files._forks[0]
+    child = os.fork()
+    if not child:
+        os._exit(0)  # noqa: TID251 -- not pytest's exit
+    os.waitpid(child, 0)
+
+    assert files._forks[0] == forks + 2, "what came between the two counts is not used again either"
+
+
+def test_a_spare_that_another_thread_has_closed_is_passed_over(spares, monkeypatch):
+    def closed(fd, size, offset):
+        raise OSError(errno.EBADF, "bad file descriptor")
+
+    first = packed(1)
+    file = inode(first)
+    del first
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", closed)
+        made = packed(2)
+
+    assert made.fd is not None
+    assert inode(made) != file
 
 
 def test_as_many_files_are_kept_as_are_in_use(spares):
