@@ -18,7 +18,7 @@ from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.memory import Memory
 from taskmesh.core.states import Cause, State, TaskRecord
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
-from taskmesh.wire.messages import DoneRun, Failed, Held
+from taskmesh.wire.messages import DoneRun, Failed, Held, Spec
 
 CRASHES = frozenset({"crash", "oom"})
 RETRIED = frozenset({"exception", "timeout", "hard_timeout"})
@@ -251,7 +251,7 @@ class Collector:
         record.errors += 1
         delay = failure.retry_after
         if delay < 0:
-            delay = min(spec.max_backoff, spec.backoff * spec.factor ** (record.errors - 1))
+            delay = _backoff(spec, record.errors)
             if spec.jitter:
                 delay *= 0.5 + 0.5 * jitter_of(record.id, record.errors)
         self._later(record, failure, now + delay)
@@ -339,3 +339,11 @@ def jitter_of(task: int, times: int) -> float:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & SEQ_MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & SEQ_MASK
     return ((z ^ (z >> 31)) >> 11) / (1 << 53)
+
+
+def _backoff(spec: Spec, errors: int) -> float:
+    """Seconds before the next attempt, but for jitter."""
+    try:
+        return min(spec.max_backoff, spec.backoff * spec.factor ** (errors - 1))
+    except OverflowError:
+        return spec.max_backoff if spec.backoff else 0.0

@@ -115,22 +115,27 @@ class Ventilator:
             if len(lanes) > 1:
                 waiting = backlog.waiting(route, 2 * len(lanes) * MAX_MESSAGE)
                 share = max(1, waiting // (2 * len(lanes)))
-            load = self._load(lane, route, min(share, MAX_MESSAGE))
+            load = self._load(lane, route, min(share, MAX_MESSAGE), head.spec)
             lane.pushed(load.size)
             pushes.append(Push(lane.session, self._message(lane, load, now)))
 
-    def _load(self, lane: Lane, route: Route, count: int) -> Load:
-        """Takes up to `count` tasks that the lane has room for, at least one, as runs: they are SENT."""
+    def _load(self, lane: Lane, route: Route, count: int, first: SpecEntry) -> Load:
+        """Takes up to `count` tasks that the lane has room for, at least one, as runs: they are SENT.
+
+        Args:
+            first: the spec of the task whose turn it is.
+        """
         take, session = self._ledger.backlog.take, lane.session
         idle, load = lane.slots - lane.outstanding, Load(lane, self._specs)
         window = min(count, lane.slots * MAX_WINDOW - lane.outstanding)
-        records, sent, size, left = load.records, State.SENT, 0, 0
-        entry: SpecEntry | None = None
+        records, sent, size = load.records, State.SENT, 0
+        entry, left = first, load.room(first, idle)
         seqs: list[int] = []
         payloads: list[object] = []
         client = attempt = returns = -1
         while (taken := len(records)) < window:
-            wanted = min(CHUNK_TAKEN, window - taken)
+            # No more than there is room for, and one to see whether another spec's turn has come
+            wanted = min(CHUNK_TAKEN, window - taken, left + 1)
             chunk = take(route, wanted)
             if len(chunk) < wanted:
                 window = 0  # that was all, or all of one priority

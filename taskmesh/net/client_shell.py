@@ -163,7 +163,8 @@ class ClientShell:
         elif not events:
             perform(handle(Tick(), now))
         for _ in range(len(events)):
-            perform(handle(events.popleft(), now))
+            if events:  # else cancellations were taken together
+                perform(handle(_next(events), now))
 
     def perform(self, actions: list[object]) -> None:
         """Performs actions in order."""
@@ -182,3 +183,14 @@ class ClientShell:
         else:
             self._sink.broken(HubUnreachable(f"the hub refuses this client: {message.reason}"))
             self.opened.set()
+
+
+def _next(events: deque[object]) -> object:
+    """The first event; cancellations in a row are one, since the hub looks for work after each."""
+    event = events.popleft()
+    if isinstance(event, Ask) and isinstance(event.message, m.CancelTasks):
+        seqs = event.message.seqs
+        while events and isinstance(ask := events[0], Ask) and isinstance(ask.message, m.CancelTasks):
+            seqs += ask.message.seqs
+            events.popleft()
+    return event

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, TypeVar
@@ -14,6 +15,8 @@ _T = TypeVar("_T")
 AGAIN_S: Final = 0.5
 """Seconds between signals once the limit is exceeded: one that comes just before the task begins to wait is
 noticed by CPython only when the wait is over, or with the next signal."""
+
+_SOON_S: Final = 0.001
 
 
 class TimeLimit:
@@ -28,6 +31,7 @@ class TimeLimit:
         self._armed = False
         self.is_held_off = False
         self._seconds = 0.0
+        self._hook = sys.unraisablehook
         self.struck = False
 
     def call(self, seconds: float, function: Callable[..., _T], *args: Any) -> _T:
@@ -36,7 +40,9 @@ class TimeLimit:
             return function(*args)
         self.struck = False
         self._seconds = seconds
-        signal.signal(signal.SIGALRM, self._strike)  # each time: a task may have put its own there
+        signal.signal(signal.SIGALRM, self._strike)  # each time: a task may have put its own there,
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))  # or have blocked it
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._lost
         self._armed = True
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         try:
@@ -44,6 +50,7 @@ class TimeLimit:
         finally:
             self._armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
+            sys.unraisablehook = self._hook
 
     def hold_off(self) -> None:
         """Nothing is raised until `let_on`: what follows must not be torn in two."""
@@ -65,3 +72,11 @@ class TimeLimit:
         self._armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         raise TaskTimeout(f"the task ran longer than timeout={self._seconds:g} s")
+
+    def _lost(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Python raises nothing in a `__del__` or a weak reference's callback: once more, then."""
+        if isinstance(unraisable.exc_value, TaskTimeout) and self.struck:
+            self._armed = True
+            signal.setitimer(signal.ITIMER_REAL, _SOON_S, AGAIN_S)
+        else:
+            self._hook(unraisable)

@@ -108,6 +108,25 @@ class TestRetries:
         rig.after(2.9)
         assert rig.state(1, 1) == "WAITING"
 
+    @pytest.mark.parametrize(("factor", "backoff", "wait"), [(1e308, 0.5, 8.0), (1e308, 0.0, 0.0)])
+    def test_waits_grow_no_further_than_allowed(self, rig, factor, backoff, wait):
+        options = {
+            "max_retries": 5,
+            "backoff": backoff,
+            "factor": factor,
+            "max_backoff": 8.0,
+            "jitter": False,
+        }
+        rig.submit(1, 1, spec("r", **options))
+        for attempt in (1, 2, 3):  # the third wait is beyond what a float holds
+            rig.fail(1, (1, 1, attempt))
+            rig.after(8.1 if attempt < 3 else max(0.0, wait - 0.1))
+            rig.beat(1)
+
+        assert rig.held[1] == ([] if wait else [(1, 1, 4)])
+        rig.after(0.2)
+        assert rig.held[1] == [(1, 1, 4)]
+
     def test_the_last_error_is_the_outcome_with_the_history(self, rig):
         rig.submit(1, 1, spec("r", max_retries=1, backoff=0.1))
         rig.fail(1, (1, 1, 1), text="first")

@@ -52,6 +52,19 @@ def test_instant_tasks_fill_the_window(rig):
     assert len(rig.held[session]) == MAX_WINDOW
 
 
+def test_hardly_more_is_taken_off_the_queue_than_there_is_room_for(rig, monkeypatch):
+    session = rig.join(slots=2)
+    teach(rig, session, 1.0)
+    put_back = []
+    requeue = rig.hub.ledger.requeue
+    monkeypatch.setattr(rig.hub.ledger, "requeue", lambda record: put_back.append(record) or requeue(record))
+
+    rig.submit(1, 300)
+
+    assert len(rig.held[session]) == 2
+    assert len(put_back) <= 2, "each end of a task would cost as much as all that wait"
+
+
 def test_pools_are_served_in_turn(rig):
     sessions = [rig.join(pool, slots=3) for pool in ("p", "q", "r")]
     rig.submit(1, 6)

@@ -1,6 +1,7 @@
 """Soft time limits and interrupts inside a slot."""
 
 import signal
+import sys
 import threading
 import time
 
@@ -128,6 +129,37 @@ def test_a_signal_that_a_wait_does_not_notice_is_followed_by_another(limit, monk
         limit.call(0.1, threading.Event().wait, 30)
     assert len(strikes) == 2
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0), "it has done its work"
+
+
+def test_a_limit_that_strikes_in_a_finalizer_strikes_again(limit):
+    struck = []
+
+    class Slow:
+        def __del__(self):
+            try:
+                threading.Event().wait(10)
+            except TaskTimeout:
+                struck.append("in the finalizer")
+                raise
+
+    def work():
+        Slow()  # gone at once
+        threading.Event().wait(10)
+
+    hook = sys.unraisablehook
+    with pytest.raises(TaskTimeout):
+        limit.call(0.05, work)
+
+    assert struck == ["in the finalizer"]
+    assert sys.unraisablehook is hook
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_limit_holds_after_a_task_has_blocked_the_signal(limit):
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGALRM,))
+
+    with pytest.raises(TaskTimeout):
+        limit.call(0.05, threading.Event().wait, 10)
 
 
 def test_limit_held_off_strikes_at_the_end(limit):

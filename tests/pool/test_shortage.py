@@ -6,8 +6,10 @@ import signal
 import psutil
 import pytest
 
-from taskmesh.core.events import SlotExited
+from taskmesh.core.events import SlotExited, SlotFinished
+from taskmesh.errors import RemoteProtocolError
 from taskmesh.pool import host as host_module
+from taskmesh.pool.channel import Inbound
 from taskmesh.wire import payload
 from taskmesh.wire.blob import Blob
 from tests.pool import tasks
@@ -113,3 +115,25 @@ def test_slot_that_runs_out_of_descriptors(driver):
 
     assert "Too many open files" in driver.failure(0, serial).text
     assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
+
+
+def test_results_after_lost_descriptors_are_not_told(driver, monkeypatch):
+    def lost(inbound: Inbound, count: int) -> list[int]:
+        inbound.close_fds()
+        raise RemoteProtocolError(f"{count} descriptors of large values were sent and 0 came")
+
+    driver.start(0)
+    monkeypatch.setattr(Inbound, "_take", lost)
+    calls = [(tasks.make_bytes, (1_000_000,)), (tasks.add, (1, 1)), (tasks.spin, ())]
+    runs = []
+    for function, args in calls:
+        data = payload.dumps_call(args, {}, where="test")
+        runs.append(driver.run_of(driver.spec(function), [data]))
+    driver.give(0, runs)
+
+    [exited] = driver.run_until(lambda: [event for event in driver.events if isinstance(event, SlotExited)])
+
+    assert "descriptors of large values" in exited.log
+    assert not [event for event in driver.events if isinstance(event, SlotFinished)], (
+        "the first one is missing"
+    )
