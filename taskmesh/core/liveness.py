@@ -254,7 +254,7 @@ class PoolSessions:
             return None
         lane.heard = now
         lane.busy_slots = beat.busy_slots
-        lane.slots = beat.slots or lane.slots
+        lane.slots = lane.slots if beat.slots < 0 else beat.slots
         if lane.endpoint and lane.state is not LaneState.CUT:
             lane.state = WORKING.get(beat.state, LaneState.READY)
             if lane.wished:

@@ -182,7 +182,7 @@ class PoolMachine:
     @property
     def _working(self) -> int:
         """Slots that the hub may count on: those with a place, and those that wait for tasks of their own."""
-        return self.config.slots + self.places.given
+        return self.config.slots + self.places.given - sum(slot.is_broken for slot in self.slots.values())
 
     def _slept(self, now: float) -> None:
         """This process stood still for longer than its lease: the hub has given its work to others.

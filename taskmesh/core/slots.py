@@ -24,6 +24,8 @@ from taskmesh.wire.messages import (
     Spec,
 )
 
+BROKEN_AFTER = 3
+"""Starts in a row that failed, after which the hub is not to count on a slot."""
 MAX_LOG = 4000
 """Characters of a dead slot's output that its task's error quotes."""
 
@@ -137,6 +139,11 @@ class Slot:
     def wants_start(self) -> bool:
         """Without a process, but with a place."""
         return self.state is SlotState.DOWN and self.benched_at is None
+
+    @property
+    def is_broken(self) -> bool:
+        """It could not be started again and again: nobody should wait for it."""
+        return self.failures >= BROKEN_AFTER and self.state is not SlotState.UP
 
     @property
     def deadline(self) -> float:

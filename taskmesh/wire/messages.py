@@ -270,7 +270,7 @@ class Results(msgspec.Struct, tag=41):
 class Beat(msgspec.Struct, tag=42):
     """A pool lives: lane messages received and results acknowledged so far, and what runs right now.
 
-    `slots`: as in Hello; more while tasks wait for tasks of their own.
+    `slots`: as in Hello (or -1); more while tasks wait for their own, fewer while some cannot start.
     """
 
     epoch: int
@@ -282,7 +282,7 @@ class Beat(msgspec.Struct, tag=42):
     running: list[Progress]
     state: str = "ready"
     busy_slots: int = 0
-    slots: int = 0
+    slots: int = -1
 
 
 class Bye(msgspec.Struct, tag=43):

@@ -101,12 +101,17 @@ class HubRig:
         return lane.session
 
     def beat(
-        self, session: int, pool: str = "p", state: str = "ready", running: tuple[Key, ...] = ()
+        self,
+        session: int,
+        pool: str = "p",
+        state: str = "ready",
+        running: tuple[Key, ...] = (),
+        slots: int = -1,
     ) -> None:
         lane = self.hub.lanes.get(session)
         received = lane.sequence if lane is not None else 0
         progress = [m.Progress(client, seq, attempt, 0, -1) for client, seq, attempt in running]
-        self.tell(ev.FromPool(m.Beat(EPOCH, session, pool, received, 0, 0, progress, state)))
+        self.tell(ev.FromPool(m.Beat(EPOCH, session, pool, received, 0, 0, progress, state, slots=slots)))
 
     def report(
         self,

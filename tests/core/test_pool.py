@@ -258,6 +258,20 @@ class TestBlame:
 
         assert starts == [0.1, 0.2, 0.4, 0.8]
 
+    def test_the_hub_hears_of_those_that_cannot_be_started(self, rig):
+        slots, told = len(rig.pool.slots), []
+        rig.exited(0)
+        for _ in range(3):
+            rig.tell(ev.SlotExited(0, 0, 1, ready=False))
+            rig.after(1.1)  # starts it again, and beats
+            rig.tell(ev.FromHub(m.BeatReply(EPOCH, 1, 0, 1)))
+            told.append(rig.of(m.Beat)[-1].slots)
+        rig.tell(ev.SlotReady(0, 4711))
+        rig.after(1.1)
+
+        assert told == [slots, slots, slots - 1]
+        assert rig.of(m.Beat)[-1].slots == slots, "it is up now"
+
 
 class TestLimits:
     def test_a_task_over_its_hard_limit_is_killed_and_says_so(self, rig):

@@ -155,6 +155,21 @@ class TestRecall:
         assert len(rig.held[second]) >= 1
         assert all(attempt == 2 for _, _, attempt in rig.held[second])
 
+    def test_what_a_pool_without_slots_has_is_called_back(self, rig):
+        broken, good = rig.join("p", slots=2), rig.join("q", slots=1)
+        rig.submit(1, 3)
+        assert len(rig.held[broken]) == 2
+
+        rig.beat(broken, slots=0)
+        rig.report(good, done=tuple(rig.held[good]))
+        rig.submit(1, 1)
+        assert len(rig.held[broken]) == 2, "nothing more for it"
+        rig.report(good, done=tuple(rig.held[good]))
+        rig.after(0.4)
+
+        recall = self.recalls(rig)[0]
+        assert (recall.session, recall.count) == (broken, 2)
+
     def test_it_is_repeated_less_and_less_often_while_it_brings_nothing(self, rig):
         self.stuck(rig)
         rig.after(5.0)
