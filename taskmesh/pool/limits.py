@@ -44,8 +44,8 @@ class TimeLimit:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))  # or have blocked it
         self._hook, sys.unraisablehook = sys.unraisablehook, self._lost
         self._armed = True
-        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
         try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
             return function(*args)
         finally:
             self._armed = False
