@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import stat
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -16,6 +18,7 @@ LANE_SUFFIX = ".lane-"
 LONGEST_PATH = 90
 """Bytes of an ipc gateway's path: the kernel allows 107, and a lane's suffix takes up to 16 of them."""
 
+_KINDS = ((stat.S_ISREG, "a file"), (stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
 
 CURE = """\
 only loopback (127.0.0.1, ::1, localhost) and ipc:// may be used without keys, \
@@ -88,20 +91,48 @@ def tcp_parts(endpoint: str) -> tuple[str, int]:
 
 
 def refuse_taken(endpoint: str) -> None:
-    """Refuses an ipc endpoint where somebody listens: libzmq would take it over without a word.
+    """Refuses an ipc endpoint where something is: libzmq would remove it without a word.
+
+    Only a socket that nobody listens at any more is no obstacle: a killed hub leaves its own behind.
 
     Raises:
-        EndpointError: it is taken.
+        EndpointError: somebody listens there, or the path is no socket's.
     """
     if not endpoint.startswith(IPC):
         return
     path = endpoint.removeprefix(IPC)
+    trouble = _listener_at("\0" + path[1:]) if path.startswith("@") else _obstacle_at(path)
+    if trouble:
+        raise EndpointError(f"cannot bind {endpoint!r}: {trouble}", errno.EADDRINUSE)
+
+
+def _obstacle_at(path: str) -> str:
+    """What is in the way of a new socket at a path, and the cure; "" for nothing."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{error.strerror}; choose another path"
+    if stat.S_ISSOCK(mode):
+        return _listener_at(path)
+    kind = next((word for test, word in _KINDS if test(mode)), "something else")
+    return f"{path} is {kind} and no socket; choose another path"
+
+
+def _listener_at(address: str) -> str:
+    """Who has the socket at an address, and the cure; "" for nobody."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # where the queue of links is full, connecting would wait
         try:
-            probe.connect("\0" + path[1:] if path.startswith("@") else path)
-        except OSError:
-            return
-    raise EndpointError(f"cannot bind {endpoint!r}: somebody listens there; choose another", errno.EADDRINUSE)
+            probe.connect(address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return ""
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            return f"a socket that is no hub's is there ({error.strerror}); choose another path"
+    return "somebody listens there; choose another"
 
 
 def is_local(endpoint: str) -> bool:

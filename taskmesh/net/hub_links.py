@@ -17,7 +17,7 @@ from taskmesh.net.complaints import Complaints
 from taskmesh.net.endpoints import LANE_SUFFIX, Endpoints, refuse_taken
 from taskmesh.net.gatekeeper import COLLECTOR, CONTROL, DOMAINS, GATEWAY, Gatekeeper
 from taskmesh.net.lane_link import LaneLink
-from taskmesh.net.listening import Listeners, PortRange
+from taskmesh.net.listening import Listeners, PortRange, bind_path
 from taskmesh.net.loop import Loop
 from taskmesh.net.loop import Part as LoopPart
 from taskmesh.net.rates import Rates
@@ -195,7 +195,7 @@ class HubSockets:
         lane = self._lanes[session] = LaneLink(socket, pool)
         self._wait_for(session, lane)
         if self.endpoints.gateway.startswith("ipc://"):
-            return socket.bind(f"{self.endpoints.gateway}{LANE_SUFFIX}{session}")
+            return bind_path(socket, f"{self.endpoints.gateway}{LANE_SUFFIX}{session}")
         return self._ports.bind(socket, session, self.endpoints.gateway)
 
     def close_lane(self, session: int) -> None:

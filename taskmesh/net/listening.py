@@ -7,7 +7,7 @@ import errno
 from collections import deque
 
 from taskmesh.errors import ConfigError
-from taskmesh.net.endpoints import is_local, tcp_parts
+from taskmesh.net.endpoints import is_local, refuse_taken, tcp_parts
 from taskmesh.sockets import EndpointError, Socket
 
 LANES = (5600, 6799)
@@ -95,6 +95,16 @@ class PortRange:
         port = self._taken.pop(session, None)
         if port is not None:
             self._free.append(port)
+
+
+def bind_path(socket: Socket, endpoint: str) -> str:
+    """Listens at an ipc endpoint; returns it.
+
+    Raises:
+        EndpointError: somebody listens there, or the path is no socket's.
+    """
+    refuse_taken(endpoint)
+    return socket.bind(endpoint)
 
 
 def parsed(text: str) -> tuple[int, int]:

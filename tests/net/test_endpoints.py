@@ -1,12 +1,18 @@
 """Where hubs listen, and which addresses are refused."""
 
+import contextlib
+import os
 import socket
 
 import pytest
 
+from taskmesh.config import Config
 from taskmesh.errors import ConfigError, InsecureBind
+from taskmesh.net.embedded import InProcessLinks
 from taskmesh.net.endpoints import Endpoints, check_local, refuse_taken, tcp_parts
-from taskmesh.sockets import EndpointError
+from taskmesh.net.listening import bind_path
+from taskmesh.net.programs import listen, new_loop
+from taskmesh.sockets import Context, EndpointError, Push
 
 
 def test_collector_and_control_are_on_the_next_two_ports():
@@ -78,3 +84,77 @@ def test_an_ipc_path_where_somebody_listens_is_not_taken_over(tmp_path):
 
     refuse_taken(f"ipc://{path}")  # what a killed hub has left behind is no obstacle
     assert path.exists()
+
+
+@pytest.mark.parametrize("kind", ["a file", "a directory", "a symbolic link", "something else"])
+def test_what_is_no_socket_is_left_alone(tmp_path, kind):
+    path = tmp_path / "hub"
+    make = {
+        "a file": path.touch,
+        "a directory": path.mkdir,
+        "a symbolic link": lambda: path.symlink_to(tmp_path / "nowhere"),
+        "something else": lambda: os.mkfifo(path),
+    }
+    make[kind]()
+
+    with pytest.raises(EndpointError, match=f"is {kind} and no socket; choose another path"):
+        refuse_taken(f"ipc://{path}")
+
+
+def test_a_socket_of_another_kind_is_left_alone(tmp_path):
+    path = tmp_path / "hub"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+        with pytest.raises(EndpointError, match=r"no hub's is there .*choose another path"):
+            refuse_taken(f"ipc://{path}")
+
+
+def test_a_listener_whose_queue_is_full_is_one_that_listens(tmp_path):
+    path = tmp_path / "hub"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken, contextlib.ExitStack() as waiting:
+        taken.bind(str(path))
+        taken.listen(0)
+        link = waiting.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        link.connect(str(path))
+        with pytest.raises(EndpointError, match="somebody listens there"):
+            refuse_taken(f"ipc://{path}")
+
+
+def test_a_path_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(EndpointError, match="Not a directory; choose another path"):
+        refuse_taken(f"ipc://{tmp_path}/file/hub")
+    refuse_taken(f"ipc://{tmp_path}/hub")
+    refuse_taken(f"ipc://@{tmp_path}/hub")
+
+
+@pytest.mark.parametrize("suffix", ["", ".collector", ".control"])
+def test_a_hub_leaves_a_file_alone_that_is_where_it_would_listen(tmp_path, suffix):
+    file = tmp_path / f"hub{suffix}"
+    file.write_text("precious")
+    loop, nothing = new_loop(), InProcessLinks()
+    with Context() as context, pytest.raises(EndpointError, match="is a file and no socket"):
+        listen(
+            context,
+            loop,
+            nothing,
+            lambda kind, fields: None,
+            config=Config(),
+            bind=f"ipc://{tmp_path}/hub",
+            local_pool="",
+        )
+
+    assert file.read_text() == "precious"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_lane_leaves_a_file_alone(tmp_path):
+    file = tmp_path / "hub.lane-1"
+    file.write_text("precious")
+    with Context() as context, Push(context) as lane:
+        with pytest.raises(EndpointError, match="is a file and no socket"):
+            bind_path(lane, f"ipc://{file}")
+        assert bind_path(lane, f"ipc://{file}2") == f"ipc://{file}2"
+
+    assert file.read_text() == "precious"
