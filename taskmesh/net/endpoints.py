@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import stat
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ LONGEST_PATH = 90
 """Bytes of an ipc gateway's path: the kernel allows 107, and a lane's suffix takes up to 16 of them."""
 
 _KINDS = ((stat.S_ISREG, "a file"), (stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
+_HOST = re.compile(r"\*|[0-9a-z:][\w.:%-]*", re.ASCII | re.IGNORECASE)
+"""What libzmq takes for a host when it dials."""
 
 CURE = """\
 only loopback (127.0.0.1, ::1, localhost) and ipc:// may be used without keys, \
@@ -52,6 +55,8 @@ class Endpoints:
             ConfigError: it is no tcp or ipc endpoint; the message says what one looks like.
         """
         if gateway.startswith(IPC) and len(gateway) > len(IPC):
+            if "\0" in gateway or any("\ud800" <= character <= "\udfff" for character in gateway):
+                raise ConfigError(f"{gateway!r}: a socket's path has to be text; take another one")
             if len(gateway.encode()) - len(IPC) > LONGEST_PATH:
                 raise ConfigError(
                     f"{gateway}: a socket's path may have {LONGEST_PATH} bytes here; take a shorter one"
@@ -76,17 +81,21 @@ def tcp_parts(endpoint: str) -> tuple[str, int]:
     """Host and port of a tcp endpoint, brackets of IPv6 kept.
 
     Raises:
-        ConfigError: it is not one.
+        ConfigError: it is not one, or more than one.
     """
-    cure = "write tcp://HOST:PORT or ipc://PATH, for example tcp://127.0.0.1:5550"
     try:
         parts = urlsplit(endpoint)
-        port = parts.port
+        host, port = parts.hostname, parts.port
     except ValueError:
-        raise ConfigError(f"{endpoint!r} is not an address: {cure}") from None
-    if parts.scheme != "tcp" or not parts.hostname or port is None:
+        host = port = None
+    if not host or port is None or parts.scheme != "tcp" or not _HOST.fullmatch(host):
+        cure = "write tcp://HOST:PORT or ipc://PATH, for example tcp://127.0.0.1:5550"
         raise ConfigError(f"{endpoint!r} is not an address: {cure}")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    if ":" in host:
+        host = f"[{host}]"
+    # libzmq would not understand what else a URL may have: a path, a user, a scheme in capitals.
+    if endpoint.removeprefix("tcp://").lower() != f"{host}:{port}".lower():
+        raise ConfigError(f"{endpoint!r} is not an address: write tcp://{host}:{port}")
     return host, port
 
 
@@ -140,6 +149,27 @@ def is_local(endpoint: str) -> bool:
     if endpoint.startswith(IPC):
         return True
     return is_loopback(tcp_parts(endpoint)[0].strip("[]"))
+
+
+def check_dialled(endpoint: str, *, keys: bool = False) -> None:
+    """Refuses an address that nobody can be reached at.
+
+    Raises:
+        ConfigError: it is none, or one that only a hub can use, to choose a port or to listen everywhere.
+        InsecureBind: as `check_local`.
+    """
+    gateway = Endpoints.of(endpoint).gateway
+    check_local(gateway, "dialling", keys=keys)
+    if gateway.startswith(IPC):
+        return
+    host, port = tcp_parts(gateway)
+    if not port:
+        raise ConfigError(
+            f"{endpoint} cannot be dialled: with port 0 a hub chooses one when it starts; "
+            "take the address that its ready line names"
+        )
+    if host == "*":
+        raise ConfigError(f"{endpoint} cannot be dialled: * is where a hub listens; name its machine")
 
 
 def check_local(endpoint: str, what: str, *, keys: bool = False) -> None:

@@ -23,7 +23,7 @@ from taskmesh.net.budget import hub_budget, raise_file_limit, socket_limit
 from taskmesh.net.complaints import Complaints
 from taskmesh.net.credentials import Credentials, credentials_of
 from taskmesh.net.embedded import InProcessLinks, host_slots
-from taskmesh.net.endpoints import Endpoints, check_local, tcp_parts
+from taskmesh.net.endpoints import Endpoints, check_dialled, check_local, tcp_parts
 from taskmesh.net.gatekeeper import Gatekeeper
 from taskmesh.net.hub_links import HubSockets
 from taskmesh.net.hub_shell import HubShell
@@ -295,7 +295,7 @@ def worker_credentials(config: Config, addresses: Sequence[str]) -> Credentials 
     """
     credentials = credentials_of(config.mesh.keys, WORKER)
     for address in addresses:
-        check_local(Endpoints.of(address).gateway, "dialling", keys=credentials is not None)
+        check_dialled(address, keys=credentials is not None)
     return credentials
 
 

@@ -17,7 +17,7 @@ from taskmesh.keys import CLIENT
 from taskmesh.net.client_links import GatewayLink
 from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.credentials import credentials_of
-from taskmesh.net.endpoints import Endpoints, check_local
+from taskmesh.net.endpoints import check_dialled
 from taskmesh.net.identity import cloudpickle_version
 from taskmesh.net.loop import Loop
 from taskmesh.net.port import ThreadPort, WakeUp
@@ -55,7 +55,7 @@ class RemotePort(ThreadPort):
         if not self._addresses:
             raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
         for address in self._addresses:
-            check_local(Endpoints.of(address).gateway, "dialling", keys=self._credentials is not None)
+            check_dialled(address, keys=self._credentials is not None)
         wake_up = self._wake_up = WakeUp()
         self._start_thread("taskmesh-client", lambda: self._work(wake_up))
         refusal = self._wait_for_hub(timeout)

@@ -314,7 +314,7 @@ def endpoint_error(verb: str, endpoint: str, error: zmq.ZMQError, socket: Socket
     if number in (zmq.ETERM, zmq.ENOTSOCK, zmq.ENOTSUP):
         return translated(error, socket)
     cure = {
-        zmq.EADDRINUSE: "somebody listens there; choose another, or port * for any",
+        zmq.EADDRINUSE: "somebody listens there; choose another, or port 0 for any",
         zmq.EADDRNOTAVAIL: "this machine has no such address",
         zmq.EINVAL: "write tcp://host:port, ipc://path or inproc://name",
         zmq.EPROTONOSUPPORT: "write tcp://host:port, ipc://path or inproc://name",

@@ -6,13 +6,14 @@ import socket
 
 import pytest
 
-from taskmesh.config import Config
+from taskmesh.config import Config, MeshConfig
 from taskmesh.errors import ConfigError, InsecureBind
+from taskmesh.mesh import Mesh
 from taskmesh.net.embedded import InProcessLinks
-from taskmesh.net.endpoints import Endpoints, check_local, refuse_taken, tcp_parts
+from taskmesh.net.endpoints import Endpoints, check_dialled, check_local, refuse_taken, tcp_parts
 from taskmesh.net.listening import bind_path
-from taskmesh.net.programs import listen, new_loop
-from taskmesh.sockets import Context, EndpointError, Push
+from taskmesh.net.programs import listen, new_loop, worker_credentials
+from taskmesh.sockets import Context, EndpointError, Pull, Push
 
 
 def test_collector_and_control_are_on_the_next_two_ports():
@@ -37,11 +38,68 @@ def test_an_address_of_version_6_keeps_its_brackets():
 
 
 @pytest.mark.parametrize(
-    "wrong", ["127.0.0.1:5550", "tcp://127.0.0.1", "http://127.0.0.1:1", "tcp://h:x", "ipc://"]
+    "wrong", ["127.0.0.1:5550", "tcp://127.0.0.1", "http://127.0.0.1:1", "tcp://h:x", "ipc://", "tcp://h$t:1"]
 )
 def test_what_is_no_address_is_told_what_one_looks_like(wrong):
     with pytest.raises(ConfigError, match="tcp://HOST:PORT"):
         Endpoints.of(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "TCP://127.0.0.1:41000",
+        "tcp://127.0.0.1:41000/",
+        "tcp://127.0.0.1:41000?x=1",
+        "tcp://127.0.0.1:41000#x",
+        "tcp://127.0.0.1:41000#",
+        "tcp://user:secret@127.0.0.1:41000",
+        "tcp://127.0.0.1:041000",
+        "tcp://127.0.0.1:41000\n",
+    ],
+)
+def test_more_than_an_address_is_told_what_the_address_is(wrong):
+    with pytest.raises(ConfigError, match=r"is not an address: write tcp://127\.0\.0\.1:41000$"):
+        Endpoints.of(wrong)
+    with pytest.raises(ConfigError):
+        check_local(wrong, "binding")
+
+
+@pytest.mark.parametrize("wrong", ["ipc://a\0b", "ipc://\udc80"])
+def test_a_path_that_is_no_text_is_refused(wrong):
+    with pytest.raises(ConfigError, match="has to be text"):
+        Endpoints.of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cure"),
+    [("tcp://127.0.0.1:0", "its ready line names"), ("tcp://*:1", "name its machine")],
+)
+def test_addresses_for_hubs_alone_are_not_dialled(wrong, cure):
+    assert Endpoints.of(wrong).gateway == wrong
+    with pytest.raises(ConfigError, match=cure):
+        check_dialled(wrong, keys=True)
+
+
+@pytest.mark.parametrize("good", ["tcp://127.0.0.1:1", "tcp://LocalHost:1", "tcp://[::1]:1", "ipc://@x y"])
+def test_addresses_of_hubs_are_dialled(good):
+    check_dialled(good)
+
+
+def test_who_dials_checks_the_address_first():
+    config = Config(mesh=MeshConfig(address=("tcp://127.0.0.1:0",), open_timeout=0.1))
+
+    with pytest.raises(ConfigError, match="cannot be dialled"):
+        Mesh(config=config).status()
+    with pytest.raises(ConfigError, match="cannot be dialled"):
+        worker_credentials(config, config.mesh.address)
+
+
+def test_who_finds_a_port_taken_is_told_how_to_get_any():
+    with Context() as context, Pull(context) as first, Pull(context) as second:
+        first.bind("tcp://127.0.0.1:0")
+        with pytest.raises(EndpointError, match="port 0 for any"):
+            second.bind(first.endpoint)
 
 
 @pytest.mark.parametrize("wrong", ["tcp://127.0.0.1:65534", "ipc://" + "x" * 91])
