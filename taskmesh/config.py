@@ -25,11 +25,19 @@ _READ_ELSEWHERE = ("os",)  # variables that are no settings
 _OF_A_SERVICE = re.compile(r"(^|_)(service_(host|port)|port$|port_\d+_(tcp|udp|sctp))")
 _ARGUMENTS = ("workers", "config")  # what Mesh takes by other names than the keys'
 _SIZES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1}
+_MOST_SECONDS, _MOST = 1e9, 1 << 60  # what clocks and waits, and messages and limits, can still take
+MOST_SLOTS = 4096
+"""Slots of a pool: each is a process, and costs the pool half a dozen descriptors."""
 
 
-def _setting(default: Any, expects: str, *, least: float | None = None, among: tuple[str, ...] = ()) -> Any:
-    """Declares a key: its default, and what values it takes, in words and as limits."""
-    return field(default=default, metadata={"expects": expects, "least": least, "among": among})
+def _setting(default: Any, expects: str, **limits: Any) -> Any:
+    """Declares a key: its default, what values it takes in words, and limits.
+
+    `least` and `most` are of numbers, or of a list's length; `why` there is a most; `among` is of texts.
+    """
+    most = _MOST_SECONDS if isinstance(default, float) else _MOST
+    rule = {"least": 0, "most": most, "why": "", "among": (), "expects": expects}
+    return field(default=default, metadata=rule | limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +118,21 @@ class PoolConfig:
     """What a pool offers.
 
     Attributes:
-        concurrency: slots; 0 for one per usable CPU.
+        concurrency: slots, up to MOST_SLOTS; 0 for one per usable CPU.
         queues, tags: what it serves, and what it can do.
         grace: seconds that running tasks have when it drains.
         only_registered: modules and packages whose functions alone it runs, by name; empty for any function.
         max_payload: bytes of one call's arguments or result on the wire; an embedded pool has no limit.
     """
 
-    concurrency: int = _setting(0, "a whole number of slots, 0 for one per CPU", least=0)
-    queues: tuple[str, ...] = _setting(("default",), "a list of queue names")
+    concurrency: int = _setting(
+        0,
+        "a whole number of slots, 0 for one per CPU",
+        least=0,
+        most=MOST_SLOTS,
+        why=" (each slot is a process; start further pools for more)",
+    )
+    queues: tuple[str, ...] = _setting(("default",), "a list of queue names, at least one", least=1)
     tags: tuple[str, ...] = _setting((), "a list of tags")
     grace: float = _setting(30.0, "seconds", least=0)
     only_registered: tuple[str, ...] = _setting((), "a list of modules")
@@ -202,6 +216,10 @@ def load(
     )
 
 
+class _TooMuchError(ValueError):
+    """A number is above what its key may be; the text is that limit."""
+
+
 class _Findings:
     """Values found so far by section, later ones over earlier ones, and what was wrong with the rest."""
 
@@ -212,11 +230,7 @@ class _Findings:
     def sections(self, content: Mapping[str, object], where: str) -> None:
         for section, body in content.items():
             if section not in _SECTIONS:
-                self.problems.append(f"{where}: unknown section [{section}]{_near(section, _SECTIONS)}")
-                if section in _OWNERS:
-                    self.problems[-1] = (
-                        f"{where}: {section} stands in a section: [{'] or ['.join(_OWNERS[section])}]"
-                    )
+                self.problems.append(f"{where}: {_astray(section, body)}")
             elif not isinstance(body, Mapping):
                 self.problems.append(f"{where}: {section} has to be a section: [{section}]")
             else:
@@ -245,9 +259,21 @@ class _Findings:
             return
         try:
             self.values[section][key] = _converted(known.metadata, known.default, value)
-        except (TypeError, ValueError):
+        except _TooMuchError as error:
+            self.problems.append(f"{where}: {section}.{key} may be {error}, not {value!r}")
+        except (TypeError, ValueError, OverflowError):  # the last: sizes such as 'infMiB'
             expects = known.metadata["expects"]
             self.problems.append(f"{where}: {section}.{key} has to be {expects}, not {value!r}")
+
+
+def _astray(word: str, body: object) -> str:
+    """What is wrong with a word that stands where only sections may."""
+    if word in _OWNERS:
+        return f"{word} stands in a section: [{'] or ['.join(_OWNERS[word])}]"
+    keys = [] if isinstance(body, Mapping) else difflib.get_close_matches(word, _OWNERS, n=1)
+    if keys:
+        return f"unknown key {word!r}; did you mean {keys[0]!r} in [{'] or ['.join(_OWNERS[keys[0]])}]?"
+    return f"unknown section [{word}]{_near(word, _SECTIONS)}"
 
 
 def _near(word: str, known: Iterable[str]) -> str:
@@ -259,7 +285,10 @@ def _near(word: str, known: Iterable[str]) -> str:
 def _converted(rule: Mapping[str, Any], default: object, value: object) -> object:
     """The value in the type of the key's default; text is read as the environment and TOML write it."""
     if isinstance(default, tuple):
-        return _listed(value)
+        texts = _listed(value)
+        if len(texts) < rule["least"]:
+            raise ValueError
+        return texts
     if isinstance(default, str):
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
         if value not in (rule["among"] or (value,)) or not isinstance(value, str):
@@ -268,6 +297,8 @@ def _converted(rule: Mapping[str, Any], default: object, value: object) -> objec
     number = _seconds(value) if isinstance(default, float) else _whole(value)
     if number < rule["least"]:
         raise ValueError
+    if number > rule["most"]:
+        raise _TooMuchError(f"{rule['most']:,.0f} at most{rule['why']}")
     return number
 
 
@@ -315,7 +346,7 @@ def _read_source(source: Source, directory: Path | None, found: _Findings) -> No
                 f"config= has to be a TOML file, a mapping of sections or a Config, not {source!r}"
             )
         file = Path(source)
-        found.sections(_section_of(file, _parsed(file)), str(file))
+        found.sections(_section_of(file, _parsed(file)) or {}, str(file))
 
 
 def _working_directory() -> Path:
@@ -332,22 +363,27 @@ def _nearest(directory: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:
         for file in (folder / "taskmesh.toml", folder / "pyproject.toml"):
             if file.is_file():
                 parsed = _parsed(file)
-                if file.name == "taskmesh.toml" or "taskmesh" in parsed.get("tool", {}):
-                    yield file, _section_of(file, parsed)
+                section = _section_of(file, parsed)
+                if section is not None:
+                    yield file, section
                     return
 
 
 def _parsed(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as TOML: {error}") from error
 
 
-def _section_of(file: Path, parsed: dict[str, Any]) -> Mapping[str, object]:
+def _section_of(file: Path, parsed: dict[str, Any]) -> Mapping[str, object] | None:
+    """What a file says of us; None when it is a pyproject.toml that says nothing."""
     if file.name != "pyproject.toml":
         return parsed
-    section: Mapping[str, object] = parsed.get("tool", {}).get("taskmesh", {})
+    tool = parsed.get("tool", {})
+    section = tool.get("taskmesh") if isinstance(tool, dict) else tool
+    if section is not None and not isinstance(section, dict):
+        raise ConfigError(f"{file}: tool.taskmesh has to be a section: [tool.taskmesh]")
     return section
 
 

@@ -14,7 +14,8 @@ from taskmesh.client.options import OptionValues
 from taskmesh.client.session import Session
 from taskmesh.client.source import Source
 from taskmesh.client.submitter import Chunksize, Submitter
-from taskmesh.config import load
+from taskmesh.config import MOST_SLOTS, load
+from taskmesh.errors import ConfigError
 from taskmesh.future import TaskFuture
 
 P = ParamSpec("P")
@@ -49,6 +50,8 @@ class MeshExecutor(Executor):
             )
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
+        if max_workers is not None and max_workers > MOST_SLOTS:
+            raise ConfigError(f"max_workers may be {MOST_SLOTS:,} at most, since each is a process")
         self._own: Session | None = None
         if mesh is None:
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}

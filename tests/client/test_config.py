@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from taskmesh.config import Config, PoolConfig, load
+from taskmesh import Mesh, MeshExecutor
+from taskmesh.config import MOST_SLOTS, Config, PoolConfig, load
 from taskmesh.errors import ConfigError
 
 
@@ -105,6 +106,27 @@ def test_sizes_and_lists_are_read_as_people_write_them():
         ({}, {}, {"TASKMESH_WORKERS": "2"}, ["TASKMESH_WORKERS: unknown key; known are ", " concurrency, "]),
         ({}, {"wrokers": 2}, {}, ["argument wrokers: unknown key; did you mean 'workers'?"]),
         ({"concurrency": 3}, {}, {}, ["config: concurrency stands in a section: [pool]"]),
+        ({"adress": "x"}, {}, {}, ["config: unknown key 'adress'; did you mean 'address' in [mesh]?"]),
+        ({"max_byte": 1}, {}, {}, ["did you mean 'max_bytes' in [client] or [hub]?"]),
+        ({"xyzzy": 1}, {}, {}, ["unknown section [xyzzy]; known are client, hub"]),
+        ({}, {}, {"TASKMESH_QUEUES": ","}, ["pool.queues has to be a list of queue names, at least one"]),
+        ({"pool": {"queues": []}}, {}, {}, ["at least one, not []"]),
+        ({"hub": {"max_bytes": "infMiB"}}, {}, {}, ["hub.max_bytes has to be bytes", "not 'infMiB'"]),
+        ({"hub": {"max_bytes": "1e400kb"}}, {}, {}, ["hub.max_bytes has to be bytes"]),
+        ({"hub": {"max_bytes": 1 << 61}}, {}, {}, ["hub.max_bytes may be 1,152,921,504,606,846,976 at most"]),
+        ({"hub": {"lease": 10**400}}, {}, {}, ["hub.lease has to be seconds"]),
+        (
+            {},
+            {},
+            {"TASKMESH_OPEN_TIMEOUT": "1e300"},
+            ["mesh.open_timeout may be 1,000,000,000 at most, not '1e300'"],
+        ),
+        (
+            {},
+            {"concurrency": "100000000"},
+            {},
+            ["may be 4,096 at most (each slot is a process; start further pools for more), not '100000000'"],
+        ),
         (5, {}, {}, ["config= has to be a TOML file, a mapping of sections or a Config, not 5"]),
     ],
 )
@@ -128,7 +150,34 @@ def test_all_problems_are_told_at_once_with_the_files_name(folder):
     assert all(line.startswith(str(file)) for line in lines)
 
 
-@pytest.mark.parametrize("content", [b"[hub\n", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", ["tool = 3", "tool = 'taskmesh'", "[tool]\ntaskmesh = 3", "[[tool.taskmesh]]"]
+)
+def test_pyproject_whose_section_is_none_is_named(folder, content):
+    file = folder / "pyproject.toml"
+    file.write_text(content)
+
+    for source in (None, file):
+        with pytest.raises(ConfigError, match=re.escape("toml: tool.taskmesh has to be a section: [tool.")):
+            load(source, environ={}, directory=folder)
+
+
+def test_pyproject_that_says_nothing_of_us_is_passed_over(folder):
+    (folder / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+
+    assert load(environ={}, directory=folder) == Config()
+    assert load(folder / "pyproject.toml", environ={}) == Config()
+
+
+def test_as_many_slots_as_a_pool_may_have_are_taken():
+    assert load({"pool": {"concurrency": MOST_SLOTS}}, environ={}).pool.slots == MOST_SLOTS
+    with pytest.raises(ConfigError, match="workers= may be 4,096 at most"):
+        Mesh(workers=MOST_SLOTS + 1)
+    with pytest.raises(ConfigError, match="max_workers may be 4,096 at most"):
+        MeshExecutor(max_workers=MOST_SLOTS + 1)
+
+
+@pytest.mark.parametrize("content", [b"[hub\n", b"\xff\xfe", b"x = " + b"9" * 5000, b"x = " + b"[" * 5000])
 def test_file_that_is_no_toml_is_named(folder, content):
     file = folder / "taskmesh.toml"
     file.write_bytes(content)
