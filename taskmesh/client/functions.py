@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.client.options import TaskOptions
+from taskmesh.client.options import TaskOptions, is_text
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, Keeper
 from taskmesh.wire.batches import LONGEST_NAME, PICKLE
@@ -44,7 +44,7 @@ class Form:
         """
         key = self.options.key
         text = key if key is None or isinstance(key, str) else key(*args, **kwargs)
-        if not isinstance(text, str) or not 0 < len(text) <= LONGEST_NAME:
+        if not is_text(text) or not text:
             shown, limit = f"{text!r:.200}", f"of up to {LONGEST_NAME} characters"
             raise ConfigError(f"key= has to give text, not {shown}, {limit}, for {self.call.spec.name}")
         return Batch(self._table, self._number, self.call.spec, key=text)

@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeGuard
 
 from taskmesh.errors import ConfigError
 from taskmesh.retry import Retry
@@ -66,8 +66,11 @@ class TaskOptions:
     on_client_loss: str = "run"
 
     def __post_init__(self) -> None:
-        _expect(_is_name(self.name), "name", self.name, f"text of up to {LONGEST_NAME} characters")
-        _expect(bool(self.queue) and _is_name(self.queue), "queue", self.queue, "the name of a queue")
+        _expect(is_text(self.name), "name", self.name, f"text of up to {LONGEST_NAME} characters")
+        limits = f"of up to {LONGEST_NAME} printable characters"
+        _expect(
+            bool(self.queue) and _is_label(self.queue), "queue", self.queue, f"the name of a queue, {limits}"
+        )
         _expect(_is_whole(self.priority), "priority", self.priority, "a whole number")
         _expect(
             isinstance(self.retries, Retry), "retries", self.retries, "a number of retries, or Retry(...)"
@@ -77,14 +80,14 @@ class TaskOptions:
             _expect(_is_limit(value), limit, value, "seconds > 0, or None for no limit")
         _expect(self.acks in {"late", "early"}, "acks", self.acks, "'late' or 'early'")
         _expect(
-            self.key is None or callable(self.key) or (bool(self.key) and _is_name(self.key)),
+            self.key is None or callable(self.key) or (bool(self.key) and is_text(self.key)),
             "key",
             self.key,
             "text, or a function of the task's arguments that returns text",
         )
         tags = self.tags
-        is_list = isinstance(tags, tuple) and all(map(_is_name, tags)) and len(tags) <= MOST_NAMES
-        _expect(is_list, "tags", tags, "a list of tags")
+        is_list = isinstance(tags, tuple) and all(map(_is_label, tags)) and len(tags) <= MOST_NAMES
+        _expect(is_list, "tags", tags, f"a list of tags, at most {MOST_NAMES}, each {limits}")
         _expect(
             self.on_client_loss in {"run", "cancel"},
             "on_client_loss",
@@ -140,8 +143,19 @@ def _is_limit(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value) and value >= 0
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_NAME
+def is_text(value: Any) -> TypeGuard[str]:
+    """Whether it is text that can travel: short enough, and without halves of surrogate pairs."""
+    if not isinstance(value, str) or len(value) > LONGEST_NAME:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_label(value: Any) -> bool:
+    return is_text(value) and value.isprintable()
 
 
 def _is_whole(value: Any) -> bool:
@@ -150,4 +164,4 @@ def _is_whole(value: Any) -> bool:
 
 def _expect(holds: bool, option: str, value: object, what: str) -> None:
     if not holds:
-        raise ConfigError(f"the task option {option} has to be {what}, not {value!r}")
+        raise ConfigError(f"the task option {option} has to be {what}, not {value!r:.200}")

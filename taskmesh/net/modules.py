@@ -29,8 +29,18 @@ os._exit(0)
 
 
 def use_current_directory() -> None:
-    """Puts the current directory first on this process's module search path, and so on its slots' one."""
-    here = os.getcwd()
+    """Puts the current directory first on this process's module search path, and so on its slots' one.
+
+    Raises:
+        ConfigError: it has been deleted.
+    """
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError(
+            "modules are looked for in the working directory, and it has been deleted: "
+            "change to one that exists"
+        ) from None
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
 

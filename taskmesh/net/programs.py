@@ -75,11 +75,11 @@ def run_hub(
     Raises:
         InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
         KeysUnusable: the hub's keys are missing, or open to others.
-        ConfigError: it is no address, or the name is not usable.
+        ConfigError: it is no address, or a name is not usable.
         EndpointError: it is taken.
     """
     check_local(bind, "binding", keys=bool(config.mesh.keys))
-    check_name(name)
+    check_all_names(config, name)
     settled = affordable(config, record)
     loop = new_loop()
     with (
@@ -250,8 +250,7 @@ def run_pool(
         TaskMeshError: the hub refuses it, or (InsecureBind, ConfigError) address, name or keys are unusable.
     """
     credentials = worker_credentials(config, addresses)
-    check_name(name)
-    check_names((*config.pool.queues, *config.pool.tags))
+    check_all_names(config, name)
     raise_file_limit()
     loop = new_loop()
     settings = pool_config(config, slots=slots, name=name, wired=True)
@@ -351,16 +350,26 @@ TOLD = {
 }
 
 
+def check_all_names(config: Config, name: str) -> None:
+    """Refuses names of a pool, its queues and tags that cannot be used.
+
+    Raises:
+        ConfigError: one is not usable.
+    """
+    check_name(name)
+    check_names((*config.pool.queues, *config.pool.tags))
+
+
 def check_names(names: Iterable[str]) -> None:
     """Refuses names of queues and tags that no hub would take.
 
     Raises:
-        ConfigError: one is too long.
+        ConfigError: one is too long, or would not print.
     """
     for name in names:
-        if not 0 < len(name) <= LONGEST_TEXT:
+        if not 0 < len(name) <= LONGEST_TEXT or not name.isprintable():
             raise ConfigError(
-                f"{name!r:.100} is no name of a queue or tag: take up to {LONGEST_TEXT} characters"
+                f"{name!r:.100} is no name of a queue or tag: take up to {LONGEST_TEXT} printable characters"
             )
 
 

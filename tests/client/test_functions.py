@@ -164,6 +164,8 @@ def test_key_makes_a_batch_of_its_own():
 def test_key_that_is_no_text_is_refused():
     with pytest.raises(ConfigError, match="key= has to give text, not 3"):
         make_table(key=lambda a, b: a + b).batch(add, (1, 2), {})
+    with pytest.raises(ConfigError, match=r"key= has to give text, not '.ud800'"):
+        make_table(key=lambda a, b: "\ud800").batch(add, (1, 2), {})
 
 
 def test_what_is_no_function_is_refused():

@@ -22,6 +22,12 @@ def test_options_take_what_users_write():
     ("option", "value", "words"),
     [
         ("queue", "", "name of a queue"),
+        ("queue", "q" * 1025, "name of a queue, of up to 1024 printable characters, not 'qqq"),
+        ("queue", "\ud800", "name of a queue"),
+        ("queue", "a\nb", "printable characters, not 'a"),
+        ("tags", ["gpu", "\x1b[0m"], "a list of tags, at most 1000, each of up to 1024 printable characters"),
+        ("name", "\ud800", "text of up to 1024 characters"),
+        ("key", "\ud800", "text, or a function"),
         ("priority", 1.5, "whole number"),
         ("priority", True, "whole number"),
         ("retries", -1, "retries"),

@@ -7,11 +7,13 @@ import psutil
 import pytest
 
 from taskmesh import Mesh
+from taskmesh.config import load
 from taskmesh.errors import ConfigError, TooLarge
 from taskmesh.net import budget as budget_module
 from taskmesh.net import wires
 from taskmesh.net.budget import Budget, hub_budget
 from taskmesh.net.endpoints import Endpoints
+from taskmesh.net.programs import run_hub, run_pool
 from tests.conformance.wire import WirePeer
 from tests.faults.cluster import Cluster
 from tests.net import workload
@@ -21,6 +23,21 @@ from tests.waiting import wait_until
 TCP = "tcp://127.0.0.1:0"
 SMALL = {"TASKMESH_MAX_PAYLOAD": "100kB"}
 LARGEST = 2 * 100_000 + wires.BATCHES
+
+
+def unused(*_: object) -> None:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("wrong", ["a\nb", "\x1b[0m", "\ud800", "q" * 1025])
+@pytest.mark.parametrize("what", ["queues", "tags"])
+def test_names_of_queues_and_tags_that_would_not_print_are_refused(what: str, wrong: str):
+    config = load({"pool": {what: [wrong]}}, environ={})
+
+    with pytest.raises(ConfigError, match="take up to 1024 printable characters"):
+        run_pool(config, ["tcp://127.0.0.1:1"], slots=1, ready=unused, news=unused)
+    with pytest.raises(ConfigError, match="take up to 1024 printable characters"):
+        run_hub(config, TCP, slots=1, ready=unused, record=unused)
 
 
 @pytest.fixture

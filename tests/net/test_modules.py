@@ -16,6 +16,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_a_current_directory_that_is_gone_is_told(folder, monkeypatch):
+    gone = folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(ConfigError, match="has been deleted: change to one that exists"):
+        use_current_directory()
+
+
 def test_modules_of_the_current_directory_are_found(folder):
     (folder / "mine.py").write_text("VALUE = 1\n")
 
