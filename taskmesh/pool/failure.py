@@ -29,6 +29,6 @@ def failure_of(serial: int, kind: str, error: BaseException, spec: Spec, elapsed
         text = f"(it cannot be described: {class_name(type(trouble))})"
         return SlotFailure(serial, kind, class_name(type(error)), text, elapsed=elapsed)
     finally:
-        error.__traceback__ = None
+        BaseException.with_traceback(error, None)  # a frozen dataclass forbids the assignment
     retryable = retryable and kind != "result"
     return SlotFailure(serial, kind, type_name, text, traceback, pickled, retryable, retry_after, elapsed)

@@ -1,5 +1,6 @@
 """Values and errors that do not travel well."""
 
+import dataclasses
 import threading
 from typing import Any
 
@@ -15,6 +16,11 @@ class Sticky(Exception):
 
     def __reduce__(self) -> Any:
         raise TypeError("not this one")
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
 
 
 class Odd(Exception):
@@ -42,6 +48,10 @@ def fail_with_note(text: str) -> None:
     error = Trouble(text)
     error.add_note("remember")
     raise error
+
+
+def fail_frozen(code: int) -> None:
+    raise Frozen(code)
 
 
 def fail_unpicklably() -> None:

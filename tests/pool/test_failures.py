@@ -7,6 +7,7 @@ import pytest
 from taskmesh.retry import NoRetry, RetryAfter
 from taskmesh.wire import payload
 from taskmesh.wire.batches import CHUNK
+from taskmesh.wire.exceptions import load_exception
 from taskmesh.wire.retry_filter import dumps_filter
 from tests.pool import objects, tasks
 
@@ -39,6 +40,16 @@ def test_exception_that_cannot_be_pickled_is_told_all_the_same(slot):
 
     assert failure.type_name == "tests.pool.objects.Sticky"
     assert "stuck" in failure.text
+
+
+def test_exception_that_forbids_assignments_comes_back_as_itself(slot):
+    failure = slot.failure(0, slot.call(0, objects.fail_frozen, (3,))[0])
+
+    assert failure.kind == "exception"
+    told = (failure.type_name, failure.text, failure.traceback, failure.pickled)
+    error = load_exception(*told, task="t", worker="w", attempt=1)
+    assert type(error) is objects.Frozen
+    assert error.code == 3
 
 
 @pytest.mark.parametrize("error", ["speechless", "nameless"])
