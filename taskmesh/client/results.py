@@ -18,7 +18,8 @@ R_co = TypeVar("R_co", covariant=True)
 class MapResults(Generic[R_co]):
     """An iterator over the results of a map.
 
-    An item's error is raised in its place; the next `next()` goes on with the item after it. When the
+    An item's error is raised in its place (StopIteration as the cause of a RuntimeError); the next `next()`
+    goes on with the item after it. When the
     iterator is closed or dropped after it was begun, the rest of the map is cancelled.
 
     Attributes:
@@ -111,8 +112,14 @@ class _WithErrors:
         if index == len(self._values):
             raise StopIteration
         self._index = index + 1
-        if index in self._errors:
-            raise self._errors[index]
+        error = self._errors.get(index)
+        if error is not None:
+            if isinstance(error, StopIteration):  # as it is, it would end the caller's loop without a word
+                raise RuntimeError(
+                    "the task of an item raised StopIteration, which cannot be raised in its place: "
+                    "have the function raise another error, or use next(iterator, default) in it"
+                ) from error
+            raise error
         return self._values[index]
 
 

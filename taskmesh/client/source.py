@@ -23,7 +23,7 @@ class Source:
 
     __slots__ = ("_draw", "exhausted", "failure", "left", "starred")
 
-    def __init__(self, draw: Callable[[int], Sequence[Any]], total: int | None, *, starred: bool) -> None:
+    def __init__(self, draw: Callable[[int], Iterable[Any]], total: int | None, *, starred: bool) -> None:
         self._draw = draw
         self.starred = starred
         self.left = total
@@ -74,15 +74,20 @@ class Source:
     @classmethod
     def drawn(cls, items: Iterator[Any], *, starred: bool = True) -> Source:
         """What an iterator makes, perhaps without an end."""
-        return cls(lambda count: list(islice(items, count)), None, starred=starred)
+        return cls(lambda count: islice(items, count), None, starred=starred)
 
     def draw(self, count: int) -> Sequence[Any]:
         """Up to `count` items; fewer at the end. What the iterator raises is kept for its place."""
+        taken: list[Any] = []
+        items: Sequence[Any] = taken
         try:
-            items: Sequence[Any] = self._draw(count)
+            drawn = self._draw(count)
+            if isinstance(drawn, Sequence):
+                items = drawn
+            else:
+                taken.extend(drawn)  # what came before an error stays in the list
         except Exception as error:  # noqa: BLE001  the user's own
             self.failure = error
-            items = []
         if self.left is not None:
             self.left -= len(items)
         self.exhausted = self.exhausted or len(items) < count or self.left == 0

@@ -37,6 +37,10 @@ def stay(number):
 gates = []
 
 
+def first_true(values):
+    return next(value for value in values if value)
+
+
 def shut_at_three(number):
     if number == 3:
         gates[0].clear()
@@ -109,6 +113,19 @@ def test_map_in_a_for_loop_ends_at_an_error(mesh):
         seen.extend(mesh.map(pick, range(1, 12), chunksize=4))
 
     assert seen == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("chunksize", [1, 3])
+@pytest.mark.parametrize("has_executor", [True, False])
+def test_map_item_whose_task_raises_stop_iteration_fails_in_its_place(mesh, chunksize, has_executor):
+    mapping = mesh.executor() if has_executor else mesh
+    results = mapping.map(first_true, [[1], [0], [3]], chunksize=chunksize)
+
+    assert next(results) == 1
+    with pytest.raises(RuntimeError, match="raised StopIteration") as caught:
+        next(results)
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert list(results) == [3]
 
 
 def test_map_item_that_cannot_be_pickled_fails_alone(mesh):
@@ -210,6 +227,25 @@ def test_map_raises_what_its_iterable_raises_after_the_items_before_it(mesh):
         next(results)
     with pytest.raises(OSError, match="torn"):
         mesh.map(stay, numbers())
+
+
+@pytest.mark.parametrize("chunksize", [4, 10])
+@pytest.mark.parametrize("starred", [True, False])
+def test_map_gives_the_items_of_a_chunk_that_its_iterable_made_before_it_failed(mesh, chunksize, starred):
+    def numbers():
+        yield from range(6)
+        raise OSError("the list is torn")
+
+    if starred:
+        calls = ((number,) for number in numbers())
+        results = mesh.starmap(stay, calls, buffersize=100, chunksize=chunksize)
+    else:
+        results = mesh.map(stay, numbers(), buffersize=100, chunksize=chunksize)
+
+    assert [next(results) for _ in range(6)] == list(range(6))
+    with pytest.raises(OSError, match="torn"):
+        next(results)
+    assert list(results) == []
 
 
 def test_map_times_out(mesh, port):
