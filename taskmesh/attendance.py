@@ -61,6 +61,33 @@ class Gate:
         return interruptible(lambda seconds: self._lock.acquire(timeout=seconds), timeout)
 
 
+class Bell:
+    """Wakes one thread, however often it is rung; a bare lock.
+
+    An interrupt in a method of threading.Event can leave its inner lock held: whoever rings would hang.
+    """
+
+    __slots__ = ("_silent",)
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        """Ends the wait, or the next one."""
+        if self._silent.locked():
+            with suppress(RuntimeError):  # somebody else has rung it at the same time
+                self._silent.release()
+
+    def clear(self) -> None:
+        """Forgets that it was rung."""
+        self._silent.acquire(blocking=False)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Waits until it is rung, and forgets that; False when `timeout` seconds did not suffice."""
+        return interruptible(lambda seconds: self._silent.acquire(timeout=seconds), timeout)
+
+
 def interruptible(wait: Callable[[float], bool], timeout: float | None) -> bool:
     """Waits by a call that waits so many seconds and tells whether it was long enough; returns what it says.
 

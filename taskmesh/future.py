@@ -378,10 +378,10 @@ class TaskFuture(Future[T]):
     def _label(self) -> str:
         return f"{self._batch.spec.name} {self.task_id}"
 
-    def _call(self, fn: Callable[[Future[T]], object]) -> None:
+    def _call(self, fn: Callable[[Future[T]], object], caught: type[BaseException] = Exception) -> None:
         try:
             fn(self)
-        except Exception:  # noqa: BLE001  as concurrent.futures does
+        except caught:
             _log.exception("exception calling callback for %r", self)
 
     def _deliver(self) -> None:
@@ -394,4 +394,4 @@ class TaskFuture(Future[T]):
                     extras.delivering = False
                     return
             for fn in callbacks:
-                self._call(fn)
+                self._call(fn, BaseException)  # sys.exit() too: the thread has other callbacks

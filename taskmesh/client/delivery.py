@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
@@ -9,7 +10,9 @@ from contextlib import suppress
 from contextvars import Context
 from functools import partial
 
-from taskmesh.attendance import interruptible
+from taskmesh.attendance import Gate, interruptible
+
+_log = logging.getLogger("taskmesh.client")
 
 
 class Delivery:
@@ -28,7 +31,7 @@ class Delivery:
         self._closed = False
 
     def put(self, jobs: Iterable[Callable[[], object]]) -> None:
-        """Queues jobs, which must not raise; does nothing after `close`."""
+        """Queues jobs; what one raises is logged. Does nothing after `close`."""
         with self._lock:
             if self._closed:
                 return
@@ -41,15 +44,20 @@ class Delivery:
         for job in jobs:
             self._jobs.put(job)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the delivery thread."""
+        return threading.current_thread() is self._thread
+
     def flush(self) -> None:
         """Waits until everything queued so far is done; called by a job it does nothing."""
         with self._lock:
             thread = self._thread
         if thread is None or not thread.is_alive() or thread is threading.current_thread():
             return
-        done = threading.Event()
-        self._jobs.put(done.set)
-        interruptible(done.wait, None)
+        gate = Gate()  # not an Event: an interrupt may leave its lock held, and the thread would hang
+        self._jobs.put(partial(gate, None))
+        gate.wait(None)
 
     def close(self, timeout: float | None) -> None:
         """Lets the thread end when it has done what is queued, and waits up to `timeout` seconds for that."""
@@ -63,7 +71,10 @@ class Delivery:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except BaseException:  # noqa: BLE001  other callbacks and the mesh's end wait for this thread
+                _log.exception("a job of the delivery thread failed: %r", job)
             del job  # what it holds must not wait for the next one
 
 

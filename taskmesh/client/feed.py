@@ -9,8 +9,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
+from taskmesh.attendance import Bell
 from taskmesh.client.functions import Form
 from taskmesh.client.pace import Pace
 from taskmesh.client.session import Session
@@ -70,7 +72,7 @@ class Feed:
         buffersize: int | None = None,
     ) -> None:
         self.source = source
-        self.bell = threading.Event()
+        self.bell = Bell()
         self.attended = False
         self._session = session
         self._pace = pace
@@ -83,7 +85,9 @@ class Feed:
         self._arrivals: deque[Piece] = deque()
         self._scheduled = False
         self._wanted = False
-        self._busy = threading.Lock()
+        self._torn = False
+        self._busy = False
+        self._turn = threading.Lock()
         group = session.new_group()
         self._single: Batch = form.grouped(group)
         self._chunk: Batch = form.chunked(group)
@@ -98,6 +102,8 @@ class Feed:
     @property
     def active(self) -> bool:
         """It will submit more by itself, or waits for what it has submitted."""
+        if self._torn:
+            return False
         return bool(self._flying) or (self._buffersize is None and not self.source.exhausted)
 
     @property
@@ -107,8 +113,8 @@ class Feed:
 
     @property
     def ended(self) -> bool:
-        """Everything has been taken."""
-        return self.source.exhausted and not self._untaken
+        """Everything has been taken, or an interrupt has lost what is left."""
+        return self._torn or (self.source.exhausted and not self._untaken)
 
     def start(self) -> None:
         """Submits the first chunks, in the caller's thread.
@@ -116,17 +122,21 @@ class Feed:
         Raises:
             MeshClosed: the mesh is closed; or why it cannot be opened.
         """
-        self._session.open()
-        if self._buffersize is None:
-            self._session.feeds.add(self)
-        self.work(draw=True)
+        try:
+            self._session.open()
+            if self._buffersize is None:
+                self._session.feeds.add(self)
+            self.work(draw=True)
+        except BaseException:  # Ctrl-C: the caller gets nothing that could be closed
+            self.abandon()
+            raise
 
     def stop(self) -> None:
         """Submits no more items."""
         self.source.exhausted = True
         self._session.feeds.discard(self)
         self._session.table.nudge()
-        self.bell.set()
+        self.bell.ring()
 
     def abandon(self) -> None:
         """Nobody wants the rest: gives up what has no outcome yet."""
@@ -155,8 +165,7 @@ class Feed:
     def arrive(self, piece: Piece) -> None:
         """A piece has ended."""
         self._arrivals.append(piece)
-        if not self.bell.is_set():
-            self.bell.set()
+        self.bell.ring()
         if not self.attended:
             self.schedule()
 
@@ -171,22 +180,51 @@ class Feed:
     def work(self, *, draw: bool) -> None:
         """Takes arrivals in and submits what there is room for, unless somebody else is at it."""
         self._wanted = True
-        while self._wanted and self._busy.acquire(blocking=False):
-            try:
+        while self._wanted and self._take_turn(draw=draw):
+            pass
+        if self.source.exhausted and not self._flying and self in self._session.feeds:
+            self.stop()
+
+    def resume(self) -> None:
+        """Has the delivery thread look once, whatever an interrupt may have left undone."""
+        self._session.delivery.put((self._work_unattended,))
+
+    def _take_turn(self, *, draw: bool) -> bool:
+        """One turn at the work; False when somebody else is at it."""
+        mine = False
+        try:
+            with self._turn:  # no interrupt comes between this and the flags, as it may after acquire()
+                if not self._busy:
+                    mine = self._busy = True
+            if mine:
                 self._wanted = False
                 while self._arrivals:
                     self._settle(self._arrivals.popleft())
                 if draw or self._buffersize is None:
                     self._submit_more()
-            finally:
-                self._busy.release()
-        if self.source.exhausted and not self._flying and self in self._session.feeds:
-            self.stop()
+        except BaseException:
+            if mine:
+                self._tear()
+            raise
+        finally:
+            if mine:
+                self._busy = False
+        return mine
+
+    def _tear(self) -> None:
+        """An interrupt came upon the work: a piece may be lost, so that the rest is given up."""
+        self._torn = True
+        if self.source.failure is None:
+            self.source.failure = CancelledError(
+                f"the map of {self.label} was interrupted while it submitted items, and the rest of it was "
+                "cancelled: call map() again for what is missing"
+            )
+        self.abandon()
 
     def _work_unattended(self) -> None:
         self._scheduled = False
         self.work(draw=False)
-        self.bell.set()  # a consumer who came meanwhile left the work to us, and we may not draw for it
+        self.bell.ring()  # a consumer who came meanwhile left the work to us, and we may not draw for it
 
     def _submit_more(self) -> None:
         source, pace, bound = self.source, self._pace, self._buffersize
@@ -223,6 +261,10 @@ class Feed:
             piece.error = error
             if not isinstance(error, SerializationError):  # it is not this item, it is the mesh
                 self.source.exhausted = True
+        except BaseException as error:
+            if not self._session.delivery.is_here:  # an interrupt of the caller's own
+                raise
+            piece.error = error  # an item's own doing; the delivery thread has nobody to raise it to
         finally:
             if piece.future is None or not piece.future._watch(piece):
                 self._arrivals.append(piece)

@@ -9,7 +9,6 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, Generic, Self, TypeVar
 
-from taskmesh.attendance import interruptible
 from taskmesh.client.feed import Feed, Piece
 
 R_co = TypeVar("R_co", covariant=True)
@@ -87,7 +86,7 @@ class MapResults(Generic[R_co]):
                         raise failure
                     return None
                 left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-                if not interruptible(feed.bell.wait, left):
+                if not feed.bell.wait(left):
                     raise TimeoutError(f"not all results of {feed.label} came within {self._timeout:g} s")
         finally:
             feed.attended = False

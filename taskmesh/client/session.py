@@ -33,6 +33,10 @@ class Feeding(Protocol):
         """Submits no more of them."""
         ...
 
+    def resume(self) -> None:
+        """Goes on, should an interrupt have left it standing."""
+        ...
+
 
 class Session:
     """What all surfaces of one mesh share. Opens by itself when the first task is submitted.
@@ -159,6 +163,8 @@ class Session:
         """Waits until every task has ended, those that callbacks submit meanwhile too."""
         if self._port is None or self.closed:
             return
+        for feed in list(self.feeds):
+            feed.resume()
         while self.table.refusal is None:
             self.table.wait_idle(self.feeds)
             self.delivery.flush()  # a callback may submit more

@@ -1,6 +1,7 @@
 """Who is told when a future ends: callbacks in the delivery thread, event loops once a batch."""
 
 import asyncio
+import sys
 import threading
 
 import pytest
@@ -70,6 +71,32 @@ def test_callback_that_raises_is_logged_and_the_next_one_runs(mesh, port, caplog
 
     assert seen == [future]
     assert "exception calling callback" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_callback_that_would_end_its_thread_is_logged_and_the_next_ones_run(mesh, port, caplog, kind):
+    def leave(future):
+        raise kind
+
+    port.gate.clear()
+    first, second = mesh.submit(double, 1), mesh.submit(double, 2)
+    seen = []
+    first.add_done_callback(leave)
+    first.add_done_callback(seen.append)
+    second.add_done_callback(seen.append)
+    port.release()
+    mesh._session.wait_for_all()
+
+    assert seen == [first, second]
+    assert "exception calling callback" in caplog.text
+
+
+def test_callback_of_a_done_future_may_leave_its_callers_thread(mesh):
+    future = mesh.submit(double, 1)
+    future.result(WAIT_S)
+
+    with pytest.raises(SystemExit):
+        future.add_done_callback(lambda f: sys.exit(3))
 
 
 def test_callback_added_by_a_callback_runs_after_those_before_it(mesh, port):

@@ -1,5 +1,6 @@
 """The delivery thread does its jobs in order, starts late and ends with its mesh."""
 
+import sys
 import threading
 
 from taskmesh.client.delivery import Delivery
@@ -26,6 +27,17 @@ def test_delivery_does_jobs_in_order_and_flush_waits_for_them():
 
     assert done == list(range(100))
     delivery.close(WAIT_S)
+
+
+def test_delivery_goes_on_after_a_job_that_raises(caplog):
+    delivery = Delivery()
+    done = []
+
+    delivery.put([lambda: sys.exit(3), lambda: done.append(1)])
+    delivery.close(WAIT_S)
+
+    assert done == [1]
+    assert "delivery thread" in caplog.text
 
 
 def test_delivery_takes_nothing_after_close():

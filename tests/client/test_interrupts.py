@@ -7,12 +7,15 @@ which a test can bring about at will.
 import signal
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import pytest
 
 from taskmesh import Mesh, wait
-from taskmesh.attendance import LOOK_S, Gate, interruptible
+from taskmesh.attendance import LOOK_S, Bell, Gate, interruptible
 from taskmesh.client.delivery import Delivery
+from tests.programs import heeding_interrupts
+from tests.waiting import wait_until
 
 
 class Interrupted(BaseException):
@@ -101,3 +104,65 @@ def test_a_wait_in_steps_lasts_as_long_as_it_is_told():
     assert interruptible(step, None)
     assert steps == [LOOK_S] * 3
     assert not interruptible(lambda _: False, 0)
+
+
+def test_a_bell_wakes_once_however_often_it_was_rung():
+    bell = Bell()
+    bell.ring()
+    bell.ring()
+
+    assert bell.wait(0)
+    assert not bell.wait(0)
+    bell.ring()
+    bell.clear()
+    assert not bell.wait(0)
+
+
+# --- interrupts while a map submits
+
+
+def same(value):
+    return value
+
+
+class Struck:
+    """An item during whose pickling in the main thread Ctrl-C strikes, when `ready()`."""
+
+    def __init__(self, ready):
+        self.ready = ready
+
+    def __reduce__(self):
+        if threading.current_thread() is threading.main_thread():
+            wait_until(self.ready)
+            with heeding_interrupts():
+                signal.raise_signal(signal.SIGINT)
+        return int, (0,)
+
+
+def test_map_that_is_interrupted_as_it_begins_is_given_up(mesh):
+    session = mesh._session
+
+    def has_arrivals():  # the delivery thread has come to work, and has left it to this thread
+        [feed] = session.feeds
+        return feed._arrivals and not feed._scheduled
+
+    with pytest.raises(KeyboardInterrupt):
+        mesh.map(same, [1, Struck(has_arrivals), *range(500)], chunksize=1)
+
+    assert not session.feeds
+    session.wait_for_all()
+    assert list(mesh.map(same, range(10))) == list(range(10))
+
+
+def test_map_that_is_interrupted_while_it_submits_says_so_when_asked_again(mesh):
+    results = mesh.map(same, [1, 2, Struck(lambda: True), 4], buffersize=2, chunksize=1)
+    assert next(results) == 1
+
+    with pytest.raises(KeyboardInterrupt):
+        next(results)
+
+    seen = []
+    with pytest.raises(CancelledError):
+        seen.extend(results)
+    assert seen in ([], [2])
+    mesh._session.wait_for_all()

@@ -302,6 +302,42 @@ def test_map_is_waited_for_by_a_clean_exit(make_mesh, opened):
     assert len(opened.last.ran) == 5000
 
 
+def test_map_that_an_interrupt_has_left_unscheduled_is_resumed_by_a_clean_exit(make_mesh, opened):
+    mesh = make_mesh()
+    mesh.submit(stay, 0).result(WAIT_S)
+    opened.last.gate.clear()
+    results = mesh.map(stay, range(5000), chunksize=1)
+    results.feed._scheduled = True  # as when Ctrl-C comes before the job is queued
+    opened.last.release()
+
+    mesh.close()
+
+    assert list(results) == list(range(5000))
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_map_item_that_would_end_the_delivery_thread_fails_in_its_place(mesh, port, kind):
+    threads = []
+
+    class Odd:
+        def __reduce__(self):
+            threads.append(threading.current_thread())
+            raise kind
+
+    port.gate.clear()
+    results = mesh.map(stay, [*range(100), Odd()])
+    assert not threads
+    port.release()
+    mesh._session.wait_for_all()
+
+    seen = []
+    with pytest.raises((kind, SerializationError)):
+        seen.extend(results)
+    assert seen == list(range(len(seen)))
+    assert len(seen) > 8
+    assert threading.current_thread() not in threads
+
+
 def test_map_on_a_closed_mesh_is_refused(mesh):
     mesh.close()
 
