@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.client.options import TaskOptions, is_text
+from taskmesh.client.options import NAME, TaskOptions, is_name
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, Keeper
 from taskmesh.wire.batches import LONGEST_NAME, PICKLE
@@ -40,13 +40,14 @@ class Form:
         """A batch for one call alone: a key is its own run's.
 
         Raises:
-            ConfigError: the key that `key=` made of the arguments is no text.
+            ConfigError: the key that `key=` made of the arguments is no text, or none that can travel.
         """
         key = self.options.key
         text = key if key is None or isinstance(key, str) else key(*args, **kwargs)
-        if not is_text(text) or not text:
-            shown, limit = f"{text!r:.200}", f"of up to {LONGEST_NAME} characters"
-            raise ConfigError(f"key= has to give text, not {shown}, {limit}, for {self.call.spec.name}")
+        if not isinstance(text, str) or not text or not is_name(text):
+            hint = "; of a file's name, os.fsencode(name).hex() is" if isinstance(text, str) and text else ""
+            name = self.call.spec.name
+            raise ConfigError(f"key= has to give text, not {text!r:.200}, for {name}: {NAME}{hint}")
         return Batch(self._table, self._number, self.call.spec, key=text)
 
     def grouped(self, group: int) -> Batch:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypedDict, TypeGuard
+from typing import Any, Final, Literal, TypedDict
 
 from taskmesh.errors import ConfigError
 from taskmesh.retry import Retry
@@ -31,7 +32,13 @@ class OptionValues(TypedDict, total=False):
     on_client_loss: Literal["run", "cancel"]
 
 
+NAME: Final = f"text of up to {LONGEST_NAME} characters that UTF-8 can express"
+"""What `is_name` asks for."""
+
+_LABEL: Final = f"of up to {LONGEST_NAME} printable characters"
 _ONCE = Retry(max=0)
+_LARGEST: Final = (1 << 63) - 1
+"""What a message can carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +73,26 @@ class TaskOptions:
     on_client_loss: str = "run"
 
     def __post_init__(self) -> None:
-        _expect(is_text(self.name), "name", self.name, f"text of up to {LONGEST_NAME} characters")
-        limits = f"of up to {LONGEST_NAME} printable characters"
-        _expect(
-            bool(self.queue) and _is_label(self.queue), "queue", self.queue, f"the name of a queue, {limits}"
-        )
-        _expect(_is_whole(self.priority), "priority", self.priority, "a whole number")
-        _expect(
-            isinstance(self.retries, Retry), "retries", self.retries, "a number of retries, or Retry(...)"
-        )
+        _expect(is_name(self.name), "name", self.name, NAME)
+        is_queue = bool(self.queue) and _is_label(self.queue)
+        _expect(is_queue, "queue", self.queue, f"the name of a queue, {_LABEL}")
+        in_range = _is_whole(self.priority) and abs(self.priority) <= _LARGEST
+        _expect(in_range, "priority", self.priority, "a whole number of 64 bits")
+        is_retry = isinstance(self.retries, Retry) and self.retries.max <= _LARGEST
+        _expect(is_retry, "retries", self.retries, "a number of retries, below 2**63, or Retry(...)")
         for limit in ("timeout", "hard_timeout", "expires"):
             value = getattr(self, limit)
             _expect(_is_limit(value), limit, value, "seconds > 0, or None for no limit")
         _expect(self.acks in {"late", "early"}, "acks", self.acks, "'late' or 'early'")
         _expect(
-            self.key is None or callable(self.key) or (bool(self.key) and is_text(self.key)),
+            self.key is None or callable(self.key) or (bool(self.key) and is_name(self.key)),
             "key",
             self.key,
-            "text, or a function of the task's arguments that returns text",
+            f"text, or a function of the task's arguments that returns text: {NAME}",
         )
         tags = self.tags
         is_list = isinstance(tags, tuple) and all(map(_is_label, tags)) and len(tags) <= MOST_NAMES
-        _expect(is_list, "tags", tags, f"a list of tags, at most {MOST_NAMES}, each {limits}")
+        _expect(is_list, "tags", tags, f"a list of tags, at most {MOST_NAMES}, each {_LABEL}")
         _expect(
             self.on_client_loss in {"run", "cancel"},
             "on_client_loss",
@@ -135,7 +140,7 @@ def _limit(option: str, value: Any) -> float:
     if value is None:
         return 0.0
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    _expect(is_number and value > 0, option, value, "seconds > 0, or None for no limit")
+    _expect(is_number and 0 < value <= sys.float_info.max, option, value, "seconds > 0, or None for no limit")
     return float(value)
 
 
@@ -143,8 +148,8 @@ def _is_limit(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value) and value >= 0
 
 
-def is_text(value: Any) -> TypeGuard[str]:
-    """Whether it is text that can travel: short enough, and without halves of surrogate pairs."""
+def is_name(value: Any) -> bool:
+    """Whether it is text that a message can carry: os.fsdecode makes such that UTF-8 cannot express."""
     if not isinstance(value, str) or len(value) > LONGEST_NAME:
         return False
     try:
@@ -155,7 +160,8 @@ def is_text(value: Any) -> TypeGuard[str]:
 
 
 def _is_label(value: Any) -> bool:
-    return is_text(value) and value.isprintable()
+    """Whether it can be shown in a table, too."""
+    return is_name(value) and bool(value.isprintable())
 
 
 def _is_whole(value: Any) -> bool:

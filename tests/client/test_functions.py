@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import os
 
 import pytest
 
@@ -166,6 +167,14 @@ def test_key_that_is_no_text_is_refused():
         make_table(key=lambda a, b: a + b).batch(add, (1, 2), {})
     with pytest.raises(ConfigError, match=r"key= has to give text, not '.ud800'"):
         make_table(key=lambda a, b: "\ud800").batch(add, (1, 2), {})
+
+
+def test_key_that_no_message_can_carry_is_refused_with_the_cure():
+    path = os.fsdecode(b"caf\xe9.txt")
+
+    with pytest.raises(ConfigError, match=r"UTF-8 can express; .*os\.fsencode"):
+        make_table(key=lambda a, b: a).batch(add, (path, 2), {})
+    assert make_table(key=lambda a, b: a).batch(add, ("caf\xe9.txt", 2), {}).key == "caf\xe9.txt"
 
 
 def test_what_is_no_function_is_refused():

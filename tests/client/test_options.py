@@ -43,6 +43,15 @@ def test_options_take_what_users_write():
         ("tags", 1, "list of tags"),
         ("on_client_loss", "stop", "'run' or 'cancel'"),
         ("name", 3, "text"),
+        ("name", "caf\udce9.txt", "UTF-8"),
+        ("queue", "caf\udce9", "UTF-8"),
+        ("key", "caf\udce9.txt", "UTF-8"),
+        ("tags", ["gpu", "caf\udce9"], "UTF-8"),
+        ("priority", 2**70, "64 bits"),
+        ("priority", -(2**70), "64 bits"),
+        ("retries", 2**70, "below 2"),
+        ("retries", Retry(max=2**70), "below 2"),
+        ("timeout", 10**400, "seconds > 0, or None"),
     ],
 )
 def test_option_with_a_bad_value_is_refused_in_words(option, value, words):
