@@ -29,7 +29,8 @@ class MeshExecutor(Executor):
 
     `MeshExecutor(max_workers=4)` opens an embedded mesh of its own, and closes it at shutdown;
     `mesh.executor()` uses an open one. Leaving the `with` block by an exception, Ctrl-C among them, cancels
-    what was submitted, running or not, as a mesh does; other executors wait for it first.
+    what was submitted, running or not, as a mesh does; other executors wait for it first. A program that
+    ends without `shutdown` waits for the tasks of an executor with a mesh of its own.
 
     Args:
         max_workers: slots of the mesh of its own; None for one per CPU.
@@ -56,6 +57,7 @@ class MeshExecutor(Executor):
         if mesh is None:
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}
             self._own = Session(load(None, {"mesh__address": (), **slots}))
+            self._own.waits_at_exit = True
             mesh = Submitter(self._own, {})
         self._mesh = mesh.with_options(**options)
         self._lock = threading.Lock()

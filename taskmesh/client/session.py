@@ -45,6 +45,7 @@ class Session:
         config: the settings. table: tasks without an outcome. delivery: where callbacks run.
         wired: payloads travel over a wire to another process. closed: nothing can be submitted any more.
         feeds: maps that have not submitted all of their items; a clean close waits for them.
+        waits_at_exit: an interpreter that ends waits for the tasks; else it cancels them, and warns.
     """
 
     def __init__(self, config: Config) -> None:
@@ -54,6 +55,7 @@ class Session:
         self.codec = FunctionCodec()
         self.closed = False
         self.feeds: set[Feeding] = set()
+        self.waits_at_exit = False
         self.wired = bool(config.mesh.address) or config.mesh.hub == "process"
         self.new_group = itertools.count(1).__next__
         self._port: SubmitPort | None = None
@@ -202,19 +204,33 @@ def _after_fork() -> None:
     keep_spares(0)  # our copies of the parent's descriptors
 
 
+def _before_exit() -> None:
+    """Waits as other executors do; before the interpreter waits for threads, while new ones may start."""
+    for session in list(_open_sessions):
+        if session.waits_at_exit:
+            session.close()
+
+
 def _at_exit() -> None:
     """Nobody may hang at exit because of a mesh that was not closed."""
     unclosed = list(_open_sessions)
+    tasks = sum(len(session.table.unended) for session in unclosed)
+    maps = sum(len(session.feeds) for session in unclosed)
     for session in unclosed:
         session.close(cancel=True)
     if unclosed:
+        rest = f" and the rest of {maps} maps" if maps else ""
+        lost = f" {tasks} pending tasks{rest} were cancelled;" if tasks + maps else ""
         warnings.warn(
-            "a mesh was still open when the interpreter ended, its tasks were cancelled: "
-            "use `with Mesh() as mesh:`, or call mesh.close()",
-            ResourceWarning,
+            f"a mesh was still open when the interpreter ended:{lost} "
+            "use `with Mesh() as mesh:`, or call mesh.close(), which wait for the tasks",
+            # Python shows the one by default, and not the other.
+            RuntimeWarning if lost else ResourceWarning,
             stacklevel=1,
         )
 
 
 os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)
+with suppress(RuntimeError):  # imported while the interpreter ends: then there is nothing to wait for
+    threading._register_atexit(_before_exit)  # type: ignore[attr-defined]  # as concurrent.futures does

@@ -116,15 +116,44 @@ mesh.submit(nap, 0).result(30)
 futures = [mesh.submit(nap, 60) for _ in range(10)]
 told("end")
 """,
-        "-W",
-        "always::ResourceWarning",
     )
 
     status, lines, errors, ended = end(program)
 
     assert status == 0
+    assert "RuntimeWarning" in errors
+    assert "10 pending tasks were cancelled" in errors
     assert "mesh.close()" in errors
     assert ended - float(lines["end"]) < LEAVE_S + 0.5
+
+
+@pytest.mark.parametrize(("options", "is_told"), [((), False), (("-W", "always::ResourceWarning"), True)])
+def test_program_that_forgets_to_close_and_loses_nothing_is_told_if_it_asks(tmp_path, options, is_told):
+    program = start(tmp_path, "mesh = Mesh(workers=1)\nmesh.submit(nap, 0).result(30)\n", *options)
+
+    status, _, errors, _ = end(program)
+
+    assert status == 0
+    assert ("mesh.close()" in errors) is is_told
+    assert "cancelled" not in errors
+
+
+def test_program_that_never_shuts_its_executor_down_still_does_its_work(tmp_path):
+    program = start(
+        tmp_path,
+        """
+executor = MeshExecutor(1)
+for _ in range(3):
+    executor.submit(nap, 0.1).add_done_callback(lambda f: told(f"done{f.result()}"))
+results = executor.map(nap, [0.01] * 20)
+told("end")
+""",
+    )
+
+    status, lines, errors, _ = end(program)
+
+    assert (status, errors) == (0, "")
+    assert float(lines["done0.1"]) > float(lines["end"])
 
 
 def test_program_whose_executor_does_not_wait_still_does_its_work(tmp_path):
