@@ -17,6 +17,9 @@ from taskmesh.future import TaskFuture
 T = TypeVar("T")
 F = TypeVar("F", bound=Future[Any])
 
+_LONGEST_S = 1e9
+"""Thirty years: a queue's wait takes no infinity."""
+
 
 class DoneAndNotDone(NamedTuple, Generic[F]):
     """What `wait` returns: a named pair of sets, as in concurrent.futures."""
@@ -112,7 +115,7 @@ def _ours(futures: Sequence[Future[Any]]) -> list[TaskFuture[Any]] | None:
 
 
 def _deadline(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout
+    return None if timeout is None else time.monotonic() + min(timeout, _LONGEST_S)
 
 
 def _left(deadline: float | None) -> float | None:

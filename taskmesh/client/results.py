@@ -26,13 +26,13 @@ class MapResults(Generic[R_co]):
     """
 
     def __init__(self, feed: Feed, timeout: float | None) -> None:
+        self._begun = False  # first: __del__ asks for it whatever fails here
         self.feed = feed
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._piece: Piece | None = None
         self._rest: Iterator[R_co] = iter(())
         self._chain: Iterator[R_co] | None = None
-        self._begun = False
 
     def __iter__(self) -> Iterator[R_co]:
         """Goes on where the iteration stands; a chain, since that costs a tenth of calling `__next__`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from numbers import Real
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from taskmesh.attendance import running_loop
@@ -232,6 +233,8 @@ class Submitter:
             raise ConfigError(f'chunksize has to be a number of items >= 1, or "auto", not {chunksize!r}')
         if buffersize is not None and (not isinstance(buffersize, int) or buffersize < 1):
             raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
+        if not _is_limit(timeout):
+            raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")
         form = self._functions.form(fn)
         if form.options.key is not None:
             raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
@@ -248,3 +251,7 @@ class Submitter:
         )
         feed.start()
         return MapResults(feed, timeout)
+
+
+def _is_limit(value: object) -> bool:
+    return value is None or isinstance(value, Real)

@@ -54,6 +54,16 @@ def test_as_completed_yields_in_the_order_of_ending(held, port):
     assert next(as_completed([fourth, third])) in {third, fourth}
 
 
+@pytest.mark.parametrize("timeout", [float("inf"), 1e30])
+def test_limits_beyond_all_clocks_are_no_limits(held, port, timeout):
+    futures = [held.submit(double, i) for i in range(3)]
+    threading.Timer(0.05, port.release).start()
+
+    assert set(as_completed(futures, timeout)) == set(futures)
+    assert wait(futures, timeout, FIRST_COMPLETED).done
+    assert gather(futures, timeout=timeout) == [0, 2, 4]
+
+
 def test_as_completed_times_out_and_lets_go(held):
     future = held.submit(double, 1)
 

@@ -357,11 +357,17 @@ def test_map_is_cancelled_with_its_mesh(mesh, port):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"chunksize": 0}, "chunksize"), ({"chunksize": "big"}, "chunksize"), ({"buffersize": 0}, "buffersize")],
+    [
+        ({"chunksize": 0}, "chunksize"),
+        ({"chunksize": "big"}, "chunksize"),
+        ({"buffersize": 0}, "buffersize"),
+        ({"timeout": "1"}, "seconds"),
+    ],
 )
 def test_map_refuses_bad_sizes(mesh, options, words):
     with pytest.raises(ConfigError, match=words):
         mesh.map(stay, [1], **options)
+    assert mesh._session.table.idle
 
 
 def test_map_refuses_a_task_with_a_key(mesh):
