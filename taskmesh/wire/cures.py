@@ -13,6 +13,7 @@ _PICKLE_CURES: Final = (
     ("recursion", _FLATTEN),
     ("RecursionError", _FLATTEN),  # whose text is "Stack overflow" in Python 3.14
     ("lock", "make the lock inside the task; tasks run in other processes and cannot share one"),
+    ("RLock", "make the lock inside the task; tasks run in other processes and cannot share one"),
     ("socket", "open the connection inside the task and pass its address"),
     ("sqlite3", "open the database inside the task and pass its path"),
     ("generator", "pass a list made of it"),

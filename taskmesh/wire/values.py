@@ -10,12 +10,14 @@ import io
 import pickle
 import sys
 import weakref
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from types import FunctionType, ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from taskmesh.errors import SerializationError, TaskMeshError, TaskTimeout
+from taskmesh.wire import remaking
 from taskmesh.wire.blob import SMALL
 from taskmesh.wire.files import Buffer
 
@@ -156,7 +158,11 @@ def encode_by_value(
 
 @cache
 def _sharing_pickler() -> Any:
-    class SharingPickler(cloudpickle().Pickler):  # type: ignore[misc]
+    module = cloudpickle()
+
+    class SharingPickler(module.Pickler):  # type: ignore[misc,name-defined]
+        dispatch_table: ClassVar[Any] = ChainMap(remaking.reducers(module), module.Pickler.dispatch_table)
+
         def __init__(self, file: io.BytesIO, keep: Any, number: Callable[[object], int | None]) -> None:
             super().__init__(file, 5, buffer_callback=keep)
             self._number = number
@@ -166,9 +172,21 @@ def _sharing_pickler() -> Any:
                 number = self._number(obj)
                 if number is not None:
                     return definition, (number,)
+                made = _remade(module, obj)
+                if made is not None:
+                    return made
             return super().reducer_override(obj)
 
     return SharingPickler
+
+
+def _remade(module: ModuleType, obj: Any) -> tuple[Any, ...] | None:
+    """How to remake a class or function by value where cloudpickle does not know it; else None."""
+    if type(obj) is FunctionType:
+        own = remaking.is_dispatcher(obj) and is_by_value(obj)
+        return remaking.dispatcher(obj) if own else None
+    own = issubclass(type(obj), type) and remaking.has_slots(obj) and is_by_value(obj)
+    return remaking.slotted_class(module, obj) if own else None
 
 
 def definition(number: int) -> object:

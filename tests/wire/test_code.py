@@ -183,9 +183,10 @@ def test_only_imported_modules_can_be_registered():
         register_by_value(types.ModuleType("nowhere"))
 
 
-def test_classes_and_functions_of_main_survive_a_round_trip():
+@pytest.mark.parametrize("program", ["main_program", "main_slots", "main_functools"])
+def test_classes_and_functions_of_main_survive_a_round_trip(program):
     run = subprocess.run(
-        [sys.executable, "-m", "tests.wire.main_program"],
+        [sys.executable, "-m", f"tests.wire.{program}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
