@@ -19,6 +19,7 @@ import msgspec
 from taskmesh.errors import FunctionUnavailable, SerializationError
 from taskmesh.wire.encoding import decode, encode
 from taskmesh.wire.footprint import Footprint, references
+from taskmesh.wire.remaking import is_cached
 from taskmesh.wire.values import (
     PASS,
     WrongPython,
@@ -286,7 +287,8 @@ def _rebuild(data: bytes) -> Any:
 def _explain(fn: Any, error: BaseException) -> str:
     """The text for a function that cannot travel: the part that cannot, and the cure."""
     name, reason = getattr(fn, "__qualname__", None) or type_name(fn), error_text(error)
-    culprit = _culprit(fn, set()) if isinstance(fn, types.FunctionType) else ""
+    inner = getattr(fn, "__wrapped__", fn) if is_cached(fn) else fn
+    culprit = _culprit(inner, set()) if isinstance(inner, types.FunctionType) else ""
     if culprit:
         return (
             f"the function {name} travels by value and takes {culprit} along, which cannot be pickled: "

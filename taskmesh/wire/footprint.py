@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from taskmesh.wire.remaking import added_attributes, is_cached
 from taskmesh.wire.values import is_by_value, is_by_value_module
 
 _SCALARS: Final = {int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented)}
@@ -140,8 +141,10 @@ class Footprint:
         elif isinstance(value, types.BuiltinFunctionType):
             self.volatile |= not isinstance(value.__self__, (types.ModuleType, type, type(None)))
         elif hasattr(type(value), "__get__") or _is_task(value):
-            for name in ("__wrapped__", "func", "fget"):
+            for name in ("__wrapped__", "func", "fget", "dispatcher"):
                 self._follow(getattr(value, name, None))
+            if is_cached(value):
+                self._places.append((weakref.ref(value), (), list(map(self._mark, _values(value, ())))))
         else:
             self.volatile |= not isinstance(value, _CONSTANT)
 
@@ -161,8 +164,11 @@ def _all_same(marks: list[Any], values: list[Any]) -> bool:
 
 
 def _values(place: Any, names: tuple[str, ...]) -> list[Any]:
-    """What a function or class refers to just now, always in the same order."""
+    """What a function or class itself refers to just now, always in the same order."""
     if not isinstance(place, types.FunctionType):
+        if is_cached(place):
+            added = added_attributes(place)
+            return [tuple(added), *added.values()]
         members = vars(place)
         return [place.__bases__, *[members.get(name, _Absent) for name in names]]
     scope = place.__globals__

@@ -98,6 +98,17 @@ def set_dispatcher(fn: Any, state: tuple[list[tuple[type, Callable[..., Any]]], 
         setattr(fn, name, value)
 
 
+def is_cached(fn: object) -> bool:
+    """Whether functools.cache or lru_cache made a function."""
+    return isinstance(fn, functools._lru_cache_wrapper)
+
+
+def added_attributes(fn: Any) -> dict[str, Any]:
+    """The attributes of a cached function that neither functools nor its names account for."""
+    made = (*functools.WRAPPER_ASSIGNMENTS, *_SET_BY_CACHE)
+    return {name: value for name, value in vars(fn).items() if name not in made}
+
+
 def cached(fn: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
     """In a pickle: the function anew, with an empty cache of the same kind."""
     return functools.lru_cache(maxsize, typed)(fn)

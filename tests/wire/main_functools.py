@@ -3,6 +3,7 @@
 import functools
 import pickle
 import sys
+import threading
 import types
 
 import pytest
@@ -27,6 +28,14 @@ class Square:
     @functools.lru_cache(maxsize=8)  # noqa: B019
     def times(self, number):
         return self.side * number
+
+    @functools.cached_property
+    def scaled(self):
+        return self.side * FACTOR
+
+    @functools.cache  # noqa: B019
+    def doubled(self, number):
+        return number * FACTOR
 
     @functools.singledispatchmethod
     def shown(self, value):
@@ -116,6 +125,17 @@ def contradiction_is_named():
         call_in_slot(inner, 1)
 
 
+def culprit_is_named():
+    lock = threading.Lock()
+
+    @functools.cache
+    def locked():
+        return lock
+
+    with pytest.raises(SerializationError, match="takes the variable 'lock' that it closes over"):
+        call_in_slot(locked)
+
+
 def changes_are_seen():
     global FACTOR, slow  # noqa: PLW0603
     codec = FunctionCodec()
@@ -130,6 +150,18 @@ def changes_are_seen():
     slow.note = ""
     assert load_function(codec.encode(uses_helper))(6)[0] == 8
     slow = before
+    slow.note = "another"
+    assert codec.encode(slow) != first[1]
+    assert load_function(codec.encode(slow)).note == "another"
+    slow.note = "a note"
+    assert call_in_slot(lambda square: square.shown(1.5), Square()) == "any 1.5"
+    Square.__dict__["shown"].register(float, lambda square, value: f"float {value}")
+    assert call_in_slot(lambda square: square.shown(1.5), Square()) == "float 1.5"
+    assert call_in_slot(lambda square: square.scaled, Square()) == 20
+    FACTOR = 3
+    assert call_in_slot(lambda square: (square.scaled, square.doubled(1)), Square()) == (6, 3)
+    FACTOR = 4
+    assert call_in_slot(lambda square: (square.scaled, square.doubled(1)), Square()) == (8, 4)
     shown.register(float, str)
     assert load_function(codec.encode(shown))(1.5) == "1.5"
 
@@ -170,6 +202,7 @@ def main():
     assert twice[0]
     assert pickle.loads(pickle.dumps(slow)) is slow
     contradiction_is_named()
+    culprit_is_named()
     changes_are_seen()
     registered_modules()
     print("all held")  # noqa: T201
