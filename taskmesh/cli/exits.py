@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
-from taskmesh.cli.output import Output
+from taskmesh.cli.output import Output, Unprintable
 from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
 OK, FAILED, USAGE, NO_HUB, TOO_LATE, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -31,6 +31,9 @@ def exits(out: Output) -> Iterator[None]:
     except TaskMeshError as error:
         # A socket's errors are ValueErrors when an endpoint cannot be had: then the address was a bad choice.
         raise _ended(out, error, USAGE if isinstance(error, ValueError) else FAILED) from None
+    except Unprintable as error:
+        out.text(f"taskmesh: {error}")
+        raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 

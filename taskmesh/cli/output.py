@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
 
 
+class Unprintable(OSError):
+    """A result cannot be printed: stdout is closed or full."""
+
+
 class Output:
-    """Results on stdout, errors on stderr (with JSON: on stdout too, as an object with the key "error")."""
+    """Results on stdout, errors on stderr (with JSON: on stdout too, as an object with the key "error").
+
+    Only results must reach somebody: `value` and `rows` raise Unprintable where stdout does not take them.
+    Everything else is said if it can be, for a hub does not end because its log is full.
+    """
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -17,39 +27,43 @@ class Output:
     def value(self, value: object, text: str) -> None:
         """A result: as JSON, or as the text for people."""
         if self.as_json:
-            self._line(sys.stdout, json.dumps(value, default=repr))
+            self._result(json.dumps(value, default=repr))
         elif text:
-            self._line(sys.stdout, text)
+            self._result(text)
 
     def rows(self, rows: Sequence[Mapping[str, object]], columns: Sequence[str], empty: str) -> None:
         """A list of equal things. `empty`: what people read when there are none."""
         if self.as_json:
-            self._line(sys.stdout, json.dumps(rows, default=repr))
+            self._result(json.dumps(rows, default=repr))
         elif not rows:
-            self._line(sys.stderr, empty)
+            self.text(empty)
         else:
             cells = [[shown(row.get(column, "")) for column in columns] for row in rows]
             self._table([name.upper() for name in columns], cells)
 
+    def ready(self, fields: Mapping[str, object], text: str) -> None:
+        """The one line on stdout of a program that runs."""
+        self._say(sys.stdout, json.dumps(fields) if self.as_json else text)
+
     def news(self, kind: str, text: str, fields: Mapping[str, object]) -> None:
         """Something that happened while a program runs, on stderr."""
         line = json.dumps({"event": kind, **fields}, default=repr) if self.as_json else f"taskmesh: {text}"
-        self._line(sys.stderr, line)
+        self._say(sys.stderr, line)
 
     def error(self, error: BaseException, details: Mapping[str, object] | None = None) -> None:
         """Why the command failed."""
         if self.as_json:
             fields = {"type": type(error).__name__, "message": str(error), **(details or {})}
-            self._line(sys.stdout, json.dumps({"error": fields}, default=repr))
+            self._say(sys.stdout, json.dumps({"error": fields}, default=repr))
         else:
-            self._line(sys.stderr, f"taskmesh: {error}")
+            self.text(f"taskmesh: {error}")
 
     def text(self, text: str) -> None:
         """For people, on stderr, beside what stdout carries."""
-        self._line(sys.stderr, text)
+        self._say(sys.stderr, text)
 
     def _table(self, head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-        if sys.stdout.isatty():
+        if sys.stdout is not None and sys.stdout.isatty():
             from rich.console import Console
             from rich.markup import escape
             from rich.table import Table
@@ -64,11 +78,42 @@ class Output:
         widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
         for row in (head, *cells):
             padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            self._line(sys.stdout, "  ".join(padded))
+            self._result("  ".join(padded))
 
-    def _line(self, stream: TextIO, text: str) -> None:
-        stream.write(text.rstrip() + "\n")
-        stream.flush()
+    def _result(self, text: str) -> None:
+        if sys.stdout is None:
+            raise Unprintable("the result cannot be printed: stdout is closed")
+        try:
+            write(sys.stdout, text)
+        except BrokenPipeError:  # who reads has had enough, like `head`: that is no news
+            raise
+        except OSError as error:
+            raise Unprintable(f"the result cannot be printed on stdout: {error}") from error
+
+    def _say(self, stream: TextIO | None, text: str) -> None:
+        if stream is not None:  # None where the program was started without it: 2>&-
+            with contextlib.suppress(OSError, ValueError):
+                write(stream, text)
+
+
+def write(stream: TextIO, text: str) -> None:
+    """Writes a line, at once."""
+    stream.write(text.rstrip() + "\n")
+    stream.flush()
+
+
+def settle() -> None:
+    """Lets go of what stdout and stderr did not take.
+
+    The interpreter would try them once more when it ends, and make 120 of the exit code when they fail.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), stream.fileno())
 
 
 def shown(value: object) -> str:

@@ -120,7 +120,7 @@ def _serve(
 
     def ready(endpoints: Endpoints) -> None:
         pool = f", {slots} slot{'s' if slots != 1 else ''} here" if slots else ""
-        out.value(
+        out.ready(
             {
                 "event": "ready",
                 "gateway": endpoints.gateway,

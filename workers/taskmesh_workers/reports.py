@@ -22,8 +22,10 @@ class Reports:
         """Something that whoever runs the worker should know."""
         self._write(sys.stderr, text, {"event": event, "message": text})
 
-    def _write(self, stream: TextIO, text: str, fields: dict[str, object]) -> None:
+    def _write(self, stream: TextIO | None, text: str, fields: dict[str, object]) -> None:
         line = json.dumps(fields) if self._as_json else f"taskmesh worker: {text}"
+        if stream is None:  # started without it: 2>&-
+            return
         with contextlib.suppress(OSError, ValueError):  # nobody reads it (any more): no reason to end
             stream.write(f"{line}\n")
             stream.flush()
