@@ -22,13 +22,15 @@ from taskmesh.cli.options import (
     settings,
 )
 from taskmesh.cli.output import Output
+from taskmesh.cli.wording import harmless
 from taskmesh.errors import ConfigError, TaskMeshError
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
 
 Wait = Annotated[
-    float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long until it has left.")
+    float,
+    typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long until it has left."),
 ]
 PAUSE = 0.1
 """Seconds between looks at whether a pool has left."""
@@ -87,7 +89,7 @@ def scale_in(
 def ended(out: Output, wait: float, *, left: bool) -> None:
     """Ends the command with its exit code when they have not left in time."""
     if not left:
-        out.text(f"taskmesh: not gone within {wait:g} s; it goes on draining")
+        out.error(TimeoutError(f"not gone within {wait:g} s; it goes on draining"))
         raise typer.Exit(TOO_LATE)
 
 
@@ -98,7 +100,7 @@ def through_hub(out: Output, verb: str, target: str, reach: Reach, *, wait: floa
     with hub_at(reach) as hub:
         rows = cast("list[dict[str, Any]]", hub.command(verb, target, reach.timeout))
         what = "" if verb == "scale-in" else f"{verb}ing "
-        out.value(rows, "\n".join(f"{what}{row['pool']}" for row in rows) or "there are no pools")
+        out.value(rows, "\n".join(f"{what}{row['pool']}" for row in harmless(rows)) or "there are no pools")
         sessions = {row["session"] for row in rows}  # not names: what has ended may be started again
 
         def gone() -> bool:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
 from taskmesh.cli.output import Output, Unprintable
+from taskmesh.cli.wording import rendered
 from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
 OK, FAILED, USAGE, NO_HUB, TOO_LATE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 EPILOG = (
-    "Exit codes: 0 done; 1 the task failed, or the hub refused; 2 wrong usage or configuration "
-    "(an address that may not be used or is taken, a module that cannot be imported); 3 no hub answered; "
-    "4 not finished within --timeout; 130 interrupted."
+    "Exit codes: 0 done; 1 the task failed, the hub refused what was asked, or the command itself failed; "
+    "2 wrong usage or configuration (an address that may not be used or is taken, a module that cannot be "
+    "imported); 3 no hub answered, or none let us in (keys); 4 not finished within --timeout or --wait; "
+    "130 interrupted."
 )
 
 
 @contextmanager
-def exits(out: Output) -> Iterator[None]:
-    """Turns the errors of a command into a message and its exit code."""
+def exits(out: Output, *, lasting: bool = False) -> Iterator[None]:
+    """Turns the errors of a command into a message and its exit code.
+
+    An error that nobody has foreseen is one line too, but for its traceback in Python's development mode
+    (PYTHONDEVMODE=1), and of a `lasting` program: it may not fail in the same way again.
+    """
     try:
         yield
     except ConfigError as error:
@@ -36,6 +43,13 @@ def exits(out: Output) -> Iterator[None]:
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    except (typer.Exit, BrokenPipeError):  # an ending that is meant, or who reads our result has had enough
+        raise
+    except Exception as error:
+        if lasting or sys.flags.dev_mode:
+            raise
+        unforeseen = TaskMeshError(f"error: {type(error).__name__}: {rendered(error, str)}")
+        raise _ended(out, unforeseen if not out.as_json else error, FAILED) from None
 
 
 def _ended(out: Output, error: BaseException, code: int) -> typer.Exit:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from taskmesh.cli.exits import EPILOG, FAILED, exits
-from taskmesh.cli.options import AsJson, ConfigFile, Http, settings
+from taskmesh.cli.options import LONGEST_ANSWER, AsJson, ConfigFile, Http, settings
 from taskmesh.cli.output import Output
 
 
@@ -28,7 +28,14 @@ def health(
     *,
     http: Http = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.01, help="How long to wait for the answer.")
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=0.01,
+            max=LONGEST_ANSWER,
+            help="How long to wait for the answer.",
+        ),
     ] = 3.0,
     file: ConfigFile = None,
     json: AsJson = False,

@@ -9,6 +9,7 @@ import typer
 from taskmesh.cli.exits import EPILOG, FAILED, exits
 from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach, Timeout
 from taskmesh.cli.output import Output
+from taskmesh.cli.wording import harmless
 
 Pool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, or `all`.")]
 AnyPool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name; all of them if not given.")]
@@ -76,7 +77,7 @@ def cancel(
     out = Output(as_json=json)
     with exits(out):
         found = command(Reach(file, address, timeout, directory), "cancel", task)
-        out.value(found, f"cancelled {task}")
+        out.value(found, f"cancelled {harmless(task)}")
 
 
 def obeyed(verb: str, pool: str, reach: Reach, *, json: bool) -> None:
@@ -84,7 +85,9 @@ def obeyed(verb: str, pool: str, reach: Reach, *, json: bool) -> None:
     out = Output(as_json=json)
     with exits(out):
         rows = cast("list[dict[str, Any]]", command(reach, verb, pool))
-        out.value(rows, "\n".join(f"{DONE[verb]} {row['pool']}" for row in rows) or "there are no pools")
+        out.value(
+            rows, "\n".join(f"{DONE[verb]} {row['pool']}" for row in harmless(rows)) or "there are no pools"
+        )
 
 
 def command(reach: Reach, verb: str, target: str) -> object:

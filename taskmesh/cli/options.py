@@ -81,8 +81,19 @@ StoreFile = Annotated[
     Path | None,
     typer.Option("--store-file", metavar="FILE", help="A file with that URL, for one with a password."),
 ]
+LONGEST_ANSWER = 1_000_000
+"""Seconds that an answer may be waited for; poll(2) takes no more than 24 days."""
+LONGEST_TASK = 1_000_000_000
+"""Seconds that a task may be waited for; a lock takes no more than 292 years."""
 Timeout = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0.01, help="How long to wait for the hub.")
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.01,
+        max=LONGEST_ANSWER,
+        help="How long to wait for the hub.",
+    ),
 ]
 
 

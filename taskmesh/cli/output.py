@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
+
+from taskmesh.cli.wording import encoded, printable, rendered
 
 
 class Unprintable(OSError):
@@ -26,41 +27,38 @@ class Output:
 
     def value(self, value: object, text: str) -> None:
         """A result: as JSON, or as the text for people."""
-        if self.as_json:
-            self._result(json.dumps(value, default=repr))
-        elif text:
-            self._result(text)
+        self._result(encoded(value) if self.as_json else text)
 
     def rows(self, rows: Sequence[Mapping[str, object]], columns: Sequence[str], empty: str) -> None:
         """A list of equal things. `empty`: what people read when there are none."""
         if self.as_json:
-            self._result(json.dumps(rows, default=repr))
+            self._result(encoded(rows))
         elif not rows:
             self.text(empty)
         else:
-            cells = [[shown(row.get(column, "")) for column in columns] for row in rows]
+            cells = [[printable(shown(row.get(column, ""))) for column in columns] for row in rows]
             self._table([name.upper() for name in columns], cells)
 
     def ready(self, fields: Mapping[str, object], text: str) -> None:
         """The one line on stdout of a program that runs."""
-        self._say(sys.stdout, json.dumps(fields) if self.as_json else text)
+        self._say(sys.stdout, encoded(fields) if self.as_json else text)
 
     def news(self, kind: str, text: str, fields: Mapping[str, object]) -> None:
         """Something that happened while a program runs, on stderr."""
-        line = json.dumps({"event": kind, **fields}, default=repr) if self.as_json else f"taskmesh: {text}"
+        line = encoded({"event": kind, **fields}) if self.as_json else f"taskmesh: {printable(text)}"
         self._say(sys.stderr, line)
 
     def error(self, error: BaseException, details: Mapping[str, object] | None = None) -> None:
         """Why the command failed."""
         if self.as_json:
-            fields = {"type": type(error).__name__, "message": str(error), **(details or {})}
-            self._say(sys.stdout, json.dumps({"error": fields}, default=repr))
+            fields = {"type": type(error).__name__, "message": rendered(error, str), **(details or {})}
+            self._say(sys.stdout, encoded({"error": fields}))
         else:
-            self.text(f"taskmesh: {error}")
+            self.text(f"taskmesh: {rendered(error, str)}")
 
     def text(self, text: str) -> None:
         """For people, on stderr, beside what stdout carries."""
-        self._say(sys.stderr, text)
+        self._say(sys.stderr, printable(text, keep="\n\t").rstrip())
 
     def _table(self, head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
         if sys.stdout is not None and sys.stdout.isatty():
@@ -72,13 +70,13 @@ class Output:
             for name in head:
                 table.add_column(name, overflow="fold")
             for row in cells:
-                table.add_row(*map(escape, row))
+                table.add_row(*(escape(fitting(sys.stdout, cell)) for cell in row))
             Console().print(table)
             return
         widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
         for row in (head, *cells):
             padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-            self._result("  ".join(padded))
+            self._result("  ".join(padded).rstrip())
 
     def _result(self, text: str) -> None:
         if sys.stdout is None:
@@ -98,8 +96,14 @@ class Output:
 
 def write(stream: TextIO, text: str) -> None:
     """Writes a line, at once."""
-    stream.write(text.rstrip() + "\n")
+    stream.write(fitting(stream, f"{text}\n"))
     stream.flush()
+
+
+def fitting(stream: TextIO, text: str) -> str:
+    """The text with what the stream's encoding lacks escaped."""
+    encoding = stream.encoding
+    return text.encode(encoding, "backslashreplace").decode(encoding) if encoding else text
 
 
 def settle() -> None:

@@ -56,7 +56,7 @@ def up(
 ) -> None:
     """Run a hub with a pool of its own, all in one: what a single machine needs."""
     out = Output(as_json=json)
-    with exits(out):
+    with exits(out, lasting=True):
         from taskmesh.net.modules import check_modules, use_current_directory
 
         config = settings(
@@ -90,7 +90,7 @@ def hub(
 ) -> None:
     """Run a hub: it takes tasks from clients, gives them to pools, and keeps account of all of them."""
     out = Output(as_json=json)
-    with exits(out):
+    with exits(out, lasting=True):
         given: dict[str, object] = {
             "http": http,
             "http_token_file": http_token_file,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taskmesh.cli.exits import EPILOG, FAILED, TOO_LATE, exits
-from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach
+from taskmesh.cli.options import LONGEST_TASK, Address, AsJson, ConfigFile, Keys, Reach
 from taskmesh.cli.output import Output
+from taskmesh.cli.wording import rendered
 from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +32,13 @@ def submit(
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="The queue it goes to.")] = None,
     tags: Annotated[str | None, typer.Option(metavar="A,B", help="What its pool must be able to do.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Cancel it when it has not finished by then.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            max=LONGEST_TASK,
+            help="Cancel it when it has not finished by then.",
+        ),
     ] = None,
     address: Address = None,
     directory: Keys = None,
@@ -67,7 +74,7 @@ def submit(
             report_failure(out, error, future)
             raise typer.Exit(FAILED)
         result = future.result(0)
-        text = result if isinstance(result, str) else repr(result)
+        text = result if isinstance(result, str) else rendered(result)
         out.value({**details_of(future), "result": result}, text)
 
 
@@ -78,7 +85,7 @@ def report_failure(out: Output, error: BaseException, future: TaskFuture[Any]) -
     if out.as_json:
         out.error(error, {**details, "traceback": trace})
         return
-    out.text(f"taskmesh: task {details['task_id']} failed: {type(error).__name__}: {error}")
+    out.text(f"taskmesh: task {details['task_id']} failed: {type(error).__name__}: {rendered(error, str)}")
     for note in getattr(error, "__notes__", ()):
         out.text(f"  {note}")
     if trace:
@@ -144,9 +151,18 @@ def parse(arguments: Sequence[str]) -> tuple[list[object], dict[str, object]]:
 
 
 def decoded(text: str) -> object:
-    """The value that a JSON text means, or the text."""
+    """The value that a JSON text means, or the text.
+
+    Raises:
+        ConfigError: it is nested too deeply to be read.
+    """
     try:
         return codec.loads(text)
+    except RecursionError:
+        raise ConfigError(
+            f"{text[:20]}... is nested too deeply to be read as JSON: pass the name of a file "
+            "that the function reads"
+        ) from None
     except ValueError:
         return text
 

@@ -9,6 +9,7 @@ import typer
 from taskmesh.cli.exits import EPILOG, exits
 from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach, Timeout
 from taskmesh.cli.output import Output
+from taskmesh.cli.wording import harmless
 
 POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
 TASK_COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
@@ -27,7 +28,7 @@ def status(
     out = Output(as_json=json)
     with exits(out):
         found = cast("dict[str, Any]", ask(Reach(file, address, timeout, directory), "status"))
-        out.value(found, summary(found))
+        out.value(found, summary(harmless(found)))
 
 
 def pools(
@@ -62,10 +63,19 @@ def tasks(
     with exits(out):
         if task:
             found = cast("dict[str, Any]", ask(reach, "task", task))
-            out.value(found, "\n".join(f"{key}: {value}" for key, value in found.items()))
+            out.value(found, "\n".join(f"{key}: {value}" for key, value in harmless(found).items()))
             return
-        rows = cast("list[dict[str, Any]]", ask(reach, "tasks", state, limit))
-        out.rows(rows, TASK_COLUMNS, "no such tasks on their way")
+        from taskmesh.core.views import MOST_ROWS
+
+        rows = cast("list[dict[str, Any]]", ask(reach, "tasks", state, limit + 1))
+        out.rows(rows[:limit], TASK_COLUMNS, "no such tasks on their way")
+        if len(rows) > limit and not json:
+            out.text(
+                f"only the first {limit}, there are more: --limit N shows up to {MOST_ROWS}, and "
+                "`taskmesh status` counts all"
+            )
+        elif len(rows) == MOST_ROWS and not json:
+            out.text(f"only the first {MOST_ROWS}, there may be more: `taskmesh status` counts all")
 
 
 def explain(
@@ -81,7 +91,7 @@ def explain(
     out = Output(as_json=json)
     with exits(out):
         found = cast("dict[str, Any]", ask(Reach(file, address, timeout, directory), "task", task))
-        out.value(found, explanation(found))
+        out.value(found, explanation(harmless(found)))
 
 
 def ask(reach: Reach, what: str, argument: str = "", limit: int = EVERYTHING) -> object:

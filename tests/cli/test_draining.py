@@ -105,6 +105,24 @@ def test_drain_says_when_a_worker_takes_longer(programs: Programs, tmp_path: Pat
         assert held.result(20) == "held"
 
 
+def test_a_drain_that_takes_longer_is_an_error_in_json(programs: Programs, tmp_path: Path):
+    address = programs.hub()[1]
+    worker = programs.worker(address, "--name", "busy")
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        held = mesh.submit(workload.hold, str(journal), "held", str(gate))
+        wait_until(journal.exists)
+        outcome = programs.run("drain", "busy", "--wait", "0.01", "--address", address, "--json")
+        gate.touch()
+        held.result(20)
+
+    asked, error = map(json.loads, outcome.stdout.splitlines())
+    assert (outcome.returncode, outcome.stderr) == (4, "")
+    assert [row["pool"] for row in asked] == ["busy"]
+    assert "it goes on draining" in error["error"]["message"]
+    assert worker.wait() == 0
+
+
 def test_a_token_is_needed_to_drain(programs: Programs, tmp_path: Path):
     file = tmp_path / "token"
     file.write_text("0123456789abcdef" * 2)

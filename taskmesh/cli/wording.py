@@ -1,0 +1,66 @@
+"""Values as text: as JSON whatever they are, and without what would move a terminal's cursor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
+Value = TypeVar("Value")
+JSON_FAILS = (TypeError, ValueError, RecursionError)
+DEEPEST = 100
+"""Levels of a value that JSON cannot carry as it is that are looked into; what is below is text."""
+
+
+def encoded(value: object) -> str:
+    """A value as JSON that every reader takes; what JSON lacks, nan and inf too, is a string: its repr."""
+    try:
+        return json.dumps(value, default=rendered, allow_nan=False)
+    except JSON_FAILS:
+        return json.dumps(carried(value))
+
+
+def carried(value: object, above: frozenset[int] = frozenset()) -> object:
+    """A value with every part that JSON cannot carry as text; `above`: the ids of what it is part of."""
+    if id(value) in above or len(above) >= DEEPEST:
+        return rendered(value)
+    below = above | {id(value)}
+    try:
+        if isinstance(value, dict):
+            json.dumps(dict.fromkeys(value), allow_nan=False)  # keys only: tuples, for example, cannot be any
+            return {key: carried(part, below) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [carried(part, below) for part in value]
+        return json.loads(json.dumps(value, default=rendered, allow_nan=False))
+    except JSON_FAILS:
+        return rendered(value)
+
+
+def rendered(value: object, how: Callable[[object], str] = repr) -> str:
+    """The repr of a value, also where it has none."""
+    try:
+        return how(value)
+    except Exception as error:  # noqa: BLE001  the user's class may fail as it likes
+        return f"<{type(value).__name__} that cannot be printed: {type(error).__name__}>"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """A text with its control characters escaped, save those to keep."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def harmless(value: Value) -> Value:
+    """What a hub has told, with the control characters of all its texts escaped."""
+    found: object = value
+    if isinstance(found, str):
+        found = printable(found)
+    elif isinstance(found, dict):
+        found = {harmless(key): harmless(part) for key, part in found.items()}
+    elif isinstance(found, list | tuple):
+        found = [harmless(part) for part in found]
+    return found  # type: ignore[return-value]  # of the same type, but mypy cannot tell

@@ -1,0 +1,192 @@
+"""Odd results, arguments, names and times: no traceback, no raw control character, JSON that is JSON."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+from taskmesh import Mesh
+from taskmesh.cli.exits import exits
+from taskmesh.cli.output import Output
+from taskmesh.cli.submission import decoded
+from taskmesh.cli.views import summary
+from taskmesh.cli.wording import encoded, harmless
+from taskmesh.errors import ConfigError
+from tests.net import workload
+from tests.programs import Programs, command, environment, rows, shared
+from tests.waiting import wait_until
+
+ODD = """
+class Shy:
+    def __repr__(self):
+        raise ValueError("no")
+
+def shy(): return Shy()
+def keyed(): return {(1, 2): 3}
+def circular():
+    found = [1]
+    found.append(found)
+    return found
+def lone(): return "a\\ud800"
+def accent(): return "caf\\u00e9"
+def infinite(): return [float("nan"), float("-inf"), 1.5]
+def lines(): return "one\\n\\n"
+"""
+
+
+class Shy:
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    yield from shared(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture(scope="module")
+def address(programs: Programs) -> str:
+    """A hub with a pool that finds the module `odd`, as commands do."""
+    (programs.folder / "odd.py").write_text(ODD)
+    address = programs.hub()[1]
+    programs.worker(address, "--name", "steady")
+    return address
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "env", "printed"),
+    [
+        ("keyed", ["--json"], {}, "{(1, 2): 3}"),
+        ("circular", ["--json"], {}, [1, "[1, [...]]"]),
+        ("infinite", ["--json"], {}, ["nan", "-inf", 1.5]),
+        ("shy", ["--json"], {}, "<Shy that cannot be printed: ValueError>"),
+        ("shy", [], {}, "<Shy that cannot be printed: ValueError>\n"),
+        ("lone", [], {}, "a\\ud800\n"),
+        ("accent", [], {"PYTHONIOENCODING": "ascii"}, "caf\\xe9\n"),
+        ("lines", [], {}, "one\n\n\n"),
+    ],
+)
+def test_a_result_is_printed_whatever_it_is(programs, address, name, options, env, printed):
+    outcome = programs.run("submit", f"odd:{name}", "--address", address, *options, env=env)
+
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert (rows(outcome)["result"] if options else outcome.stdout) == printed
+
+
+def test_tasks_beyond_the_limit_and_control_characters_are_told(programs, address):
+    with Mesh(address) as mesh:
+        surface = mesh.with_options(queue="a\nb\x1b[31mRED")
+        futures = [surface.submit(workload.add, 1, 2) for _ in range(3)]
+        wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 3)
+
+        outcome = programs.run("tasks", "--limit", "2", "--address", address)
+        exact = programs.run("tasks", "--limit", "3", "--address", address)
+        found = rows(programs.run("tasks", "--limit", "2", "--address", address, "--json"))
+        explained = programs.run("explain", found[0]["task_id"], "--address", address)
+        for future in futures:
+            future.cancel()
+
+    assert len(outcome.stdout.splitlines()) == 3
+    assert "a\\nb\\x1b[31mRED" in outcome.stdout
+    assert "\x1b" not in outcome.stdout + explained.stdout
+    assert "only the first 2" in outcome.stderr
+    assert exact.stderr == ""
+    assert [row["queue"] for row in found] == ["a\nb\x1b[31mRED"] * 2
+    assert "\\x1b[31mRED" in explained.stdout
+    assert len(explained.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        (["submit", "math:sqrt", "4", "--timeout", "nan"], "or equal to"),
+        (["submit", "math:sqrt", "4", "--timeout", "-1"], "greater than or equal to 0"),
+        (["submit", "math:sqrt", "4", "--timeout", "inf"], "less than or equal to 1000000000"),
+        (["status", "--timeout", "inf"], "less than or equal to 1000000"),
+        (["status", "--timeout", "nan"], "or equal to"),
+        (["health", "--http", "127.0.0.1:9", "--timeout", "inf"], "less than or equal to 1000000"),
+        (["drain", "p", "--wait", "nan"], "greater than or equal to 0"),
+    ],
+)
+def test_a_time_that_is_none_is_wrong_usage(programs, arguments, allowed):
+    outcome = programs.run(*arguments)
+
+    assert outcome.returncode == 2
+    assert allowed in " ".join(outcome.stderr.replace("│", " ").split())
+
+
+def test_an_argument_nested_too_deeply_is_refused():
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        decoded("[" * 100_000)
+
+
+def test_a_folder_that_is_gone_is_one_line(programs, address):
+    line = ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh"]
+    outcome = subprocess.run(
+        [*line, *command("submit", "math:sqrt", "4", "--address", address)],
+        cwd=programs.folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert outcome.returncode in (1, 2)
+    assert outcome.stderr.startswith("taskmesh: ")
+    assert outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_unforeseen_error_is_one_line_and_exit_code_1(capsys, as_json):
+    with pytest.raises(typer.Exit) as ending, exits(Output(as_json=as_json)):
+        raise KeyError("lost")
+
+    assert ending.value.exit_code == 1
+    told = capsys.readouterr()
+    if as_json:
+        assert json.loads(told.out) == {"error": {"type": "KeyError", "message": "'lost'"}}
+    else:
+        assert told.err == "taskmesh: error: KeyError: 'lost'\n"
+
+
+def test_an_unforeseen_error_of_a_program_that_runs_keeps_its_traceback():
+    with pytest.raises(KeyError), exits(Output(as_json=False), lasting=True):
+        raise KeyError("lost")
+
+
+def test_news_and_errors_have_no_control_characters(capsys):
+    out = Output(as_json=False)
+    out.news("joined", "joined a\nb\x1b[1m", {})
+    out.error(ConfigError("queue \x1b[1m\nis none"))
+    out.error(ValueError(Shy()))
+
+    assert capsys.readouterr().err == (
+        "taskmesh: joined a\\nb\\x1b[1m\n"
+        "taskmesh: queue \\x1b[1m\nis none\n"
+        "taskmesh: <ValueError that cannot be printed: ValueError>\n"
+    )
+
+
+def test_what_a_hub_tells_is_made_harmless_at_any_depth():
+    assert harmless({"a\r": ["\x9b", ("ä", 1)]}) == {"a\\r": ["\\x9b", ["ä", 1]]}
+    told = {"tasks": {}, "pools": [], "clients": [], "accepted": 0, "finished": 0}
+    assert "\x1b" not in summary(harmless({**told, "refused": {"\x1b[1m": "x"}, "warnings": {}}))
+
+
+def test_json_is_json_whatever_the_value():
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    assert json.loads(encoded({"a": float("inf"), "b": Shy()})) == {
+        "a": "inf",
+        "b": "<Shy that cannot be printed: ValueError>",
+    }
+    assert json.loads(encoded({"huge": 10**5000}))["huge"].startswith("<int")
+    assert json.loads(encoded({"deep": deep, "n": 1}))["n"] == 1
