@@ -80,7 +80,7 @@ def test_a_result_is_printed_whatever_it_is(programs, address, name, options, en
 
 def test_tasks_beyond_the_limit_and_control_characters_are_told(programs, address):
     with Mesh(address) as mesh:
-        surface = mesh.with_options(queue="a\nb\x1b[31mRED")
+        surface = mesh.with_options(name="a\nb\x1b[31mRED", queue="nobody")
         futures = [surface.submit(workload.add, 1, 2) for _ in range(3)]
         wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 3)
 
@@ -96,7 +96,7 @@ def test_tasks_beyond_the_limit_and_control_characters_are_told(programs, addres
     assert "\x1b" not in outcome.stdout + explained.stdout
     assert "only the first 2" in outcome.stderr
     assert exact.stderr == ""
-    assert [row["queue"] for row in found] == ["a\nb\x1b[31mRED"] * 2
+    assert [row["name"] for row in found] == ["a\nb\x1b[31mRED"] * 2
     assert "\\x1b[31mRED" in explained.stdout
     assert len(explained.stdout.splitlines()) == 1
 
