@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from taskmesh.config import Config
 
 Wait = Annotated[
-    float,
-    typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long until it has left."),
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long until it has left.")
 ]
 PAUSE = 0.1
 """Seconds between looks at whether a pool has left."""

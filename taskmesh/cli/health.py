@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from taskmesh.cli.exits import EPILOG, FAILED, exits
-from taskmesh.cli.options import LONGEST_ANSWER, AsJson, ConfigFile, Http, settings
+from taskmesh.cli.options import AsJson, ConfigFile, Http, answer_within, settings
 from taskmesh.cli.output import Output
 
 
@@ -27,16 +27,7 @@ def health(
     probe: Annotated[Probe, typer.Argument(help="Which question to ask.")] = Probe.ready,
     *,
     http: Http = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            min=0.01,
-            max=LONGEST_ANSWER,
-            help="How long to wait for the answer.",
-        ),
-    ] = 3.0,
+    timeout: Annotated[float, answer_within("How long to wait for the answer.")] = 3.0,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:

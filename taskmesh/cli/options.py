@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -85,16 +85,14 @@ LONGEST_ANSWER = 1_000_000
 """Seconds that an answer may be waited for; poll(2) takes no more than 24 days."""
 LONGEST_TASK = 1_000_000_000
 """Seconds that a task may be waited for; a lock takes no more than 292 years."""
-Timeout = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        metavar="SECONDS",
-        min=0.01,
-        max=LONGEST_ANSWER,
-        help="How long to wait for the hub.",
-    ),
-]
+
+
+def answer_within(what: str) -> Any:
+    """The option --timeout of a command that asks for an answer; `what` is its help."""
+    return typer.Option("--timeout", metavar="SECONDS", min=0.01, max=LONGEST_ANSWER, help=what)
+
+
+Timeout = Annotated[float, answer_within("How long to wait for the hub.")]
 
 
 def settings(file: Path | None, given: dict[str, object]) -> Config:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from contextvars import Context
 from functools import partial
 
-from taskmesh.attendance import Gate, interruptible
+from taskmesh.attendance import Bell, interruptible
 
 _log = logging.getLogger("taskmesh.client")
 
@@ -55,9 +55,9 @@ class Delivery:
             thread = self._thread
         if thread is None or not thread.is_alive() or thread is threading.current_thread():
             return
-        gate = Gate()  # not an Event: an interrupt may leave its lock held, and the thread would hang
-        self._jobs.put(partial(gate, None))
-        gate.wait(None)
+        done = Bell()
+        self._jobs.put(done.ring)
+        done.wait(None)
 
     def close(self, timeout: float | None) -> None:
         """Lets the thread end when it has done what is queued, and waits up to `timeout` seconds for that."""

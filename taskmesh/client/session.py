@@ -18,12 +18,10 @@ from taskmesh.errors import ConfigError, ForkedMeshError, MeshClosed, TaskMeshEr
 from taskmesh.net.opening import open_port
 from taskmesh.ports import SubmitPort
 from taskmesh.wire.code import FunctionCodec
-from taskmesh.wire.files import keep_spares
+from taskmesh.wire.files import SPARE_BYTES, keep_spares
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
-_SPARE_FILES = 96 << 20
-"""Bytes of memory files kept for the next large arguments: making one costs a quarter of its way."""
 
 
 class Feeding(Protocol):
@@ -91,7 +89,7 @@ class Session:
                 self._port = port
                 _open_sessions.add(self)
                 if not self.wired:
-                    keep_spares(_SPARE_FILES)
+                    keep_spares(SPARE_BYTES)
             return self._port
 
     def close(self, *, cancel: bool = False) -> None:

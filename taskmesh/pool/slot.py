@@ -29,13 +29,10 @@ from taskmesh.pool.streams import Streams, out_of_reach
 from taskmesh.pool.system import System
 from taskmesh.wire import frames
 from taskmesh.wire.code import allow_only
-from taskmesh.wire.files import keep_spares
+from taskmesh.wire.files import SPARE_BYTES, keep_spares
 from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500
-_SPARE_FILES: Final = 96 << 20
-"""Bytes of memory files that a slot which sends large results keeps for the next ones."""
-
 _BROKEN: Final = 70
 """Exit status of a slot that cannot go on: its descriptors were closed, or a bug of ours."""
 _TASKS: Final = msgspec.msgpack.Decoder(SlotTasks)  # our own encoder made it: wire's checks would take longer
@@ -125,7 +122,7 @@ def run_slot(birth: Birth, preload: Sequence[str] = (), only: Sequence[str] = ()
     outbox = OutboxWriter(birth.outbox)
     os.close(birth.outbox)
     executor = Executor(link, tickets, outbox, streams)
-    keep_spares(_SPARE_FILES)
+    keep_spares(SPARE_BYTES)
     os.register_at_fork(after_in_child=executor.disown)
     signal.signal(signal.SIGINT, executor.interrupted)
     try:

@@ -19,6 +19,9 @@ Buffer = bytes | bytearray | memoryview
 HEADER: Final = 64
 """Bytes at the beginning of a file that are not the payload's; the first is the mark, the others unused."""
 
+SPARE_BYTES: Final = 96 << 20
+"""What a process keeps that sends large payloads to others of its machine."""
+
 _IN_USE, _FREE = b"\0", b"\1"
 _MAX_SPARES = 16
 _WASTE = 4
