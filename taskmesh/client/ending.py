@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from taskmesh.attendance import wake
 from taskmesh.client.delivery import Delivery
@@ -16,8 +15,7 @@ from taskmesh.wire.messages import Failed
 _PATIENCE_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a future ends with: its state, what `result()` makes the value of, and where it comes from."""
 
     state: str

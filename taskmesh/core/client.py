@@ -208,8 +208,7 @@ class ClientMachine:
         self._unacked.clear()
         self._sizes.clear()
         self._under_way = 0
-        lost = self._pending.lose_early()
-        if lost:
+        if lost := self._pending.lose_early():
             out.append(Resolve([], lost))
         specs, runs = self._pending.pending_runs()
         out.append(Send(self._hello()))
@@ -297,6 +296,9 @@ class ClientMachine:
 
     def _cut(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run]) -> None:
         """Makes Submits of tasks, none larger than the limit."""
+        if len(runs) == 1 and len(runs[0].payloads) == 1:  # a task alone is never cut
+            self._close(specs, runs, len(runs[0].payloads[0]))
+            return
         batch: list[m.Run] = []
         count = size = 0
         for run in runs:
@@ -320,14 +322,14 @@ class ClientMachine:
         self._next += 1
 
     def _send_from(self, number: int, out: list[object]) -> None:
-        for key, kept in self._unacked.items():
-            if key >= number:
-                submit = kept
-                if kept.epoch != self.epoch:
-                    told = self._receipts.tell()
-                    submit = m.Submit(key, kept.specs, kept.runs, kept.cancels, self.epoch, told)
-                    self._unacked[key] = submit
-                out.append(Send(submit))
+        """Sends what is unacknowledged, from a number on: they follow each other up to `_next`."""
+        for key in range(max(number, next(iter(self._unacked), self._next)), self._next):
+            submit = self._unacked[key]
+            if submit.epoch != self.epoch:
+                told = self._receipts.tell()
+                submit = m.Submit(key, submit.specs, submit.runs, submit.cancels, self.epoch, told)
+                self._unacked[key] = submit
+            out.append(Send(submit))
 
     # --- time ---------------------------------------------------------------------------------------------
 

@@ -101,6 +101,10 @@ class Feeder:
         """Hands each slot with room one portion, the emptiest first; nothing to those that are stuck."""
         if not self.backlog:
             return []
+        if len(self.backlog) == 1 and len(self.backlog[0]) == 1 and not self.doomed:
+            lone = self._feed_lone(now)
+            if lone is not None:
+                return [lone]
         horizon = self.horizon
         ready = [
             slot
@@ -121,6 +125,17 @@ class Feeder:
             if not self.backlog:
                 break
         return handed
+
+    def _feed_lone(self, now: float) -> HandOver | None:
+        """The only task there is goes to the first idle slot, if there is one: no portions to be weighed."""
+        for slot in self._slots.values():
+            if not slot.count and slot.takes_work:
+                piece = self.backlog.popleft()
+                limit = self.specs[piece.run.spec].hard_timeout
+                if limit > 0:
+                    slot.kill_at = now + limit
+                return self._hand(slot, [piece], now)
+        return None
 
     def _cost(self, spec: int, horizon: float) -> float:
         service = self.service.get(spec)

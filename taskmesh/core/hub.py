@@ -56,6 +56,7 @@ class HubMachine:
             self.clients,
             collector=self.collector,
             pools=self.pools,
+            ventilator=self.ventilator,
             memory=self.memory,
             claim=self._claim,
             started=now,

@@ -14,6 +14,7 @@ from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.memory import Memory
 from taskmesh.core.receipts import ACK_DELAY
 from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.core.ventilator import Ventilator
 from taskmesh.core.versions import REFUSE, difference
 from taskmesh.ids import SEQ_BITS, SEQ_MASK, client_of, seq_of
 from taskmesh.wire import messages as m
@@ -41,6 +42,7 @@ class Intake:
         *,
         collector: Collector,
         pools: PoolSessions,
+        ventilator: Ventilator,
         memory: Memory,
         claim: Callable[[int], m.DoneRun | None],
         started: float,
@@ -51,6 +53,7 @@ class Intake:
         self._clients = clients
         self._collector = collector
         self._pools = pools
+        self._ventilator = ventilator
         self._memory = memory
         self._claim = claim
         self._started = started
@@ -204,8 +207,9 @@ class Intake:
             self.out.append(SendClient(session.client, m.Busy(number, RETRY_BUSY)))
             return
         session.submitted = number
+        alone = len(submit.runs) == 1
         for run in submit.runs:
-            self._enter(session.client, run, now)
+            self._enter(session.client, run, now, alone=alone)
         if submit.cancels:
             self.give_up(session.client, submit.cancels)
         self._acknowledge(session, now)
@@ -255,8 +259,10 @@ class Intake:
         config, ledger = self._config, self._ledger
         account = ledger.account(session.client)
         kept = account.size + session.size
-        count = sum(len(run.seqs) for run in submit.runs)
-        size = sum(sum(map(len, run.payloads)) for run in submit.runs)
+        count = size = 0
+        for run in submit.runs:
+            count += len(run.seqs)
+            size += sum(map(len, run.payloads))
         tasks_fit = (
             len(ledger.tasks) + count <= config.max_tasks and account.tasks + count <= config.client_max_tasks
         )
@@ -265,7 +271,7 @@ class Intake:
         )
         return tasks_fit and bytes_fit
 
-    def _enter(self, client: int, run: m.Run, now: float) -> None:
+    def _enter(self, client: int, run: m.Run, now: float, *, alone: bool) -> None:
         entry, ledger = self._specs[run.spec], self._ledger
         if run.key and self._attach(client, run, entry):
             return
@@ -276,7 +282,16 @@ class Intake:
             for record in records:
                 record.lined_up = not self._known_elsewhere(record, now)
             records = [record for record in records if record.lined_up]
-        ledger.enqueue(records)
+        if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
+            ledger.enqueue(records)
+
+    def _goes_straight(self, record: TaskRecord, now: float) -> bool:
+        """Whether a task went to a pool at once, past the queue: nothing is in its way."""
+        push = None if self._ledger.backlog.waits else self._ventilator.straight(record, now)
+        if push is None:
+            return False
+        self.out.append(push)
+        return True
 
     def _attach(self, client: int, run: m.Run, entry: SpecEntry) -> bool:
         """A second submission under the key of a task on its way becomes its second waiter.

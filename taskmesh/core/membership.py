@@ -192,9 +192,11 @@ class Membership:
         """Sends what the spool has gathered, and what was held."""
         if not self.session:
             return
-        self.out += [SendHub(results) for results in self.spool.resumed(now)]
-        while self.spool.has_news and self.spool.held_until is None:
-            results = self.spool.close(self.epoch, self.session, now)
+        spool = self.spool
+        if spool.held_until is not None:
+            self.out += [SendHub(results) for results in spool.resumed(now)]
+        while spool.has_news and spool.held_until is None:
+            results = spool.close(self.epoch, self.session, now)
             results.echo, came = self._stamp
             results.held = now - came
             results.lag = lag

@@ -31,6 +31,16 @@ class Places:
         self._changed = False
 
     @property
+    def calm(self) -> bool:
+        """Whether time asks nothing of any slot: all are up and in their places, no task has a hard limit."""
+        if self._changed:
+            return False
+        for slot in self._slots.values():
+            if slot.state is not SlotState.UP or slot.kill_at is not None or slot.benched_at is not None:
+                return False
+        return True
+
+    @property
     def given(self) -> int:
         """How many places are given away."""
         return sum(slot.parent is not None for slot in self._slots.values())

@@ -78,10 +78,12 @@ class PoolMachine:
         """When a Tick is due at the latest."""
         if self._left:
             return self._now + 3600.0
-        first = min(self.member.deadline, self.places.deadline, self.feeder.recall_deadline())
-        for slot in self.slots.values():
-            if self._drain_until is None or not slot.wants_start:
-                first = min(first, slot.deadline)
+        first = min(self.member.deadline, self.feeder.recall_deadline())
+        if not self.places.calm:
+            first = min(first, self.places.deadline)
+            for slot in self.slots.values():
+                if self._drain_until is None or not slot.wants_start:
+                    first = min(first, slot.deadline)
         return first if self._drain_until is None else min(first, self._drain_until)
 
     def check(self) -> None:
@@ -90,10 +92,11 @@ class PoolMachine:
 
     def _finish(self, now: float) -> list[object]:
         member, out = self.member, self._out
-        out += self.places.settle(now)
-        if self._drain_until is None:
-            self._start_slots(now)
-        self._enforce_limits(now)
+        if not self.places.calm:
+            out += self.places.settle(now)
+            if self._drain_until is None:
+                self._start_slots(now)
+            self._enforce_limits(now)
         if member.beat_is_due(now):
             self._beat(now)
         if member.hello_is_due(now):
@@ -164,10 +167,8 @@ class PoolMachine:
 
     def _held(self) -> list[m.Held]:
         """The inventory but for the spool's part of it."""
-        pieces: list[Piece] = [*self.feeder.backlog]
-        for slot in self.slots.values():
-            pieces += slot.pieces
-        return [piece.held() for piece in pieces]
+        handed = [piece for slot in self.slots.values() for piece in slot.pieces]
+        return [piece.held() for piece in (*self.feeder.backlog, *handed)]
 
     def _beat(self, now: float) -> None:
         running: list[m.Progress] = []
@@ -245,8 +246,7 @@ class PoolMachine:
 
     def _slot_asked(self, slot: Slot, serial: int, now: float) -> None:
         """Its task wants to submit tasks: what waits behind it must not wait for them."""
-        granted = self.places.ask(slot, serial)
-        if granted:
+        if granted := self.places.ask(slot, serial):
             if slot.can_give:
                 self._out += self.feeder.recall(slot)
             self.member.hurry(now)
@@ -331,8 +331,7 @@ class PoolMachine:
             self._kill(slot, "cancelled")
 
     def _may_return(self) -> bool:
-        slots = self.slots.values()
-        return bool(self.feeder.backlog) or any(slot.recalling or slot.can_give for slot in slots)
+        return bool(self.feeder.backlog) or any(s.recalling or s.can_give for s in self.slots.values())
 
     def _return(self) -> None:
         """Hands unstarted tasks back: from the backlog first, then by recall from slots."""

@@ -212,19 +212,20 @@ class Slot:
         """What a slot's report says of which tasks; serials reported before are passed over."""
         done: list[DoneRun] = []
         failed: list[Failed] = []
+        if not results.failed:
+            for segment in results.done:
+                self._succeeded(segment, worker, done)
+            return done, failed
         reports: list[SlotSegment | SlotFailure] = [*results.done, *results.failed]
-        if results.failed:
-            reports.sort(
-                key=lambda report: report.first if isinstance(report, SlotSegment) else report.serial
-            )
+        reports.sort(key=lambda report: report.first if isinstance(report, SlotSegment) else report.serial)
         for report in reports:
             if isinstance(report, SlotSegment):
-                done += self._succeeded(report, worker)
+                self._succeeded(report, worker, done)
             else:
                 failed += self._failed(report, worker)
         return done, failed
 
-    def _succeeded(self, segment: SlotSegment, worker: str) -> Iterator[DoneRun]:
+    def _succeeded(self, segment: SlotSegment, worker: str, done: list[DoneRun]) -> None:
         payloads, at = segment.payloads, 0
         total = len(payloads)
         while at < total and self.pieces:
@@ -244,15 +245,17 @@ class Slot:
                 piece.split(count)
             self._less(run.spec, count)
             whole = at == 0 and count == total
-            yield DoneRun(
-                run.spec,
-                run.client,
-                run.attempt,
-                worker,
-                run.seqs[low : low + count],
-                payloads if whole else payloads[at : at + count],
-                segment.elapsed * count / total,
-                run.returns,
+            done.append(
+                DoneRun(
+                    run.spec,
+                    run.client,
+                    run.attempt,
+                    worker,
+                    run.seqs[low : low + count],
+                    payloads if whole else payloads[at : at + count],
+                    segment.elapsed * count / total,
+                    run.returns,
+                )
             )
             at += count
 

@@ -117,7 +117,7 @@ class Ventilator:
                 share = max(1, waiting // (2 * len(lanes)))
             load = self._load(lane, route, min(share, MAX_MESSAGE), head.spec)
             lane.pushed(load.size)
-            pushes.append(Push(lane.session, self._message(lane, load, now)))
+            pushes.append(Push(lane.session, self._message(lane, load.runs, load.records, now)))
 
     def _load(self, lane: Lane, route: Route, count: int, first: SpecEntry) -> Load:
         """Takes up to `count` tasks that the lane has room for, at least one, as runs: they are SENT.
@@ -162,20 +162,55 @@ class Ventilator:
         load.size = size
         return load
 
-    def _message(self, lane: Lane, load: Load, now: float) -> Tasks:
+    def straight(self, record: TaskRecord, now: float) -> Push | None:
+        """A task that comes alone while nothing waits needs no queue: to the lane whose turn it is.
+
+        It spares the hub two fifths of what it does before a lone task leaves. None: no slot is idle there.
+        """
+        lane = self._next_lane(record.spec.route, now)
+        if lane is None or lane.outstanding >= lane.slots:
+            return None
+        self._last = lane.session
+        task, entry = record.id, record.spec
+        record.state = State.SENT
+        record.session = lane.session
+        record.attempt += 1
+        record.lined_up = False
+        run = LaneRun(
+            entry.number,
+            task >> SEQ_BITS,
+            record.attempt,
+            record.returns,
+            [task & SEQ_MASK],
+            [record.payload],
+        )
+        lane.pushed(len(record.payload))
+        return Push(lane.session, self._message(lane, [run], [record], now))
+
+    def _next_lane(self, route: Route, now: float) -> Lane | None:
+        """The lane whose turn it is, of those that may be given the route's tasks."""
+        first = None
+        for lane in self.lanes.values():
+            if lane.state is LaneState.READY and lane.serves(route) and not lane.is_silent(now):
+                if lane.session > self._last:
+                    return lane
+                first = first or lane
+        return first
+
+    def _message(self, lane: Lane, runs: list[LaneRun], records: list[TaskRecord], now: float) -> Tasks:
         counts, specs = self._ledger.counts, []
         key = (State.QUEUED, Cause.PUSH)
-        counts[key] = counts.get(key, 0) + len(load.records)
+        counts[key] = counts.get(key, 0) + len(records)
         if not lane.outstanding:
             lane.progress = now
-        for run in load.runs:
+        for run in runs:
             lane.charge(run.spec, len(run.seqs))
             if run.spec not in lane.known_specs:
                 lane.known_specs.add(run.spec)
                 specs.append((run.spec, self._specs[run.spec].spec))
-        lane.remember(load.records)
+        lane.remember(records)
         lane.acked = lane.results
-        return Tasks(self._epoch, lane.session, lane.sequence, lane.results, now, specs, load.runs)
+        return Tasks(self._epoch, lane.session, lane.sequence, lane.results, now, specs, runs)
 
     # --- recall -------------------------------------------------------------------------------------------
 

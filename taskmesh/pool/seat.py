@@ -273,6 +273,9 @@ class Seat:
         A result can come twice: peeked from the outbox, and over the socket later.
         """
         expected = top = self.expected
+        if len(results.done) == 1 and not results.failed and results.done[0].first >= expected:
+            self.expected = results.done[0].first + len(results.done[0].payloads)
+            return results if self.expected > expected else None
         done = []
         for segment in results.done:
             size = len(segment.payloads)

@@ -4,7 +4,7 @@ import pytest
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from tests.core.rig import PoolRig
+from tests.core.rig import PoolRig, spec
 
 
 @pytest.fixture
@@ -57,6 +57,38 @@ def test_nothing_to_a_slot_that_is_not_up(rig):
     rig.push(*range(1, 9))
 
     assert handed(rig)[1] == 0
+
+
+class TestATaskAlone:
+    def test_goes_to_an_idle_slot(self, rig):
+        rig.push(1)
+        rig.push(2)
+
+        assert handed(rig) == [1, 1]
+
+    def test_goes_behind_another_when_no_slot_is_idle(self, rig):
+        for number in range(1, 5):
+            rig.push(number)
+
+        assert handed(rig) == [2, 2]
+
+    def test_has_its_limit(self, rig):
+        rig.push(1, one=spec("limited", hard_timeout=2.0))
+        rig.after(1.9)
+        assert not rig.of(act.KillSlot)
+
+        rig.after(0.2)
+        assert [kill.slot for kill in rig.of(act.KillSlot)] == [0]
+
+    def test_waits_for_a_slot_that_is_up(self):
+        rig = PoolRig()
+        rig.exited(0)
+        rig.exited(1)
+        rig.push(1)
+        assert handed(rig) == [0, 0]
+
+        rig.tell(ev.SlotReady(1, 300))
+        assert handed(rig) == [0, 1]
 
 
 def test_a_slot_with_much_to_do_shares_it_with_an_idle_one_at_once(rig):

@@ -2,9 +2,10 @@
 
 import pytest
 
+from taskmesh.core.events import FromClient
 from taskmesh.core.lanes import MAX_WINDOW
 from taskmesh.wire import messages as m
-from tests.core.rig import HubRig, spec
+from tests.core.rig import HubRig, number_of, spec
 
 
 @pytest.fixture
@@ -78,6 +79,76 @@ def test_a_full_pool_gives_no_other_a_second_turn(rig):
         rig.submit(1, 1)
 
     assert [len(rig.held[session]) for session in sessions] == [11, 1, 11]
+
+
+class TestATaskAlone:
+    """It needs no queue when nothing waits and the pool whose turn it is has a slot idle."""
+
+    @pytest.fixture
+    def queued(self, rig, monkeypatch):
+        """How many tasks each call put into the queue."""
+        counts: list[int] = []
+        enqueue = rig.hub.ledger.enqueue
+        monkeypatch.setattr(
+            rig.hub.ledger, "enqueue", lambda records: counts.append(len(records)) or enqueue(records)
+        )
+        return counts
+
+    def test_goes_straight_to_an_idle_slot(self, rig, queued):
+        session = rig.join(slots=2)
+        rig.submit()
+        rig.submit()
+
+        assert [key[1:] for key in rig.held[session]] == [(1, 1), (2, 1)]
+        assert queued == []
+
+    def test_waits_for_a_slot_and_others_wait_behind_it(self, rig, queued):
+        session = rig.join(slots=1)
+        for _ in range(3):
+            rig.submit()
+        assert queued == [1, 1]
+
+        order = []
+        while rig.held[session]:
+            order.append(rig.held[session][0][1])
+            rig.report(session, done=(rig.held[session][0],), elapsed=1.0)
+        assert order == [1, 2, 3]
+
+    def test_takes_the_pools_in_turn(self, rig):
+        sessions = [rig.join(pool, slots=2) for pool in ("p", "q", "r")]
+        for _ in range(4):
+            rig.submit()
+
+        assert [[key[1] for key in rig.held[session]] for session in sessions] == [[1, 4], [2], [3]]
+
+    def test_handed_back_it_has_its_place_in_the_queue(self, rig):
+        session = rig.join(slots=1)
+        rig.submit()
+        rig.beat(session, state="paused")
+        rig.report(session, returned=(rig.held[session][0],))
+        assert rig.state(1, 1) == "QUEUED"
+
+        rig.beat(session)
+        assert [key[1:] for key in rig.held[session]] == [(1, 2)]
+
+    def test_is_cancelled_by_the_same_message(self, rig):
+        session = rig.join()
+        (number, one) = (number_of(spec()), spec())
+        run = m.Run(number, 0, [1], [b"x"])
+        rig.tell(FromClient(1, m.Submit(1, [(number, one)], [run], [1])))
+
+        assert rig.state(1, 1) == "finished"
+        ((pool, told),) = [(pool, told) for pool, told in rig.published if isinstance(told, m.Cancel)]
+        assert (pool, told.session, told.tasks) == ("p", session, [m.Held(1, 1, [1])])
+
+    @pytest.mark.parametrize("state", ["paused", "draining"])
+    def test_waits_while_the_pool_takes_no_work(self, rig, state):
+        session = rig.join()
+        rig.beat(session, state=state)
+        rig.submit()
+
+        assert not rig.held[session]
+        assert rig.state(1, 1) == "QUEUED"
 
 
 def test_a_task_goes_where_its_queue_and_tags_are(rig):
