@@ -83,7 +83,7 @@ class TaskOptions:
         for limit in ("timeout", "hard_timeout", "expires"):
             value = getattr(self, limit)
             _expect(_is_limit(value), limit, value, "seconds > 0, or None for no limit")
-        _expect(self.acks in {"late", "early"}, "acks", self.acks, "'late' or 'early'")
+        _expect(self.acks in ("late", "early"), "acks", self.acks, "'late' or 'early'")
         _expect(
             self.key is None or callable(self.key) or (bool(self.key) and is_name(self.key)),
             "key",
@@ -94,7 +94,7 @@ class TaskOptions:
         is_list = isinstance(tags, tuple) and all(map(_is_label, tags)) and len(tags) <= MOST_NAMES
         _expect(is_list, "tags", tags, f"a list of tags, at most {MOST_NAMES}, each {_LABEL}")
         _expect(
-            self.on_client_loss in {"run", "cancel"},
+            self.on_client_loss in ("run", "cancel"),
             "on_client_loss",
             self.on_client_loss,
             "'run' or 'cancel'",

@@ -37,6 +37,8 @@ def test_options_take_what_users_write():
         ("expires", float("nan"), "seconds > 0, or None"),
         ("timeout", float("inf"), "seconds > 0, or None"),
         ("acks", "never", "'late' or 'early'"),
+        ("acks", ["late"], "'late' or 'early'"),
+        ("on_client_loss", {}, "'run' or 'cancel'"),
         ("key", "", "text, or a function"),
         ("key", 7, "text, or a function"),
         ("tags", [1], "list of tags"),
