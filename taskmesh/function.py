@@ -124,6 +124,7 @@ def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Raises:
         ConfigError: an option is unknown, or its value cannot be used.
+        TypeError: what it decorates is no function.
     """
     checked = TaskOptions().having(options)
     if fn is None:
@@ -132,6 +133,12 @@ def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def _decorated(fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
+    if isinstance(fn, staticmethod | classmethod):
+        kind = type(fn).__name__
+        cure = (
+            "write @staticmethod above @task" if kind == "staticmethod" else "mesh.submit(Class.method, ...)"
+        )
+        raise TypeError(f"@task decorates a function, not a {kind}: {cure}")
     if not callable(fn):
         raise TypeError(f"@task decorates a function, not {fn!r}; options are given by name")
     return Task(fn, options)

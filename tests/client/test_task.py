@@ -34,6 +34,25 @@ class Holder:
         return (type(self).__name__, number)
 
 
+def test_static_method_is_a_task_below_its_decorator(mesh):
+    class Sums:
+        @staticmethod
+        @task
+        def add(a, b):
+            return a + b
+
+    assert (Sums.add(1, 2), Sums().add(1, 2)) == (3, 3)
+    assert (Sums.add.submit(1, 2).result(WAIT_S), Sums().add.submit(1, 2).result(WAIT_S)) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cure"), [(staticmethod, "@staticmethod above @task"), (classmethod, "mesh.submit")]
+)
+def test_task_above_a_method_s_decorator_is_refused_with_the_cure(kind, cure):
+    with pytest.raises(TypeError, match=cure):
+        task(kind(lambda: None))
+
+
 def test_task_is_still_its_function():
     assert isinstance(plain, Task)
     assert plain(2, b=3) == 5
