@@ -114,6 +114,21 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
     return loop
 
 
+def refuse_loop_callback(fn: Callable[..., object]) -> None:
+    """Refuses asyncio.wait's own callback: called in another thread it wakes no loop.
+
+    All else in asyncio that takes something to await goes by `__await__` or `asyncio.wrap_future`.
+
+    Raises:
+        TypeError: `fn` is that callback.
+    """
+    if getattr(fn, "__module__", None) == "asyncio.tasks":
+        raise TypeError(
+            "asyncio.wait() takes asyncio's own futures: wrap each in asyncio.wrap_future(), "
+            "or use asyncio.gather() or asyncio.as_completed()"
+        )
+
+
 def wake(awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]) -> None:
     """Wakes everything that awaits, with one call for each loop."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}

@@ -18,7 +18,7 @@ from threading import get_ident
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from taskmesh import ids
-from taskmesh.attendance import Attendance, Gate, running_loop
+from taskmesh.attendance import Attendance, Gate, refuse_loop_callback, running_loop
 from taskmesh.errors import TaskMeshError
 from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, noted, without_pickle
 from taskmesh.wire.batches import PICKLE, SAFE
@@ -172,6 +172,7 @@ class TaskFuture(Future[T]):
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Calls `fn(future)` at the end: in the mesh's delivery thread, or here and now when that is past."""
+        refuse_loop_callback(fn)
         with self._batch.table.lock:
             extras = self._attendance()
             if self._state is PENDING or extras.delivering:

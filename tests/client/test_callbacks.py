@@ -119,6 +119,26 @@ def test_callback_added_by_a_callback_runs_after_those_before_it(mesh, port):
 # --- asyncio
 
 
+def test_asyncios_own_wait_is_refused_with_the_cure_and_the_cure_works(mesh):
+    async def bare():
+        await asyncio.wait([mesh.submit(double, 1)])
+
+    async def wrapped():
+        done, _ = await asyncio.wait([asyncio.wrap_future(mesh.submit(double, i)) for i in range(3)])
+        return {future.result() for future in done}
+
+    with pytest.raises(TypeError, match=r"asyncio\.wrap_future"):
+        asyncio.run(bare())
+    assert asyncio.run(wrapped()) == {0, 2, 4}
+
+
+def test_asyncios_as_completed_takes_futures_as_they_are(mesh):
+    async def main():
+        return {await each for each in asyncio.as_completed([mesh.submit(double, i) for i in range(3)])}
+
+    assert asyncio.run(main()) == {0, 2, 4}
+
+
 def test_future_can_be_awaited(mesh):
     async def main():
         assert await mesh.submit(double, 1) == 2
