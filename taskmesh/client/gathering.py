@@ -37,6 +37,9 @@ def wait(
         fs: futures, or a generator of them.
         timeout: seconds; what is not done then is in `not_done`.
         return_when: ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION of concurrent.futures.
+
+    Raises:
+        TypeError: one of them is no future. ValueError: `return_when` is none of these.
     """
     futures = list(dict.fromkeys(fs))
     ours = _ours(futures)
@@ -63,6 +66,7 @@ def as_completed(fs: Iterable[F], timeout: float | None = None) -> Iterator[F]:
 
     Raises:
         TimeoutError: (while iterating) they were not.
+        TypeError: one of them is no future.
     """
     futures = list(dict.fromkeys(fs))
     ours = _ours(futures)
@@ -94,6 +98,7 @@ def gather(
 
     Raises:
         TimeoutError: they were not done in time.
+        TypeError: one of them is no future. Else the first task's own error, or TaskError, that is known.
     """
     every = list(futures)
     waited = wait(every, timeout, ALL_COMPLETED if return_exceptions else FIRST_EXCEPTION)
@@ -111,6 +116,9 @@ def gather(
 def _ours(futures: Sequence[Future[Any]]) -> list[TaskFuture[Any]] | None:
     """The futures, when all of them are TaskFutures."""
     ours = [future for future in futures if isinstance(future, TaskFuture)]
+    for future in futures if len(ours) != len(futures) else ():
+        if not isinstance(future, Future):
+            raise TypeError(f"futures are waited for, as submit() returns them, not {future!r:.200}")
     return ours if len(ours) == len(futures) else None
 
 

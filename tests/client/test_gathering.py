@@ -20,6 +20,12 @@ def fail(text):
     raise ValueError(text)
 
 
+@pytest.mark.parametrize("function", [wait, as_completed, gather])
+def test_what_is_no_future_is_refused_by_name(mesh, function):
+    with pytest.raises(TypeError, match=r"futures are waited for, as submit\(\) returns them, not 2"):
+        function(mesh.map(double, [1, 2]))
+
+
 @pytest.fixture
 def held(mesh, port):
     """Futures that wait for port.release()."""
