@@ -1,0 +1,97 @@
+"""README and docs as a new user takes them: their Python runs, their settings and options are the code's."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import taskmesh
+from taskmesh.client.options import TaskOptions
+from taskmesh.config import Config, load
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+README = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+PROGRAMS = {
+    "README-1": 'paths = ["a.py", "b.py"]\n' + README[0],
+    **{f"guide-{number}": block for number, block in enumerate(BLOCK.findall(GUIDE), 1)},
+}
+ROW = re.compile(r"^\| (?:`(\w+)` )?\| `(\w+)` \| `(.*?)` \| .+ \|$", re.MULTILINE)
+
+
+def settings_of_the_table() -> dict[str, dict[str, object]]:
+    """Sections with the defaults that the guide gives, read as TOML."""
+    table = GUIDE.partition("<!-- settings: a test compares them -->")[2].partition(
+        "<!-- end of settings -->"
+    )[0]
+    sections: dict[str, dict[str, object]] = {}
+    section = ""
+    for named, key, default in ROW.findall(table):
+        section = named or section
+        sections.setdefault(section, {})[key] = tomllib.loads(f"value = {default}")["value"]
+    return sections
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_python_of_a_page_runs_as_a_program(name: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAMS[name]), encoding="utf-8")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("TASKMESH_")}
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        cwd=tmp_path,
+        env={**kept, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_setting_stands_in_the_guide_with_its_default() -> None:
+    told = settings_of_the_table()
+
+    assert {section: list(keys) for section, keys in told.items()} == {
+        section.name: [key.name for key in fields(getattr(Config(), section.name))]
+        for section in sorted(fields(Config), key=lambda each: list(told).index(each.name))
+    }
+    assert load(told, environ={}) == Config()
+
+
+def test_every_task_option_stands_in_the_guide_and_in_the_decorator_s_help() -> None:
+    table = GUIDE.partition("## Options of a task")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    told = {
+        name: eval(default, {})  # noqa: S307  our own page
+        for names, defaults in cells
+        for name, default in zip(re.findall(r"`(\w+)`", names), re.findall(r"`(.*?)`", defaults), strict=True)
+    }
+
+    assert sorted(told) == sorted(option.name for option in fields(TaskOptions))
+    assert TaskOptions().having(told) == TaskOptions()
+    help_text = taskmesh.task.__doc__ or ""
+    assert [name for name in told if not re.search(rf"\b{name}[,:]", help_text)] == []
+
+
+def test_every_public_name_says_what_it_is_for() -> None:
+    bare = []
+    for name in taskmesh.__all__:
+        found = getattr(taskmesh, name)
+        members = vars(found).items() if isinstance(found, type) else ()
+        public = [(key, value) for key, value in members if not key.startswith("_")]
+        documented = [(name, found), *((f"{name}.{key}", value) for key, value in public if callable(value))]
+        bare += [key for key, value in documented if not (getattr(value, "__doc__", "") or "").strip()]
+
+    assert bare == []
