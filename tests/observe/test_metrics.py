@@ -1,8 +1,14 @@
 """Figures: the text that Prometheus reads, and a hub's count of its queues."""
 
-from taskmesh.observe.hub import QUEUE_HELP, hub_families, queues
+import re
+from pathlib import Path
+
+from taskmesh.observe.hub import QUEUE_HELP, hub_answers, hub_families, queues
 from taskmesh.observe.metrics import Family, exposition
-from tests.core.rig import HubRig, spec
+from taskmesh.observe.pool import pool_families
+from tests.core.rig import HubRig, PoolRig, spec
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 
 IDLE = dict.fromkeys(QUEUE_HELP, 0)
 
@@ -67,3 +73,15 @@ def test_a_hub_s_figures_have_one_name_each_and_go_up():
     assert "taskmesh_tasks_finished_total 2" in lines
     assert 'taskmesh_task_transitions_total{state="sent",cause="succeed"} 2' in lines
     assert 'taskmesh_pools{state="ready"} 1' in lines
+
+
+def test_all_figures_stand_on_the_page_and_no_others():
+    hub = HubRig().hub
+    stored = dict.fromkeys(("waiting", "stored", "dropped", "loaded", "skipped"), 0)
+    hub.views.store = {"state": "connected", **stored}
+    families = {
+        family.name for family in [*hub_answers(hub, {})["metrics"](), *pool_families(PoolRig().pool)]
+    }
+    told = set(re.findall(r"`(taskmesh_\w+)`", PAGE.read_text(encoding="utf-8")))
+
+    assert told == families
