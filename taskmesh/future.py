@@ -124,7 +124,7 @@ class TaskFuture(Future[T]):
         return value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The exception that `result()` would raise, None when there is a value; waits like `result()`."""
+        """The exception that ended the task, None for a value; waits, and may raise, as `result()` does."""
         if self._state is not FINISHED:
             timeout = self._wait_for_end(timeout)
         error: BaseException | None = self._content if self._decode(timeout) is ERROR else None

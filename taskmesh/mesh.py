@@ -31,7 +31,8 @@ class Mesh(Submitter):
         address: the gateway of a hub such as "tcp://127.0.0.1:5550", or several in order of preference.
         workers: slots of an embedded mesh, one for each CPU if not given.
         hub: where an embedded hub lives.
-        config: a TOML file, a mapping of sections, or a Config, in place of the file that is looked for.
+        config: a TOML file or a mapping of sections in place of the file that is looked for; a Config in
+            place of the environment too.
         overrides: settings as `section__key=`, or by a key that only one section has.
 
     Raises:
@@ -68,7 +69,10 @@ class Mesh(Submitter):
         self._session.table.flush(timeout)
 
     def status(self, timeout: float = 5.0) -> Mapping[str, Any]:
-        """The hub's counts: tasks by state, pools, clients; plain data.
+        """The hub's counts: tasks by state, pools, clients; plain data, as `taskmesh status --json` prints.
+
+        Args:
+            timeout: seconds to wait for the answer.
 
         Raises:
             HubUnreachable: no answer within `timeout` seconds.
@@ -82,7 +86,7 @@ class Mesh(Submitter):
 
         Args:
             since: only events with a higher number.
-            limit: at most so many.
+            limit: at most so many; at least one.
             timeout: seconds to wait for the answer.
 
         Raises:

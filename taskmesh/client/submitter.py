@@ -189,6 +189,11 @@ class Submitter:
             buffersize: items that may be submitted and not yet given out. Without it all iterables are
                 drawn before this returns; with it they may be endless.
             ordered: False gives results as they come.
+
+        Raises:
+            ConfigError: a number cannot be used, or the task has a key.
+            TimeoutError: (while iterating) a result was not there in time.
+            SerializationError, QueueFull, MeshClosed: as `submit`, here or while iterating.
         """
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
