@@ -266,7 +266,7 @@ class Feed:
                 raise
             piece.error = error  # an item's own doing; the delivery thread has nobody to raise it to
         finally:
-            if piece.future is None or not piece.future._watch(piece):
+            if piece.parts is None and (piece.future is None or not piece.future._watch(piece)):
                 self._arrivals.append(piece)
                 self._wanted = True
 
