@@ -17,7 +17,7 @@ from taskmesh.client.functions import Form
 from taskmesh.client.pace import Pace
 from taskmesh.client.session import Session
 from taskmesh.client.source import Source
-from taskmesh.errors import SerializationError, TooLarge
+from taskmesh.errors import ForkedMeshError, SerializationError, TooLarge
 from taskmesh.future import Batch, TaskFuture
 from taskmesh.outcome import Success
 from taskmesh.wire.messages import Failed
@@ -102,7 +102,7 @@ class Feed:
     @property
     def active(self) -> bool:
         """It will submit more by itself, or waits for what it has submitted."""
-        if self._torn:
+        if self._torn or self._is_forked:
             return False
         return bool(self._flying) or (self._buffersize is None and not self.source.exhausted)
 
@@ -144,6 +144,19 @@ class Feed:
         self._session.table.cancel(self.futures)
 
     # --- the consumer's side
+
+    def check_process(self) -> None:
+        """Refuses to go on in a forked child, where nothing arrives and a lock may be held by nobody.
+
+        Raises:
+            ForkedMeshError: this is one.
+        """
+        if self._is_forked:
+            raise ForkedMeshError("this map belongs to the parent process: call map() of a mesh opened here")
+
+    @property
+    def _is_forked(self) -> bool:
+        return isinstance(self._session.table.refusal, ForkedMeshError)
 
     def take(self) -> Piece | None:
         """The next piece with its outcome, None when that is not here yet."""

@@ -72,6 +72,7 @@ class MapResults(Generic[R_co]):
     def _next_piece(self) -> Piece | None:
         """The next piece with its outcome; works for the feed while it waits."""
         feed = self.feed
+        feed.check_process()
         feed.attended = True
         try:
             while True:

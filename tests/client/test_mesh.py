@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import threading
 from concurrent.futures import CancelledError
 
@@ -302,3 +303,37 @@ def test_mesh_in_a_forked_child_raises_and_the_parents_goes_on(mesh, port):
     assert told == ["True", *[ForkedMeshError.__name__] * 5, "closed"]
     assert pending.result(WAIT_S) == 2
     assert not port.was_forked
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_map_and_executor_in_a_forked_child_end(mesh, port):
+    port.gate.clear()
+    executor = mesh.executor()
+    results = [
+        mesh.map(double, range(3)),
+        mesh.map(double, range(3), buffersize=1),
+        executor.map(double, [1]),
+    ]
+    wait_until(lambda: port.runs)
+    for each in results:
+        each.feed._turn.acquire()  # as a thread that is at work has it, which the child has not
+
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not the test run's: it would go on here
+        signal.alarm(WAIT_S)
+        told = []
+        for each in results:
+            try:
+                next(each)
+            except ForkedMeshError:
+                told.append(each)
+        executor.shutdown()
+        os._exit(0 if told == results else 1)  # noqa: TID251  a forked child
+    for each in results:
+        each.feed._turn.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    port.release()
+
+    assert [list(each) for each in results] == [[0, 2, 4], [0, 2, 4], [2]]
