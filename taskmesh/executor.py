@@ -11,11 +11,10 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from taskmesh.client.feed import Feed
 from taskmesh.client.gathering import wait as wait_for
 from taskmesh.client.options import OptionValues
-from taskmesh.client.session import Session
+from taskmesh.client.session import Session, check_slots
 from taskmesh.client.source import Source
 from taskmesh.client.submitter import Chunksize, Submitter
-from taskmesh.config import MOST_SLOTS, load
-from taskmesh.errors import ConfigError
+from taskmesh.config import load
 from taskmesh.future import TaskFuture
 
 P = ParamSpec("P")
@@ -49,10 +48,8 @@ class MeshExecutor(Executor):
             raise ValueError(
                 "max_workers is for a mesh of the executor's own; the given mesh has its workers"
             )
-        if max_workers is not None and max_workers < 1:
-            raise ValueError("max_workers must be greater than 0")
-        if max_workers is not None and max_workers > MOST_SLOTS:
-            raise ConfigError(f"max_workers may be {MOST_SLOTS:,} at most, since each is a process")
+        if max_workers is not None:
+            check_slots("max_workers", max_workers)
         self._own: Session | None = None
         if mesh is None:
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}

@@ -10,9 +10,9 @@ from typing import Any, Literal, Self, Unpack, cast
 from taskmesh.attendance import running_loop
 from taskmesh.client.current import enter, inhabited, leave
 from taskmesh.client.options import OptionValues
-from taskmesh.client.session import Session
+from taskmesh.client.session import Session, check_slots
 from taskmesh.client.submitter import Submitter
-from taskmesh.config import MOST_SLOTS, Config, Source, load
+from taskmesh.config import Config, Source, load
 from taskmesh.errors import ConfigError
 from taskmesh.executor import MeshExecutor
 from taskmesh.future import TaskFuture
@@ -156,10 +156,8 @@ def _settings(
     config: Source,
     overrides: Mapping[str, object],
 ) -> Config:
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-        raise ConfigError(f"workers= has to be a whole number >= 1, not {workers!r}")
-    if workers is not None and workers > MOST_SLOTS:
-        raise ConfigError(f"workers= may be {MOST_SLOTS:,} at most, since each is a process, not {workers!r}")
+    if workers is not None:
+        check_slots("workers=", workers)
     if workers is not None and address:
         raise ConfigError(
             "workers= is for an embedded mesh: at an address, pools say how many slots they have"

@@ -13,7 +13,7 @@ from typing import Protocol
 from taskmesh.client.delivery import Delivery
 from taskmesh.client.options import TaskOptions
 from taskmesh.client.pending import PendingTable
-from taskmesh.config import Config
+from taskmesh.config import MOST_SLOTS, Config
 from taskmesh.errors import ConfigError, ForkedMeshError, MeshClosed, TaskMeshError
 from taskmesh.net.opening import open_port
 from taskmesh.ports import SubmitPort
@@ -190,6 +190,18 @@ class Session:
             _open_sessions.discard(self)
             if not self.wired and all(session.wired for session in _open_sessions):
                 keep_spares(0)
+
+
+def check_slots(word: str, count: object) -> None:
+    """Refuses a number of slots that no embedded mesh can have; `word`: what the caller names it.
+
+    Raises:
+        ConfigError: it is none, or too large.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(f"{word} has to be a whole number greater than 0, not {count!r}")
+    if count > MOST_SLOTS:
+        raise ConfigError(f"{word} may be {MOST_SLOTS:,} at most, since each is a process, not {count!r}")
 
 
 _open_sessions: set[Session] = set()

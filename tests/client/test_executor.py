@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from taskmesh import Mesh, MeshExecutor, task
+from taskmesh.errors import ConfigError
 from tests.waiting import wait_until
 
 WAIT_S = 10
@@ -158,6 +159,9 @@ def test_executor_takes_tasks(mesh, port):
 def test_executor_refuses_what_makes_no_sense(mesh):
     with pytest.raises(ValueError, match="greater than 0"):
         MeshExecutor(0)
+    for number in (True, 2.5, "3"):
+        with pytest.raises(ConfigError, match="max_workers has to be a whole number"):
+            MeshExecutor(number)
     with pytest.raises(ValueError, match="of the executor's own"):
         MeshExecutor(2, mesh=mesh)
 
