@@ -37,9 +37,9 @@ class Source:
             return cls._single(iterables[0], lazily=lazily)
         if lazily:
             return cls.drawn(zip(*iterables))  # noqa: B905  the shortest ends it
-        if all(isinstance(iterable, list | tuple | range | str) for iterable in iterables):
+        if iterables and all(isinstance(iterable, list | tuple | range | str) for iterable in iterables):
             columns = tuple(_kept(iterable) for iterable in iterables)
-        else:  # one of them may be endless
+        else:  # one of them may be endless; of none, as Executor.map has it, nothing is made
             return cls.listed(list(zip(*iterables)))  # noqa: B905
         position = 0
 

@@ -140,6 +140,11 @@ def test_executor_map_with_a_buffer_counts_chunks(mesh):
     assert list(results) == [2 * i for i in range(100)]
 
 
+@pytest.mark.parametrize("buffersize", [None, 3])
+def test_executor_map_of_no_iterables_is_empty_as_with_other_executors(mesh, buffersize):
+    assert list(mesh.executor().map(double, buffersize=buffersize)) == []
+
+
 def test_executor_works_in_an_event_loop(mesh):
     async def main():
         loop = asyncio.get_running_loop()
