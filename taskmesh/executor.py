@@ -86,7 +86,8 @@ class MeshExecutor(Executor):
             buffersize *= chunksize
         source = Source.of(iterables, lazily=buffersize is not None)
         results = self._mesh._mapped(fn, source, timeout, chunksize, buffersize, ordered=True)
-        self._feeds = [*(feed for feed in self._feeds if feed.active), results.feed]
+        with self._lock:
+            self._feeds = [*(feed for feed in self._feeds if feed.active), results.feed]
         return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

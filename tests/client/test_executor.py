@@ -145,6 +145,31 @@ def test_executor_map_of_no_iterables_is_empty_as_with_other_executors(mesh, buf
     assert list(mesh.executor().map(double, buffersize=buffersize)) == []
 
 
+def test_executor_waits_for_both_of_two_maps_that_begin_at_once(mesh, port):
+    port.gate.clear()
+    executor = mesh.executor()
+    others = []
+
+    class Former:
+        """A map that is over; as this is asked for, another thread's map begins."""
+
+        @property
+        def active(self):
+            if not others:
+                others.append(threading.Thread(target=executor.map, args=(double, [2])))
+                others[0].start()
+                wait_until(lambda: executor._lock.locked() or not others[0].is_alive())
+            return False
+
+    executor._feeds = [Former()]
+    executor.map(double, [1])
+    others[0].join(WAIT_S)
+
+    assert sum(len(feed.futures) for feed in executor._feeds) == 2
+    port.release()
+    executor.shutdown()
+
+
 def test_executor_works_in_an_event_loop(mesh):
     async def main():
         loop = asyncio.get_running_loop()
