@@ -6,7 +6,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from contextvars import Context
 from functools import partial
 
@@ -26,7 +25,7 @@ class Delivery:
         self.context = Context()
         self._name = name
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may call in
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -35,14 +34,20 @@ class Delivery:
         with self._lock:
             if self._closed:
                 return
+            for job in jobs:  # before `close`, if it comes: behind its None they would be lost
+                self._jobs.put(job)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self.context.run, args=(self._work,), name=self._name, daemon=True
-                )
-                with suppress(RuntimeError):  # the interpreter is ending and starts no more threads
-                    self._thread.start()
-        for job in jobs:
-            self._jobs.put(job)
+                self._start()
+
+    def _start(self) -> None:
+        """Starts the thread; where none can be had now, the next job tries again."""
+        self._thread = threading.Thread(
+            target=self.context.run, args=(self._work,), name=self._name, daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError:  # a shortage, or the interpreter is ending and starts no more threads
+            self._thread = None
 
     @property
     def is_here(self) -> bool:
@@ -56,18 +61,24 @@ class Delivery:
         if thread is None or not thread.is_alive() or thread is threading.current_thread():
             return
         done = Bell()
-        self._jobs.put(done.ring)
-        done.wait(None)
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._jobs.put(done.ring)
+        if closed:  # meanwhile: the thread ends, and would not come to what stands behind its None
+            interruptible(partial(_has_ended, thread), None)
+        else:
+            done.wait(None)
 
     def close(self, timeout: float | None) -> None:
         """Lets the thread end when it has done what is queued, and waits up to `timeout` seconds for that."""
         with self._lock:
             self._closed, thread = True, self._thread
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            if thread is None or not thread.is_alive():
+                return
             self._jobs.put(None)
+        if thread is not threading.current_thread():
             interruptible(partial(_has_ended, thread), timeout)
-        elif thread is threading.current_thread():
-            self._jobs.put(None)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -73,3 +73,39 @@ def test_delivery_close_does_not_wait_longer_than_told_for_a_job_that_blocks():
     delivery.close(0.05)
 
     release.set()
+
+
+def test_delivery_whose_thread_could_not_start_tries_again_with_the_next_job(monkeypatch):
+    delivery = Delivery()
+    done = []
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as shortage:
+        shortage.setattr(threading.Thread, "start", refuse)
+        delivery.put([lambda: done.append(1)])
+    delivery.put([lambda: done.append(2)])
+    delivery.close(WAIT_S)
+
+    assert done == [1, 2]
+
+
+def test_delivery_closed_while_another_thread_begins_to_flush_keeps_that_one_waiting_no_longer():
+    delivery = Delivery()
+    done = []
+    delivery.put([lambda: done.append(1)])
+    worker = delivery._thread
+
+    def is_alive():
+        del worker.is_alive  # once
+        delivery.close(WAIT_S)
+        return True
+
+    worker.is_alive = is_alive
+    flusher = threading.Thread(target=delivery.flush, daemon=True)
+    flusher.start()
+    flusher.join(WAIT_S)
+
+    assert not flusher.is_alive()
+    assert done == [1]
