@@ -12,13 +12,11 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, 
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
+from taskmesh.attendance import LOOK_S
 from taskmesh.future import TaskFuture
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Future[Any])
-
-_LONGEST_S = 1e9
-"""Thirty years: a queue's wait takes no infinity."""
 
 
 class DoneAndNotDone(NamedTuple, Generic[F]):
@@ -123,7 +121,7 @@ def _ours(futures: Sequence[Future[Any]]) -> list[TaskFuture[Any]] | None:
 
 
 def _deadline(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + min(timeout, _LONGEST_S)
+    return None if timeout is None else time.monotonic() + timeout
 
 
 def _left(deadline: float | None) -> float | None:
@@ -160,10 +158,13 @@ def _completed(futures: list[TaskFuture[Any]], deadline: float | None) -> Any:
             else:
                 yield future
         while pending:
+            left = _left(deadline)
             try:
-                future = arrivals.get(timeout=_left(deadline))
+                future = arrivals.get(timeout=LOOK_S if left is None else min(left, LOOK_S))
             except Empty:
-                raise TimeoutError(f"{len(pending)} of {len(futures)} tasks are not done") from None
+                if left is not None and left <= LOOK_S:
+                    raise TimeoutError(f"{len(pending)} of {len(futures)} tasks are not done") from None
+                continue
             pending.discard(future)
             yield future
     finally:

@@ -7,11 +7,11 @@ which a test can bring about at will.
 import signal
 import threading
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import FIRST_COMPLETED, CancelledError
 
 import pytest
 
-from taskmesh import Mesh, wait
+from taskmesh import Mesh, as_completed, gather, wait
 from taskmesh.attendance import LOOK_S, Bell, Gate, interruptible
 from taskmesh.client.delivery import Delivery
 from tests.programs import heeding_interrupts
@@ -72,10 +72,13 @@ def test_the_wait_for_a_future(interrupted, timeout):
     [
         lambda mesh, future: future.result(),
         lambda mesh, future: wait([future]),
+        lambda mesh, future: wait([future], return_when=FIRST_COMPLETED),
+        lambda mesh, future: next(as_completed([future], timeout=30)),
+        lambda mesh, future: gather([future]),
         lambda mesh, future: next(mesh.map(nap, [60], chunksize=1)),
         lambda mesh, future: mesh._session.wait_for_all(),
     ],
-    ids=["result", "wait", "map", "close"],
+    ids=["result", "wait", "first", "as_completed", "gather", "map", "close"],
 )
 def test_each_way_of_waiting_for_tasks(mesh, interrupted, waiting):
     future = mesh.submit(nap, 60)
