@@ -43,24 +43,6 @@ class Attendance:
         self.progress: Progress | None = None
 
 
-class Gate:
-    """One thread's wait for one future: a watcher that opens a lock."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def __call__(self, future: object) -> None:
-        """Lets the waiting thread go on."""
-        self._lock.release()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Waits; False when `timeout` seconds (None: for ever) did not suffice."""
-        return interruptible(lambda seconds: self._lock.acquire(timeout=seconds), timeout)
-
-
 class Bell:
     """Wakes one thread, however often it is rung; a bare lock.
 
@@ -86,6 +68,16 @@ class Bell:
     def wait(self, timeout: float | None) -> bool:
         """Waits until it is rung, and forgets that; False when `timeout` seconds did not suffice."""
         return interruptible(lambda seconds: self._silent.acquire(timeout=seconds), timeout)
+
+
+class Gate(Bell):
+    """One thread's wait for one future: a watcher that rings once."""
+
+    __slots__ = ()
+
+    def __call__(self, future: object) -> None:
+        """Lets the waiting thread go on."""
+        self._silent.release()
 
 
 def interruptible(wait: Callable[[float], bool], timeout: float | None) -> bool:
