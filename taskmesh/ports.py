@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from taskmesh.config import Config
 from taskmesh.wire.batches import Kept
 from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
 
@@ -103,14 +102,6 @@ class OutcomeSink(Protocol):
 
     def broken(self, error: BaseException) -> None:
         """The port cannot go on: every pending future fails with `error`, and so does every later submit."""
-        ...
-
-
-class PortFactory(Protocol):
-    """How a mesh gets its port: assigns only, opens nothing before `start`."""
-
-    def __call__(self, sink: OutcomeSink, config: Config) -> SubmitPort:
-        """Makes the port of `config.mesh`: embedded, launched or remote."""
         ...
 
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from taskmesh import current_task, task
 
-EARTH_KM = 6371.0088
 POINTS = 12
 SUNRISE = math.sin(math.radians(-0.833))  # the sun's upper edge, through the air
 J2000 = datetime.fromisoformat("2000-01-01T12:00:00+00:00").timestamp()

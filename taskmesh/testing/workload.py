@@ -12,7 +12,6 @@ from taskmesh.wire.messages import CHUNK, Spec
 from taskmesh.wire.spec_number import spec_number
 
 _KEY = struct.Struct(">QQ")
-FOREVER = float("inf")
 
 
 class Act(enum.Enum):

@@ -14,8 +14,6 @@ from typing import Any
 
 from taskmesh.context import current_task
 
-COUNTER = 0
-
 
 def nothing() -> None:
     pass
