@@ -36,6 +36,22 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "taskmesh.cli", *arguments]
 
 
+def outcome_of(
+    line: Sequence[str], folder: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What became of a command line that ends by itself."""
+    return subprocess.run(
+        line,
+        cwd=folder,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
 @contextlib.contextmanager
 def heeding_interrupts() -> Iterator[None]:
     """Programs started in this block hear SIGINT, also where a shell in the background ignores it."""
@@ -138,16 +154,7 @@ class Programs:
 
     def run(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """A command that ends by itself."""
-        return subprocess.run(
-            command(*arguments),
-            cwd=self.folder,
-            env=environment(env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        return outcome_of(command(*arguments), self.folder, env)
 
     def end(self) -> None:
         """Ends everything, workers before the hubs that take their goodbye."""

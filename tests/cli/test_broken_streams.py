@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh_workers.reports import Reports
-from tests.programs import END_S, Programs, command, environment
+from tests.programs import END_S, Programs, command, environment, outcome_of
 from tests.waiting import wait_until
 
 BROKEN = ["2>/dev/full", ">/dev/full", "2>&-", ">&-", ">&- 2>&-", ">/dev/full 2>/dev/full"]
@@ -82,13 +82,8 @@ def test_a_worker_without_streams_reports_to_nobody(monkeypatch):
 @pytest.mark.parametrize("option", [[], ["--json"]])
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
 def test_a_command_that_cannot_print_its_result_is_exit_code_1(tmp_path: Path, redirection, option):
-    outcome = subprocess.run(
-        redirected(redirection, "keys", "new", "client", "--keys", str(tmp_path / "keys"), *option),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
+    outcome = outcome_of(
+        redirected(redirection, "keys", "new", "client", "--keys", str(tmp_path / "keys"), *option)
     )
 
     assert outcome.returncode == 1
@@ -101,7 +96,7 @@ def test_an_error_that_cannot_be_told_keeps_its_exit_code(tmp_path: Path, redire
     line = redirected(
         redirection, "status", "--address", f"ipc://{tmp_path}/no", "--timeout", "0.1", "--json"
     )
-    outcome = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=30, check=False)
+    outcome = outcome_of(line)
 
     assert outcome.returncode == 3
     assert "Traceback" not in outcome.stderr

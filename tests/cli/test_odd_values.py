@@ -1,7 +1,6 @@
 """Odd results, arguments, names and times: no traceback, no raw control character, JSON that is JSON."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +14,7 @@ from taskmesh.cli.views import summary
 from taskmesh.cli.wording import encoded, harmless
 from taskmesh.errors import ConfigError
 from tests.net import workload
-from tests.programs import Programs, command, environment, rows, shared
+from tests.programs import Programs, command, outcome_of, rows, shared
 from tests.waiting import wait_until
 
 ODD = """
@@ -127,15 +126,7 @@ def test_an_argument_nested_too_deeply_is_refused():
 
 def test_a_folder_that_is_gone_is_one_line(programs, address):
     line = ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh"]
-    outcome = subprocess.run(
-        [*line, *command("submit", "math:sqrt", "4", "--address", address)],
-        cwd=programs.folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    outcome = outcome_of([*line, *command("submit", "math:sqrt", "4", "--address", address)], programs.folder)
 
     assert outcome.returncode in (1, 2)
     assert outcome.stderr.startswith("taskmesh: ")

@@ -1,12 +1,11 @@
 """What goes wrong has an exit code, and a message that names the cure."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
-from tests.programs import Programs, environment
+from tests.programs import Programs, outcome_of
 
 UNUSED = "ipc://nobody.here"
 
@@ -38,16 +37,9 @@ def test_help_loads_neither_zmq_nor_the_mesh():
         "import sys\nfrom taskmesh.cli import main\nsys.argv[1:] = ['--help']\nmain()\n"
         f"print(sorted({heavy} & set(sys.modules)), file=sys.stderr)"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
+    outcome = outcome_of([sys.executable, "-c", code])
 
-    assert outcome.stderr.strip() == "[]"
+    assert (outcome.returncode, outcome.stderr.strip()) == (0, "[]")
 
 
 @pytest.mark.parametrize("address", ["tcp://0.0.0.0:5550", "tcp://*:5550", "tcp://192.0.2.7:5550"])

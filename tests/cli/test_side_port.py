@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -16,7 +15,7 @@ from taskmesh.cli import probing
 from tests.asking import ask, bearer, samples
 from tests.net import workload
 from tests.net.journal import words
-from tests.programs import Program, Programs, environment
+from tests.programs import Program, Programs, outcome_of
 from tests.waiting import wait_until
 
 TCP = "tcp://127.0.0.1:0"
@@ -93,14 +92,7 @@ def test_a_plain_probe_loads_no_more_than_a_socket(programs: Programs):
         "assert main() == 0; assert not {'typer', 'http.client', 'taskmesh.config'} & set(sys.modules)"
     )
 
-    quick = subprocess.run(
-        [sys.executable, "-c", code, side],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    quick = outcome_of([sys.executable, "-c", code, side])
 
     assert (quick.returncode, quick.stdout) == (0, "live\n"), quick.stderr
 
@@ -176,6 +168,6 @@ def test_a_program_without_a_side_port_loads_nothing_for_it():
         "print(sorted({'http', 'http.server', 'ssl', 'email', 'socketserver'} & set(sys.modules)))"
     )
     line = [sys.executable, "-c", code]
-    outcome = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=30, check=True)
+    outcome = outcome_of(line)
 
-    assert outcome.stdout.strip() == "[]"
+    assert (outcome.returncode, outcome.stdout.strip()) == (0, "[]"), outcome.stderr

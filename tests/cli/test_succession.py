@@ -1,27 +1,19 @@
 """`taskmesh worker` is another program from its first moment on."""
 
 import importlib.util
-import subprocess
 import sys
 
 import pytest
 
 from taskmesh.cli import main
 from taskmesh.cli.succession import succeeded
-from tests.programs import command, environment
+from tests.programs import command, outcome_of
 
 
 def test_it_loads_neither_the_other_commands_nor_the_mesh():
     python, *line = command("worker", "--help")
 
-    outcome = subprocess.run(
-        [python, "-X", "importtime", *line],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    outcome = outcome_of([python, "-X", "importtime", *line])
 
     loaded = {row.rpartition("|")[2].strip() for row in outcome.stderr.splitlines()}
     assert outcome.returncode == 0
