@@ -188,7 +188,7 @@ class Session:
         finally:
             self.delivery.close(0.2 if cancel else None)
             _open_sessions.discard(self)
-            if not self.wired and all(session.wired for session in _open_sessions):
+            if not self.wired and all(session.wired for session in list(_open_sessions)):
                 keep_spares(0)
 
 

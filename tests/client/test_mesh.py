@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from taskmesh import Mesh, task
+from taskmesh.client import session as session_module
 from taskmesh.client.current import current_mesh
 from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh
 from tests.client.inline_port import InlinePort
@@ -262,6 +263,25 @@ def test_async_mesh_whose_exit_is_cancelled_cancels_its_tasks(opened):
 
     asyncio.run(main())
     assert opened.last.closed_with == [True]
+
+
+def test_mesh_closes_while_another_one_opens(make_mesh, opened):
+    class Neighbour:
+        """A session that is looked at just as a third one opens, and so joins the set."""
+
+        @property
+        def wired(self):
+            session_module._open_sessions.add(third)
+            return True
+
+    mesh, third = make_mesh(), make_mesh()._session
+    session_module._open_sessions.discard(third)
+    others = {Neighbour(), Neighbour()}
+    session_module._open_sessions.update(others)
+    try:
+        mesh.close()
+    finally:
+        session_module._open_sessions.difference_update(others)
 
 
 # --- forks
