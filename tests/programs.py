@@ -54,11 +54,13 @@ def outcome_of(
 
 @contextlib.contextmanager
 def heeding_interrupts() -> Iterator[None]:
-    """Programs started in this block hear SIGINT, also where a shell in the background ignores it."""
+    """Programs started in this block hear SIGINT and SIGHUP, also where we ignore them ourselves."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    former_hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         yield
     finally:
+        signal.signal(signal.SIGHUP, former_hangup)
         signal.signal(signal.SIGINT, former)
 
 

@@ -14,10 +14,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
-    """Hears SIGTERM and SIGINT in a program's loop, and looks after its parent.
+    """Hears SIGTERM, SIGINT and SIGHUP in a program's loop, and looks after its parent.
 
     Attributes:
-        asked: how many signals came.
+        asked: how many signals came. SIGHUP asks and does not urge: a terminal that closes may send several.
     """
 
     def __init__(self, loop: Loop, parent: int = 0) -> None:
@@ -39,7 +39,7 @@ class Stop:
         os.set_blocking(heard, False)
         os.set_blocking(wakes, False)
         former_fd = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-        former = {number: signal.signal(number, self._signalled) for number in SIGNALS}
+        former = {number: signal.signal(number, self._signalled) for number in heeded()}
         self._loop.watch(heard, lambda: drain(heard))
         try:
             yield self
@@ -52,7 +52,14 @@ class Stop:
             os.close(wakes)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        self.asked += 1
+        if number != signal.SIGHUP or not self.asked:
+            self.asked += 1
+
+
+def heeded() -> tuple[signal.Signals, ...]:
+    """The signals that end a program. Where nohup, say, has SIGHUP ignored, it stays so."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return SIGNALS if ignored else (*SIGNALS, signal.SIGHUP)
 
 
 def drain(fd: int) -> None:

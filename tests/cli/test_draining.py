@@ -1,4 +1,4 @@
-"""A worker drains: by SIGTERM, through its hub, at its side port; with a hub and without one."""
+"""A worker drains: by SIGTERM or SIGHUP, through its hub, at its side port; with a hub and without one."""
 
 import json
 import signal
@@ -23,6 +23,10 @@ def drain_by(way: str, programs: Programs, worker: Program, address: str) -> Non
     match way:
         case "signal":
             worker.signal(signal.SIGTERM)
+        case "terminal":  # it closes: the shell says so, and then the kernel
+            worker.signal(signal.SIGHUP)
+            wait_until(lambda: "draining" in worker.errors)
+            worker.signal(signal.SIGHUP)
         case "hub":
             assert programs.run("drain", "leaving", "--address", address).stdout == "draining leaving\n"
         case "port":
@@ -33,7 +37,7 @@ def drain_by(way: str, programs: Programs, worker: Program, address: str) -> Non
             assert programs.run("drain", "--http", side).stdout == f"draining {side}\n"
 
 
-@pytest.mark.parametrize("way", ["signal", "hub", "port", "command"])
+@pytest.mark.parametrize("way", ["signal", "terminal", "hub", "port", "command"])
 def test_unstarted_work_goes_back_running_work_ends_and_exit_is_0(programs, tmp_path, way):
     address = programs.hub(TCP)[1]
     leaving = programs.worker(address, "--name", "leaving", *HTTP)

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from taskmesh import Mesh
 from tests.net import workload
-from tests.programs import Programs, rows, shared
+from tests.programs import END_S, Programs, command, environment, rows, shared
 from tests.waiting import wait_until
 
 WORK = "tests.net.workload"
@@ -215,6 +216,32 @@ def test_a_taken_ipc_path_is_not_taken_over(programs):
     assert programs.run("status", "--address", bind).returncode == 0
     hub.signal(signal.SIGINT)
     assert hub.wait() == 0
+
+
+@pytest.mark.parametrize("verb", ["hub", "up"])
+def test_a_terminal_that_closes_ends_programs_as_sigterm_does(programs: Programs, tmp_path, verb):
+    program = programs.start(verb, "--bind", f"ipc://{tmp_path}/hub", "--json")
+    program.ready()
+
+    program.signal(signal.SIGHUP)
+
+    assert program.wait() == 0
+    assert not (tmp_path / "hub").exists()
+
+
+def test_under_nohup_a_terminal_that_closes_is_no_matter(programs: Programs, tmp_path: Path):
+    bind = f"ipc://{tmp_path}/hub"
+    line = ["nohup", *command("hub", "--bind", bind)]
+    with subprocess.Popen(
+        line, cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ) as hub:
+        wait_until(lambda: programs.run("status", "--address", bind).returncode == 0, 20)
+
+        hub.send_signal(signal.SIGHUP)
+
+        assert programs.run("status", "--address", bind).returncode == 0
+        hub.terminate()
+        assert hub.wait(END_S) == 0
 
 
 def test_up_is_hub_and_pool_in_one(programs: Programs):

@@ -14,8 +14,9 @@ EPILOG = """\
 Every setting can also stand in taskmesh.toml, in [tool.taskmesh] of pyproject.toml, or in the environment
 (TASKMESH_ADDRESS, TASKMESH_CONCURRENCY, TASKMESH_POOL__QUEUES, ...); the command line wins.
 
-The current directory is on the module search path of the tasks. SIGTERM or Ctrl-C drains: tasks that have
-not started go back to the hub uncharged, running ones have --grace seconds. A second signal ends it at once.
+The current directory is on the module search path of the tasks. SIGTERM, Ctrl-C or a terminal that closes
+drains: tasks that have not started go back to the hub uncharged, running ones have --grace seconds. A second
+SIGTERM or Ctrl-C ends it at once.
 
 exit codes:
   0  drained
