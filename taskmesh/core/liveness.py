@@ -29,6 +29,10 @@ MOST_SLOTS = 256
 """Slots that make that more."""
 PROOFS = 3
 """So many signs of life, a beat and more apart, show that a pool lives whose name another one asks for."""
+NO_LANE = (
+    "the hub has no lane for it. When its log (lane.failed) says that every port is taken, "
+    "start it with more: --lanes FIRST-LAST"
+)
 VERBS = {"ready": "resume", "paused": "pause", "draining": "drain"}
 
 
@@ -87,7 +91,6 @@ class PoolSessions:
         self.lanes[lane.session] = lane
         self._of_user[user] += 1
         self._by_pool[hello.pool] = lane.session
-        self.refused.pop(hello.pool, None)
         if odd and lane.warning != odd:
             self.out.append(Record("pool.versions", {"pool": lane.pool, "warning": odd}))
         lane.warning = odd
@@ -170,11 +173,18 @@ class PoolSessions:
             self.refused[hello.pool] = reason
 
     def lane_opened(self, session: int, endpoint: str) -> None:
-        """The shell has bound the lane: the pool may dial it. Work follows its first beat."""
+        """The shell has bound the lane: the pool may dial it. Work follows its first beat.
+
+        Without an endpoint there was none to be had; the next session of the pool may have more luck.
+        """
         lane = self.lanes.get(session)
         if lane is None:
             self.out.append(CloseLane(session))
             return
+        if not endpoint:
+            self._note(lane.hello, NO_LANE)
+            return
+        self.refused.pop(lane.pool, None)
         lane.endpoint = endpoint
         self._welcome(lane)
 

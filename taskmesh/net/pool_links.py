@@ -93,6 +93,11 @@ class PoolSockets:
         """The gateway of the hub that is dialled now."""
         return self._hub.gateway
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the hub that is dialled now is reached. Links are dialled anew while no session begins."""
+        return self._refusals.is_up
+
     def addresses(self) -> list[str]:
         """The gateways of all hubs, first the one that is dialled now."""
         others = [way.hub.gateway for way in self._ways if way is not self._way]

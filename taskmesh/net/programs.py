@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -312,7 +313,8 @@ class SessionWatcher:
         self._was_open = False
         self._state = "ready"
         self._since = time.monotonic()
-        self._told = False
+        self._seen_up = self._reached_since = -math.inf
+        self._told = ""
 
     def look(self, now: float) -> None:
         """Looks whether something has changed."""
@@ -320,16 +322,23 @@ class SessionWatcher:
         session = machine.session
         if session != self._session:
             self._changed(session, now)
-        elif not session and not self._told and now - self._since >= UNANSWERED:
-            self._told = True
-            self._news(
-                "waiting",
-                f"no hub answers at {self._sockets.address}; start one with "
-                f"`taskmesh hub --bind {self._sockets.address}`. Still asking",
-            )
+        elif not session:
+            self._wait(now)
         if machine.state != self._state:
             self._state = machine.state
             self._news(self._state, f"{self._state}: {TOLD.get(self._state, 'takes work')}")
+
+    def _wait(self, now: float) -> None:
+        """Tells why there is no session: no hub, or one that has no place for this pool and says nothing."""
+        if self._sockets.is_up:
+            if now - self._seen_up >= UNANSWERED:
+                self._reached_since = now
+            self._seen_up = now
+        is_reached = now - self._seen_up < UNANSWERED
+        since = max(self._since, self._reached_since) if is_reached else self._since
+        if now - since >= UNANSWERED and self._told != NO_PLACE and (is_reached or not self._told):
+            self._told = NO_PLACE if is_reached else NO_HUB
+            self._news("waiting", self._told.format(self._sockets.address))
 
     def _changed(self, session: int, now: float) -> None:
         self._session = session
@@ -341,9 +350,11 @@ class SessionWatcher:
             self._ready(self._machine.config.pool, self._sockets.address)
         elif self._told:
             self._news("rejoined", f"the hub at {self._sockets.address} is back")
-        self._told = False
+        self._told = ""
 
 
+NO_HUB = "no hub answers at {0}; start one with `taskmesh hub --bind {0}`. Still asking"
+NO_PLACE = "the hub at {0} gives this pool no session; `taskmesh status --address {0}` says why. Still asking"
 TOLD = {
     "paused": "no new work until `taskmesh resume`",
     "draining": "running tasks may finish, the others go back; a second signal ends it at once",

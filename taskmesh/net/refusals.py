@@ -43,6 +43,7 @@ class Refusals:
     Attributes:
         verdict: "" or why nobody lets us in; falls once, and is taken back by a handshake that succeeds.
         rest: seconds to wait before the next attempt; libzmq itself would go on at its shortest interval.
+        is_up: whether the socket that is watched now has a link.
     """
 
     def __init__(
@@ -65,14 +66,14 @@ class Refusals:
         self._reasons: dict[Way, str] = {}
         self._failures: dict[Way, int] = {}
         self._known: set[Way] = set()
-        self._is_up = False
+        self.is_up = False
         self._way: Way | None = None
         self._monitor: Monitor | None = None
 
     def watch(self, socket: Socket, way: Way) -> None:
         """Watches this socket, before it is connected, in place of the former one."""
         self.unwatch()
-        self._way, self._is_up = way, False
+        self._way, self.is_up = way, False
         self._monitor = socket.monitor()
         self._loop.watch(self._monitor.raw, self._look)
 
@@ -92,22 +93,22 @@ class Refusals:
                 self._succeeded(way)
             elif event.kind in FAILURES:
                 self._fell_through(way, event.kind)
-            elif event.kind is EventKind.DISCONNECTED and self._is_up:
-                self._is_up = False
+            elif event.kind is EventKind.DISCONNECTED and self.is_up:
+                self.is_up = False
                 self._cut()
 
     def _succeeded(self, way: Way) -> None:
         self.verdict = ""
         self.rest, self._in_vain = 0.0, 0
-        self._is_up = True
+        self.is_up = True
         self._known.add(way)
         self._reasons.clear()
         self._failures.clear()
 
     def _fell_through(self, way: Way, kind: EventKind) -> None:
         dead = kind is EventKind.HANDSHAKE_FAILED_PROTOCOL  # libzmq does not dial again after one
-        if self._is_up and dead:  # what came was spoilt on its way
-            self._is_up = False
+        if self.is_up and dead:  # what came was spoilt on its way
+            self.is_up = False
             self._failed(True)
             return
         count = self._failures[way] = self._failures.get(way, 0) + 1

@@ -31,6 +31,7 @@ class HubRig:
 
     def __init__(self, **config: object) -> None:
         self.now = 100.0
+        self.has_ports = True  # for lanes
         self.config = HubConfig(**{"epoch": EPOCH, **config})
         self.hub = HubMachine(self.config, self.now)
         self.held: dict[int, list[Key]] = defaultdict(list)  # by session
@@ -63,7 +64,7 @@ class HubRig:
                 case act.Record() | act.Store():
                     self._note(action)
         for session in opened:
-            self.tell(ev.LaneOpened(session, f"port-{session}"))
+            self.tell(ev.LaneOpened(session, f"port-{session}" if self.has_ports else ""))
         self.hub.check()
         return actions
 

@@ -57,6 +57,19 @@ class TestHello:
         assert "p" in rig.hub.snapshot()["refused"]
         assert not rig.hub.lanes
 
+    def test_without_a_lane_those_who_ask_are_told_once_until_there_is_one(self, rig):
+        rig.has_ports = False
+        rig.hello()
+        rig.hello(number=2)
+
+        assert "--lanes FIRST-LAST" in rig.hub.snapshot()["refused"]["p"]
+        assert [record.kind for record in rig.records].count("pool.refused") == 1
+        assert not rig.published
+        rig.has_ports = True
+        rig.hello(number=3)
+        assert last(rig, m.Welcome).lane == "port-3"
+        assert rig.hub.snapshot()["refused"] == {}
+
     def test_a_lane_that_is_bound_too_late_is_closed(self, rig):
         rig.tell(LaneOpened(77, "port"))
 

@@ -108,6 +108,7 @@ def test_more_pools_than_the_hub_may_have_wait_and_status_says_so(programs: Prog
         return rows(programs.run("status", "--address", address, "--json"))["refused"].get("second", "")
 
     assert "may have no more (hub.max_pools)" in wait_until(refused, 20)
+    assert "gives this pool no session" in wait_until(lambda: second.errors, 20)
     assert second.process.poll() is None
     first.end()
     assert second.ready()["pool"] == "second"

@@ -97,6 +97,37 @@ def test_messages_have_no_sender_where_no_handler_was_asked():
         assert pull.recv_parts_from(9) == []
 
 
+def test_a_worker_for_whom_no_port_is_left_is_told_who_knows_why(programs: Programs):
+    port = free_ports(1)
+    hub = programs.start("hub", "--bind", "tcp://127.0.0.1:0", "--lanes", f"{port}-{port}", "--json")
+    address = hub.ready()["gateway"]
+    programs.worker(address, "--name", "first")
+    second = programs.start("worker", "--address", address, "--name", "second")
+
+    told = wait_until(lambda: second.errors, 20)
+
+    status = f"taskmesh status --address {address}"
+    assert told == (
+        f"taskmesh worker: the hub at {address} gives this pool no session; `{status}` says why. "
+        "Still asking\n"
+    )
+    assert "--lanes FIRST-LAST" in programs.run("status", "--address", address).stdout
+
+
+def test_a_worker_that_finds_no_hub_and_then_one_without_a_place_for_it_tells_both(programs: Programs):
+    port, gateway = free_ports(1), free_ports(3)
+    address = f"tcp://127.0.0.1:{gateway}"
+    late = programs.start("worker", "--address", address, "--name", "late")
+    assert "no hub answers" in wait_until(lambda: late.errors, 20)
+    with Context() as context, Push(context) as other:
+        other.bind(f"tcp://127.0.0.1:{port}")
+        lanes = ("--lanes", f"{port}-{port}")
+        programs.start("hub", "--bind", address, *lanes, "--json", env={"TASKMESH_HUB__LEASE": "2"}).ready()
+
+        wait_until(lambda: "gives this pool no session" in late.errors, 20)
+    wait_until(late.out.read_text, 20)  # the port is free: it is ready
+
+
 @pytest.mark.parametrize("verb", ["hub", "up"])
 def test_no_file_of_a_hub_on_ipc_is_left_when_it_ends(programs: Programs, tmp_path: Path, verb: str):
     folder = tmp_path / "run"
