@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import socket
-import stat
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from taskmesh.errors import ConfigError, InsecureBind
 from taskmesh.net.loopback import is_loopback
 from taskmesh.sockets import EndpointError
+from taskmesh.sockets.socket_file import obstacle
 
 IPC = "ipc://"
 LANE_SUFFIX = ".lane-"
 LONGEST_PATH = 90
 """Bytes of an ipc gateway's path: the kernel allows 107, and a lane's suffix takes up to 16 of them."""
 
-_KINDS = ((stat.S_ISREG, "a file"), (stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
 _HOST = re.compile(r"\*|[0-9a-z:][\w.:%-]*", re.ASCII | re.IGNORECASE)
 """What libzmq takes for a host when it dials."""
 
@@ -110,23 +108,10 @@ def refuse_taken(endpoint: str) -> None:
     if not endpoint.startswith(IPC):
         return
     path = endpoint.removeprefix(IPC)
-    trouble = _listener_at("\0" + path[1:]) if path.startswith("@") else _obstacle_at(path)
+    address = "\0" + path[1:] if path.startswith("@") else path
+    trouble = obstacle(endpoint) or _listener_at(address)
     if trouble:
         raise EndpointError(f"cannot bind {endpoint!r}: {trouble}", errno.EADDRINUSE)
-
-
-def _obstacle_at(path: str) -> str:
-    """What is in the way of a new socket at a path, and the cure; "" for nothing."""
-    try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        return f"{error.strerror}; choose another path"
-    if stat.S_ISSOCK(mode):
-        return _listener_at(path)
-    kind = next((word for test, word in _KINDS if test(mode)), "something else")
-    return f"{path} is {kind} and no socket; choose another path"
 
 
 def _listener_at(address: str) -> str:

@@ -29,7 +29,7 @@ from taskmesh.sockets.errors import (
 from taskmesh.sockets.monitor import Monitor
 from taskmesh.sockets.options import SocketOptions
 from taskmesh.sockets.roles import Role
-from taskmesh.sockets.socket_file import SocketFile
+from taskmesh.sockets.socket_file import SocketFile, obstacle
 
 INPROC = "inproc://"
 HIGHEST_PORT = 65_535
@@ -141,11 +141,13 @@ class Socket:
             The endpoint as it became, with the port in place of a wildcard.
 
         Raises:
-            EndpointError: the endpoint is malformed, taken or cannot be reached.
+            EndpointError: the endpoint is malformed, taken or cannot be reached; or its path is no socket's.
             InvalidCombination: over inproc, a socket of a role that does not fit waits there.
         """
         self._context.check_usable()
         check_port(endpoint)
+        if trouble := obstacle(endpoint):
+            raise EndpointError(f"cannot bind {endpoint!r}: {trouble}", errno.EADDRINUSE)
         inproc = endpoint.startswith(INPROC)
         is_new = inproc and self._context.inproc.bind(endpoint, self.wire_role)
         try:

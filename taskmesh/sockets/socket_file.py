@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from typing import Self
 
 IPC = "ipc://"
+
+_KINDS = ((stat.S_ISREG, "a file"), (stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
 
 
 class SocketFile:
@@ -40,3 +43,25 @@ class SocketFile:
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+
+def obstacle(endpoint: str) -> str:
+    """What is in the way of an endpoint's file and is no socket, and the cure; "" for nothing.
+
+    libzmq removes whatever it finds there, without a word.
+    """
+    path = endpoint.removeprefix(IPC)
+    if path in (endpoint, "*") or path.startswith("@"):
+        return ""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{error.strerror}; choose another path"
+    except ValueError:  # a character that no path has; libzmq would end the path there
+        return "no file can have that name; choose another path"
+    if stat.S_ISSOCK(mode):
+        return ""
+    kind = next((word for test, word in _KINDS if test(mode)), "something else")
+    return f"{path} is {kind} and no socket; choose another path"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +65,44 @@ def test_a_taken_endpoint_is_refused(context: Context, transport: str, address: 
         else:
             with pytest.raises(EndpointError, match="somebody listens there"):
                 second.bind(endpoint)
+
+
+@pytest.mark.parametrize("kind", ["a file", "a directory", "a symbolic link", "something else"])
+def test_what_is_at_a_path_and_is_no_socket_is_left_alone(
+    context: Context, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "precious"
+    make = {
+        "a file": path.touch,
+        "a directory": path.mkdir,
+        "a symbolic link": lambda: path.symlink_to(tmp_path / "nowhere"),
+        "something else": lambda: os.mkfifo(path),
+    }
+    make[kind]()
+    before = os.lstat(path)
+
+    with (
+        Push(context) as push,
+        pytest.raises(EndpointError, match=f"is {kind} and no socket; choose another"),
+    ):
+        push.bind(f"ipc://{path}")
+
+    assert os.path.samestat(before, os.lstat(path))
+
+
+def test_a_path_that_libzmq_would_cut_off_is_refused(context: Context, tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    with Push(context) as push, pytest.raises(EndpointError, match="no file can have that name"):
+        push.bind(f"ipc://{tmp_path}/precious\0")
+
+    assert (tmp_path / "precious").is_file()
+
+
+def test_a_path_whose_socket_was_killed_is_bound_again(context: Context, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(f"{tmp_path}/left")
+    with Push(context) as push:
+        assert push.bind(f"ipc://{tmp_path}/left") == f"ipc://{tmp_path}/left"
 
 
 def test_unbind_and_disconnect_end_the_link(context: Context, transport: str, address: Address) -> None:
