@@ -22,12 +22,15 @@ def main() -> int:
         return code
     succeeded(sys.argv[1:])
     from taskmesh.cli.application import app
+    from taskmesh.cli.exits import unprinted
     from taskmesh.cli.output import settle
 
     try:
         app(prog_name="taskmesh")
     except SystemExit as ending:
         return ending.code if isinstance(ending.code, int) else 1
+    except OSError as error:
+        return unprinted(error)
     finally:
         settle()
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -45,9 +46,10 @@ def exits(out: Output, *, lasting: bool = False) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
     except (typer.Exit, BrokenPipeError):  # an ending that is meant, or who reads our result has had enough
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  told, not hidden
         if lasting or sys.flags.dev_mode:
-            raise
+            out.text(traceback.format_exc())
+            raise typer.Exit(FAILED) from None
         unforeseen = TaskMeshError(f"error: {type(error).__name__}: {rendered(error, str)}")
         raise _ended(out, unforeseen if not out.as_json else error, FAILED) from None
 
@@ -55,3 +57,15 @@ def exits(out: Output, *, lasting: bool = False) -> Iterator[None]:
 def _ended(out: Output, error: BaseException, code: int) -> typer.Exit:
     out.error(error)
     return typer.Exit(code)
+
+
+def unprinted(error: OSError) -> int:
+    """Says that the words of the command line itself, help or an error, cannot be printed; the exit code.
+
+    An error that cannot be told keeps its own.
+    """
+    own = getattr(error.__context__, "exit_code", None)  # a usage error has one
+    if isinstance(own, int):
+        return own
+    Output(as_json=False).text(f"taskmesh: this cannot be printed on stdout: {error}")
+    return FAILED

@@ -17,5 +17,6 @@ def succeeded(line: Sequence[str]) -> None:
     """
     if not line or line[0] != "worker" or importlib.util.find_spec(PROGRAM) is None:
         return
-    sys.stdout.flush()
+    if sys.stdout is not None:  # started without it: >&-
+        sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", PROGRAM, *line[1:]])  # noqa: S606

@@ -70,6 +70,16 @@ def test_a_hub_whose_reader_has_gone_serves_on(programs: Programs, tmp_path: Pat
         os.close(writing)
 
 
+@pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-", ">/dev/full 2>/dev/full"])
+def test_a_worker_that_cannot_write_serves_on(programs: Programs, tmp_path: Path, redirection):
+    (programs.folder / "loud.py").write_text("def loud():\n    print('loud')\n    return 42\n")
+    address = programs.hub()[1]
+    with started(tmp_path, redirected(redirection, "worker", "--address", address)):
+        outcome = programs.run("submit", "loud:loud", "--timeout", "20", "--address", address)
+
+        assert (outcome.returncode, outcome.stdout) == (0, "42\n"), outcome.stderr
+
+
 def test_a_worker_without_streams_reports_to_nobody(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", None)
@@ -100,3 +110,20 @@ def test_an_error_that_cannot_be_told_keeps_its_exit_code(tmp_path: Path, redire
 
     assert outcome.returncode == 3
     assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize("asked", ["--help", "--version", "hub --help"])
+def test_help_that_cannot_be_printed_is_one_line_and_exit_code_1(asked):
+    line = redirected(">/dev/full", *asked.split())
+    outcome = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=30, check=False)
+
+    assert outcome.returncode == 1
+    assert outcome.stderr.startswith("taskmesh: this cannot be printed on stdout: ")
+    assert outcome.stderr.count("\n") == 1
+
+
+def test_a_usage_error_that_cannot_be_told_keeps_its_exit_code():
+    line = redirected("2>/dev/full", "nosuch")
+    outcome = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=30, check=False)
+
+    assert outcome.returncode == 2

@@ -146,9 +146,14 @@ def test_an_unforeseen_error_is_one_line_and_exit_code_1(capsys, as_json):
         assert told.err == "taskmesh: error: KeyError: 'lost'\n"
 
 
-def test_an_unforeseen_error_of_a_program_that_runs_keeps_its_traceback():
-    with pytest.raises(KeyError), exits(Output(as_json=False), lasting=True):
+def test_an_unforeseen_error_of_a_program_that_runs_keeps_its_traceback(capsys):
+    with pytest.raises(typer.Exit) as ending, exits(Output(as_json=False), lasting=True):
         raise KeyError("lost")
+
+    assert ending.value.exit_code == 1
+    told = capsys.readouterr().err
+    assert told.startswith("Traceback (most recent call last):\n")
+    assert told.endswith("KeyError: 'lost'\n")
 
 
 def test_news_and_errors_have_no_control_characters(capsys):
