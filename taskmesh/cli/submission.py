@@ -59,8 +59,9 @@ def submit(
             options["queue"] = queue
         if tags is not None:
             options["tags"] = tuple(filter(None, (tag.strip() for tag in tags.split(","))))
-        with Mesh(config=Reach(file, address, 0, directory).config) as mesh:
-            surface = mesh.with_options(**options) if options else mesh
+        mesh = Mesh(config=Reach(file, address, 0, directory).config)
+        surface = mesh.with_options(**options)  # what is wrong with them shows before a hub is looked for
+        with mesh:
             future = surface.submit(called, *positional, **named)
             try:
                 error = future.exception(timeout)

@@ -61,6 +61,14 @@ def test_dialling_beyond_this_machine_is_refused(programs: Programs, arguments):
     assert "only loopback" in outcome.stderr
 
 
+@pytest.mark.parametrize("option", [["--queue", ""], ["--queue", "a\nb"], ["--tags", "a,\x1b"]])
+def test_names_that_cannot_be_are_told_before_a_hub_is_looked_for(programs: Programs, option):
+    outcome = programs.run("submit", "math:sqrt", "4", *option, "--address", UNUSED)
+
+    assert outcome.returncode == 2
+    assert "printable characters" in outcome.stderr
+
+
 @pytest.mark.parametrize(
     "arguments", [["status"], ["pools"], ["tasks"], ["ping"], ["drain", "p"], ["cancel", "0" * 32]]
 )
