@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import types
 import weakref
 from collections import OrderedDict
@@ -14,7 +16,8 @@ from taskmesh.client.options import NAME, TaskOptions, is_name
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, Keeper
 from taskmesh.wire.batches import LONGEST_NAME, PICKLE
-from taskmesh.wire.code import FunctionCodec
+from taskmesh.wire.code import FunctionCodec, unwrap
+from taskmesh.wire.footprint import references
 from taskmesh.wire.messages import CHUNK, Spec
 from taskmesh.wire.payload import check_size
 from taskmesh.wire.retry_filter import dumps_filter
@@ -22,6 +25,10 @@ from taskmesh.wire.spec_number import spec_number
 
 _BY_REFERENCE = b"R"
 _FORMS_KEPT = 256
+_HEAVY = 1 << 20
+"""Bytes of a function by value that take longer to pickle than a task should."""
+_log = logging.getLogger("taskmesh.client")
+_hinted: set[str] = set()
 
 
 class Form:
@@ -158,6 +165,9 @@ class FunctionTable:
         if form is None:
             name = options.name or function_name(fn)
             check_size(data, self._limit, f"the function {name}, with what it refers to,")
+            if len(data) >= _HEAVY and name not in _hinted and not self._codec.remembers(fn):
+                _hinted.add(name)
+                _log.warning("%s", weight_hint(unwrap(fn), name, len(data)))
             if self._check is not None:
                 self._check(options)
             form = Form(self._table, spec_of(data, options, name, self._result_codec), options)
@@ -204,3 +214,25 @@ def function_name(fn: Any) -> str:
     named = fn if hasattr(fn, "__qualname__") else type(fn)
     module = getattr(named, "__module__", None)
     return f"{module}.{named.__qualname__}" if module else str(named.__qualname__)
+
+
+def weight_hint(fn: Any, name: str, size: int) -> str:
+    """What makes a function by value heavy, and the cure. Told once: it is slow, and no error."""
+    found = references(fn) if isinstance(fn, types.FunctionType) else ()
+    words, weight = max(
+        ((words, _weight(value)) for words, value in found), key=lambda each: each[1], default=("", 0)
+    )
+    most = f", most of it {words}" if 2 * weight > size else ""
+    return (
+        f"the function {name} travels by value with {size:,} bytes{most}: they are pickled at each "
+        "submission, to see whether they have changed. Cure: put the function, with what it refers to, into "
+        "a module that workers can import, or pass the data as an argument"
+    )
+
+
+def _weight(value: object) -> int:
+    """About how many bytes an object has, without what it refers to."""
+    try:
+        return memoryview(value).nbytes  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):
+        return sys.getsizeof(value, 0)

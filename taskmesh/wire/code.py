@@ -155,6 +155,11 @@ class FunctionCodec:
             return known.data
         return self._encode_anew(fn, known)
 
+    def remembers(self, fn: Function) -> bool:
+        """Whether `encode` would give the bytes of the last time without making them anew."""
+        known = self._known.get(id(fn))
+        return known is not None and known.ref() is fn and known.current(fn)
+
     def _encode_anew(self, fn: Function, before: _Known | None) -> bytes:
         # First what it refers to, then the bytes: a change in between is found at the next call.
         inner = unwrap(fn)

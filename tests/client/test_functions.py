@@ -3,6 +3,7 @@
 import functools
 import gc
 import os
+from array import array
 
 import pytest
 
@@ -84,6 +85,34 @@ def test_function_by_value_that_has_changed_gets_another_form():
     assert id(nested) not in functions.ready
     assert changed.spec.function != first.spec.function
     assert load_function(changed.spec.function)() == 2
+
+
+def test_a_function_that_takes_much_along_is_told_once_with_what_it_is(caplog):
+    table = array("b", bytes(2 << 20))
+
+    def look_up(n):
+        return table[n]
+
+    functions = make_table()
+    functions.form(look_up)
+    table[0] = 1
+    functions.form(look_up)
+
+    (told,) = caplog.records
+    assert (told.name, told.levelname) == ("taskmesh.client", "WARNING")
+    assert "look_up travels by value with 2," in told.message
+    assert "most of it the variable 'table' that it closes over" in told.message
+    assert "Cure: put the function" in told.message
+
+
+def test_what_is_small_or_cannot_change_is_no_news(caplog):
+    table = bytes(2 << 20)
+    functions = make_table()
+    small, constant = (lambda: 1), (lambda n: table[n])
+    functions.form(small)
+    functions.form(constant)
+
+    assert not caplog.records
 
 
 def test_lambdas_made_anew_are_forgotten_with_their_functions():
