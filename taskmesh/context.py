@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, MutableMapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,14 +100,25 @@ def install(source: Callable[[], TaskContext | None] | None) -> None:
     _sources[:] = [] if source is None else [source]
 
 
-@contextmanager
-def running(context: TaskContext) -> Iterator[TaskContext]:
+class _Running:
+    """The block of `running`. Written out: contextlib assigns to exceptions, which frozen ones forbid."""
+
+    __slots__ = ("_context", "_token")
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> TaskContext:
+        self._token = _bound.set(self._context)
+        return self._context
+
+    def __exit__(self, *error: object) -> None:
+        _bound.reset(self._token)
+
+
+def running(context: TaskContext) -> AbstractContextManager[TaskContext]:
     """Makes `context` the current task of this thread or asyncio task: for inline meshes and thread slots."""
-    token = _bound.set(context)
-    try:
-        yield context
-    finally:
-        _bound.reset(token)
+    return _Running(context)
 
 
 def current_task() -> TaskContext:

@@ -2,6 +2,7 @@ import asyncio
 import logging
 import threading
 import time
+from dataclasses import dataclass
 
 import pytest
 
@@ -113,3 +114,12 @@ def test_without_any_logging_set_up_lines_go_to_stderr(capsys, monkeypatch):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert "INFO [mod.work" in lines[0]
+
+
+def test_an_exception_that_forbids_assignments_leaves_the_block_as_itself():
+    @dataclass(frozen=True)
+    class Frozen(Exception):
+        code: int
+
+    with pytest.raises(Frozen), running(TASK):
+        raise Frozen(1)
