@@ -152,8 +152,13 @@ class ClientShell:
         return bool(self.events) or self._sink.queued
 
     def turn(self, now: float) -> None:
-        """Takes new tasks in, then requests and what the hub said."""
-        events, handle, perform = self.events, self.machine.handle, self.perform
+        """Takes new tasks in, then requests and what the hub said.
+
+        What comes in meanwhile is left for the next turn: it may be the cancellation of a task that was not
+        there yet when new ones were taken in, and a hub forgets cancellations of what it does not know.
+        """
+        handle, perform = self.machine.handle, self.perform
+        events = deque(self.events.popleft() for _ in range(len(self.events)))
         if self._sink.queued:
             specs, runs = self._sink.drain()
             if specs:
@@ -162,9 +167,8 @@ class ClientShell:
                 perform(handle(Queued(specs, runs), now))
         elif not events:
             perform(handle(Tick(), now))
-        for _ in range(len(events)):
-            if events:  # else cancellations were taken together
-                perform(handle(_next(events), now))
+        while events:
+            perform(handle(_next(events), now))
 
     def perform(self, actions: list[object]) -> None:
         """Performs actions in order."""

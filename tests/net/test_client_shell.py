@@ -1,6 +1,8 @@
 """A client in a loop: what other threads ask of it."""
 
-from taskmesh.core.client import Ask
+import pytest
+
+from taskmesh.core.client import Ask, Queued
 from taskmesh.core.client_config import ClientConfig
 from taskmesh.net.client_shell import ClientShell
 from taskmesh.wire import messages as m
@@ -15,12 +17,43 @@ class Recorder:
         self.seen = []
 
     def handle(self, event, now):
-        self.seen.append(event.message)
+        self.seen.append(event if isinstance(event, Queued) else event.message)
         return []
 
 
 class EmptySink:
     queued = False
+
+
+class BusySink:
+    """A pending table that another thread uses while it is drained: each task is given up at once."""
+
+    def __init__(self, shell_of):
+        self.left = [1, 2, 3]
+        self._shell_of = shell_of
+
+    @property
+    def queued(self):
+        return bool(self.left)
+
+    def drain(self):
+        seq = self.left.pop(0)
+        if self.left:  # submitted after the look, so that the next one takes it
+            self._shell_of().events.append(Ask(m.CancelTasks(self.left[:1])))
+        return [], [m.Run(1, 0, [seq], [b""], "")]
+
+
+@pytest.mark.parametrize("before", [[], [m.CancelTasks([9])], [m.Query(1, "status", "", 100)]])
+def test_a_cancellation_never_goes_before_its_task(before):
+    shell = ClientShell(BusySink(lambda: shell), ClientConfig(1), 0.0, lambda message: None, lambda: None)
+    shell.machine = machine = Recorder()
+    shell.events.extend(Ask(message) for message in before)
+
+    while shell.pending:
+        shell.turn(0.0)
+
+    told = [event.runs[0].seqs if isinstance(event, Queued) else event for event in machine.seen]
+    assert told == [[1], *before, [2], m.CancelTasks([2]), [3], m.CancelTasks([3])]
 
 
 def test_cancellations_in_a_row_are_one_message():
