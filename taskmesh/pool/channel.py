@@ -46,7 +46,10 @@ class Inbound:
             BlockingIOError: the socket is non-blocking and has nothing.
         """
         self._make_room()
-        count, ancillary, _, _ = self._sock.recvmsg_into([self._view[self._end :]], _ANCILLARY)
+        try:
+            count, ancillary, _, _ = self._sock.recvmsg_into([self._view[self._end :]], _ANCILLARY)
+        except ConnectionResetError:  # closed before it had read all that we had sent: an end like any other
+            return False
         if ancillary:
             for level, kind, data in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -45,6 +45,19 @@ def test_frames_come_out_as_they_went_in(pair):
     assert found == [(kind, body, []) for kind, body in frames]
 
 
+def test_end_that_is_closed_with_frames_unread_is_an_end(pair):
+    left, right = pair
+    inbound = Inbound(right)
+    send_all(right, pack(1, b"unread"))
+    send_all(left, pack(2, b"last"))
+    left.close()
+
+    assert inbound.receive()
+    assert [bytes(body) for _, body, _ in inbound.frames()] == [b"last"]
+    assert not inbound.receive()
+    assert not inbound.receive()
+
+
 def test_frame_larger_than_any_buffer(pair):
     left, right = pair
     outbound, inbound = Outbound(left), Inbound(right)

@@ -1,6 +1,7 @@
 """Deaths of slots, fork server and supervisor: nothing that was sent is lost, and nothing is left behind."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import psutil
 import pytest
 
 from taskmesh.core.events import SlotExited, SlotReady
+from taskmesh.pool.link import ForkServerLink
+from taskmesh.pool.platforms import here
 from tests.pool import tasks
 from tests.pool.driver import Driver
 from tests.pool.gate import wait_at
@@ -322,6 +325,35 @@ def test_nothing_outlives_the_supervisor(system, tmp_path, how, fork):
         wait_until(lambda: not any(is_alive(pid) for pid in pids), 2)
         if heir:  # it keeps every descriptor of its parent open
             os.kill(heir, signal.SIGKILL)
+
+
+def test_nothing_outlives_a_supervisor_that_dies_with_news_unread(system, tmp_path, capfd):
+    code = textwrap.dedent(_SUPERVISOR).format(path=sys.path, child=str(tmp_path / "child"), fork=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        *pids, _ = [int(word) for word in program.stdout.readline().split()]
+        pids.append(psutil.Process(pids[0]).ppid())
+        program.send_signal(signal.SIGSTOP)
+        os.kill(pids[1], signal.SIGKILL)
+        wait_until(lambda: not psutil.pid_exists(pids[1]), 5, "the fork server has told this death")
+        program.kill()
+        program.wait()
+
+        wait_until(lambda: not any(is_alive(pid) for pid in pids), 2)
+    assert capfd.readouterr().err == ""
+
+
+def test_fork_server_ends_as_always_when_its_socket_is_closed_with_news_unread(system, capfd):
+    link = ForkServerLink(here(), sys.path, "test")
+    wait_until(lambda: select.select([link.sock], [], [], 0)[0], 10, "it has said that it is up")
+
+    link.sock.close()  # the end of a supervisor's process, as far as the fork server can see it at first
+
+    wait_until(lambda: not is_alive(link.pid))
+    assert link.end_all() == 0
+    link.close()
+    assert capfd.readouterr().err == ""
 
 
 _CLEAN = """
