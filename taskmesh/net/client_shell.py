@@ -157,18 +157,20 @@ class ClientShell:
         What comes in meanwhile is left for the next turn: it may be the cancellation of a task that was not
         there yet when new ones were taken in, and a hub forgets cancellations of what it does not know.
         """
-        handle, perform = self.machine.handle, self.perform
-        events = deque(self.events.popleft() for _ in range(len(self.events)))
+        events, handle, perform = self.events, self.machine.handle, self.perform
+        left = len(events)
         if self._sink.queued:
             specs, runs = self._sink.drain()
             if specs:
                 self.table.keep(specs)
             if runs:
                 perform(handle(Queued(specs, runs), now))
-        elif not events:
+        elif not left:
             perform(handle(Tick(), now))
-        while events:
-            perform(handle(_next(events), now))
+        while left:
+            event, taken = _next(events, left)
+            left -= taken
+            perform(handle(event, now))
 
     def perform(self, actions: list[object]) -> None:
         """Performs actions in order."""
@@ -189,12 +191,16 @@ class ClientShell:
             self.opened.set()
 
 
-def _next(events: deque[object]) -> object:
-    """The first event; cancellations in a row are one, since the hub looks for work after each."""
-    event = events.popleft()
+def _next(events: deque[object], most: int) -> tuple[object, int]:
+    """The first event, and of how many it was made: cancellations in a row are one, up to `most`.
+
+    For the hub looks for work after each.
+    """
+    event, taken = events.popleft(), 1
     if isinstance(event, Ask) and isinstance(event.message, m.CancelTasks):
         seqs = event.message.seqs
-        while events and isinstance(ask := events[0], Ask) and isinstance(ask.message, m.CancelTasks):
+        while taken < most and isinstance(ask := events[0], Ask) and isinstance(ask.message, m.CancelTasks):
             seqs += ask.message.seqs
             events.popleft()
-    return event
+            taken += 1
+    return event, taken
