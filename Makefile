@@ -7,7 +7,7 @@ FUZZ  ?= 100
 TIMES ?= 30
 HELM  := helm containers
 NET   := net sockets conformance faults
-WEATHER := tests/faults/test_weather.py tests/faults/test_hosts.py tests/net/abuse
+WEATHER := tests/faults/test_weather.py tests/faults/test_hosts.py tests/net/abuse tests/net/test_crowds.py
 
 BIN    := .venv/bin
 RUN    := .venv/ready-run
@@ -43,7 +43,7 @@ test-core: $(REDIS)  ## The machines and their simulation, the slots, the client
 test-net: $(REDIS)  ## What runs over sockets, and the faults of real processes
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET)) $(addprefix --ignore=,$(WEATHER))
 
-test-weather: $(HOSTS) $(REDIS)  ## Attacks, and faults of networks: by a proxy, and between hosts made of network namespaces
+test-weather: $(HOSTS) $(REDIS)  ## Attacks, crowds of peers, and faults of networks: by a proxy, and between hosts made of network namespaces
 	$(PYTEST) -m "not soak and not bench" $(WEATHER)
 
 test-helm: $(CHART) $(BOX) $(REDIS)  ## The chart, rendered by Helm 3 and Helm 4, and hub and pools in real containers
