@@ -18,7 +18,7 @@ from threading import get_ident
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from taskmesh import ids
-from taskmesh.attendance import Attendance, Gate, refuse_loop_callback, running_loop
+from taskmesh.attendance import Attendance, Gate, Gates, refuse_loop_callback, running_loop
 from taskmesh.errors import TaskMeshError
 from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, noted, without_pickle
 from taskmesh.wire.batches import PICKLE, SAFE
@@ -43,6 +43,7 @@ class Keeper(Protocol):
     lock: threading.RLock
     client: int
     decoding: dict[int, list[Any]]
+    gates: Gates
 
     def is_accepted(self, seq: int) -> bool:
         """Whether the hub has confirmed the task."""
@@ -318,9 +319,7 @@ class TaskFuture(Future[T]):
         return None if deadline is None else deadline - time.monotonic()
 
     def _wait_done(self, timeout: float | None) -> bool:
-        gate = Gate()
-        if self._watch(gate) and not gate.wait(timeout):
-            self._unwatch(gate)
+        self._batch.table.gates.wait(self, timeout)
         return self._state is not PENDING
 
     def _has_failed(self) -> bool:

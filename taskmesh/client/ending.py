@@ -6,7 +6,7 @@ import threading
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED
 from typing import Any, NamedTuple
 
-from taskmesh.attendance import wake
+from taskmesh.attendance import LoneGate, wake
 from taskmesh.client.delivery import Delivery
 from taskmesh.future import ERROR, RAW, TaskFuture
 from taskmesh.outcome import Success
@@ -102,12 +102,16 @@ class Ending:
     def _tell(self, ended: list[TaskFuture[Any]]) -> None:
         awaiting = []
         deliveries = []
+        lone = None
         for future in ended:
             extras = future._extras
             if extras is None:
                 continue
             for watcher in extras.watchers:
-                watcher(future)
+                if watcher.__class__ is LoneGate:
+                    lone = watcher
+                else:
+                    watcher(future)
             awaiting += extras.awaiting
             extras.watchers, extras.awaiting = [], []
             if extras.delivering:
@@ -116,6 +120,8 @@ class Ending:
             wake(awaiting)
         if deliveries:
             self._delivery.put(deliveries)
+        if lone is not None:
+            lone(None)  # last: it may take the GIL from us
 
 
 def settle(future: TaskFuture[Any], outcome: Outcome) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taskmesh.attendance import interruptible, running_loop, wake
+from taskmesh.attendance import Gates, interruptible, running_loop, wake
 from taskmesh.client.acceptance import Acceptance
 from taskmesh.client.delivery import Delivery
 from taskmesh.client.ending import CANCELLED, Ending, Outcome, broken, outcome_of, settle
@@ -41,7 +41,7 @@ class PendingTable:
         lock: guards everything but `put`; reentrant, since a signal handler or a finalizer may call in.
         client: the client id.
         refusal: why nothing is taken any more, None while the mesh is open.
-        decoding: results that a thread is rebuilding, see TaskFuture.
+        decoding: results that a thread is rebuilding, see TaskFuture. gates: for the threads that wait.
     """
 
     def __init__(self, limits: ClientConfig, delivery: Delivery, open_port: Callable[[], object]) -> None:
@@ -49,6 +49,7 @@ class PendingTable:
         self.client = 0
         self.refusal: BaseException | None = None
         self.decoding: dict[int, list[Any]] = {}
+        self.gates = Gates()
         self._port: SubmitPort | None = None
         self._limits = limits
         self._open_port = open_port
@@ -245,6 +246,7 @@ class PendingTable:
             outcome = broken(self.refusal)
             self._release([future._seq for future in taken if self._take(future, outcome, ending)])
         ending.announce()
+        self.gates.close()
 
     broken = refuse  # what a port that cannot go on calls
 
@@ -253,6 +255,7 @@ class PendingTable:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self.decoding = {}
+        self.gates.close()
         self._port = None
         self._ceiling = -1
         self.refusal = ForkedMeshError(

@@ -25,11 +25,12 @@ from taskmesh.net.identity import hub_config, new_epoch, pool_config
 from taskmesh.net.inner import InnerGateway
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_shell import PoolShell
-from taskmesh.net.port import ThreadPort, WakeUp
+from taskmesh.net.port import ThreadPort
 from taskmesh.net.sealing import Seal
 from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.pool.nursery import Nursery
 from taskmesh.ports import OutcomeSink
+from taskmesh.wake_up import WakeUp
 from taskmesh.wire import messages as m
 
 MAX_COMPLAINT = 1000

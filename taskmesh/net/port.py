@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -13,60 +12,11 @@ from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.identity import new_client
 from taskmesh.net.loop import MAX_WAIT
 from taskmesh.ports import OutcomeSink
+from taskmesh.wake_up import WakeUp
 from taskmesh.wire import messages as m
 
 LAZY_WAIT = 0.02
 """Seconds after which new tasks are taken in though nothing can be done with them yet."""
-
-
-class _End:
-    """A descriptor that is closed when the last who uses it lets go of it."""
-
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self.fd)
-
-
-class WakeUp:
-    """An eventfd (a pipe where there is none) that makes a sleeping loop turn.
-
-    Who rings holds the end that is written: closed meanwhile, its number cannot be another file's already.
-    """
-
-    def __init__(self) -> None:
-        self._read_end: _End | None
-        self._write_end: _End | None
-        if hasattr(os, "eventfd") and os.environ.get("TASKMESH_OS") != "portable":
-            self._read_end = self._write_end = _End(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
-        else:
-            self._read_end, self._write_end = map(_End, os.pipe())
-            os.set_blocking(self._read_end.fd, False)
-            os.set_blocking(self._write_end.fd, False)
-        self.fd = self._read_end.fd
-
-    def ring(self) -> None:
-        """Wakes the loop; from any thread, harmless at any time."""
-        end = self._write_end
-        if end is not None:
-            with contextlib.suppress(OSError):
-                os.write(end.fd, b"\1\0\0\0\0\0\0\0")
-
-    def heard(self) -> None:
-        """Takes the signal in, in the loop."""
-        end = self._read_end
-        if end is not None:
-            with contextlib.suppress(OSError):
-                os.read(end.fd, 4096)
-
-    def close(self) -> None:
-        """Closes the descriptors."""
-        self.fd = -1
-        self._read_end = self._write_end = None
 
 
 class ThreadPort:

@@ -10,7 +10,7 @@ from typing import cast
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.net.loop import Loop
-from taskmesh.net.port import WakeUp
+from taskmesh.wake_up import WakeUp
 
 TURN = 1.0
 """Seconds after which the loop turns here though nobody asks."""

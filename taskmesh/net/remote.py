@@ -20,9 +20,10 @@ from taskmesh.net.credentials import credentials_of
 from taskmesh.net.endpoints import check_dialled
 from taskmesh.net.identity import cloudpickle_version
 from taskmesh.net.loop import Loop
-from taskmesh.net.port import ThreadPort, WakeUp
+from taskmesh.net.port import ThreadPort
 from taskmesh.ports import OutcomeSink
 from taskmesh.sockets import Context
+from taskmesh.wake_up import WakeUp
 from taskmesh.wire import messages as m
 
 LOOK = 0.1

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from taskmesh.net import port
-from taskmesh.net.port import WakeUp
+from taskmesh import wake_up as module
+from taskmesh.wake_up import WakeUp
 
 
 @pytest.mark.parametrize("system", ["", "portable"])
@@ -22,7 +22,7 @@ def test_a_wake_up_that_is_closed_while_another_thread_rings_writes_to_no_foreig
         wrote.append(fd)
 
     with monkeypatch.context() as patched:
-        patched.setattr(port.os, "write", write)
+        patched.setattr(module.os, "write", write)
         wake_up.ring()
 
     assert wrote

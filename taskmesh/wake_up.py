@@ -1,0 +1,56 @@
+"""How one thread wakes another that waits for a descriptor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+class _End:
+    """A descriptor that is closed when the last who uses it lets go of it."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+class WakeUp:
+    """An eventfd (a pipe where there is none) that wakes whoever waits for it.
+
+    Who rings holds the end that is written: closed meanwhile, its number cannot be another file's already.
+    """
+
+    def __init__(self) -> None:
+        self._read_end: _End | None
+        self._write_end: _End | None
+        if hasattr(os, "eventfd") and os.environ.get("TASKMESH_OS") != "portable":
+            self._read_end = self._write_end = _End(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        else:
+            self._read_end, self._write_end = map(_End, os.pipe())
+            os.set_blocking(self._read_end.fd, False)
+            os.set_blocking(self._write_end.fd, False)
+        self.fd = self._read_end.fd
+
+    def ring(self) -> None:
+        """Wakes who waits; from any thread, harmless at any time."""
+        end = self._write_end
+        if end is not None:
+            with contextlib.suppress(OSError):
+                os.write(end.fd, b"\1\0\0\0\0\0\0\0")
+
+    def heard(self) -> None:
+        """Takes the signal in."""
+        end = self._read_end
+        if end is not None:
+            with contextlib.suppress(OSError):
+                os.read(end.fd, 4096)
+
+    def close(self) -> None:
+        """Closes the descriptors; so does letting go of the last reference."""
+        self.fd = -1
+        self._read_end = self._write_end = None
