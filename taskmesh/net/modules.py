@@ -70,6 +70,7 @@ def check_modules(modules: Sequence[str]) -> None:
                 )
             finally:
                 os.close(writing)
+            os.set_blocking(reading, False)  # a child that a module left may hold the other end for long
             text = report.read()
     except OSError as error:
         raise ConfigError(f"modules cannot be checked: {error}") from error

@@ -1,6 +1,8 @@
 """Modules are looked for in a process of their own before a pool says that it is ready."""
 
+import os
 import sys
+import threading
 
 import pytest
 
@@ -65,6 +67,30 @@ def test_a_module_that_ends_the_process_is_told(folder):
 def test_what_is_no_name_of_a_module_is_refused():
     with pytest.raises(ConfigError, match=r"'mine\.py;x' is no module name"):
         check_modules(["mine.py;x"])
+
+
+def test_a_child_that_a_module_leaves_behind_does_not_hold_the_check_up(folder):
+    (folder / "mine.py").write_text(
+        "import os\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        f"    os.open({str(folder / 'gate')!r}, os.O_RDONLY)  # until somebody opens its other end\n"
+        "    os._exit(0)\n"
+    )
+    os.mkfifo(folder / "gate")
+    checked = threading.Event()
+
+    def check() -> None:
+        check_modules(["mine"])
+        checked.set()
+
+    thread = threading.Thread(target=check)
+    thread.start()
+    in_time = checked.wait(10)
+    os.close(os.open(folder / "gate", os.O_WRONLY))  # the child ends
+    thread.join(10)
+
+    assert in_time
 
 
 def test_threads_that_a_module_starts_do_not_hold_the_check_up(folder):
