@@ -215,12 +215,10 @@ class _Server(ThreadingHTTPServer):
         self._open[request] = time.monotonic() + REQUEST
         super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves a connection."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._open.pop(request, None)
+    def shutdown_request(self, request: Any) -> None:
+        """Ends a connection, in its thread, or here when there was none to be had."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
 
     def service_actions(self) -> None:
         """Cuts connections that take too long, however busily they drip."""

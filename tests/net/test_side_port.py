@@ -161,6 +161,21 @@ def test_slow_connections_keep_nobody_out_and_are_cut(place_of, monkeypatch):
             connection.close()
 
 
+def test_a_connection_that_got_no_thread_takes_no_place(place_of, monkeypatch):
+    monkeypatch.setattr(side_port_module, "CONNECTIONS", 1)
+    place = place_of()
+    with monkeypatch.context() as shortage:
+        shortage.setattr(threading.Thread, "start", lambda _: int("no thread to be had"))
+        with socket.create_connection(place.address, timeout=5) as unserved:
+            assert unserved.recv(1) == b""
+
+    with (
+        socket.create_connection(place.address, timeout=2) as slow,
+        socket.create_connection(place.address, timeout=2),
+    ):
+        assert slow.recv(1) == b""  # long before its time is up
+
+
 @pytest.mark.parametrize(
     "sent",
     [
