@@ -25,6 +25,7 @@ from taskmesh.sockets.errors import (
     SocketError,
 )
 from taskmesh.sockets.roles import Role
+from taskmesh.sockets.stretches import stretch
 
 
 class EventKind(IntEnum):
@@ -124,9 +125,11 @@ class Monitor:
             raise forked_context()
         if self._raw.closed:
             raise SocketClosed("the monitor is closed", zmq.ENOTSOCK)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         try:
-            if not self._raw.poll(None if timeout is None else math.ceil(timeout * 1000)):
-                raise NoMessageWithinTimeout(f"no event within {timeout} s", zmq.EAGAIN)
+            while not self._raw.poll(stretch(deadline - time.monotonic())):
+                if time.monotonic() >= deadline:
+                    raise NoMessageWithinTimeout(f"no event within {timeout} s", zmq.EAGAIN)
             head, endpoint = self._raw.recv_multipart()
         except zmq.ContextTerminated:
             raise ContextClosed("the context was closed", zmq.ETERM) from None

@@ -29,6 +29,7 @@ from taskmesh.sockets.monitor import Monitor
 from taskmesh.sockets.options import SocketOptions
 from taskmesh.sockets.roles import Role
 from taskmesh.sockets.socket import DEFAULTS, Socket
+from taskmesh.sockets.stretches import LONGEST, stretch
 
 T = TypeVar("T")
 
@@ -171,7 +172,7 @@ class SharedSocket(Socket):
             left = _left(deadline)
             self._lock.release()
             try:
-                self._poll.poll(None if left is None else math.ceil(left * 1000))
+                self._poll.poll(None if left is None else stretch(left))
             finally:
                 self._lock.acquire()
             with contextlib.suppress(BlockingIOError):
@@ -202,7 +203,7 @@ class SharedSocket(Socket):
 
 
 def _left(deadline: float) -> float | None:
-    """Seconds left, None without a deadline.
+    """Seconds left, a stretch of them at most; None without a deadline.
 
     Raises:
         zmq.Again: none are left.
@@ -212,4 +213,4 @@ def _left(deadline: float) -> float | None:
     left = deadline - time.monotonic()
     if left <= 0:
         raise zmq.Again
-    return left
+    return min(left, LONGEST)

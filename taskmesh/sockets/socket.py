@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import ClassVar, Self, cast
@@ -30,6 +29,7 @@ from taskmesh.sockets.monitor import Monitor
 from taskmesh.sockets.options import SocketOptions
 from taskmesh.sockets.roles import Role
 from taskmesh.sockets.socket_file import SocketFile, obstacle
+from taskmesh.sockets.stretches import stretch
 
 INPROC = "inproc://"
 HIGHEST_PORT = 65_535
@@ -271,9 +271,9 @@ class Socket:
         self._send = self._recv = refusal
 
     def _wait(self, flag: int, seconds: float) -> None:
-        """Waits until the socket is ready for `flag` or the time is up."""
+        """Waits until the socket is ready for `flag`, or the time or a stretch of it is up."""
         try:
-            zmq.zmq_poll([(self._raw, flag)], math.ceil(seconds * 1000))
+            zmq.zmq_poll([(self._raw, flag)], stretch(seconds))
         except zmq.ZMQError as error:
             raise translated(error, self) from None
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +48,17 @@ def test_monitor_iteration_ends_with_the_socket(context: Context) -> None:
     assert list(events) == []
     with pytest.raises(SocketClosed):
         events.recv(1)
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e300, 5e6])
+def test_an_event_may_be_waited_for_endlessly(context: Context, timeout: float) -> None:
+    with Push(context) as push, push.monitor() as events:
+        begins = threading.Timer(0.05, push.bind, ["tcp://127.0.0.1:*"])
+        begins.start()
+        assert events.recv(timeout).kind is EventKind.LISTENING
+        begins.join()
+        with pytest.raises(NoMessageWithinTimeout):
+            events.recv(-1)
 
 
 def test_a_second_monitor_of_a_socket_is_refused_while_the_first_is_open(context: Context) -> None:

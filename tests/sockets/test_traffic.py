@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from taskmesh.sockets import (
     Context,
     Dealer,
     Frame,
+    Gather,
     NoMessageWithinTimeout,
     NoPeerWithinTimeout,
     Pair,
@@ -22,6 +24,7 @@ from taskmesh.sockets import (
     Rep,
     Req,
     Router,
+    Scatter,
     SocketOptions,
     WrongDirection,
     WrongTurn,
@@ -42,6 +45,26 @@ def test_a_message_travels_from_push_to_pull(context: Context, transport: str, a
         push.send(bytearray(b"four"))
 
         assert [pull.recv(5) for _ in range(4)] == [b"one", b"two", b"three", b"four"]
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e300, 5e6])
+@pytest.mark.parametrize("kinds", [(Push, Pull), (Scatter, Gather)])
+def test_a_time_out_may_be_endless(
+    context: Context, kinds: tuple[type[Push | Scatter], type[Pull | Gather]], timeout: float
+) -> None:
+    sending, receiving = kinds
+    with sending(context) as sender, receiving(context) as receiver:
+        endpoint = sender.bind("tcp://127.0.0.1:*")
+        comes = threading.Timer(0.05, receiver.connect, [endpoint])
+        comes.start()
+        sender.send(b"one", timeout)
+        comes.join()
+        assert receiver.recv(timeout) == b"one"
+
+        later = threading.Timer(0.05, sender.send, [b"two"])
+        later.start()
+        assert receiver.recv(timeout) == b"two"
+        later.join()
 
 
 def test_send_without_a_peer_raises_when_the_time_is_up_and_queues_nothing(context: Context) -> None:
