@@ -95,7 +95,7 @@ class MeshExecutor(Executor):
 
         Args:
             wait: False returns at once; what was submitted goes on, and a mesh of its own closes after it.
-            cancel_futures: cancel what has not been handed to a slot yet.
+            cancel_futures: cancel what has not been handed to a slot yet; nothing when the hub does not tell.
         """
         with self._lock:
             already, self._shut = self._shut, True
@@ -145,7 +145,9 @@ class MeshExecutor(Executor):
             feed.stop()
         futures = [future for future in self._futures if not future.done()]
         futures += [future for feed in self._feeds for future in feed.futures]
-        started = self._mesh._session.started() if futures else set()
+        started = self._mesh._session.started() if futures else None
+        if started is None:
+            return  # any of them may run
         self._mesh._session.table.cancel([future for future in futures if future.task_id not in started])
 
     def _check(self) -> None:

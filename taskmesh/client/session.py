@@ -22,6 +22,7 @@ from taskmesh.wire.files import SPARE_BYTES, keep_spares
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
+_MOST_LISTED = 10_000  # core.views.MOST_ROWS: a hub tells of no more tasks at once
 
 
 class Feeding(Protocol):
@@ -139,16 +140,17 @@ class Session:
             return self.config.pool.slots
         return sum(int(pool["slots"]) for pool in pools) or self.config.pool.slots
 
-    def started(self) -> set[str]:
-        """Ids of tasks that are with a slot, or on their way to one, as far as the hub can tell."""
+    def started(self) -> set[str] | None:
+        """Ids of tasks that are with a slot, or on their way to one; None when the hub does not tell all."""
         found: set[str] = set()
         for state in ("sent", "running"):
             try:
-                tasks = self.open().query("tasks", state, limit=100_000)
+                tasks = self.open().query("tasks", state, limit=_MOST_LISTED)
             except TaskMeshError:
-                continue
-            if isinstance(tasks, list):
-                found.update(str(task["task_id"]) for task in tasks)
+                return None
+            if not isinstance(tasks, list) or len(tasks) >= _MOST_LISTED:
+                return None
+            found.update(str(task["task_id"]) for task in tasks)
         return found
 
     def forked(self) -> None:

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from taskmesh import Mesh, MeshExecutor, task
-from taskmesh.errors import ConfigError
+from taskmesh.core.views import MOST_ROWS
+from taskmesh.errors import ConfigError, HubUnreachable
 from tests.waiting import wait_until
 
 WAIT_S = 10
@@ -88,6 +89,37 @@ def test_shutdown_can_cancel_what_has_not_started(mesh, port, monkeypatch):
     executor.shutdown(wait=False, cancel_futures=True)
 
     assert [future.cancelled() for future in futures] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("silent", ["sent", "running"])
+def test_shutdown_cancels_nothing_when_the_hub_does_not_say_what_has_started(mesh, port, monkeypatch, silent):
+    port.gate.clear()
+    executor = mesh.executor()
+    futures = [executor.submit(double, i) for i in range(4)]
+
+    def query(what, argument="", limit=0, timeout=0):
+        if argument == silent:
+            raise HubUnreachable("no answer came in time")
+        return []
+
+    monkeypatch.setattr(port, "query", query)
+    executor.shutdown(wait=False, cancel_futures=True)
+    port.release()
+
+    assert [future.result(WAIT_S) for future in futures] == [0, 2, 4, 6]
+
+
+def test_shutdown_cancels_nothing_when_more_has_started_than_the_hub_lists(mesh, port, monkeypatch):
+    port.gate.clear()
+    executor = mesh.executor()
+    future = executor.submit(double, 1)
+    others = [{"task_id": f"other-{number}"} for number in range(MOST_ROWS)]
+    monkeypatch.setattr(port, "query", lambda *_, **__: others)
+
+    executor.shutdown(wait=False, cancel_futures=True)
+    port.release()
+
+    assert future.result(WAIT_S) == 2
 
 
 def test_executor_left_by_an_exception_gives_up_what_it_was_given(mesh, port):
