@@ -68,6 +68,8 @@ class MeshExecutor(Executor):
         self._check()
         future = self._mesh._send(fn, args, kwargs)
         self._futures.append(future)
+        if self._shut:
+            self._refuse([future])
         if len(self._futures) >= self._sweep_at:
             self._sweep()
         return future
@@ -88,6 +90,9 @@ class MeshExecutor(Executor):
         results = self._mesh._mapped(fn, source, timeout, chunksize, buffersize, ordered=True)
         with self._lock:
             self._feeds = [*(feed for feed in self._feeds if feed.active), results.feed]
+        if self._shut:
+            results.feed.stop()
+            self._refuse(results.feed.futures)
         return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -153,6 +158,11 @@ class MeshExecutor(Executor):
     def _check(self) -> None:
         if self._shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
+
+    def _refuse(self, futures: list[TaskFuture[Any]]) -> None:
+        """Takes back what was submitted while another thread shut down, which may not wait for it."""
+        self._mesh._session.table.cancel([future for future in futures if not future.done()])
+        self._check()
 
     def _sweep(self) -> None:
         """Forgets futures that have ended; so rarely that it costs nothing."""

@@ -122,6 +122,26 @@ def test_shutdown_cancels_nothing_when_more_has_started_than_the_hub_lists(mesh,
     assert future.result(WAIT_S) == 2
 
 
+@pytest.mark.parametrize("late", ["submit", "map"])
+def test_what_is_submitted_beside_a_shutdown_is_refused(mesh, port, monkeypatch, late):
+    port.gate.clear()
+    executor = mesh.executor()
+    method = {"submit": "_send", "map": "_mapped"}[late]
+    real = getattr(executor._mesh, method)
+
+    def overtaken(*args, **kwargs):
+        made = real(*args, **kwargs)
+        executor.shutdown()  # by another thread: it does not see what is being submitted
+        return made
+
+    monkeypatch.setattr(executor._mesh, method, overtaken)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        getattr(executor, late)(double, [1])
+
+    assert not mesh._session.table.unended
+    port.release()
+
+
 def test_executor_left_by_an_exception_gives_up_what_it_was_given(mesh, port):
     port.gate.clear()
     other = mesh.submit(double, 1)
