@@ -60,9 +60,11 @@ class LaunchedPort(RemotePort):
 
     def close(self, *, cancel: bool, timeout: float) -> None:
         """Says goodbye, ends the child, removes its folder."""
-        super().close(cancel=cancel, timeout=timeout)
-        if os.getpid() == self._pid:
-            self._end_child()
+        try:
+            super().close(cancel=cancel, timeout=timeout)
+        finally:
+            if os.getpid() == self._pid:
+                self._end_child()
 
     def _end_child(self) -> None:
         process, self._process = self._process, None

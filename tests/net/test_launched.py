@@ -12,6 +12,7 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net import launch
+from taskmesh.net.port import ThreadPort
 from tests.net import workload
 from tests.programs import environment
 from tests.waiting import wait_until
@@ -68,6 +69,23 @@ def test_an_exception_in_the_block_ends_child_and_tasks(tmp_path):
         pass
 
     assert held.cancelled()
+
+
+def test_ctrl_c_while_it_closes_leaves_no_child_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    real = ThreadPort.close
+
+    def interrupted(port, *, cancel, timeout):
+        real(port, cancel=cancel, timeout=timeout)
+        raise KeyboardInterrupt
+
+    mesh = Mesh(hub="process", workers=1)
+    mesh.submit(workload.add, 1, 2).result(20)
+    monkeypatch.setattr(ThreadPort, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        mesh.close()
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_left_when_the_parent_is_killed(tmp_path):
