@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Protocol
 
 from taskmesh.client.delivery import Delivery
@@ -228,18 +228,24 @@ def _at_exit() -> None:
     unclosed = list(_open_sessions)
     tasks = sum(len(session.table.unended) for session in unclosed)
     maps = sum(len(session.feeds) for session in unclosed)
-    for session in unclosed:
-        session.close(cancel=True)
-    if unclosed:
-        rest = f" and the rest of {maps} maps" if maps else ""
-        lost = f" {tasks} pending tasks{rest} were cancelled;" if tasks + maps else ""
-        warnings.warn(
-            f"a mesh was still open when the interpreter ended:{lost} "
-            "use `with Mesh() as mesh:`, or call mesh.close(), which wait for the tasks",
-            # Python shows the one by default, and not the other.
-            RuntimeWarning if lost else ResourceWarning,
-            stacklevel=1,
-        )
+    with ExitStack() as ends:  # an error in one of them spares none of the others
+        if unclosed:
+            ends.callback(_warn_of, tasks, maps)
+        for session in unclosed:
+            ends.callback(session.close, cancel=True)
+
+
+def _warn_of(tasks: int, maps: int) -> None:
+    """Says that a mesh was not closed, and what that has cost."""
+    rest = f" and the rest of {maps} maps" if maps else ""
+    lost = f" {tasks} pending tasks{rest} were cancelled;" if tasks + maps else ""
+    warnings.warn(
+        f"a mesh was still open when the interpreter ended:{lost} "
+        "use `with Mesh() as mesh:`, or call mesh.close(), which wait for the tasks",
+        # Python shows the one by default, and not the other.
+        RuntimeWarning if lost else ResourceWarning,
+        stacklevel=1,
+    )
 
 
 os.register_at_fork(after_in_child=_after_fork)

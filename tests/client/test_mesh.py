@@ -265,6 +265,33 @@ def test_async_mesh_whose_exit_is_cancelled_cancels_its_tasks(opened):
     assert opened.last.closed_with == [True]
 
 
+def test_each_unclosed_mesh_is_closed_at_exit_though_closing_another_fails(make_mesh, opened, monkeypatch):
+    meshes = [make_mesh(), make_mesh()]
+    for mesh in meshes:
+        mesh.submit(double, 1).result(WAIT_S)
+    ports = list(opened.ports)
+    for port in ports:
+        port.gate.clear()
+    futures = [mesh.submit(double, 2) for mesh in meshes]
+    for port in ports:
+        real = port.close
+
+        def close(*, cancel, timeout, real=real):
+            real(cancel=cancel, timeout=timeout)
+            raise OSError("no more of these")
+
+        monkeypatch.setattr(port, "close", close)
+
+    with (
+        pytest.warns(RuntimeWarning, match="2 pending tasks were cancelled"),
+        pytest.raises(OSError, match="these"),
+    ):
+        session_module._at_exit()
+
+    assert all(future.cancelled() for future in futures)
+    assert [port.closed_with for port in ports] == [[True], [True]]
+
+
 def test_mesh_closes_while_another_one_opens(make_mesh, opened):
     class Neighbour:
         """A session that is looked at just as a third one opens, and so joins the set."""
