@@ -75,7 +75,7 @@ class Mesh(Submitter):
             timeout: seconds to wait for the answer.
 
         Raises:
-            HubUnreachable: no answer within `timeout` seconds.
+            HubUnreachable: no answer within `timeout` seconds. MeshClosed: the mesh is closed, or closes.
         """
         return cast(Mapping[str, Any], self._session.open().query("status", timeout=timeout))
 

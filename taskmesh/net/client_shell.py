@@ -11,7 +11,7 @@ from taskmesh.core import actions as act
 from taskmesh.core.client import Ask, ClientMachine, Queued
 from taskmesh.core.client_config import ClientConfig
 from taskmesh.core.events import Tick
-from taskmesh.errors import HubUnreachable, TaskMeshError
+from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
 from taskmesh.ports import OutcomeSink
 from taskmesh.wire import messages as m
 
@@ -73,6 +73,7 @@ class Questions:
         self._lock = threading.Lock()
         self._number = 0
         self._waiting: dict[int, Question] = {}
+        self._ended = False
 
     def ask(
         self, make: Callable[[int], m.Query | m.Command], put: Callable[[Ask], None], timeout: float
@@ -81,6 +82,7 @@ class Questions:
 
         Raises:
             HubUnreachable: no answer came in time.
+            MeshClosed: nobody listens for one any more.
             TaskMeshError: the hub says why not.
         """
         question = Question()
@@ -88,18 +90,31 @@ class Questions:
             self._number += 1
             number = self._number
             self._waiting[number] = question
-        put(Ask(make(number)))
-        question.event.wait(timeout)
-        with self._lock:
-            self._waiting.pop(number, None)
+        try:
+            if not self._ended:
+                put(Ask(make(number)))
+                question.event.wait(timeout)
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
         answer = question.answer
         if answer is None:
+            if self._ended:
+                raise MeshClosed("this mesh was closed before the hub answered; open a new one")
             raise HubUnreachable(
                 f"the hub did not answer within {timeout:g} s: is it running at this address?"
             )
         if answer.error:
             raise TaskMeshError(answer.error)
         return answer.value
+
+    def end(self) -> None:
+        """No answer will come any more: tells who waits for one."""
+        self._ended = True
+        with self._lock:
+            waiting = list(self._waiting.values())
+        for question in waiting:
+            question.event.set()
 
     def answered(self, answer: m.Answer) -> None:
         """An answer has come."""

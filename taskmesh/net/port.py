@@ -63,6 +63,7 @@ class ThreadPort:
             return
         self._cancel = cancel
         self._closing.set()
+        self._end_questions()
         self.wake()
         if self._thread is not None:
             self._thread.join(timeout)
@@ -89,6 +90,11 @@ class ThreadPort:
             raise
         finally:
             self.sleeping = False
+            self._end_questions()
+
+    def _end_questions(self) -> None:
+        if self._shell is not None:
+            self._shell.questions.end()
 
     def _about_to_block(self) -> float:
         """How long the loop may block; asks for `wake` only when a new task could be acted on at once.

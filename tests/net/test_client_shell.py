@@ -1,11 +1,17 @@
 """A client in a loop: what other threads ask of it."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from taskmesh.core.client import Ask, Queued
 from taskmesh.core.client_config import ClientConfig
-from taskmesh.net.client_shell import ClientShell
+from taskmesh.errors import MeshClosed
+from taskmesh.net.client_shell import ClientShell, Questions
+from taskmesh.net.port import ThreadPort
 from taskmesh.wire import messages as m
+from tests.waiting import wait_until
 
 
 class Recorder:
@@ -67,3 +73,59 @@ def test_cancellations_in_a_row_are_one_message():
 
     assert machine.seen == [m.CancelTasks([1, 2, 3]), query, m.CancelTasks([4, 5])]
     assert not shell.events
+
+
+def query(number):
+    return m.Query(number, "status", "", 100)
+
+
+def test_a_question_that_could_not_be_put_is_forgotten():
+    questions = Questions()
+
+    def put(ask):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        questions.ask(query, put, 5.0)
+
+    assert not questions._waiting
+
+
+class Mute(ThreadPort):
+    """A port whose hub answers nothing. `broken`: set, and its loop fails."""
+
+    def __init__(self):
+        super().__init__(EmptySink())
+        self.broken = threading.Event()
+        self._shell = ClientShell(EmptySink(), ClientConfig(1), 0.0, lambda message: None, lambda: None)
+        self._start_thread("taskmesh-mute", self._work)
+
+    def _work(self):
+        wait_until(lambda: self._closing.is_set() or self.broken.is_set())
+
+
+def test_who_waits_for_an_answer_is_told_when_the_mesh_closes():
+    port = Mute()
+    with ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(port.query, "status", timeout=600)
+        wait_until(lambda: port._shell.questions._waiting)
+
+        port.close(cancel=True, timeout=5)
+
+        with pytest.raises(MeshClosed):
+            asked.result(5)
+
+
+def test_who_waits_for_an_answer_is_told_when_the_loop_has_ended():
+    port = Mute()
+    with ThreadPoolExecutor(1) as asking:
+        asked = asking.submit(port.query, "status", timeout=600)
+        wait_until(lambda: port._shell.questions._waiting)
+
+        port.broken.set()
+
+        with pytest.raises(MeshClosed):
+            asked.result(5)
+    with pytest.raises(MeshClosed):
+        port.query("status", timeout=600)
+    port.close(cancel=True, timeout=5)
