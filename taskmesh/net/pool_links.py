@@ -31,6 +31,7 @@ from taskmesh.sockets import (
     Pull,
     Push,
     Sendable,
+    SocketError,
     SocketOptions,
     Sub,
     new_key_pair,
@@ -173,8 +174,15 @@ class PoolSockets:
             self._unanswered = HELLOS
 
     def dial(self, endpoint: str) -> None:
-        """Connects a fresh PULL to the lane."""
+        """Connects a fresh PULL to the lane; where none is to be had now, the pool asks for another lane."""
         self.hang_up()
+        try:
+            self._connect_lane(endpoint)
+        except SocketError:
+            self.hang_up()
+            self._events.append(HubLaneLost())
+
+    def _connect_lane(self, endpoint: str) -> None:
         options = wires.TO_LANE
         if self._way.hub_key is not None and self._lane_pair is not None:
             options = self._way.options(options, self._lane_pair[1])

@@ -164,10 +164,7 @@ class Context:
             return self._raw.socket(zmq_type)
         except zmq.ZMQError as error:
             self.check_usable()  # closed meanwhile, by another thread
-            raise SocketError(
-                f"no socket could be made ({error}); raise Context(max_sockets=...) or `ulimit -n`",
-                error.errno or 0,
-            ) from None
+            raise no_socket(error) from None
 
     def adopt(self, socket: ClosableSocket) -> None:
         """Counts a socket as belonging here, until it is closed."""
@@ -226,6 +223,13 @@ def forked_context() -> ForkedContext:
     """The error for use in a forked child."""
     return ForkedContext(
         "a context cannot be used in a forked child; make a new Context there, or start the child by spawn"
+    )
+
+
+def no_socket(error: zmq.ZMQError) -> SocketError:
+    """Our error for a socket that could not be made."""
+    return SocketError(
+        f"no socket could be made ({error}); raise Context(max_sockets=...) or `ulimit -n`", error.errno or 0
     )
 
 

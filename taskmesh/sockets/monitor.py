@@ -14,7 +14,7 @@ from typing import Self
 
 import zmq
 
-from taskmesh.sockets.context import Context, forked_context
+from taskmesh.sockets.context import Context, forked_context, no_socket
 from taskmesh.sockets.errors import (
     ContextClosed,
     HandshakeFailed,
@@ -81,8 +81,12 @@ class Monitor:
         address = f"inproc://taskmesh-monitor-{next(MONITOR_NUMBERS)}"
         self._raw = context.new_raw_socket(zmq.PAIR)
         self._raw.set(zmq.LINGER, 0)
-        watched.monitor(address, ALL_EVENTS)
-        self._raw.connect(address)
+        try:
+            watched.monitor(address, ALL_EVENTS)
+            self._raw.connect(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise no_socket(error) from None
 
     def __enter__(self) -> Self:
         return self

@@ -61,6 +61,14 @@ def test_an_event_may_be_waited_for_endlessly(context: Context, timeout: float) 
             events.recv(-1)
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_monitor_for_which_no_sockets_are_left_is_told_and_leaves_nothing(left: int) -> None:
+    with Context(max_sockets=1 + left) as small, Push(small) as push:
+        for _ in range(3):
+            with pytest.raises(SocketError, match="max_sockets"):
+                push.monitor()
+
+
 def test_a_second_monitor_of_a_socket_is_refused_while_the_first_is_open(context: Context) -> None:
     with Push(context) as push:
         first = push.monitor()
