@@ -11,6 +11,7 @@ import typer
 
 from taskmesh.cli.exits import EPILOG, TOO_LATE, exits
 from taskmesh.cli.options import (
+    EVERYTHING,
     Address,
     AsJson,
     ConfigFile,
@@ -94,7 +95,7 @@ def ended(out: Output, wait: float, *, left: bool) -> None:
 
 def through_hub(out: Output, verb: str, target: str, reach: Reach, *, wait: float) -> bool:
     """Asks the hub; returns whether all have left within `wait` seconds, or are not waited for."""
-    from taskmesh.cli.enquiry import EVERYTHING, hub_at
+    from taskmesh.cli.enquiry import hub_at
 
     with hub_at(reach) as hub:
         rows = cast("list[dict[str, Any]]", hub.command(verb, target, reach.timeout))

@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from taskmesh.cli.options import Reach
+from taskmesh.cli.options import EVERYTHING, Reach
 from taskmesh.keys import OPERATOR
 from taskmesh.net.remote import RemotePort
 from taskmesh.ports import SubmitPort
 from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
 
-EVERYTHING = 1_000_000
 PAUSE = 0.01
 """Seconds between looks at what the hub has heard."""
 

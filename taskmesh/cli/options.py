@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from taskmesh.config import Config
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5550"
+EVERYTHING = 1_000_000
+"""Rows to ask a hub for, where all are wanted."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Address = Annotated[

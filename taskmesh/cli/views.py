@@ -7,13 +7,12 @@ from typing import Annotated, Any, cast
 import typer
 
 from taskmesh.cli.exits import EPILOG, exits
-from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach, Timeout
+from taskmesh.cli.options import EVERYTHING, Address, AsJson, ConfigFile, Keys, Reach, Timeout
 from taskmesh.cli.output import Output
 from taskmesh.cli.wording import harmless
 
 POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
 TASK_COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
-EVERYTHING = 1_000_000
 
 
 def status(

@@ -239,7 +239,7 @@ class Submitter:
             raise ConfigError(f'chunksize has to be a number of items >= 1, or "auto", not {chunksize!r}')
         if buffersize is not None and (not isinstance(buffersize, int) or buffersize < 1):
             raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
-        if not _is_limit(timeout):
+        if not _is_timeout(timeout):
             raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")
         form = self._functions.form(fn)
         if form.options.key is not None:
@@ -259,5 +259,5 @@ class Submitter:
         return MapResults(feed, timeout)
 
 
-def _is_limit(value: object) -> bool:
+def _is_timeout(value: object) -> bool:
     return value is None or isinstance(value, Real)
