@@ -22,6 +22,8 @@ from taskmesh.wire.signing import NO_KEY, Signer, is_signed, refuse, split_key, 
 from taskmesh.wire.spec_number import spec_bytes, spec_number
 
 TASK, DONE, FAILED = b"t", b"d", b"f"
+UNKNOWN = bytes(sha256().digest_size)
+"""In place of the digest of a spec that is not known: nothing is signed for it."""
 SPECS_KEPT = 100_000
 KEYS_KEPT = 200_000
 """Tasks with a key that a client or pool may have under way, and have their outcomes signed."""
@@ -124,7 +126,7 @@ class Seal:
         good = m.LaneRun(run.spec, run.client, run.attempt, run.returns, [], [])
         number = self._refusal_spec()[0]
         refused = m.LaneRun(number, run.client, run.attempt, run.returns, [], [])
-        head = TASK + self._digests.get(run.spec, b"")
+        head = TASK + self._digests.get(run.spec, UNKNOWN)
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
             key, signed = split_key(payload) if self._signer is not None else (b"", payload)
             try:

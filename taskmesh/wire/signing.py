@@ -2,7 +2,8 @@
 
 A signed payload begins with MAGIC and the signature. What is signed is the payload together with its context:
 whose task it is, and what is to be done with it. So a hub can neither change a payload nor hand it out as
-another's.
+another's. The context's length is signed too: else a hub could call the beginning of a payload the end of its
+context, and have the rest unpickled.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAGIC = b"\x01TMS"
 LENGTH = len(MAGIC) + 32
 KEYED = b"\x01TMK"
 """Before a signed payload whose signature holds for a key: then the key's length, and the key."""
-_KEY_LENGTH = struct.Struct(">I")
+_LENGTH = struct.Struct(">I")
 NO_SIGNATURE = (
     "it is not signed, but others here have a mesh key: copy the file mesh.secret from a worker's keys"
 )
@@ -88,17 +89,17 @@ def is_signed(payload: Any) -> bool:
 
 def with_key(key: bytes, payload: Any) -> Any:
     """A signed payload that states the key which is in the context of its signature."""
-    head = b"".join((KEYED, _KEY_LENGTH.pack(len(key)), key, _head(payload)))
+    head = b"".join((KEYED, _LENGTH.pack(len(key)), key, _head(payload)))
     return _beheaded(payload, head)
 
 
 def split_key(payload: Any) -> tuple[bytes, Any]:
     """The key that a payload states, empty if it states none, and the payload without it."""
     head = memoryview(_head(payload))
-    start = len(KEYED) + _KEY_LENGTH.size
+    start = len(KEYED) + _LENGTH.size
     if len(head) < start or bytes(head[: len(KEYED)]) != KEYED:
         return b"", payload
-    (length,) = _KEY_LENGTH.unpack(head[len(KEYED) : start])
+    (length,) = _LENGTH.unpack(head[len(KEYED) : start])
     return bytes(head[start : start + length]), _beheaded(payload, bytes(head[start + length :]))
 
 
@@ -114,12 +115,13 @@ def _beheaded(payload: Any, head: bytes) -> Any:
 
 
 def _of_bytes(key: bytes, context: bytes, body: Buffer) -> bytes:
-    return hmac.digest(key, b"".join((b"b", context, body)), "sha256")
+    return hmac.digest(key, b"".join((b"b", _LENGTH.pack(len(context)), context, body)), "sha256")
 
 
 def _of_parts(key: bytes, context: bytes, parts: Sequence[Buffer]) -> bytes:
     sizes = struct.pack(f">{len(parts)}Q", *map(len, parts))
-    made = hmac.new(key, b"".join((b"p", context, struct.pack(">Q", len(parts)), sizes)), "sha256")
+    head = (b"p", _LENGTH.pack(len(context)), context, struct.pack(">Q", len(parts)), sizes)
+    made = hmac.new(key, b"".join(head), "sha256")
     for part in parts:
         made.update(part)
     return made.digest()

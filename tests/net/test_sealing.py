@@ -1,5 +1,6 @@
 """The mesh key in a mesh of real processes: a hub that lies makes nobody run or unpickle anything."""
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from taskmesh.net.sealing import Seal
 from taskmesh.wire import messages as m
 from taskmesh.wire.blob import Blob
 from taskmesh.wire.code import dump_function
-from taskmesh.wire.signing import split_key, with_key
+from taskmesh.wire.signing import LENGTH, split_key, with_key
 from taskmesh.wire.spec_number import spec_number
 from tests.net import workload
 from tests.net.journal import words
@@ -221,6 +222,37 @@ def test_a_key_that_the_hub_changes_breaks_the_signature(large):
     assert [
         failure.kind for failure in Seal([b"k" * 32]).deliver(m.Deliver(1, 1, results.done, [])).failed
     ] == ["signature"]
+
+
+def test_a_hub_that_takes_the_beginning_of_a_payload_for_a_key_gets_nothing_run():
+    """What it cuts off may end where an argument begins that is a pickle itself, of whoever made it."""
+    seal, pool = Seal([b"k" * 32]), Seal([b"k" * 32])
+    one = m.Spec(dump_function(workload.add), "add")
+    number = spec_number(one)
+    run = m.Run(number, 0, [7], [b"begin" + b"evil"])
+    (signed,) = seal.submit(m.Submit(1, [(number, one)], [run]), 5, lambda _: []).runs[0].payloads
+    cut = with_key(b"begin", signed[:LENGTH] + b"evil")
+
+    runs = pool.tasks(_tasks(number, one, cut)).runs
+
+    assert b"evil" not in [payload for run in runs for payload in run.payloads]
+    assert number not in {run.spec for run in runs}
+
+
+def test_a_signature_holds_for_no_function_that_is_not_known():
+    """Without the function's digest another client and number, and a key, could make up the same context."""
+    seal, pool = Seal([b"k" * 32]), Seal([b"k" * 32])
+    one = m.Spec(dump_function(workload.add), "add")
+    number = spec_number(one)
+    run = m.Run(number, 0, [7], [b"payload"])
+    (signed,) = seal.submit(m.Submit(1, [(number, one)], [run]), 5, lambda _: []).runs[0].payloads
+    context = seal._digests[number] + struct.pack(">QQ", 5, 7)
+    client, seq = struct.unpack(">QQ", context[:16])
+    made_up = m.LaneRun(number + 1, client, 1, 0, [seq], [with_key(context[16:], signed)])
+
+    runs = pool.tasks(m.Tasks(1, 1, 1, 0, 0.0, [], [made_up])).runs
+
+    assert number + 1 not in {run.spec for run in runs}
 
 
 def _tasks(number: int, one: m.Spec, payload: object) -> m.Tasks:

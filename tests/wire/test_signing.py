@@ -1,5 +1,7 @@
 """Signatures of payloads: what is accepted, and that every change is found."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +73,27 @@ def test_a_boundary_between_parts_that_was_moved_is_found():
     with pytest.raises(BadSignature):
         Signer([KEY]).verified(b"c", moved)
     assert len(signed.parts[0]) == LENGTH + 6
+
+
+@pytest.mark.parametrize("moved", [1, 4, 7])
+def test_the_boundary_between_context_and_payload_that_was_moved_is_found(moved):
+    signed = Signer([KEY]).sign(b"task 1", b"payload")
+    signature, payload = signed[:LENGTH], signed[LENGTH:]
+
+    with pytest.raises(BadSignature):
+        Signer([KEY]).verified(b"task 1" + payload[:moved], signature + payload[moved:])
+    with pytest.raises(BadSignature):
+        Signer([KEY]).verified(b"task 1"[:-moved], signature + b"task 1"[-moved:] + payload)
+
+
+def test_the_boundary_between_context_and_parts_that_was_moved_is_found():
+    inner = [b"evil", b"argument"]
+    sizes = struct.pack(">3Q", 2, *map(len, inner))
+    signed = Signer([KEY]).sign(b"task 1", blob(b"pickle", sizes + b"".join(inner)))
+    before = struct.pack(">3Q", 2, 6, len(sizes) + 12) + b"pickle"
+
+    with pytest.raises(BadSignature):
+        Signer([KEY]).verified(b"task 1" + before, blob(signed.parts[0][:LENGTH] + inner[0], inner[1]))
 
 
 def test_the_keys_are_in_no_text():
