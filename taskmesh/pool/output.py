@@ -98,13 +98,27 @@ class Tee:
 
     def put(self, stream: int, text: str) -> None:
         """Queues output for stdout (0) or stderr (1)."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="taskmesh-output", daemon=True)
-            self._thread.start()
         with self._wake:
             self._queue.append((stream, text))
             self._held += len(text)
             self._wake.notify()
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        """Starts the thread; where none can be had now, the next output tries again.
+
+        So it must not fill up meanwhile, or there would be no next: what is too much then is lost.
+        """
+        thread = threading.Thread(target=self._run, name="taskmesh-output", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # a shortage, or the interpreter is ending
+            if self.full:
+                self._queue.clear()
+                self._held = 0
+        else:
+            self._thread = thread
 
     def close(self, timeout: float) -> None:
         """Writes what is queued and ends the thread; gives up after `timeout` seconds."""

@@ -145,3 +145,23 @@ def test_tee_says_when_it_is_full_and_when_it_is_relieved(monkeypatch):
     wait_until(lambda: not tee.full)
     tee.close(5)
     assert len(sys.stdout.getvalue()) == 2_000_000
+
+
+def test_output_that_finds_no_thread_is_passed_on_with_the_next(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    tee = Tee(lambda: None)
+    with monkeypatch.context() as shortage:
+        shortage.setattr(threading.Thread, "start", refuse_to_start)
+        for _ in range(30):
+            tee.put(0, "x" * 100_000)
+            assert not tee.full  # else nothing more would be read, and nothing tried again
+        tee.put(0, "first ")
+        tee.close(5)
+    tee.put(0, "second")
+    tee.close(5)
+
+    assert sys.stdout.getvalue().endswith("first second")
+
+
+def refuse_to_start(thread):
+    raise RuntimeError("can't start new thread")
