@@ -196,8 +196,9 @@ class Context:
             return
         if self._ender is None:
             # term() blocks for as long as a socket is open, and cannot be interrupted: so not in this thread.
-            self._ender = threading.Thread(target=self._raw.term, name="taskmesh-context-end", daemon=True)
-            self._ender.start()
+            ender = threading.Thread(target=self._raw.term, name="taskmesh-context-end", daemon=True)
+            ender.start()
+            self._ender = ender
         self._ender.join(timeout)
         if self._ender.is_alive():
             left = ", ".join(sorted(repr(socket) for socket in self._sockets)) or "none, messages linger"

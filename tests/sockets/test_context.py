@@ -164,3 +164,20 @@ def test_max_sockets_bounds_the_context() -> None:
 def test_impossible_contexts_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(InvalidOption):
         Context(**bad)
+
+
+def test_a_context_that_found_no_thread_to_end_it_can_be_closed_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    context = Context()
+    with monkeypatch.context() as shortage:
+        shortage.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            context.close()
+
+    context.close()
+
+    assert context.raw.closed
