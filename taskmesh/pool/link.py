@@ -69,7 +69,7 @@ class ForkServerLink:
         self.pid = self._process.pid
         self.sock.setblocking(False)
         self.handle = system.process(self.pid)
-        self._inbound = Inbound(self.sock)
+        self._inbound = Inbound(self.sock, dispensable=True)  # EXITED tells deaths, too
         self._outbound = Outbound(self.sock)
 
     # --- orders ---

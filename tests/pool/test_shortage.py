@@ -117,6 +117,23 @@ def test_slot_that_runs_out_of_descriptors(driver):
     assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
 
 
+def test_slot_whose_process_descriptor_is_lost_works_and_its_death_is_told(driver, monkeypatch):
+    receive = Inbound.receive
+
+    def lost(inbound: Inbound) -> bool:
+        more = receive(inbound)
+        inbound.close_fds()  # as the kernel does where none is free
+        return more
+
+    monkeypatch.setattr(Inbound, "receive", lost)
+    driver.start(0)
+    assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
+
+    os.kill(driver.host.pids()[0], signal.SIGKILL)
+
+    assert driver.exit_of(0).status == -signal.SIGKILL
+
+
 def test_results_after_lost_descriptors_are_not_told(driver, monkeypatch):
     def lost(inbound: Inbound, count: int) -> list[int]:
         inbound.close_fds()
