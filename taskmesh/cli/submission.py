@@ -13,6 +13,7 @@ import typer
 from taskmesh.cli.exits import EPILOG, FAILED, TOO_LATE, exits
 from taskmesh.cli.options import LONGEST_TASK, Address, AsJson, ConfigFile, Keys, Reach
 from taskmesh.cli.output import Output
+from taskmesh.cli.patience import error_of
 from taskmesh.cli.wording import rendered
 from taskmesh.errors import ConfigError
 
@@ -64,7 +65,7 @@ def submit(
         with mesh:
             future = surface.submit(called, *positional, **named)
             try:
-                error = future.exception(timeout)
+                error = error_of(future, mesh, out, timeout)
             except TimeoutError:
                 future.cancel()
                 out.error(TimeoutError(f"not finished within {timeout:g} s; cancelled"), details_of(future))

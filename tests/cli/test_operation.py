@@ -107,6 +107,24 @@ def test_ctrl_c_cancels_the_task_and_is_exit_code_130(programs, address, tmp_pat
     assert not any(status["tasks"].values())
 
 
+def test_what_a_task_waits_for_is_told_once(programs, address, tmp_path):
+    line = ("submit", f"{WORK}:add", "1", "2", "--queue", "nobody-s", "--address", address)
+    for_people, as_json = programs.start(*line), programs.start(*line, "--json")
+    wait_until(lambda: "no pool serves queue 'nobody-s'" in for_people.errors, 20)
+    wait_until(lambda: '"waiting"' in as_json.errors, 20)
+    news = json.loads(as_json.errors)
+    assert (news["event"], news["state"]) == ("waiting", "QUEUED")
+    assert news["why"].startswith("no pool serves queue 'nobody-s': start one")
+
+    [one, two] = rows(programs.run("tasks", "--address", address, "--json"))
+    for task in (one, two):
+        assert programs.run("cancel", task["task_id"], "--address", address).returncode == 0
+
+    assert (for_people.wait(), as_json.wait()) == (1, 1)
+    assert for_people.errors.count("no pool serves") == 1
+    assert as_json.errors.count("no pool serves") == 1
+
+
 def test_status_counts_tasks_pools_and_clients(programs, address):
     def idle() -> list[str]:
         outcome = programs.run("status", "--address", address)
