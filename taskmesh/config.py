@@ -247,7 +247,8 @@ class _Findings:
         elif name not in _OWNERS:
             self.problems.append(f"{where}: unknown key{_near(name, [*_OWNERS, *also])}")
         elif len(_OWNERS[name]) > 1:
-            choices = " or ".join(f"{owner}__{name}" for owner in _OWNERS[name])
+            start, spelt = (_PREFIX, str.upper) if where.startswith(_PREFIX) else ("", str.lower)
+            choices = " or ".join(start + spelt(f"{owner}__{name}") for owner in _OWNERS[name])
             self.problems.append(f"{where}: several sections have it, write {choices}")
         else:
             self.keyed(_OWNERS[name][0], name, value, where)
@@ -393,8 +394,6 @@ def _read_environment(environ: Mapping[str, str], found: _Findings) -> None:
     An unknown one is an error, except for what Kubernetes sets for services whose names begin with ours.
     """
     for variable, value in environ.items():
-        if not variable.startswith(_PREFIX):
-            continue
         name = variable.removeprefix(_PREFIX).lower()
-        if name not in _READ_ELSEWHERE and not _OF_A_SERVICE.search(name):
+        if variable.startswith(_PREFIX) and not (name in _READ_ELSEWHERE or _OF_A_SERVICE.search(name)):
             found.flat(name, value, variable)

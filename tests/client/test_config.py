@@ -99,6 +99,12 @@ def test_sizes_and_lists_are_read_as_people_write_them():
         ({"pool": {"concurrency": "four"}}, {}, {}, ["a whole number of slots"]),
         ({}, {"hub": "proces"}, {}, ["argument hub", "'thread' or 'process'"]),
         ({}, {"max_bytes": 1}, {}, ["client__max_bytes or hub__max_bytes"]),
+        (
+            {},
+            {},
+            {"TASKMESH_MAX_BYTES": "1GiB"},
+            ["write TASKMESH_CLIENT__MAX_BYTES or TASKMESH_HUB__MAX_BYTES"],
+        ),
         ({}, {"lese": 1}, {}, ["argument lese: unknown key; did you mean 'lease'?"]),
         ({}, {}, {"TASKMESH_HUB__LEES": "1"}, ["TASKMESH_HUB__LEES", "did you mean 'lease'?"]),
         ({}, {}, {"TASKMESH_HUBB__LEASE": "1"}, ["TASKMESH_HUBB__LEASE", "did you mean 'hub'?"]),
