@@ -13,7 +13,7 @@ from taskmesh.client.gathering import wait as wait_for
 from taskmesh.client.options import OptionValues
 from taskmesh.client.session import Session, check_slots
 from taskmesh.client.source import Source
-from taskmesh.client.submitter import Chunksize, Submitter
+from taskmesh.client.submitter import Chunksize, Submitter, is_count
 from taskmesh.config import load
 from taskmesh.future import TaskFuture
 
@@ -84,7 +84,7 @@ class MeshExecutor(Executor):
     ) -> Iterator[T]:
         """As `Executor.map`; `chunksize="auto"` measures. `buffersize` counts chunks, as in Python 3.14."""
         self._check()
-        if buffersize is not None and isinstance(chunksize, int):
+        if is_count(buffersize) and is_count(chunksize):
             buffersize *= chunksize
         source = Source.of(iterables, lazily=buffersize is not None)
         results = self._mesh._mapped(fn, source, timeout, chunksize, buffersize, ordered=True)

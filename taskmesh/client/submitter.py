@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from numbers import Real
-from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Literal, NoReturn, ParamSpec, TypeGuard, TypeVar, Unpack, overload
 
 from taskmesh.attendance import running_loop
 from taskmesh.client.feed import Feed
@@ -235,9 +235,9 @@ class Submitter:
         ordered: bool,
     ) -> MapResults[Any]:
         """What `map` and `starmap` do with their calls."""
-        if chunksize != "auto" and (not isinstance(chunksize, int) or chunksize < 1):
+        if chunksize != "auto" and not is_count(chunksize):
             raise ConfigError(f'chunksize has to be a number of items >= 1, or "auto", not {chunksize!r}')
-        if buffersize is not None and (not isinstance(buffersize, int) or buffersize < 1):
+        if buffersize is not None and not is_count(buffersize):
             raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
         if not _is_timeout(timeout):
             raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")
@@ -259,5 +259,11 @@ class Submitter:
         return MapResults(feed, timeout)
 
 
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether it is a number of items, at least one; True is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def _is_timeout(value: object) -> bool:
-    return value is None or isinstance(value, Real)
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return value is None or (is_number and value == value)  # noqa: PLR0124  nan is no number of seconds

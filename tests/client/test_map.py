@@ -321,13 +321,20 @@ def test_map_is_cancelled_with_its_mesh(mesh, port):
     [
         ({"chunksize": 0}, "chunksize"),
         ({"chunksize": "big"}, "chunksize"),
+        ({"chunksize": True}, "chunksize .* not True"),
         ({"buffersize": 0}, "buffersize"),
+        ({"buffersize": "x", "chunksize": 2}, "buffersize .* not 'x'"),
+        ({"buffersize": True, "chunksize": 2}, "buffersize .* not True"),
         ({"timeout": "1"}, "seconds"),
+        ({"timeout": True}, "seconds, or None, not True"),
+        ({"timeout": float("nan")}, "seconds, or None, not nan"),
     ],
 )
-def test_map_refuses_bad_sizes(mesh, options, words):
+@pytest.mark.parametrize("has_executor", [False, True])
+def test_map_refuses_bad_sizes(mesh, options, words, has_executor):
+    mapping = mesh.executor() if has_executor else mesh
     with pytest.raises(ConfigError, match=words):
-        mesh.map(stay, [1], **options)
+        mapping.map(stay, [1], **options)
     assert mesh._session.table.idle
 
 
