@@ -15,12 +15,22 @@ from taskmesh.client.session import Session, check_slots
 from taskmesh.client.source import Source
 from taskmesh.client.submitter import Chunksize, Submitter, is_count
 from taskmesh.config import load
+from taskmesh.errors import ConfigError
 from taskmesh.future import TaskFuture
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _SWEEP = 1024
+_CACHED = "a @functools.cache function that the task calls runs once in each process"
+_OF_OTHERS = {
+    "initializer": _CACHED,
+    "initargs": _CACHED,
+    "max_tasks_per_child": "leave it out; have the task start a process for what must not outlive it",
+    "mp_context": "leave it out; slots are processes that start without this program's state",
+    "thread_name_prefix": "leave it out; tasks run in processes, which a mesh names itself",
+}
+"""Arguments of other executors that this one has not, and what to do instead."""
 
 
 class MeshExecutor(Executor):
@@ -35,6 +45,9 @@ class MeshExecutor(Executor):
         max_workers: slots of the mesh of its own; None for one per CPU.
         mesh: the mesh to use instead.
         options: task options for everything that is submitted.
+
+    Raises:
+        ConfigError: an option is unknown, or its value cannot be used.
     """
 
     def __init__(
@@ -50,6 +63,9 @@ class MeshExecutor(Executor):
             )
         if max_workers is not None:
             check_slots("max_workers", max_workers)
+        for word in options:
+            if word in _OF_OTHERS:
+                raise ConfigError(f"MeshExecutor has no {word}=. Cure: {_OF_OTHERS[word]}")
         self._own: Session | None = None
         if mesh is None:
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}

@@ -33,6 +33,21 @@ def test_executor_is_one_and_closes_its_own_mesh(opened):
     assert opened.last.closed_with == [False]
 
 
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({"initializer": print, "initargs": (1,)}, "no initializer=.*@functools.cache"),
+        ({"initargs": ()}, "no initargs=.*@functools.cache"),
+        ({"max_tasks_per_child": 10}, "start a process"),
+        ({"mp_context": None}, "leave it out"),
+        ({"thread_name_prefix": "x"}, "leave it out"),
+    ],
+)
+def test_executor_tells_what_to_do_in_place_of_what_others_have(options, cure):
+    with pytest.raises(ConfigError, match=cure):
+        MeshExecutor(2, **options)
+
+
 def test_executor_of_a_mesh_leaves_it_open(mesh, port):
     with mesh.executor(queue="slow") as executor:
         assert executor.submit(double, 1).result(WAIT_S) == 2
