@@ -65,8 +65,8 @@ class Task(Generic[P, R_co]):
         return mesh._send(self, args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """As a method it is the plain function: a task has no place for `self`."""
-        return self if instance is None else types.MethodType(self.__wrapped__, instance)
+        """As a method it is a task of the bound method, with the same options."""
+        return self if instance is None else Task(types.MethodType(self.__wrapped__, instance), self.options)
 
     @property
     def __task_options__(self) -> TaskOptions:

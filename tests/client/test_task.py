@@ -29,7 +29,7 @@ async def coming(number):
 
 
 class Holder:
-    @task
+    @task(priority=3)
     def method(self, number):
         return (type(self).__name__, number)
 
@@ -93,6 +93,22 @@ def test_task_on_a_method_stays_a_method():
 
     assert holder.method(3) == ("Holder", 3)
     assert isinstance(Holder.method, Task)
+
+
+def test_task_on_a_method_is_submitted_with_its_object_and_options(mesh, port):
+    holder = Holder()
+
+    assert holder.method.submit(4).result(WAIT_S) == ("Holder", 4)
+    assert mesh.submit(holder.method, 5).result(WAIT_S) == ("Holder", 5)
+    assert list(mesh.map(holder.method, [6])) == [("Holder", 6)]
+    assert {port._specs[run.spec].priority for run in port.runs} == {3}
+
+
+def test_task_on_a_method_pickles_with_its_object():
+    copy = pickle.loads(pickle.dumps(Holder().method))
+
+    assert copy(7) == ("Holder", 7)
+    assert copy.options.priority == 3
 
 
 def test_task_on_a_method_is_submitted_by_its_class(mesh):
