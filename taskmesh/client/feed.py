@@ -169,6 +169,15 @@ class Feed:
             return place.popleft()
         return None
 
+    def interrupted(self) -> None:
+        """Ctrl-C has struck the consumer: gives up what is left.
+
+        At a prompt the traceback keeps the iterator of a `for` loop, which nobody can reach to close it: the
+        rest would go on running, and everything that is submitted next would wait among it.
+        """
+        if self._flying or not self.source.exhausted:
+            self._break_off("its results were waited for")
+
     def given(self, piece: Piece) -> None:
         """The user has all items of a piece: that makes room for others."""
         self._held -= piece.count
@@ -227,9 +236,12 @@ class Feed:
     def _tear(self) -> None:
         """An interrupt came upon the work: a piece may be lost, so that the rest is given up."""
         self._torn = True
+        self._break_off("it submitted items")
+
+    def _break_off(self, when: str) -> None:
         if self.source.failure is None:
             self.source.failure = CancelledError(
-                f"the map of {self.label} was interrupted while it submitted items, and the rest of it was "
+                f"the map of {self.label} was interrupted while {when}, and the rest of it was "
                 "cancelled: call map() again for what is missing"
             )
         self.abandon()

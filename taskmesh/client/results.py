@@ -89,6 +89,9 @@ class MapResults(Generic[R_co]):
                 left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
                 if not feed.bell.wait(left):
                     raise TimeoutError(f"not all results of {feed.label} came within {self._timeout:g} s")
+        except KeyboardInterrupt:
+            feed.interrupted()
+            raise
         finally:
             feed.attended = False
             feed.schedule()  # what came in just now, if the consumer is away for long

@@ -18,7 +18,7 @@ from tests.programs import heeding_interrupts
 from tests.waiting import wait_until
 
 
-class Interrupted(BaseException):
+class Interrupted(KeyboardInterrupt):
     pass
 
 
@@ -169,3 +169,19 @@ def test_map_that_is_interrupted_while_it_submits_says_so_when_asked_again(mesh)
         seen.extend(results)
     assert seen in ([], [2])
     mesh._session.wait_for_all()
+
+
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_map_that_is_interrupted_while_it_waits_is_given_up(mesh, interrupted, buffersize):
+    results = mesh.map(nap, [0, 60, 60, 60], buffersize=buffersize, chunksize=1)
+    assert next(results) is None
+
+    interrupted(lambda: next(results))
+
+    mesh._session.wait_for_all()  # although `results` is still held, as by a prompt's last traceback
+    seen = []
+    while not seen or "call map() again" not in str(seen[-1]):
+        with pytest.raises(CancelledError) as caught:
+            next(results)
+        seen.append(caught.value)
+    assert next(results, "end") == "end"
