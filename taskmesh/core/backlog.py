@@ -63,6 +63,16 @@ class Lineup:
                 del self.groups[key]
         return taken
 
+    def put_back(self, key: tuple[int, int], record: TaskRecord) -> None:
+        """Undoes the taking of the record taken last: it is its group's turn again.
+
+        `take` has passed the turn on. Were it left so, a group of which a task is taken only to be put back
+        would stand last each time, and never be served while another has tasks.
+        """
+        self.line(key).appendleft(record)
+        if self.turns[-1] == key:
+            self.turns.rotate(1)
+
     def head(self) -> TaskRecord | None:
         """The task whose turn it is, or None; drops stale entries before it."""
         passed_over = 0
@@ -117,6 +127,11 @@ class Backlog:
         if not record.lined_up:
             record.lined_up = True
             self._lineup(route, priority).line(group).appendleft(record)
+
+    def put_back(self, route: Route, priority: int, group: tuple[int, int], record: TaskRecord) -> None:
+        """Undoes `take` for one record; of several, the one taken last is put back first."""
+        record.lined_up = True
+        self._lineup(route, priority).put_back(group, record)
 
     def head(self, route: Route) -> TaskRecord | None:
         """The next task of a route, or None; forgets what is empty."""

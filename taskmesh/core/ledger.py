@@ -185,6 +185,11 @@ class Ledger:
         group = (record.id >> SEQ_BITS, record.group)
         self.backlog.push_front(record.spec.route, record.spec.priority, group, record)
 
+    def put_back(self, record: TaskRecord) -> None:
+        """Undoes that a QUEUED record was taken off the backlog; of several, the last one first."""
+        group = (record.id >> SEQ_BITS, record.group)
+        self.backlog.put_back(record.spec.route, record.spec.priority, group, record)
+
     def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
         """Sets a timer: DUE ends waiting, EXPIRE ends a task that has not started."""
         self._timer_count += 1

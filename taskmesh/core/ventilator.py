@@ -145,7 +145,7 @@ class Ventilator:
                     left = load.room(entry, idle)
                 if left <= 0 or (size > MAX_MESSAGE_BYTES and len(records) >= idle):
                     for other in reversed(chunk[index:]):
-                        self._ledger.requeue(other)
+                        self._ledger.put_back(other)
                     window = 0
                     break
                 left -= 1
