@@ -46,7 +46,12 @@ class Places:
         return sum(slot.parent is not None for slot in self._slots.values())
 
     def ask(self, slot: Slot, serial: int) -> bool:
-        """The task `serial` of a slot wants to submit tasks: whether its place could be given away."""
+        """The task `serial` of a slot wants to submit tasks: whether its place could be given away.
+
+        Not that of a task which has been reported: who asks is a thread that it has left behind.
+        """
+        if not slot.pieces or serial < slot.pieces[0].first:
+            return False
         if slot.parent is None:
             if self.given >= GIVEN * self._count:
                 return False

@@ -81,7 +81,8 @@ class Executor:
             if not self._perform(run, mine):
                 break
             first += len(run.seqs)
-        self._run = None
+        with self._parent.lock:
+            self._run = None
 
     def rest(self) -> None:
         """Called before a wait for work: sends what is finished."""
@@ -317,11 +318,11 @@ class Executor:
 
     def _place(self) -> place.Place | None:
         """What `f.submit()` inside the running task asks for."""
+        return None if self.disowned else self._parent.place(self._running)
+
+    def _running(self) -> tuple[int, Spec] | None:
         run = self._run
-        if run is None or self.disowned:
-            return None
-        spec = self._specs[run.spec]
-        return self._parent.place(self._first + self._index, spec.queue, spec.priority)
+        return None if run is None else (self._first + self._index, self._specs[run.spec])
 
     def _progress(self, done: float, total: float) -> None:
         if not self.disowned and self._run is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -20,7 +21,7 @@ _SOON_S: Final = 0.001
 
 
 class TimeLimit:
-    """SIGALRM for the task that runs in this process's main thread.
+    """SIGALRM for the task that runs in this process's main thread, where it is made.
 
     Attributes:
         struck: the limit of the latest `call` was exceeded.
@@ -28,6 +29,7 @@ class TimeLimit:
     """
 
     def __init__(self) -> None:
+        self._thread = get_ident()
         self._armed = False
         self.is_held_off = False
         self._seconds = 0.0
@@ -53,11 +55,17 @@ class TimeLimit:
             sys.unraisablehook = self._hook
 
     def hold_off(self) -> None:
-        """Nothing is raised until `let_on`: what follows must not be torn in two."""
-        self.is_held_off = True
+        """Nothing is raised until `let_on`: what follows must not be torn in two.
+
+        In another thread nothing is raised anyway.
+        """
+        if get_ident() == self._thread:
+            self.is_held_off = True
 
     def let_on(self) -> None:
         """Ends `hold_off`; raises TaskTimeout if that was due meanwhile."""
+        if get_ident() != self._thread:
+            return
         self.is_held_off = False
         if self.struck and self._armed:
             self._raise()

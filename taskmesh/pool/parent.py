@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.place import Children, Place
 from taskmesh.pool.limits import TimeLimit
 from taskmesh.pool.orders import Answer
+from taskmesh.wire.batches import Spec
 
 
 class Asking(Protocol):
@@ -22,8 +24,12 @@ class Asking(Protocol):
 class Parent:
     """What a slot's task needs to submit tasks; for one task after the other.
 
+    A thread that a task has left behind may submit, too: as the task's that runs then, if one does.
+
     Attributes:
         has_place: the running task has been granted a place, and may have children.
+        lock: who asks for a place holds it, and reads what comes from the supervisor. So it is taken to say
+            that the slot runs nothing, after which its main thread reads that.
     """
 
     def __init__(self, link: Asking, limit: TimeLimit) -> None:
@@ -31,17 +37,25 @@ class Parent:
         self._children: Children | None = None
         self._link = link
         self._limit = limit
-        self._lock = threading.Lock()  # a task's threads may submit too
+        self.lock = threading.Lock()
         self._place: Place | None = None
+        self._serial = -1  # the task's that it was granted to
 
-    def place(self, serial: int, queue: str, priority: int) -> Place:
-        """The running task's place; the supervisor is asked until it has granted one.
+    def place(self, running: Callable[[], tuple[int, Spec] | None]) -> Place | None:
+        """The running task's place, None when none runs; the supervisor is asked until it has granted one.
+
+        Args:
+            running: tells the running task's serial and spec.
 
         Raises:
-            TaskMeshError: there is no way to the hub; the message says why.
+            TaskMeshError: there is no way to the hub, or the task has ended meanwhile: it says which.
         """
-        with self._lock:
-            if self._place is not None:
+        with self.lock:
+            task = running()
+            if task is None:
+                return None
+            serial, spec = task
+            if self._place is not None and self._serial == serial:
                 return self._place
             self._limit.hold_off()  # a frame must not be torn in two
             try:
@@ -50,9 +64,13 @@ class Parent:
                 self._limit.let_on()
             if not answer.addresses:
                 raise TaskMeshError(f"this task cannot submit tasks: {answer.trouble}")
-            place = Place(tuple(answer.addresses), answer.keys, answer.granted, queue, priority, self._adopt)
+            now = running()
+            if now is None or now[0] != serial:
+                raise TaskMeshError("this task cannot submit tasks: it has ended, and this thread has not")
+            addresses = tuple(answer.addresses)
+            place = Place(addresses, answer.keys, answer.granted, spec.queue, spec.priority, self._adopt)
             if answer.granted:
-                self._place = place
+                self._place, self._serial = place, serial
                 self.has_place = True
             return place
 

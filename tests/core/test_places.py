@@ -49,6 +49,18 @@ def test_another_slot_takes_the_place_and_the_hub_is_told():
     assert working(rig) == 2
 
 
+def test_a_task_that_has_been_reported_gets_none():
+    """A thread that it has left behind asks: nothing would ever give that place back."""
+    rig = busy_rig()
+    rig.finish(0)
+    assert not ask(rig, 0, serial=0)
+
+    rig.push(10)
+    assert not ask(rig, 0, serial=0)
+    assert working(rig) == 2
+    assert ask(rig, 0, serial=1)
+
+
 def test_a_task_that_has_a_place_is_not_given_another():
     rig = busy_rig()
 

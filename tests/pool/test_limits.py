@@ -179,6 +179,30 @@ def test_limit_held_off_strikes_at_the_end(limit):
     assert passed == [True]
 
 
+def test_another_thread_neither_holds_it_off_nor_takes_it(limit):
+    """A task's thread that submits, or tells progress, sends frames that no alarm can tear."""
+    held, over, taken = threading.Event(), threading.Event(), []
+
+    def other():
+        limit.hold_off()
+        held.set()
+        over.wait(10)
+        try:
+            limit.let_on()
+        except TaskTimeout as error:
+            taken.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    held.wait(10)
+    with pytest.raises(TaskTimeout):
+        limit.call(0.05, threading.Event().wait, 10)
+    over.set()
+    thread.join(10)
+
+    assert not taken
+
+
 def test_late_alarm_is_ignored(limit):
     assert limit.call(30, int) == 0
 
