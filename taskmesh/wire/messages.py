@@ -20,7 +20,7 @@ from taskmesh.wire.slot_messages import (
     SlotTasks,
 )
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
 
