@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 MAX_WAIT = 0.5
 """Seconds after which the loop turns even if nothing happens."""
+FRESH = 0.001
+"""Seconds that the parts' deadlines are believed while there is always something to do: nobody waits then."""
 MAX_ROUNDS = 64
 """Turns without looking at descriptors: parts that feed each other must not starve the sockets."""
 
@@ -79,6 +81,8 @@ class Loop:
         self._awake = awake
         self._readers: dict[Any, Callable[[], None]] = {}
         self._writers: dict[Any, Callable[[], None]] = {}
+        self._deadlines: list[float] = []
+        self._fresh_until = 0.0
 
     # --- sources ------------------------------------------------------------------------------------------
 
@@ -130,9 +134,13 @@ class Loop:
 
     def turn(self) -> None:
         """Waits for the next thing to happen and handles it and all that follows from it."""
-        parts = self.parts
-        deadlines = [part.deadline for part in parts]
-        ready = self._poller.poll(math.ceil(self._wait(min(deadlines)) * 1000.0))
+        parts, deadlines = self.parts, self._deadlines
+        wait = 0.0
+        if not self._is_busy() or time.monotonic() >= self._fresh_until or len(deadlines) != len(parts):
+            deadlines = self._deadlines = [part.deadline for part in parts]
+            self._fresh_until = time.monotonic() + FRESH
+            wait = self._wait(min(deadlines))
+        ready = self._poller.poll(math.ceil(wait * 1000.0))
         if self._awake is not None:
             self._awake()
         for source, flags in ready:
@@ -143,11 +151,17 @@ class Loop:
                 part.turn(now)
         self.settle()
 
+    def _is_busy(self) -> bool:
+        """Whether a part has something to do at once."""
+        for part in self.parts:  # noqa: SIM110  a generator takes longer than three parts
+            if part.pending:
+                return True
+        return False
+
     def _wait(self, deadline: float) -> float:
         """Seconds that may be waited."""
-        for part in self.parts:
-            if part.pending:
-                return 0.0
+        if self._is_busy():
+            return 0.0
         wait = min(deadline - time.monotonic(), MAX_WAIT)
         if wait > 0 and self._idle is not None:
             wait = min(wait, self._idle())

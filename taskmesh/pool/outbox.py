@@ -87,6 +87,13 @@ class OutboxWriter:
         self.index = 0
         self.offset = DATA
 
+    def begin(self, first: int, now: float) -> None:
+        """Before there is a record: the first one has the serial `first`, and its task begins now."""
+        if self._first[0] == first and self._epoch[0]:
+            self._start[0] = now
+        else:
+            self.reset(first, now)
+
     def append(self, data: bytes, flags: int, now: float) -> bool:
         """Adds a record; False when there is no room for it."""
         end = self.offset + len(data)

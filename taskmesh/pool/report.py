@@ -71,7 +71,7 @@ class Report:
         now = time.monotonic()
         self._close_segment(now)
         if not self.outbox.index:
-            self.outbox.reset(first, now)
+            self.outbox.begin(first, now)
         self._first = first
 
     def room(self) -> tuple[list[bytes | Blob], float, int, int, int]:
