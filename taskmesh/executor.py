@@ -10,10 +10,10 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from taskmesh.client.feed import Feed
 from taskmesh.client.gathering import wait as wait_for
-from taskmesh.client.options import OptionValues
+from taskmesh.client.options import OptionValues, is_count
 from taskmesh.client.session import Session, check_slots
 from taskmesh.client.source import Source
-from taskmesh.client.submitter import Chunksize, Submitter, is_count
+from taskmesh.client.submitter import Chunksize, Submitter
 from taskmesh.config import load
 from taskmesh.errors import ConfigError
 from taskmesh.future import TaskFuture

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict, TypeGuard
 
 from taskmesh.errors import ConfigError
 from taskmesh.retry import Retry
@@ -146,6 +146,11 @@ def _limit(option: str, value: Any) -> float:
 
 def _is_limit(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value) and value >= 0
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether it is a number of things, at least one; True is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def is_name(value: Any) -> bool:

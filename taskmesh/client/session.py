@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from typing import Protocol
 
 from taskmesh.client.delivery import Delivery
-from taskmesh.client.options import TaskOptions
+from taskmesh.client.options import TaskOptions, is_count
 from taskmesh.client.pending import PendingTable
 from taskmesh.config import MOST_SLOTS, Config
 from taskmesh.errors import ConfigError, ForkedMeshError, MeshClosed, TaskMeshError
@@ -200,7 +200,7 @@ def check_slots(word: str, count: object) -> None:
     Raises:
         ConfigError: it is none, or too large.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if not is_count(count):
         raise ConfigError(f"{word} has to be a whole number greater than 0, not {count!r}")
     if count > MOST_SLOTS:
         raise ConfigError(f"{word} may be {MOST_SLOTS:,} at most, since each is a process, not {count!r}")

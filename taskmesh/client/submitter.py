@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from numbers import Real
-from typing import Any, Literal, NoReturn, ParamSpec, TypeGuard, TypeVar, Unpack, overload
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from taskmesh.attendance import running_loop
 from taskmesh.client.feed import Feed
 from taskmesh.client.functions import FunctionTable
-from taskmesh.client.options import OptionValues
+from taskmesh.client.options import OptionValues, is_count
 from taskmesh.client.pace import Pace
 from taskmesh.client.results import MapResults
 from taskmesh.client.session import Session
@@ -257,11 +257,6 @@ class Submitter:
         )
         feed.start()
         return MapResults(feed, timeout)
-
-
-def is_count(value: object) -> TypeGuard[int]:
-    """Whether it is a number of items, at least one; True is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _is_timeout(value: object) -> bool:

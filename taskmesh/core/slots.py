@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from taskmesh.core.events import SlotExited
 from taskmesh.errors import LocalProtocolError
@@ -212,12 +212,12 @@ class Slot:
         """What a slot's report says of which tasks; serials reported before are passed over."""
         done: list[DoneRun] = []
         failed: list[Failed] = []
-        if not results.failed:
-            for segment in results.done:
-                self._succeeded(segment, worker, done)
-            return done, failed
-        reports: list[SlotSegment | SlotFailure] = [*results.done, *results.failed]
-        reports.sort(key=lambda report: report.first if isinstance(report, SlotSegment) else report.serial)
+        reports: Sequence[SlotSegment | SlotFailure] = results.done
+        if results.failed:
+            reports = sorted(
+                [*results.done, *results.failed],
+                key=lambda report: report.first if isinstance(report, SlotSegment) else report.serial,
+            )
         for report in reports:
             if isinstance(report, SlotSegment):
                 self._succeeded(report, worker, done)

@@ -91,15 +91,8 @@ class Ventilator:
 
     def _dispatch_route(self, route: Route, now: float, pushes: list[Push]) -> None:
         backlog = self._ledger.backlog
-        lanes = [
-            lane
-            for lane in self.lanes.values()
-            if lane.state is LaneState.READY and lane.serves(route) and not lane.is_silent(now)
-        ]
-        if not lanes:
-            return
-        # Whose turn it is follows from who was last: by a count, a full lane's turns went to the same lane
-        turn = next((turn for turn, lane in enumerate(lanes) if lane.session > self._last), 0)
+        lanes = self._lanes_for(route, now)
+        turn = self._turn(lanes)
         while lanes:
             head = backlog.head(route)
             if head is None:
@@ -167,7 +160,8 @@ class Ventilator:
 
         It spares the hub two fifths of what it does before a lone task leaves. None: no slot is idle there.
         """
-        lane = self._next_lane(record.spec.route, now)
+        lanes = self._lanes_for(record.spec.route, now)
+        lane = lanes[self._turn(lanes)] if lanes else None
         if lane is None or lane.outstanding >= lane.slots:
             return None
         self._last = lane.session
@@ -187,15 +181,20 @@ class Ventilator:
         lane.pushed(len(record.payload))
         return Push(lane.session, self._message(lane, [run], [record], now))
 
-    def _next_lane(self, route: Route, now: float) -> Lane | None:
-        """The lane whose turn it is, of those that may be given the route's tasks."""
-        first = None
-        for lane in self.lanes.values():
-            if lane.state is LaneState.READY and lane.serves(route) and not lane.is_silent(now):
-                if lane.session > self._last:
-                    return lane
-                first = first or lane
-        return first
+    def _lanes_for(self, route: Route, now: float) -> list[Lane]:
+        """The lanes that may be given the route's tasks."""
+        return [
+            lane
+            for lane in self.lanes.values()
+            if lane.state is LaneState.READY and lane.serves(route) and not lane.is_silent(now)
+        ]
+
+    def _turn(self, lanes: list[Lane]) -> int:
+        """Whose turn it is, by who was last: by a count, a full lane's turns went to the same lane."""
+        for turn, lane in enumerate(lanes):
+            if lane.session > self._last:
+                return turn
+        return 0
 
     def _message(self, lane: Lane, runs: list[LaneRun], records: list[TaskRecord], now: float) -> Tasks:
         counts, specs = self._ledger.counts, []

@@ -134,12 +134,11 @@ class Loop:
 
     def turn(self) -> None:
         """Waits for the next thing to happen and handles it and all that follows from it."""
-        parts, deadlines = self.parts, self._deadlines
-        wait = 0.0
-        if not self._is_busy() or time.monotonic() >= self._fresh_until or len(deadlines) != len(parts):
+        parts, deadlines, busy = self.parts, self._deadlines, self._is_busy()
+        if not busy or time.monotonic() >= self._fresh_until or len(deadlines) != len(parts):
             deadlines = self._deadlines = [part.deadline for part in parts]
             self._fresh_until = time.monotonic() + FRESH
-            wait = self._wait(min(deadlines))
+        wait = 0.0 if busy else self._wait(min(deadlines))
         ready = self._poller.poll(math.ceil(wait * 1000.0))
         if self._awake is not None:
             self._awake()
@@ -160,8 +159,6 @@ class Loop:
 
     def _wait(self, deadline: float) -> float:
         """Seconds that may be waited."""
-        if self._is_busy():
-            return 0.0
         wait = min(deadline - time.monotonic(), MAX_WAIT)
         if wait > 0 and self._idle is not None:
             wait = min(wait, self._idle())

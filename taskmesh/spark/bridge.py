@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StringType, StructType
 
+from taskmesh.client.options import is_count
 from taskmesh.errors import ConfigError
 from taskmesh.spark import ipc
 from taskmesh.spark.counts import Counts
@@ -212,7 +213,7 @@ def rows_of(batch_rows: BatchRows) -> int:
     """
     if batch_rows == "auto":
         return 0
-    if not isinstance(batch_rows, int) or isinstance(batch_rows, bool) or batch_rows < 1:
+    if not is_count(batch_rows):
         raise ConfigError(f'batch_rows has to be a number of rows >= 1, or "auto", not {batch_rows!r}')
     return batch_rows
 

@@ -14,6 +14,7 @@ from pyspark.serializers import (
     NoOpSerializer,
 )
 
+from taskmesh.client.options import is_count
 from taskmesh.errors import ConfigError
 from taskmesh.spark.chunking import ChunkWay, PickledWay
 from taskmesh.spark.chunks import ChunkForm, ChunkStep
@@ -76,7 +77,7 @@ class MeshRDD:
     def _through(
         self, task: Callable[..., Any], form: ChunkForm, chunk: int | None, *, keeps_partitioning: bool
     ) -> Any:
-        if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
+        if chunk is not None and not is_count(chunk):
             raise ConfigError(f"chunk has to be a number of items >= 1, or None, not {chunk!r}")
         step = ChunkStep(function_bytes(task), form)
         work = Work.of(self._settings, task, step, PICKLE)

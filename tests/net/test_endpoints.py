@@ -1,7 +1,6 @@
 """Where hubs listen, and which addresses are refused."""
 
 import contextlib
-import os
 import socket
 
 import pytest
@@ -14,6 +13,7 @@ from taskmesh.net.endpoints import Endpoints, check_dialled, check_local, refuse
 from taskmesh.net.listening import bind_path
 from taskmesh.net.programs import listen, new_loop, worker_credentials
 from taskmesh.sockets import Context, EndpointError, Pull, Push
+from tests import obstacles
 
 
 def test_collector_and_control_are_on_the_next_two_ports():
@@ -144,16 +144,10 @@ def test_an_ipc_path_where_somebody_listens_is_not_taken_over(tmp_path):
     assert path.exists()
 
 
-@pytest.mark.parametrize("kind", ["a file", "a directory", "a symbolic link", "something else"])
+@pytest.mark.parametrize("kind", obstacles.KINDS)
 def test_what_is_no_socket_is_left_alone(tmp_path, kind):
     path = tmp_path / "hub"
-    make = {
-        "a file": path.touch,
-        "a directory": path.mkdir,
-        "a symbolic link": lambda: path.symlink_to(tmp_path / "nowhere"),
-        "something else": lambda: os.mkfifo(path),
-    }
-    make[kind]()
+    obstacles.put(kind, path)
 
     with pytest.raises(EndpointError, match=f"is {kind} and no socket; choose another path"):
         refuse_taken(f"ipc://{path}")

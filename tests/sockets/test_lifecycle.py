@@ -22,6 +22,7 @@ from taskmesh.sockets import (
 )
 from taskmesh.sockets import errors as socket_errors
 from taskmesh.sockets.library import check_library
+from tests import obstacles
 from tests.waiting import wait_until
 
 Address = Callable[[str], str]
@@ -67,18 +68,12 @@ def test_a_taken_endpoint_is_refused(context: Context, transport: str, address: 
                 second.bind(endpoint)
 
 
-@pytest.mark.parametrize("kind", ["a file", "a directory", "a symbolic link", "something else"])
+@pytest.mark.parametrize("kind", obstacles.KINDS)
 def test_what_is_at_a_path_and_is_no_socket_is_left_alone(
     context: Context, tmp_path: Path, kind: str
 ) -> None:
     path = tmp_path / "precious"
-    make = {
-        "a file": path.touch,
-        "a directory": path.mkdir,
-        "a symbolic link": lambda: path.symlink_to(tmp_path / "nowhere"),
-        "something else": lambda: os.mkfifo(path),
-    }
-    make[kind]()
+    obstacles.put(kind, path)
     before = os.lstat(path)
 
     with (
