@@ -109,10 +109,14 @@ class LoneGate:
 
     def wait(self, timeout: float | None) -> bool:
         """Waits; False when `timeout` seconds (None: for ever) did not suffice."""
-        opened = interruptible(lambda seconds: bool(self._poll.poll(1000 * seconds)), timeout)
-        if opened:
-            self._wake_up.heard()
-        return opened
+        poll = self._poll.poll
+        if timeout is None:
+            while not poll(1000 * LOOK_S):
+                pass
+        elif not interruptible(lambda seconds: bool(poll(1000 * seconds)), timeout):
+            return False
+        self._wake_up.heard()
+        return True
 
 
 class Watched(Protocol):

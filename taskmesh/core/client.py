@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
 from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.clients import DOUBLINGS, SLOWEST
 from taskmesh.core.oversize import without_large
 from taskmesh.core.pending_table import PendingTable
 from taskmesh.core.receipts import Receipts
@@ -24,12 +25,10 @@ MAX_SUBMIT = 2000
 """Tasks in one Submit: a hub that is full refuses little at a time."""
 MAX_BYTES = 8 << 20
 """Payload bytes in one Submit, but for a task that has more by itself."""
-SLOWEST = 100_000
-"""Bytes a second that a link moves at least, not quite 1 Mbit/s."""
 LONGEST_WAIT = 10.0
 """Seconds that a client waits at once for a hub that is busy, or that its key has said too much to."""
-DOUBLINGS = 5
-"""How often a wait may double: a slow link needs a minute for 8 MiB, and says nothing else meanwhile."""
+GLANCE = 0.001
+"""Seconds between two looks for what is due; a Tick, which comes when something is, always looks."""
 MAX_QUESTIONS = 100
 """Queries and commands kept until they are answered, to be asked again over the next link."""
 
@@ -71,6 +70,7 @@ class ClientMachine:
         self._beat_at = now
         self._silences = self._resends = 0
         self._busy_until = 0.0
+        self._look_at = now
         self._receipts = Receipts(config.credit)
         self._questions: OrderedDict[int, tuple[float, Question]] = OrderedDict()
 
@@ -89,10 +89,12 @@ class ClientMachine:
             case ev.LinkCut():
                 self._again(now, out)
             case ev.Tick():
-                pass
+                self._look_at = now
             case _:
                 raise TypeError(f"not an event of a client: {event!r}")
-        self._on_time(now, out)
+        if now >= self._look_at or not self.open:
+            self._look_at = now + GLANCE
+            self._on_time(now, out)
         if self._receipts.due < math.inf:
             self._acknowledge(now, out)
         return out
@@ -104,10 +106,10 @@ class ClientMachine:
             return math.inf
         if not self.open:
             return self._hello_at
-        times = [self._beat_at, self._heard + self._patience, self._receipts.due]
+        first = min(self._beat_at, self._heard + self._patience, self._receipts.due)
         if self._busy_until or self._unacked:
-            times.append(self._busy_until or self._resend_at())
-        return min(times)
+            first = min(first, self._busy_until or self._resend_at())
+        return first
 
     @property
     def under_way(self) -> int:
@@ -384,15 +386,9 @@ class ClientMachine:
     def _hello(self) -> m.ClientHello:
         first = next(iter(self._unacked), self._next)
         config = self.config
-        return m.ClientHello(
-            config.client,
-            self.epoch,
-            first,
-            python=config.python,
-            name=config.name,
-            credit=config.credit,
-            cloudpickle=config.cloudpickle,
-        )
+        hello = m.ClientHello(config.client, self.epoch, first, name=config.name, credit=config.credit)
+        hello.python, hello.cloudpickle = config.python, config.cloudpickle
+        return hello
 
     def _lost(self, now: float, out: list[object]) -> None:
         self.open = False

@@ -13,9 +13,10 @@ RESEND_AFTER = 2.0
 """Seconds without progress after which unacknowledged deliveries are sent again."""
 
 SLOWEST = 100_000
-"""Bytes a second that a link moves at least, not quite 1 Mbit/s: a large delivery under way is not lost."""
+"""Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
 DOUBLINGS = 5
-"""How often the wait for its bytes may double: some links are slower. Small ones may be repeated soon."""
+"""How often the wait for its bytes may double: some links are slower, 8 MiB in a minute, and say nothing else
+meanwhile. Small ones may be repeated soon."""
 
 
 class ClientSession:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
 from taskmesh.core.lanes import LONG, ONE_AHEAD
@@ -34,15 +35,25 @@ UNSTICK_LAST_AFTER = 0.250
 
 
 class Feeder:
-    """The pool's backlog and the portions that slots get of it."""
+    """The pool's backlog and the portions that slots get of it.
 
-    def __init__(self, slots: dict[int, Slot]) -> None:
+    Attributes:
+        crowded: whether a slot may have more than one task.
+
+    Args:
+        slots: the pool's.
+        disturb: called when a slot has got a task with a hard limit.
+    """
+
+    def __init__(self, slots: dict[int, Slot], disturb: Callable[[], None]) -> None:
         self.backlog: deque[Piece] = deque()
         self.specs: dict[int, Spec] = {}
         self.service: dict[int, float] = {}
         self.lag = 0.0
         self.doomed: set[tuple[int, int, int]] = set()
         self._slots = slots
+        self._disturb = disturb
+        self.crowded = False
 
     # --- in and back --------------------------------------------------------------------------------------
 
@@ -134,6 +145,7 @@ class Feeder:
                 limit = self.specs[piece.run.spec].hard_timeout
                 if limit > 0:
                     slot.kill_at = now + limit
+                    self._disturb()
                 return self._hand(slot, [piece], now)
         return None
 
@@ -168,6 +180,7 @@ class Feeder:
             if spec.hard_timeout > 0:
                 fits = 1
                 slot.kill_at = now + spec.hard_timeout
+                self._disturb()
             elif cost >= horizon:
                 fits = 0 if count else 1
             else:
@@ -208,6 +221,7 @@ class Feeder:
             slot.heard = now
             slot.quiet = slot.peeked = False
         first = slot.hand(pieces)
+        self.crowded |= slot.count > 1
         specs = []
         for piece in pieces:
             number = piece.run.spec
@@ -272,7 +286,11 @@ class Feeder:
 
     def _stuck(self) -> list[Slot]:
         """Slots that may be, with tasks that can be taken back."""
-        return [slot for slot in self._slots.values() if slot.count >= 2 and slot.can_give and not slot.quiet]
+        if not self.crowded:
+            return []
+        crowded = [slot for slot in self._slots.values() if slot.count >= 2]
+        self.crowded = bool(crowded)
+        return [slot for slot in crowded if slot.can_give and not slot.quiet]
 
     def _some_idle(self) -> bool:
         return not self.backlog and any([slot.idle for slot in self._slots.values()])  # noqa: C419  a generator costs more here

@@ -129,7 +129,6 @@ class HubMachine:
             self._take_out(self.intake.out, actions, now)
         news = self.collector.news
         if news:
-            self._weigh_results(news)
             self._deliver(news, actions, now)  # before what tells pools that they need not keep them any more
         if self.ledger.backlog.waits:
             actions += self.ventilator.dispatch(now)
@@ -142,9 +141,17 @@ class HubMachine:
         return actions
 
     def _deliver(self, news: set[int], actions: list[object], now: float) -> None:
-        """Sends clients what they may have of their outcomes."""
+        """Sends clients what they may have of their outcomes.
+
+        A client that does not take its results gets no more made: completions are always taken in.
+        """
+        full, most = self.ledger.backlog.full, self.config.client_max_bytes
         for client in news:
             session = self.clients.get(client)
+            if session is None or session.size <= most:
+                full.discard(client)
+            else:
+                full.add(client)
             if session is not None:
                 deliveries = session.deliveries(now)
                 if deliveries:
@@ -264,16 +271,6 @@ class HubMachine:
             self.pools.slow_down(session, over.wait, now)
         for client in over.clients:
             self.intake.slow_down(client, over.wait, now)
-
-    def _weigh_results(self, news: set[int]) -> None:
-        """A client that does not take its results gets no more made: completions are always taken in."""
-        full = self.ledger.backlog.full
-        for client in news:
-            session = self.clients.get(client)
-            if session is not None and session.size > self.config.client_max_bytes:
-                full.add(client)
-            else:
-                full.discard(client)
 
     # --- links --------------------------------------------------------------------------------------------
 

@@ -105,15 +105,18 @@ class Ledger:
         account = self.account(client)
         base = client << SEQ_BITS
         tasks, group, seqs, payloads = self.tasks, run.group, run.seqs, run.payloads
-        ids = [base | seq for seq in seqs]
         finished = account.finished
-        if not fresh or not tasks.keys().isdisjoint(ids) or (seqs and min(seqs) < finished.end):
-            new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
-            payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
-        records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
-        tasks.update(zip(ids, records, strict=True))
-        size = sum(map(len, payloads))
-        count = len(records)
+        if fresh and len(seqs) == 1 and base | seqs[0] not in tasks and seqs[0] >= finished.end:
+            record = tasks[base | seqs[0]] = TaskRecord(base | seqs[0], entry, group, payloads[0])
+            records, count, size = [record], 1, len(payloads[0])  # all of what follows, for a task alone
+        else:
+            ids = [base | seq for seq in seqs]
+            if not fresh or not tasks.keys().isdisjoint(ids) or (seqs and min(seqs) < finished.end):
+                new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
+                payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
+            records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
+            tasks.update(zip(ids, records, strict=True))
+            count, size = len(records), sum(map(len, payloads))
         self.accepted += count
         self.size += size
         account.tasks += count

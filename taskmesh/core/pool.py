@@ -26,8 +26,8 @@ class PoolMachine:
     def __init__(self, config: PoolConfig, now: float) -> None:
         self.config = config
         self.slots = {number: Slot(number) for number in range(config.slots)}
-        self.feeder = Feeder(self.slots)
         self.places = Places(self.slots, config.slots)
+        self.feeder = Feeder(self.slots, self.places.disturb)
         self.member = Membership(config, now)
         self.spool = self.member.spool
         self.state = "ready"
@@ -78,7 +78,9 @@ class PoolMachine:
         """When a Tick is due at the latest."""
         if self._left:
             return self._now + 3600.0
-        first = min(self.member.deadline, self.feeder.recall_deadline())
+        first = self.member.deadline
+        if self.feeder.crowded:
+            first = min(first, self.feeder.recall_deadline())
         if not self.places.calm:
             first = min(first, self.places.deadline)
             for slot in self.slots.values():
@@ -105,10 +107,13 @@ class PoolMachine:
             self._return_wanted = ALL if self._may_return() else 0
         if self._return_wanted and self.session:
             self._return()
-        if self.state == "ready" and not self._frozen and not (self._return_wanted and self.session):
-            out += self.feeder.feed(now)
-        out += self.feeder.unstick(now)
-        member.report(self.feeder.lag, now)
+        feeder = self.feeder
+        held = self._frozen or (self._return_wanted and self.session)
+        if feeder.backlog and self.state == "ready" and not held:
+            out += feeder.feed(now)
+        if feeder.crowded:
+            out += feeder.unstick(now)
+        member.report(feeder.lag, now)
         if self._drain_until is not None:
             self._check_drained(now, self._drain_until)
         actions = out[:]
@@ -161,8 +166,7 @@ class PoolMachine:
             self._out.append(SendHub(m.PoolNeedSpec(self.epoch, self.session, missing)))
 
     def _welcomed(self, welcome: m.Welcome) -> None:
-        self._return_wanted = 0
-        self._frozen = False
+        self._return_wanted, self._frozen = 0, False
         self._cancel(welcome.stale)
 
     def _held(self) -> list[m.Held]:
@@ -199,6 +203,7 @@ class PoolMachine:
     # --- slots --------------------------------------------------------------------------------------------
 
     def _from_slot(self, event: object, now: float) -> None:
+        self.places.disturb()
         match event:
             case ev.SlotRecalled(slot=number, count=count):
                 self._slot_recalled(self.slots[number], count)
@@ -240,8 +245,7 @@ class PoolMachine:
         self.spool.failed += failed
         slot.heard = now
         slot.quiet = slot.peeked = False
-        slot.kill_at = None
-        slot.failures = 0
+        slot.kill_at, slot.failures = None, 0
         slot.progress = (0.0, -1.0)
 
     def _slot_asked(self, slot: Slot, serial: int, now: float) -> None:
@@ -260,8 +264,7 @@ class PoolMachine:
         if slot.count:
             self._kill_doomed(slot)
         else:
-            slot.quiet = False
-            slot.kill_at = None
+            slot.quiet, slot.kill_at = False, None
 
     def _slot_reported(self, slot: Slot, progress: m.SlotProgress) -> None:
         if slot.pieces and progress.serial >= slot.pieces[0].first:
@@ -275,9 +278,8 @@ class PoolMachine:
                 last = index == len(started) - 1 and len(piece) == 1
                 self._blame(slot, piece.split(1), exited, running=last)
         self.places.exited(slot)
-        stopping = slot.state is SlotState.STOPPING
         delay = 0.0
-        if not exited.ready and not stopping:
+        if not exited.ready and slot.state is not SlotState.STOPPING:
             slot.failures += 1
             delay = min(self.config.max_restart, self.config.restart * 2.0 ** min(slot.failures - 1, 10))
         slot.ended(now + delay)
@@ -335,8 +337,7 @@ class PoolMachine:
 
     def _return(self) -> None:
         """Hands unstarted tasks back: from the backlog first, then by recall from slots."""
-        given = self.feeder.give_up(self._return_wanted)
-        self.spool.returned += given
+        self.spool.returned += (given := self.feeder.give_up(self._return_wanted))
         self._return_wanted -= sum(len(held.seqs) for held in given)
         waiting = [slot for slot in self.slots.values() if slot.can_give]
         if self._return_wanted > 0 and waiting:

@@ -230,21 +230,22 @@ class Slot:
         total = len(payloads)
         while at < total and self.pieces:
             piece = self.pieces[0]
-            if segment.first + at < piece.first:
+            ahead = segment.first + at - piece.first
+            if ahead < 0:
                 at += 1
                 continue
-            if segment.first + at > piece.first:
+            if ahead:
                 raise LocalProtocolError(
                     f"slot {self.number} reports {segment.first + at} before {piece.first}"
                 )
-            count = min(total - at, len(piece))
             run, low = piece.run, piece.low
-            if count == len(piece):
+            size = piece.high - low
+            count = min(total - at, size)
+            if count == size:
                 self.pieces.popleft()
             else:
                 piece.split(count)
             self._less(run.spec, count)
-            whole = at == 0 and count == total
             done.append(
                 DoneRun(
                     run.spec,
@@ -252,7 +253,7 @@ class Slot:
                     run.attempt,
                     worker,
                     run.seqs[low : low + count],
-                    payloads if whole else payloads[at : at + count],
+                    payloads if count == total else payloads[at : at + count],
                     segment.elapsed * count / total,
                     run.returns,
                 )

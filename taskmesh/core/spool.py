@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from taskmesh.core.clients import size_of, size_of_failure
+from taskmesh.core.clients import SLOWEST, size_of, size_of_failure
 from taskmesh.wire.messages import DoneRun, Failed, Held, Results
 
 RESEND_BEATS = 2.5
@@ -16,8 +16,6 @@ MAX_REPORT = 4 << 20
 """Bytes after which a report is closed."""
 FEW = 64
 """So many runs or failures go into one report without being weighed."""
-SLOWEST = 100_000
-"""Bytes a second that a link moves at least, not quite 1 Mbit/s: a large report under way is not lost."""
 MAX_REPEATS = 2
 """Times that reports are sent again, each time after twice the wait, before the link is taken for dead."""
 

@@ -29,7 +29,7 @@ class Part(Protocol):
 
     @property
     def pending(self) -> bool:
-        """Whether it has something to do at once: events, or what others have queued for it."""
+        """Whether it has something to do: events, or what others queue for it (`idle` then gives 0)."""
         ...
 
     def turn(self, now: float) -> None:
@@ -75,20 +75,22 @@ class Loop:
         self.parts: list[Part] = []
         self.stopped = False
         self._poller: Poller = select.poll() if poller is None else poller
-        self._readable = readable
-        self._writable = writable
+        self._readable = int(readable)  # of an enum's members each & is a call in Python
+        self._writable = int(writable)
         self._idle = idle
         self._awake = awake
         self._readers: dict[Any, Callable[[], None]] = {}
         self._writers: dict[Any, Callable[[], None]] = {}
         self._deadlines: list[float] = []
+        self._first = math.inf
         self._fresh_until = 0.0
+        self._settled = True
 
     # --- sources ------------------------------------------------------------------------------------------
 
     def use(self, poller: Poller, *, readable: int, writable: int) -> None:
         """Takes another poller from the next turn on: ZeroMQ sockets are about to take part."""
-        self._poller, self._readable, self._writable = poller, readable, writable
+        self._poller, self._readable, self._writable = poller, int(readable), int(writable)
         for source in {*self._readers, *self._writers}:
             self._register(source)
 
@@ -134,35 +136,41 @@ class Loop:
 
     def turn(self) -> None:
         """Waits for the next thing to happen and handles it and all that follows from it."""
-        parts, deadlines, busy = self.parts, self._deadlines, self._is_busy()
-        if not busy or time.monotonic() >= self._fresh_until or len(deadlines) != len(parts):
-            deadlines = self._deadlines = [part.deadline for part in parts]
-            self._fresh_until = time.monotonic() + FRESH
-        wait = 0.0 if busy else self._wait(min(deadlines))
-        ready = self._poller.poll(math.ceil(wait * 1000.0))
+        parts, readable, readers = self.parts, self._readable, self._readers
+        ready = self._poller.poll(math.ceil(self._wait() * 1000.0))
         if self._awake is not None:
             self._awake()
         for source, flags in ready:
-            self._call_back(source, flags)
+            if flags != readable:
+                self._call_back(source, flags)
+            elif source in readers:
+                readers[source]()
         now = time.monotonic()
-        for part, deadline in zip(parts, deadlines, strict=True):
-            if deadline <= now or part.events or part.pending:
+        if now >= self._first:
+            self._fresh_until = 0.0
+            for part, deadline in zip(parts, self._deadlines, strict=False):
+                if deadline <= now:
+                    part.turn(now)
+        for part in parts:
+            if part.events or part.pending:
                 part.turn(now)
         self.settle()
 
-    def _is_busy(self) -> bool:
-        """Whether a part has something to do at once."""
-        for part in self.parts:  # noqa: SIM110  a generator takes longer than three parts
-            if part.pending:
-                return True
-        return False
+    def _wait(self) -> float:
+        """Seconds that may be waited.
 
-    def _wait(self, deadline: float) -> float:
-        """Seconds that may be waited."""
-        wait = min(deadline - time.monotonic(), MAX_WAIT)
-        if wait > 0 and self._idle is not None:
+        Before a wait deadlines are always asked for. To wait a millisecond with old ones instead would take
+        longer: so short a time-out has the kernel set the clock anew (12 us of a lone trip's 105, measured).
+        """
+        now = time.monotonic()
+        wait = MAX_WAIT if self._settled else 0.0
+        if wait and self._idle is not None:
             wait = min(wait, self._idle())
-        return max(0.0, wait)
+        if wait > 0 or now >= self._fresh_until or len(self._deadlines) != len(self.parts):
+            self._deadlines = [part.deadline for part in self.parts]
+            self._first = min(self._deadlines)
+            self._fresh_until = now + FRESH
+        return max(0.0, min(wait, self._first - now))
 
     def _call_back(self, source: Any, flags: int) -> None:
         if flags & ~self._writable:
@@ -184,4 +192,5 @@ class Loop:
                     part.turn(time.monotonic())
                     busy = True
             if not busy:
-                return
+                break
+        self._settled = not busy

@@ -214,7 +214,8 @@ class SlotHost:
 
     def _hear(self, seat: Seat) -> None:
         """The slot's socket is readable, or writable again."""
-        if seat.wants_write:
+        unsent = seat.unsent
+        if unsent and seat.wants_write:
             seat.write()
         self._queue.extend(seat.read())
         if seat.at_end:
@@ -222,7 +223,7 @@ class SlotHost:
             # has closed, or that talks nonsense, must not live on.
             self._watch.remove(seat.sock.fileno())
             self._kill(seat)
-        else:
+        elif unsent:
             self._pump(seat)
 
     def _pump(self, seat: Seat) -> None:

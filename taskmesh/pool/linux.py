@@ -39,12 +39,9 @@ class EpollPoller:
             self._watched.discard(fd)
             self._epoll.unregister(fd)
 
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
+    def poll(self, timeout: float) -> list[int]:
         """One epoll_wait."""
-        return [
-            (fd, (READ if events & ~select.EPOLLOUT else 0) | (WRITE if events & select.EPOLLOUT else 0))
-            for fd, events in self._epoll.poll(timeout)
-        ]
+        return [fd for fd, _ in self._epoll.poll(timeout)]
 
     def close(self) -> None:
         """Closes the epoll."""

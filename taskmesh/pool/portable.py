@@ -35,16 +35,9 @@ class SelectorPoller:
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
-    def poll(self, timeout: float) -> list[tuple[int, int]]:
+    def poll(self, timeout: float) -> list[int]:
         """One select()."""
-        return [
-            (
-                key.fd,
-                (READ if events & selectors.EVENT_READ else 0)
-                | (WRITE if events & selectors.EVENT_WRITE else 0),
-            )
-            for key, events in self._selector.select(timeout)
-        ]
+        return [key.fd for key, _ in self._selector.select(timeout)]
 
     def close(self) -> None:
         """Closes the selector."""

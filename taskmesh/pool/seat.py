@@ -47,7 +47,10 @@ class Handed:
 
     def __init__(self, message: SlotTasks) -> None:
         self.message = message
-        self.count = self.owed = sum(len(run.seqs) for run in message.runs)
+        count = 0
+        for run in message.runs:
+            count += len(run.seqs)
+        self.count = self.owed = count
 
 
 class Seat:
@@ -149,6 +152,11 @@ class Seat:
             self._outbound.send(data, fds, keep)
         except OSError:  # the slot is gone: its exit will be told, and the tickets say what was not started
             self._broken = True
+
+    @property
+    def unsent(self) -> bool:
+        """Whether anything waits for the slot."""
+        return bool(self._backlog or self._outbound.queue)
 
     @property
     def wants_write(self) -> bool:

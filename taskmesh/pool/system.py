@@ -28,8 +28,8 @@ class Poller(Protocol):
         """No longer watches `fd`; harmless when it was not watched."""
         ...
 
-    def poll(self, timeout: float) -> Iterable[tuple[int, int]]:
-        """(descriptor, READ | WRITE) of those ready within `timeout` seconds. A hang-up counts as READ."""
+    def poll(self, timeout: float) -> Iterable[int]:
+        """The descriptors that are ready, or closed at the other end, within `timeout` seconds."""
         ...
 
     def close(self) -> None:

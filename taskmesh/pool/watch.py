@@ -40,13 +40,13 @@ class Watch:
 
     def writing(self, fd: int, wanted: bool) -> None:
         """Says whether `fd`, which is watched, is to be watched for writability too."""
-        if fd in self._callbacks and wanted != (fd in self._writing):
+        if wanted != (fd in self._writing) and fd in self._callbacks:
             (self._writing.add if wanted else self._writing.discard)(fd)
             self._poller.watch(fd, READ | WRITE if wanted else READ)
 
     def poll(self, timeout: float) -> None:
         """Calls back for everything that is ready within `timeout` seconds."""
-        for fd, _ in self._poller.poll(timeout):
+        for fd in self._poller.poll(timeout):
             callback = self._callbacks.get(fd)
             if callback is not None:
                 callback()

@@ -53,6 +53,7 @@ class Socket:
         "_files",
         "_inproc",
         "_monitor",
+        "_option",
         "_options",
         "_raw",
         "_recv",
@@ -71,6 +72,7 @@ class Socket:
         self._raw = open_raw(context, self.wire_role, options)
         self._send: Callable[..., object] = zmq.backend.Socket.send.__get__(self._raw)
         self._recv: Callable[..., bytes] = zmq.backend.Socket.recv.__get__(self._raw)
+        self._option: Callable[[int], int] = zmq.backend.Socket.get.__get__(self._raw)
         context.adopt(self)
 
     def __repr__(self) -> str:

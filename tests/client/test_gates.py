@@ -64,11 +64,11 @@ def waiting(gates):
 def interrupted(monkeypatch):
     """The next wait ends with Ctrl-C."""
 
-    def strike(wait, timeout):
+    def strike(gate, timeout):
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(attendance, "interruptible", strike)
+    monkeypatch.setattr(LoneGate, "wait", strike)
 
 
 def is_rung(gate):

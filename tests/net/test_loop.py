@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from taskmesh.net.loop import FRESH, Loop
+from taskmesh.net.loop import FRESH, MAX_ROUNDS, Loop
 
 LONG_S = 10
 
@@ -26,7 +26,8 @@ class Part:
 
 @pytest.fixture
 def loop():
-    return Loop()
+    loop = Loop(idle=lambda: 0.0 if any(part.pending for part in loop.parts) else math.inf)
+    return loop
 
 
 def turn_until(loop, condition):
@@ -69,3 +70,60 @@ def test_with_nothing_to_do_it_waits_for_the_deadline(loop):
     turn_until(loop, lambda: part.turns)
 
     assert part.turns[0] >= part.deadline
+
+
+def test_a_loop_that_never_waits_asks_for_deadlines_once_a_millisecond_at_most(loop):
+    asked = 0
+
+    class Asked(Part):
+        @property
+        def deadline(self):
+            nonlocal asked
+            asked += 1
+            return math.inf
+
+        @deadline.setter
+        def deadline(self, value):
+            pass
+
+    loop.parts = [Asked(busy=True)]
+    began = time.monotonic()
+    for _ in range(1000):
+        loop.turn()
+
+    assert 0 < asked <= 1 + (time.monotonic() - began) / FRESH
+
+
+def test_a_deadline_is_kept_beside_events_that_never_end(loop):
+    class Restless(Part):
+        def turn(self, now):
+            super().turn(now)
+            self.events.append(None)
+
+    other = Part(deadline=time.monotonic() + 2 * FRESH)
+    loop.parts = [Restless(deadline=0.0), other]
+    turn_until(loop, lambda: other.turns)
+
+
+def test_events_that_are_left_over_are_not_waited_beside():
+    waits = []
+
+    class Poller:
+        def poll(self, timeout=None, /):
+            waits.append(timeout)
+            return []
+
+    class Restless(Part):
+        def turn(self, now):
+            super().turn(now)
+            self.events.append(None)
+
+    loop = Loop(Poller())
+    part = Restless(deadline=0.0)
+    loop.parts = [part]
+    loop.turn()
+    part.deadline = math.inf
+    loop.turn()
+
+    assert waits == [0, 0]
+    assert len(part.turns) > 2 * MAX_ROUNDS
