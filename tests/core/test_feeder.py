@@ -59,6 +59,15 @@ def test_nothing_to_a_slot_that_is_not_up(rig):
     assert handed(rig)[1] == 0
 
 
+def test_each_of_several_with_a_limit_has_its_own(rig):
+    rig.push(1, 2, one=spec("limited", hard_timeout=2.0))
+    rig.after(1.9)
+    assert not rig.of(act.KillSlot)
+
+    rig.after(0.2)
+    assert [kill.slot for kill in rig.of(act.KillSlot)] == [0, 1]
+
+
 class TestATaskAlone:
     def test_goes_to_an_idle_slot(self, rig):
         rig.push(1)
