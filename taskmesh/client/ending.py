@@ -6,7 +6,7 @@ import threading
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED
 from typing import Any, NamedTuple
 
-from taskmesh.attendance import LoneGate, wake
+from taskmesh.attendance import Attendance, LoneGate, wake
 from taskmesh.client.delivery import Delivery
 from taskmesh.future import ERROR, RAW, TaskFuture
 from taskmesh.outcome import Success
@@ -55,13 +55,25 @@ class Ending:
     def add(self, future: TaskFuture[Any], outcome: Outcome) -> None:
         """Ends a pending future that the caller has taken out of the table."""
         extras = future._extras
-        if extras is not None:
-            if extras.condition is not None:
-                self._guarded.append((future, outcome))
-                return
-            extras.delivering = bool(extras.callbacks)
-            self._ended.append(future)
-        settle(future, outcome)
+        if extras is not None and not self.attended(future, extras):
+            self.guard(future, outcome)
+        else:
+            settle(future, outcome)
+
+    def attended(self, future: TaskFuture[Any], extras: Attendance) -> bool:
+        """Notes whom to tell of a future that somebody looks at; False when it has a condition: see `guard`.
+
+        The caller then sets its state.
+        """
+        if extras.condition is not None:
+            return False
+        extras.delivering = bool(extras.callbacks)
+        self._ended.append(future)
+        return True
+
+    def guard(self, future: TaskFuture[Any], outcome: Outcome) -> None:
+        """Ends a future that has a condition, when it is announced."""
+        self._guarded.append((future, outcome))
 
     def announce(self) -> None:
         """Tells everybody; never blocks for long."""

@@ -349,8 +349,7 @@ class PendingTable:
         """These tasks have ended. Tasks that are unknown, cancelled or resolved already are skipped."""
         ending = Ending(self._delivery)
         with self.lock:
-            count = 0
-            pop = self._pending.pop
+            count, pop = 0, self._pending.pop
             for run in done:
                 count += len(run.seqs)
                 origin = Success.of(run)  # not the run: it would keep every payload until the last is dropped
@@ -358,16 +357,17 @@ class PendingTable:
                     future = pop(seq, None)
                     if future is None:
                         count -= 1
-                    elif future._extras is None:
-                        future._content = payload
-                        future._origin = origin
-                        future._form = RAW
-                        future._state = FINISHED
-                    else:
-                        ending.add(future, Outcome(FINISHED, payload, origin))
+                        continue
+                    extras = future._extras
+                    if extras is not None and not ending.attended(future, extras):
+                        ending.guard(future, Outcome(FINISHED, payload, origin))
+                        continue
+                    future._content = payload  # as `settle` does it
+                    future._origin = origin
+                    future._form = RAW
+                    future._state = FINISHED
             for record in failed:
-                future = pop(record.seq, None)
-                if future is not None:
+                if (future := pop(record.seq, None)) is not None:
                     count += 1
                     ending.add(future, outcome_of(record))
             if self._weights:

@@ -183,8 +183,10 @@ class ClientShell:
         elif not left:
             perform(handle(Tick(), now))
         while left:
-            event, taken = _next(events, left)
-            left -= taken
+            event = events.popleft()
+            left -= 1
+            if isinstance(event, Ask) and isinstance(event.message, m.CancelTasks):
+                left -= _gather(event.message, events, left)
             perform(handle(event, now))
 
     def perform(self, actions: list[object]) -> None:
@@ -206,16 +208,15 @@ class ClientShell:
             self.opened.set()
 
 
-def _next(events: deque[object], most: int) -> tuple[object, int]:
-    """The first event, and of how many it was made: cancellations in a row are one, up to `most`.
+def _gather(cancel: m.CancelTasks, events: deque[object], most: int) -> int:
+    """Takes the cancellations that follow, up to `most`, into one, for the hub looks for work after each.
 
-    For the hub looks for work after each.
+    Returns:
+        How many.
     """
-    event, taken = events.popleft(), 1
-    if isinstance(event, Ask) and isinstance(event.message, m.CancelTasks):
-        seqs = event.message.seqs
-        while taken < most and isinstance(ask := events[0], Ask) and isinstance(ask.message, m.CancelTasks):
-            seqs += ask.message.seqs
-            events.popleft()
-            taken += 1
-    return event, taken
+    taken = 0
+    while taken < most and isinstance(ask := events[0], Ask) and isinstance(ask.message, m.CancelTasks):
+        cancel.seqs += ask.message.seqs
+        events.popleft()
+        taken += 1
+    return taken
