@@ -10,6 +10,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
@@ -74,14 +75,25 @@ class ClientMachine:
         self._receipts = Receipts(config.credit)
         self._questions: OrderedDict[int, tuple[float, Question]] = OrderedDict()
 
-    def handle(self, event: object, now: float) -> list[object]:
+    def handle(self, event: Any, now: float) -> list[object]:
         """Takes in one event; returns what is to be done, in order."""
         out: list[object] = []
+        kind = type(event)  # class patterns take longer: see HubMachine.handle
+        if kind is ev.FromHubToClient:
+            self._from_hub(event.message, now, out)
+        elif kind is Queued:
+            self._queue(event.specs, event.runs, now, out)
+        else:
+            self._from_others(event, now, out)
+        if now >= self._look_at or not self.open:
+            self._look_at = now + GLANCE
+            self._on_time(now, out)
+        if self._receipts.due < math.inf:
+            self._acknowledge(now, out)
+        return out
+
+    def _from_others(self, event: object, now: float, out: list[object]) -> None:
         match event:
-            case ev.FromHubToClient(message=message):
-                self._from_hub(message, now, out)
-            case Queued(specs=specs, runs=runs):
-                self._queue(specs, runs, now, out)
             case Ask(message=message):
                 self._ask(message, now, out)
             case ev.LinkLost():
@@ -92,12 +104,6 @@ class ClientMachine:
                 self._look_at = now
             case _:
                 raise TypeError(f"not an event of a client: {event!r}")
-        if now >= self._look_at or not self.open:
-            self._look_at = now + GLANCE
-            self._on_time(now, out)
-        if self._receipts.due < math.inf:
-            self._acknowledge(now, out)
-        return out
 
     @property
     def deadline(self) -> float:
@@ -120,9 +126,10 @@ class ClientMachine:
 
     def _from_hub(self, message: m.ToClient, now: float, out: list[object]) -> None:
         self._heard = now
+        if type(message) is m.Deliver:
+            self._deliver(message, now, out)
+            return
         match message:
-            case m.Deliver():
-                self._deliver(message, now, out)
             case m.Accepted(number=number):
                 self._accepted(number, now, out)
             case m.ClientWelcome():

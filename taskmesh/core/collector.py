@@ -16,13 +16,14 @@ from taskmesh.core.clients import ClientSession
 from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.memory import Memory
-from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.core.states import SENT, SUCCEEDED, Cause, State, TaskRecord
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.messages import DoneRun, Failed, Held, Spec
 
 CRASHES = frozenset({"crash", "oom"})
 RETRIED = frozenset({"exception", "timeout", "hard_timeout"})
 MAX_HISTORY = 20
+SUCCEED = Cause.SUCCEED
 ANYBODY, NOBODY = -1, -2
 """In place of a session: of a report that was looked at before, and of one that is of no session here."""
 GIVEN_UP = 200_000
@@ -71,7 +72,7 @@ class Collector:
             session: the pool session that reports them, ANYBODY or NOBODY.
         """
         tasks, base, attempt = self._ledger.tasks, run.client << SEQ_BITS, run.attempt
-        take, sent, succeeded = tasks.pop, State.SENT, State.SUCCEEDED
+        take, sent, succeeded = tasks.pop, SENT, SUCCEEDED
         others = [0, 0, 0, 0]
         size = 0
         odd: list[int] = []
@@ -127,12 +128,12 @@ class Collector:
     ) -> None:
         ledger = self._ledger
         done = len(run.seqs) - len(odd)
-        if counts[State.SENT] == done:
-            ledger.count(State.SENT, Cause.SUCCEED, done)
+        if counts[SENT] == done:
+            ledger.count(SENT, SUCCEED, done)
         else:
             for state, count in enumerate(counts):
                 if count:
-                    ledger.count(State(state), Cause.SUCCEED, count)
+                    ledger.count(State(state), SUCCEED, count)
         lane = self._lanes.get(session)
         if lane is not None:
             lane.release(entry.number, done)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Publish, Record, SendClient, Store
 from taskmesh.core.clients import ClientSession, size_of
@@ -77,19 +79,23 @@ class HubMachine:
 
     # --- the machine contract -----------------------------------------------------------------------------
 
-    def handle(self, event: object, now: float) -> list[object]:
+    def handle(self, event: Any, now: float) -> list[object]:
         """Takes in one event; returns what is to be done, in order."""
         gap = now - self._now
         if gap > self.config.stall:
             self._extend(gap)
         self._now = self.memory.now = max(now, self._now)
+        kind = type(event)  # a class pattern that takes fields, or fails, takes three times as long
+        if kind is ev.FromPool:
+            self._from_pool(event.message, event.user, now)
+        elif kind is ev.FromClient:
+            self._from_client(event.client, event.message, event.user, now)
+        elif kind is not ev.Tick:
+            self._from_others(event, now)
+        return self._finish(now)
+
+    def _from_others(self, event: object, now: float) -> None:
         match event:
-            case ev.FromPool(message=message, user=user):
-                self._from_pool(message, user, now)
-            case ev.FromClient(client=client, message=message, user=user):
-                self._from_client(client, message, user, now)
-            case ev.Tick():
-                pass
             case ev.LaneOpened() | ev.LaneLost() | ev.LinksLost() | ev.ClientGone():
                 self._from_links(event, now)
             case ev.Restored() | ev.StoreTold():
@@ -98,7 +104,6 @@ class HubMachine:
                 self._over_rate(event, now)
             case _:
                 raise TypeError(f"not an event of a hub: {event!r}")
-        return self._finish(now)
 
     @property
     def deadline(self) -> float:
@@ -162,7 +167,7 @@ class HubMachine:
     def _take_out(self, out: list[object], actions: list[object], now: float) -> None:
         """Takes over what a part of the machine wants done."""
         for action in out:
-            if isinstance(action, Record):
+            if type(action) is Record:
                 self.views.remember(action, now)
         actions += out
         out.clear()
@@ -170,9 +175,10 @@ class HubMachine:
     # --- pools --------------------------------------------------------------------------------------------
 
     def _from_pool(self, message: m.PoolMessage, user: str, now: float) -> None:
+        if type(message) is m.Results:
+            self._results(message, now)
+            return
         match message:
-            case m.Results():
-                self._results(message, now)
             case m.Beat():
                 notice = self.pools.beat(message, now)
                 if notice is not None:
@@ -226,7 +232,7 @@ class HubMachine:
     # --- clients ------------------------------------------------------------------------------------------
 
     def _from_client(self, client: int, message: m.ClientMessage, user: str, now: float) -> None:
-        if isinstance(message, m.ClientHello):
+        if type(message) is m.ClientHello:
             self.intake.hello(message, now, user)
             return
         session = self.clients.get(client)
@@ -234,9 +240,10 @@ class HubMachine:
             self.intake.out.append(SendClient(client, m.ClientRefused()))
             return
         session.heard, session.present, session.lost, session.greeted = now, True, False, True
+        if type(message) is m.Submit:
+            self.intake.submit(session, message, now)
+            return
         match message:
-            case m.Submit():
-                self.intake.submit(session, message, now)
             case m.ResultAck(epoch=epoch, number=number):
                 self.intake.taken(session, epoch, number, now)
             case m.CancelTasks(seqs=seqs):

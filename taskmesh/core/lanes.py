@@ -40,6 +40,10 @@ class LaneState(enum.Enum):
     """Its lane or all of its links are closed; it has a second to say Hello."""
 
 
+READY = LaneState.READY
+"""For the hot path: see `states.SENT`."""
+
+
 class Lane:
     """One session of one pool.
 

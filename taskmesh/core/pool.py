@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from taskmesh.core import events as ev
 from taskmesh.core.actions import AnswerSlot, KillSlot, Leave, PeekSlot, SendHub, StartSlot, StopSlot
 from taskmesh.core.feeder import Feeder
@@ -50,27 +52,25 @@ class PoolMachine:
 
     # --- the machine contract -----------------------------------------------------------------------------
 
-    def handle(self, event: object, now: float) -> list[object]:
+    def handle(self, event: Any, now: float) -> list[object]:
         """Takes in one event; returns what is to be done, in order."""
         if self._left:
             return []
         if now - self._now > self.member.lease and self.session:
             self._slept(now)
         self._now = max(self._now, now)
-        match event:
-            case ev.SlotFinished(slot=number, results=results):
-                self._slot_finished(self.slots[number], results, now)
-            case ev.FromHub(message=message):
-                self._from_hub(message, now)
-            case ev.Tick():
-                pass
-            case ev.HubLaneLost():
-                if self.session:
-                    self.member.ask(now)
-            case ev.DrainRequested(grace=grace):
-                self._drain(now, grace)
-            case _:
-                self._from_slot(event, now)
+        kind = type(event)  # class patterns take longer: see HubMachine.handle
+        if kind is ev.SlotFinished:
+            self._slot_finished(self.slots[event.slot], event.results, now)
+        elif kind is ev.FromHub:
+            self._from_hub(event.message, now)
+        elif kind is ev.HubLaneLost:
+            if self.session:
+                self.member.ask(now)
+        elif kind is ev.DrainRequested:
+            self._drain(now, event.grace)
+        elif kind is not ev.Tick:
+            self._from_slot(event, now)
         return self._finish(now)
 
     @property
@@ -124,10 +124,11 @@ class PoolMachine:
 
     def _from_hub(self, message: m.ToPool, now: float) -> None:
         member = self.member
+        if type(message) is m.Tasks:
+            if member.admits(message, now):
+                self._tasks(message)
+            return
         match message:
-            case m.Tasks():
-                if member.admits(message, now):
-                    self._tasks(message)
             case m.BeatReply():
                 member.replied(message, now)
             case m.Welcome():

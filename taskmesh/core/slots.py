@@ -39,6 +39,10 @@ class SlotState(enum.Enum):
     STOPPING = "stopping"
 
 
+UP = SlotState.UP
+"""For the hot path: see `states.SENT`."""
+
+
 class Piece:
     """Consecutive tasks of one lane run, from `low` to `high`; `first` is the serial of the one at `low`."""
 
@@ -122,7 +126,7 @@ class Slot:
     def takes_work(self) -> bool:
         """Up, with a place, not about to be killed, nothing being taken back, no task with a limit in it."""
         return (
-            self.state is SlotState.UP
+            self.state is UP
             and not self.recalling
             and not self.reason
             and self.kill_at is None
@@ -133,7 +137,7 @@ class Slot:
     @property
     def can_give(self) -> bool:
         """Whether a recall may find something: it was handed tasks since the last one, not one alone."""
-        return self.count >= 2 and self.refilled and self.state is SlotState.UP and not self.recalling
+        return self.count >= 2 and self.refilled and self.state is UP and not self.recalling
 
     @property
     def wants_start(self) -> bool:

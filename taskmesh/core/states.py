@@ -11,6 +11,8 @@ import msgspec
 class State(enum.IntEnum):
     """Where a task is. The first four are on the way, the others are terminal and absorbing."""
 
+    __hash__ = int.__hash__  # Enum's own is written in Python
+
     QUEUED = 0
     WAITING = 1
     SENT = 2
@@ -25,6 +27,8 @@ class State(enum.IntEnum):
 
 class Cause(enum.IntEnum):
     """What happened to a task."""
+
+    __hash__ = int.__hash__
 
     PUSH = 0
     """The ventilator pushed it on a lane."""
@@ -49,6 +53,9 @@ class Cause(enum.IntEnum):
     LOSE = 12
     """At-most-once, and nobody knows whether it ran."""
 
+
+QUEUED, SENT, SUCCEEDED = State.QUEUED, State.SENT, State.SUCCEEDED
+"""For the hot path: in Python 3.11 an enum's attribute takes 90 ns."""
 
 S, C = State, Cause
 ON_ITS_WAY = (S.QUEUED, S.WAITING, S.SENT, S.RUNNING)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from taskmesh.core.actions import Push
 from taskmesh.core.backlog import Route
-from taskmesh.core.lanes import MAX_WINDOW, Lane, LaneState
+from taskmesh.core.lanes import MAX_WINDOW, READY, Lane, LaneState
 from taskmesh.core.ledger import Ledger, SpecEntry
-from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.core.states import QUEUED, SENT, Cause, TaskRecord
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.messages import LaneRun, Tasks
 
@@ -24,6 +24,7 @@ RECALL_AFTER = 0.005
 RECALL_AGAIN = 0.020
 """Then again, later and later while it has nothing to report: what came back may be its own to run."""
 MAX_RECALLS = 6
+PUSHED = (QUEUED, Cause.PUSH)
 
 
 class Load:
@@ -121,7 +122,7 @@ class Ventilator:
         take, session = self._ledger.backlog.take, lane.session
         idle, load = lane.slots - lane.outstanding, Load(lane, self._specs)
         window = min(count, lane.slots * MAX_WINDOW - lane.outstanding)
-        records, sent, size = load.records, State.SENT, 0
+        records, sent, size = load.records, SENT, 0
         entry, left = first, load.room(first, idle)
         seqs: list[int] = []
         payloads: list[object] = []
@@ -166,7 +167,7 @@ class Ventilator:
             return None
         self._last = lane.session
         task, entry = record.id, record.spec
-        record.state = State.SENT
+        record.state = SENT
         record.session = lane.session
         record.attempt += 1
         record.lined_up = False
@@ -186,7 +187,7 @@ class Ventilator:
         return [
             lane
             for lane in self.lanes.values()
-            if lane.state is LaneState.READY and lane.serves(route) and not lane.is_silent(now)
+            if lane.state is READY and lane.serves(route) and not lane.is_silent(now)
         ]
 
     def _turn(self, lanes: list[Lane]) -> int:
@@ -198,8 +199,7 @@ class Ventilator:
 
     def _message(self, lane: Lane, runs: list[LaneRun], records: list[TaskRecord], now: float) -> Tasks:
         counts, specs = self._ledger.counts, []
-        key = (State.QUEUED, Cause.PUSH)
-        counts[key] = counts.get(key, 0) + len(records)
+        counts[PUSHED] = counts.get(PUSHED, 0) + len(records)
         if not lane.outstanding:
             lane.progress = now
         for run in runs:
@@ -236,11 +236,7 @@ class Ventilator:
     def _stuck(self, now: float) -> Iterator[tuple[Lane, int]]:
         if len(self.lanes) < 2:
             return
-        idle = [
-            lane
-            for lane in self.lanes.values()
-            if lane.state is LaneState.READY and lane.outstanding < lane.slots
-        ]
+        idle = [lane for lane in self.lanes.values() if lane.state is READY and lane.outstanding < lane.slots]
         if not idle:
             return
         for lane in self.lanes.values():

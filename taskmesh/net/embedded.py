@@ -195,7 +195,7 @@ def host_slots(
     def take(event: SlotEvent) -> None:
         nonlocal told
         pool.events.append(event)
-        if isinstance(event, SlotExited) and not event.ready and event.status not in (0, -signal.SIGKILL):
+        if type(event) is SlotExited and not event.ready and event.status not in (0, -signal.SIGKILL):
             why = event.log[-MAX_COMPLAINT:] or f"it ended with status {event.status}"
             if why != told:
                 told = why

@@ -241,7 +241,7 @@ class Seat:
     def _event(self, kind: int, body: memoryview, fds: list[int]) -> FromSeat | None:
         if kind in {orders.RESULTS, orders.PROGRESS}:
             message = frames.from_slot.decode_local(body, fds) if fds else _REPORT.decode(body)
-            if isinstance(message, SlotProgress):
+            if type(message) is SlotProgress:
                 return SlotReported(self.slot, message)
             fresh = self._fresh(message)
             return SlotFinished(self.slot, fresh) if fresh is not None else None
