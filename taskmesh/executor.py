@@ -116,7 +116,8 @@ class MeshExecutor(Executor):
 
         Args:
             wait: False returns at once; what was submitted goes on, and a mesh of its own closes after it.
-            cancel_futures: cancel what has not been handed to a slot yet; nothing when the hub does not tell.
+            cancel_futures: cancel what has not started. The hub finds out: with `wait=False` futures may be
+                cancelled a little after this returns.
         """
         with self._lock:
             already, self._shut = self._shut, True
@@ -164,12 +165,8 @@ class MeshExecutor(Executor):
     def _cancel_unstarted(self) -> None:
         for feed in self._feeds:
             feed.stop()
-        futures = [future for future in self._futures if not future.done()]
-        futures += [future for feed in self._feeds for future in feed.futures]
-        started = self._mesh._session.started() if futures else None
-        if started is None:
-            return  # any of them may run
-        self._mesh._session.table.cancel([future for future in futures if future.task_id not in started])
+        futures = [*self._futures, *(future for feed in self._feeds for future in feed.futures)]
+        self._mesh._session.cancel_unstarted(futures)
 
     def _check(self) -> None:
         if self._shut:

@@ -43,8 +43,11 @@ class SubmitPort(Protocol):
         """Makes a sleeping loop drain the sink; cheap, never blocks, harmless at any time."""
         ...
 
-    def cancel(self, seqs: Sequence[int]) -> None:
-        """Gives tasks up. The loop drains the sink before it passes this on, so the hub knows the tasks."""
+    def cancel(self, seqs: Sequence[int], *, unstarted: bool = False) -> None:
+        """Gives tasks up. The loop drains the sink before it passes this on, so the hub knows the tasks.
+
+        With `unstarted` only those that have not started: which these are the sink is told as their outcome.
+        """
         ...
 
     def query(self, what: str, argument: str = "", limit: int = 100, timeout: float = 5.0) -> object:

@@ -7,14 +7,16 @@ import itertools
 import os
 import threading
 import warnings
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from taskmesh.client.delivery import Delivery
 from taskmesh.client.options import TaskOptions, is_count
 from taskmesh.client.pending import PendingTable
 from taskmesh.config import MOST_SLOTS, Config
 from taskmesh.errors import ConfigError, ForkedMeshError, MeshClosed, TaskMeshError
+from taskmesh.future import TaskFuture
 from taskmesh.net.opening import open_port
 from taskmesh.ports import SubmitPort
 from taskmesh.wire.code import FunctionCodec
@@ -22,7 +24,6 @@ from taskmesh.wire.files import SPARE_BYTES, keep_spares
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
-_MOST_LISTED = 10_000  # core.views.MOST_ROWS: a hub tells of no more tasks at once
 
 
 class Feeding(Protocol):
@@ -140,18 +141,13 @@ class Session:
             return self.config.pool.slots
         return sum(int(pool["slots"]) for pool in pools) or self.config.pool.slots
 
-    def started(self) -> set[str] | None:
-        """Ids of tasks that are with a slot, or on their way to one; None when the hub does not tell all."""
-        found: set[str] = set()
-        for state in ("sent", "running"):
-            try:
-                tasks = self.open().query("tasks", state, limit=_MOST_LISTED)
-            except TaskMeshError:
-                return None
-            if not isinstance(tasks, list) or len(tasks) >= _MOST_LISTED:
-                return None
-            found.update(str(task["task_id"]) for task in tasks)
-        return found
+    def cancel_unstarted(self, futures: Iterable[TaskFuture[Any]]) -> None:
+        """Has the hub cancel those that have not started: each ends when the hub says so."""
+        seqs = [future._seq for future in futures if not future.done()]
+        port = self._port
+        if seqs and port is not None:
+            with suppress(MeshClosed):  # it closes now, which ends them all
+                port.cancel(seqs, unstarted=True)
 
     def forked(self) -> None:
         """In a forked child: nothing of this is ours."""

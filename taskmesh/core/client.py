@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
@@ -18,6 +19,7 @@ from taskmesh.core.client_config import ClientConfig
 from taskmesh.core.clients import DOUBLINGS, SLOWEST
 from taskmesh.core.oversize import without_large
 from taskmesh.core.pending_table import PendingTable
+from taskmesh.core.questions import OpenQuestions, Question
 from taskmesh.core.receipts import Receipts
 from taskmesh.core.runs import split_run
 from taskmesh.wire import messages as m
@@ -30,10 +32,6 @@ LONGEST_WAIT = 10.0
 """Seconds that a client waits at once for a hub that is busy, or that its key has said too much to."""
 GLANCE = 0.001
 """Seconds between two looks for what is due; a Tick, which comes when something is, always looks."""
-MAX_QUESTIONS = 100
-"""Queries and commands kept until they are answered, to be asked again over the next link."""
-
-Question = m.Query | m.Command
 
 
 @dataclass(slots=True)
@@ -73,7 +71,8 @@ class ClientMachine:
         self._busy_until = 0.0
         self._look_at = now
         self._receipts = Receipts(config.credit)
-        self._questions: OrderedDict[int, tuple[float, Question]] = OrderedDict()
+        self._questions = OpenQuestions(config.question)
+        self._unstarted: set[int] = set()
 
     def handle(self, event: Any, now: float) -> list[object]:
         """Takes in one event; returns what is to be done, in order."""
@@ -143,7 +142,7 @@ class ClientMachine:
             case m.Notice():
                 out.append(Tell(message))
             case m.Answer(number=number):
-                self._questions.pop(number, None)
+                self._questions.answered(number)
                 out.append(Tell(message))
 
     def _complete(self, number: int, specs: list[int], out: list[object]) -> None:
@@ -161,7 +160,7 @@ class ClientMachine:
         found = self._pending.specs_of(sorted(lacking))
         unknown = lacking.difference(known for known, _ in found)
         runs = [run for run in submit.runs if run.spec not in unknown]
-        self._unacked[number] = m.Submit(number, [*submit.specs, *found], runs, submit.cancels)
+        self._unacked[number] = replace(submit, specs=[*submit.specs, *found], runs=runs, epoch=0)
         self._send_from(number, out)
 
     def _refused(self, refused: m.ClientRefused, now: float, out: list[object]) -> None:
@@ -188,15 +187,14 @@ class ClientMachine:
         self._max_payload = welcome.max_payload if welcome.max_payload < self.config.max_payload else 0
         if self._max_payload:
             for number, submit in self._unacked.items():
-                runs = self._fitting(submit.runs, out)
-                self._unacked[number] = m.Submit(number, submit.specs, runs, submit.cancels, submit.epoch)
+                self._unacked[number] = replace(submit, runs=self._fitting(submit.runs, out), delivered=0)
         if first_time:
             self._cut_anew()
         if same or first_time:
             self._send_from(0, out)
         else:
             self._start_over(now, out)
-        self._ask_again(now, out)
+        self._questions.again(now, out)
 
     def _cut_anew(self) -> None:
         """Nothing was ever sent: the Submits that wait are made as large as the hub takes them."""
@@ -208,8 +206,8 @@ class ClientMachine:
             self._under_way = 0
             for submit in waiting:
                 self._cut(submit.specs, submit.runs)
-                if submit.cancels:
-                    self._close([], [], 0, submit.cancels)
+                if submit.cancels or submit.unstarted:
+                    self._close(replace(submit, number=self._next, specs=[], runs=[]), 0)
 
     def _start_over(self, now: float, out: list[object]) -> None:
         """The hub knows nothing of this session: everything unresolved is submitted again."""
@@ -220,6 +218,7 @@ class ClientMachine:
         if lost := self._pending.lose_early():
             out.append(Resolve([], lost))
         specs, runs = self._pending.pending_runs()
+        self._unstarted.intersection_update([seq for run in runs for seq in run.seqs])
         out.append(Send(self._hello()))
         self._queue(specs, runs, now, out)
 
@@ -244,6 +243,9 @@ class ClientMachine:
             self._accepted(deliver.accepted, now, out)
         if self._receipts.add(deliver, now):
             out.append(Resolve(deliver.done, deliver.failed))
+            if self._unstarted:
+                self._unstarted.difference_update(*[run.seqs for run in deliver.done])
+                self._unstarted.difference_update([failure.seq for failure in deliver.failed])
 
     def _acknowledge(self, now: float, out: list[object]) -> None:
         """Tells the hub what has arrived: in time, or ahead of what is sent anyway, unless that tells it."""
@@ -257,34 +259,21 @@ class ClientMachine:
 
     def _ask(self, message: Question | m.CancelTasks | m.ClientBye, now: float, out: list[object]) -> None:
         match message:
-            case m.CancelTasks(seqs=seqs):
+            case m.CancelTasks(seqs=seqs, unstarted=unstarted):
                 if self.open and self._unacked:
                     out.append(Send(message))  # a hub that is full takes no Submit: this makes room
                 self._moved = now if not self._unacked else self._moved
-                self._close([], [], 0, seqs)
+                self._unstarted.update(unstarted)
+                self._unstarted.difference_update(seqs)
+                if unstarted:  # the Submits that wait for room are to say so too, or some would start first
+                    self._unacked.update({key: replace(old, epoch=0) for key, old in self._unacked.items()})
+                self._close(m.Submit(self._next, [], [], seqs, unstarted=unstarted), 0)
                 if self.open:
                     self._send_from(self._next - 1, out)
             case m.Query() | m.Command():
-                self._question(message, now, out)
+                self._questions.ask(message, now, out, linked=self.open)
             case m.ClientBye() if self.open:
                 out.append(Send(message))
-
-    def _question(self, message: Question, now: float, out: list[object]) -> None:
-        """Passes a question on; keeps it for the next link if it may be lost on this one."""
-        if self.open:
-            out.append(Send(message))
-        if isinstance(message, m.Query) or not self.open:
-            self._questions[message.number] = (now, message)
-            if len(self._questions) > MAX_QUESTIONS:
-                self._questions.popitem(last=False)
-
-    def _ask_again(self, now: float, out: list[object]) -> None:
-        """Over a new link: what is unanswered and not too old; a command only if it was never sent."""
-        for number, (asked, question) in list(self._questions.items()):
-            if now - asked < self.config.question:
-                out.append(Send(question))
-            if isinstance(question, m.Command) or now - asked >= self.config.question:
-                del self._questions[number]
 
     def _queue(
         self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], now: float, out: list[object]
@@ -306,7 +295,7 @@ class ClientMachine:
     def _cut(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run]) -> None:
         """Makes Submits of tasks, none larger than the limit."""
         if len(runs) == 1 and len(runs[0].payloads) == 1:  # a task alone is never cut
-            self._close(specs, runs, len(runs[0].payloads[0]))
+            self._close(m.Submit(self._next, specs, runs), len(runs[0].payloads[0]))
             return
         batch: list[m.Run] = []
         count = size = 0
@@ -314,20 +303,18 @@ class ClientMachine:
             for part in split_run(run, self._limit, MAX_BYTES):
                 weight = sum(map(len, part.payloads))
                 if batch and (count + len(part.seqs) > self._limit or size + weight > MAX_BYTES):
-                    self._close(specs, batch, size)
+                    self._close(m.Submit(self._next, specs, batch), size)
                     specs, batch, count, size = [], [], 0, 0
                 batch.append(part)
                 count += len(part.seqs)
                 size += weight
         if batch:
-            self._close(specs, batch, size)
+            self._close(m.Submit(self._next, specs, batch), size)
 
-    def _close(
-        self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], size: int, cancels: Sequence[int] = ()
-    ) -> None:
+    def _close(self, submit: m.Submit, size: int) -> None:
         self._sizes[self._next] = size
         self._under_way += size
-        self._unacked[self._next] = m.Submit(self._next, specs, runs, list(cancels))
+        self._unacked[self._next] = submit
         self._next += 1
 
     def _send_from(self, number: int, out: list[object]) -> None:
@@ -336,7 +323,17 @@ class ClientMachine:
             submit = self._unacked[key]
             if submit.epoch != self.epoch:
                 told = self._receipts.tell()
-                submit = m.Submit(key, submit.specs, submit.runs, submit.cancels, self.epoch, told)
+                submit = m.Submit(
+                    key,
+                    submit.specs,
+                    submit.runs,
+                    submit.cancels,
+                    self.epoch,
+                    told,
+                    submit.unstarted,
+                )
+                if self._unstarted and submit.runs:
+                    submit.unstarted = [s for run in submit.runs for s in run.seqs if s in self._unstarted]
                 self._unacked[key] = submit
             out.append(Send(submit))
 
@@ -370,7 +367,7 @@ class ClientMachine:
         self._busy_until, self._moved = 0.0, now
         self._send_from(0, out)
         self._receipts.again(now)
-        self._ask_again(now, out)
+        self._questions.again(now, out)
 
     def _again(self, now: float, out: list[object]) -> None:
         """Hello, which states what Submit comes first (that may have been lost), and the unacknowledged."""

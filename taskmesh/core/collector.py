@@ -230,6 +230,7 @@ class Collector:
         if not self.is_current(record, session, failure.attempt):
             self.stale += 1
             return
+        record.started()
         if failure.kind == "lost":
             self.lost(record, failure)
         elif failure.kind in CRASHES:
@@ -289,8 +290,10 @@ class Collector:
             if failure is None:
                 failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "lost")
             self.end(record, Cause.LOSE, failure)
-        else:
-            self.requeue(record, Cause.REQUEUE)
+            return
+        if record.state is State.RUNNING:
+            record.started()
+        self.requeue(record, Cause.REQUEUE)
 
     def requeue(self, record: TaskRecord, cause: Cause) -> None:
         """Takes a task from its lane and puts it at the front of its queue."""
@@ -308,6 +311,12 @@ class Collector:
             elif self.is_current(record, session, held.attempt):
                 record.returns += 1
                 self.requeue(record, Cause.RETURN)
+
+    def expire(self, record: TaskRecord) -> None:
+        """It has not started in time."""
+        text = f"it had not started {record.spec.spec.expires:g} s after it was accepted"
+        failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "expired", text=text)
+        self.end(record, Cause.EXPIRE, failure)
 
     def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
         """A bad end: told to everyone who waits."""

@@ -18,7 +18,7 @@ from taskmesh.core.memory import Memory
 from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.core.ventilator import Ventilator
 from taskmesh.core.views import Views
-from taskmesh.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.ids import SEQ_BITS
 from taskmesh.wire import messages as m
 
 UNCLAIMED_LIMIT = 100_000
@@ -246,8 +246,8 @@ class HubMachine:
         match message:
             case m.ResultAck(epoch=epoch, number=number):
                 self.intake.taken(session, epoch, number, now)
-            case m.CancelTasks(seqs=seqs):
-                self.intake.give_up(client, seqs)
+            case m.CancelTasks(seqs=seqs, unstarted=unstarted):
+                self.intake.give_up(client, seqs, unstarted)
             case m.ClientBye(cancel=cancel):
                 self.intake.bye(session, cancel=cancel)
             case m.ClientBeat(epoch=epoch):
@@ -354,15 +354,13 @@ class HubMachine:
                     Publish(lane.pool, m.ForgetSpecs(self.config.epoch, lane.session, known))
                 )
 
-    def _expire(self, record: TaskRecord) -> None:
-        failure = m.Failed(
-            record.id >> SEQ_BITS,
-            record.id & SEQ_MASK,
-            record.attempt,
-            "expired",
-            text=f"it had not started {record.spec.spec.expires:g} s after it was accepted",
-        )
-        self.collector.end(record, Cause.EXPIRE, failure)
+    def _expire(self, record: TaskRecord, cause: Cause) -> None:
+        """It has not started in time, or before its client gave it up."""
+        if cause is Cause.EXPIRE:
+            self.collector.expire(record)
+            return
+        for task in record.more().unwanted:
+            self.intake.cancel(task)
 
     # --- results for clients that have not come back ------------------------------------------------------
 

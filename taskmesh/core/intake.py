@@ -16,7 +16,7 @@ from taskmesh.core.receipts import ACK_DELAY
 from taskmesh.core.states import Cause, State, TaskRecord
 from taskmesh.core.ventilator import Ventilator
 from taskmesh.core.versions import REFUSE, difference
-from taskmesh.ids import SEQ_BITS, SEQ_MASK, client_of, seq_of
+from taskmesh.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.wire import messages as m
 
 IDLE_TTL = 60.0
@@ -210,8 +210,8 @@ class Intake:
         alone = len(submit.runs) == 1
         for run in submit.runs:
             self._enter(session.client, run, now, alone=alone)
-        if submit.cancels:
-            self.give_up(session.client, submit.cancels)
+        if submit.cancels or submit.unstarted:
+            self.give_up(session.client, submit.cancels, submit.unstarted)
         self._acknowledge(session, now)
 
     def _missing_specs(self, submit: m.Submit) -> set[int]:
@@ -334,25 +334,39 @@ class Intake:
             return True
         return False
 
-    def give_up(self, client: int, seqs: list[int]) -> None:
-        """A client has cancelled tasks of its own; it knows."""
+    def give_up(self, client: int, seqs: list[int], unstarted: list[int]) -> None:
+        """A client has cancelled tasks of its own; it knows. Of those `unstarted` it is told which ended.
+
+        What a pool has, or may come back with after a restart, ends should it turn out not to have started.
+        """
         for seq in seqs:
             self.cancel(client << SEQ_BITS | seq, quiet=True)
+        sessions: set[int] = set()
+        for task in [client << SEQ_BITS | seq for seq in unstarted]:
+            record = self._ledger.tasks.get(task)
+            if record is None or (record.extra is not None and record.extra.history):
+                continue
+            if record.state is State.QUEUED:
+                self.cancel(task)
+            elif task not in record.more().unwanted:
+                record.extra.unwanted.append(task)
+                sessions.add(record.session)
+        for lane in [self._pools.lanes[session] for session in sorted(sessions) if session]:
+            self._pools.recall_unwanted(lane)
 
     def cancel(self, task: int, *, quiet: bool = False) -> bool:
         """One waiter gives a task up; the last one's ends it. False when it is not on its way."""
         record = self._ledger.tasks.get(task)
         if record is None:
             return False
-        if not self._ledger.detach(task, record):
-            return True
-        if State.SENT <= record.state <= State.RUNNING:
-            self._pools.cancel_at_pool(record)
-            self._collector.release(record)
-        self._ledger.move(record, Cause.CANCEL)
-        for waiter in self._ledger.drop(record):
-            client = self._clients.get(waiter >> SEQ_BITS)
-            if client is not None and not quiet:
-                client.failed(m.Failed(waiter >> SEQ_BITS, waiter & SEQ_MASK, record.attempt, "cancelled"))
-                self._collector.news.add(client.client)
+        if record.extra is not None and record.extra.abandoned and task == record.id:
+            return True  # it is run for others
+        if self._ledger.detach(task, record):
+            if State.SENT <= record.state <= State.RUNNING:
+                self._pools.cancel_at_pool(record)
+                self._collector.release(record)
+            self._ledger.move(record, Cause.CANCEL)
+            self._ledger.drop(record)
+        if not quiet:
+            self._collector.give(m.Failed(0, 0, record.attempt, "cancelled"), task)
         return True

@@ -55,6 +55,7 @@ class Lane:
         warning: in which versions it differs from the hub, in words, or empty.
         wished: the state that an operator wants it in and its beats do not state yet, or empty.
         user: whose key the pool shows, empty without keys.
+        unwanted: it may hold tasks that are to be cancelled unless they have started.
     """
 
     def __init__(self, session: int, hello: Hello, now: float, user: str = "") -> None:
@@ -89,6 +90,7 @@ class Lane:
         self.stale: list[Held] = []
         self.wished = ""
         self.warning = ""
+        self.unwanted = False
         self._pushed: list[TaskRecord] = []
         self._flying: deque[tuple[int, int]] = deque()
 
@@ -190,6 +192,12 @@ class Lane:
                 seen.add(record.id)
                 found.append(record)
         return found
+
+    def holds_unwanted(self) -> bool:
+        """Whether it has tasks that are to be cancelled unless they have started, which may not have."""
+        sent = (record for record in self.held() if record.state is State.SENT)
+        self.unwanted = any(record.extra is not None and record.extra.unwanted for record in sent)
+        return self.unwanted
 
     def pushed(self, size: int) -> None:
         """Takes note of one more lane message with so many bytes of payload."""

@@ -185,6 +185,8 @@ class Ledger:
         record.session = 0
         if record.extra is not None and record.extra.late:
             self.at(0.0, record, Cause.EXPIRE)
+        if record.extra is not None and record.extra.unwanted:
+            self.at(0.0, record, Cause.CANCEL)
         group = (record.id >> SEQ_BITS, record.group)
         self.backlog.push_front(record.spec.route, record.spec.priority, group, record)
 
@@ -194,7 +196,7 @@ class Ledger:
         self.backlog.put_back(record.spec.route, record.spec.priority, group, record)
 
     def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
-        """Sets a timer: DUE ends waiting, EXPIRE ends a task that has not started."""
+        """Sets a timer: DUE ends waiting, EXPIRE and CANCEL end a task that has not started."""
         self._timer_count += 1
         if len(self._timers) >= self._timer_limit:
             self._drop_timers()
@@ -218,16 +220,16 @@ class Ledger:
         """When the next timer fires."""
         return self._timers[0][0] if self._timers else None
 
-    def due(self, now: float, expire: Callable[[TaskRecord], None]) -> None:
-        """Fires timers: tasks that waited are queued, those that expired are given to `expire`."""
+    def due(self, now: float, end: Callable[[TaskRecord, Cause], None]) -> None:
+        """Fires timers: tasks that waited are queued, those whose time is over are given to `end`."""
         timers = self._timers
         while timers and timers[0][0] <= now:
             when, _, record, cause = heapq.heappop(timers)
-            if cause is Cause.EXPIRE:
+            if cause is not Cause.DUE:
                 started = record.extra is not None and record.extra.history
                 if record.state in (State.QUEUED, State.WAITING) and not started:
-                    expire(record)
-                elif record.state is State.SENT:
+                    end(record, cause)
+                elif record.state is State.SENT and cause is Cause.EXPIRE:
                     record.more().late = True
             elif record.state is State.WAITING and record.more().due == when:
                 self.move(record, Cause.DUE)

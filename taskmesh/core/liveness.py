@@ -245,6 +245,7 @@ class PoolSessions:
             self._ledger.move(record, Cause.ADOPT)
         record.attempt = attempt
         record.session = lane.session
+        lane.unwanted |= record.extra is not None and bool(record.extra.unwanted)
 
     # --- living -------------------------------------------------------------------------------------------
 
@@ -302,6 +303,8 @@ class PoolSessions:
             told.append(progress)
         if stale:
             self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, stale)))
+        if lane.unwanted:
+            self.recall_unwanted(lane)
         return m.Notice(told) if told else None
 
     def slow_down(self, session: int, wait: float, now: float) -> None:
@@ -380,6 +383,11 @@ class PoolSessions:
         """Has the pool that holds a task told to drop it, with others of this moment."""
         cancels = self._cancels.setdefault(record.session, {})
         cancels.setdefault((record.id >> SEQ_BITS, record.attempt), []).append(record.id & SEQ_MASK)
+
+    def recall_unwanted(self, lane: Lane) -> None:
+        """Has a pool hand back what it has not started; again with its beats: tasks may be on their way."""
+        if lane.holds_unwanted():
+            self.out.append(Publish(lane.pool, m.Recall(self._config.epoch, lane.session, lane.outstanding)))
 
     def publish_cancels(self) -> None:
         """One message to each pool that is to drop tasks."""

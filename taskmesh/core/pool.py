@@ -33,8 +33,7 @@ class PoolMachine:
         self.member = Membership(config, now)
         self.spool = self.member.spool
         self.state = "ready"
-        self._frozen = False
-        self._return_wanted = 0
+        self._frozen, self._return_wanted = False, 0
         self._drain_until: float | None = None
         self._left = False
         self._now = now
@@ -124,7 +123,7 @@ class PoolMachine:
 
     def _from_hub(self, message: m.ToPool, now: float) -> None:
         member = self.member
-        if type(message) is m.Tasks:
+        if isinstance(message, m.Tasks):
             if member.admits(message, now):
                 self._tasks(message)
             return

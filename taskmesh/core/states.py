@@ -122,15 +122,21 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
             extra = self.extra = TaskExtra()
         return extra
 
+    def started(self) -> None:
+        """It had started, and goes round again: who gave it up unless it had wants it run."""
+        if self.extra is not None:
+            self.extra.unwanted.clear()
+
 
 class TaskExtra:
     """What only few tasks have: waiters by `key=`, failed attempts, memory kills, a due time.
 
     `abandoned`: its own submitter has given it up, others still wait for it. `late`: it expired while a pool
-    had it, so it ends should it come back unstarted.
+    had it, so it ends should it come back unstarted. `unwanted`: so do these of its ids, which their clients
+    gave up unless it had started.
     """
 
-    __slots__ = ("abandoned", "due", "history", "key", "late", "ooms", "waiters")
+    __slots__ = ("abandoned", "due", "history", "key", "late", "ooms", "unwanted", "waiters")
 
     def __init__(self) -> None:
         self.waiters: list[int] = []
@@ -140,3 +146,4 @@ class TaskExtra:
         self.due = 0.0
         self.abandoned = False
         self.late = False
+        self.unwanted: list[int] = []

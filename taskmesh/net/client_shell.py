@@ -217,6 +217,7 @@ def _gather(cancel: m.CancelTasks, events: deque[object], most: int) -> int:
     taken = 0
     while taken < most and isinstance(ask := events[0], Ask) and isinstance(ask.message, m.CancelTasks):
         cancel.seqs += ask.message.seqs
+        cancel.unstarted += ask.message.unstarted
         events.popleft()
         taken += 1
     return taken

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from taskmesh.core import actions as act
 from taskmesh.core.events import LaneOpened, StoreTold, Tick
@@ -52,6 +53,16 @@ class HubShell:
         self.events: deque[object] = deque()
         self._links = links
         self._store = store
+        self._perform: dict[type, Callable[[Any], None]] = {
+            act.Push: lambda action: links.push(action.session, action.message),
+            act.SendClient: lambda action: links.send_client(action.client, action.message),
+            act.Publish: lambda action: links.publish(action.pool, action.message),
+            act.OpenLane: self._open_lane,
+            act.CloseLane: lambda action: links.close_lane(action.session),
+            act.Record: lambda action: links.record(action.kind, action.fields),
+        }
+        if store is not None:
+            self._perform[act.Store] = lambda action: store.put(action.entries)
 
     @property
     def deadline(self) -> float:
@@ -75,22 +86,10 @@ class HubShell:
 
     def perform(self, actions: list[object]) -> None:
         """Performs actions in order."""
-        links = self._links
+        table = self._perform
         for action in actions:
-            match action:
-                case act.Push(session=session, message=message):
-                    links.push(session, message)
-                case act.SendClient(client=client, message=message):
-                    links.send_client(client, message)
-                case act.Publish(pool=pool, message=message):
-                    links.publish(pool, message)
-                case act.OpenLane(session=session, pool=pool, key=key):
-                    self.events.append(LaneOpened(session, links.open_lane(session, pool, key)))
-                case act.CloseLane(session=session):
-                    links.close_lane(session)
-                case act.Record(kind=kind, fields=fields):
-                    links.record(kind, fields)
-                case act.Store(entries=entries) if self._store is not None:
-                    self._store.put(entries)
-                case _:
-                    raise TypeError(f"not an action of a hub: {action!r}")
+            table[type(action)](action)
+
+    def _open_lane(self, action: act.OpenLane) -> None:
+        endpoint = self._links.open_lane(action.session, action.pool, action.key)
+        self.events.append(LaneOpened(action.session, endpoint))

@@ -42,9 +42,9 @@ class ThreadPort:
         if self._wake_up is not None:
             self._wake_up.ring()
 
-    def cancel(self, seqs: Sequence[int]) -> None:
-        """Gives tasks up."""
-        self._put(Ask(m.CancelTasks(list(seqs))))
+    def cancel(self, seqs: Sequence[int], *, unstarted: bool = False) -> None:
+        """Gives tasks up, or those of them that have not started."""
+        self._put(Ask(m.CancelTasks([], list(seqs)) if unstarted else m.CancelTasks(list(seqs))))
 
     def query(self, what: str, argument: str = "", limit: int = 100, timeout: float = 5.0) -> object:
         """Asks the hub for a view."""

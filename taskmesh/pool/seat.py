@@ -24,7 +24,6 @@ from taskmesh.wire.batches import Spec
 from taskmesh.wire.slot_messages import (
     FromSlot,
     SlotFailure,
-    SlotProgress,
     SlotResults,
     SlotSegment,
     SlotTasks,
@@ -241,10 +240,10 @@ class Seat:
     def _event(self, kind: int, body: memoryview, fds: list[int]) -> FromSeat | None:
         if kind in {orders.RESULTS, orders.PROGRESS}:
             message = frames.from_slot.decode_local(body, fds) if fds else _REPORT.decode(body)
-            if type(message) is SlotProgress:
-                return SlotReported(self.slot, message)
-            fresh = self._fresh(message)
-            return SlotFinished(self.slot, fresh) if fresh is not None else None
+            if isinstance(message, SlotResults):
+                fresh = self._fresh(message)
+                return SlotFinished(self.slot, fresh) if fresh is not None else None
+            return SlotReported(self.slot, message)
         if kind == orders.READY:
             self.ready = True
             self.pid = _READY.decode(body).pid

@@ -25,6 +25,7 @@ class Audit:
 
     Attributes:
         faults: how often each fault met each role. limits: crash and memory limits of the hub.
+        cancelled, unwanted: what clients gave up, and what they gave up unless it had started.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -33,6 +34,7 @@ class Audit:
         self.outcomes: dict[tuple[int, int], str] = {}
         self.cancelled: set[tuple[int, int]] = set()
         self.cancel_known: set[tuple[int, int]] = set()
+        self.unwanted: set[tuple[int, int]] = set()
         self._workload = workload
         self._pushes: Counter[tuple[int, int, int]] = Counter()
         self._runs: Counter[tuple[int, int, int]] = Counter()
@@ -179,11 +181,20 @@ class Audit:
             "hard_timeout": spec.hard_timeout > 0,
             "expired": spec.expires > 0,
             "lost": spec.acks == "early",
-            "cancelled": spec.on_client_loss == "cancel",
+            "cancelled": spec.on_client_loss == "cancel" or (plan.client, plan.seq) in self.unwanted,
             "crash": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
             "oom": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
         }
         self.require(may.get(kind, False), f"a task cannot end so: {kind}", plan, deaths, failure.history)
+
+    def settled(self, plans: Sequence[Plan]) -> None:
+        """S11: where nothing goes wrong, what was given up unless it had started soon has or is cancelled."""
+        for plan in plans:
+            key = (plan.client, plan.seq)
+            ended = key in self.cancelled or key in self.outcomes or plan.key
+            self.require(
+                plan.runs > 0 or bool(ended), "S11: given up, and neither started nor cancelled", plan
+            )
 
     # --- at the end ---------------------------------------------------------------------------------------
 
@@ -191,6 +202,8 @@ class Audit:
         """S7, L5: where nothing went wrong, every task ran exactly as often as planned."""
         for plan in plans:
             key = (plan.client, plan.seq)
+            if key in self.unwanted and self.outcomes.get(key) == "cancelled" and not plan.key:
+                self.require(plan.runs == 0, "S11: cancelled unless started, and had started", plan)
             if (
                 key not in self.cancelled
                 and self.outcomes.get(key) not in ("expired", "cancelled")

@@ -126,6 +126,15 @@ class ClientHost(Host[ClientMachine]):
                 self.setting.audit.cancelled.add((self.client, seq))
             self.tell(Ask(m.CancelTasks(seqs)))
 
+    def cancel_unstarted(self, count: int) -> list[Plan]:
+        """Gives up `count` unresolved tasks unless they have started; returns those that the hub has."""
+        seqs = self.setting.chance.sample(list(self.table.plans), min(count, len(self.table.plans)))
+        plans = [self.table.plans[seq] for seq in seqs if seq in self.accepted]
+        if seqs:
+            self.setting.audit.unwanted.update((self.client, seq) for seq in seqs)
+            self.tell(Ask(m.CancelTasks([], seqs)))
+        return plans
+
     def ask(self, what: str) -> int:
         """Asks for a view; returns the question's number."""
         self.asked += 1

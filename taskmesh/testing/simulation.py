@@ -33,6 +33,8 @@ BOUND = 20.0
 """Seconds after the healing in which everything must have its end (L1)."""
 DETECTION = LEASE + 5.0
 """Seconds in which what a dead pool held must be taken from it (L2)."""
+SETTLED = 4 * BEAT
+"""Seconds after which a task that was given up unless it had started has started or ended."""
 GRACE = 10.0
 MAX_STEPS = 400_000
 
@@ -200,6 +202,8 @@ class World:
             self.setting.timetable.at(when, self._submit, count)
         for _ in range(chance.randrange(6)):
             self.setting.timetable.at(self._heal_at * chance.random(), self._cancel)
+        if chance.random() < 0.5:
+            self.setting.timetable.at(self._heal_at * chance.random(), self._cancel_unstarted)
         if chance.random() < 0.3:
             self.setting.timetable.at(self._heal_at * chance.random(), self._command)
 
@@ -214,6 +218,13 @@ class World:
         client = self.setting.chance.choice(self.clients)
         if not client.paused:
             client.cancel(self.setting.chance.choice((1, 2, 8)))
+
+    def _cancel_unstarted(self) -> None:
+        client = self.setting.chance.choice(self.clients)
+        if not client.paused:
+            plans = client.cancel_unstarted(self.setting.chance.choice((3, 30, 1000)))
+            if self.calm:
+                self.setting.timetable.after(SETTLED, self.setting.audit.settled, plans)
 
     def _command(self) -> None:
         client = self.clients[0]

@@ -22,6 +22,7 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.batches import LONGEST_NAME, MOST_NAMES, Kept
 from taskmesh.wire.blob import BYTES, Blob, discard, layout_of
 from taskmesh.wire.files import Buffer
+from taskmesh.wire.slot_messages import FromSlot
 
 Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool | Kept
 
@@ -76,7 +77,7 @@ def encode(message: Message) -> list[Buffer]:
     return [header, *(part for blob in blobs for part in blob.parts)] if blobs else [header]
 
 
-def encode_local(message: m.SlotTasks | m.FromSlot) -> tuple[bytes, list[Blob]]:
+def encode_local(message: m.SlotTasks | FromSlot) -> tuple[bytes, list[Blob]]:
     """A message between supervisor and slot: its body, and the Blobs whose `to_fd()` go along, in order.
 
     Raises:
@@ -306,7 +307,7 @@ def _checker(cls: type) -> Callable[[Any], None] | None:
 
 def _field_rule(name: str, kind: Any, content: Any) -> Callable[[Any, Sequence[str]], None] | None:
     """How a message's own field of this type is checked."""
-    if content is int and name in {"seqs", "cancels"}:
+    if content is int and name in {"seqs", "cancels", "unstarted"}:
         return _check_own_counters
     if content is str:
         return _check_lists
@@ -335,5 +336,5 @@ to_pool: Decoder[m.ToPool] = Decoder(m.ToPool)
 to_slot: Decoder[m.SlotTasks] = Decoder(m.SlotTasks)
 """Supervisor to slot."""
 
-from_slot: Decoder[m.FromSlot] = Decoder(m.FromSlot)
+from_slot: Decoder[FromSlot] = Decoder(FromSlot)
 """Slot to supervisor."""

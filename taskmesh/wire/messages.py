@@ -11,14 +11,7 @@ from typing import Any
 import msgspec
 
 from taskmesh.wire.batches import CALL, CHUNK, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
-from taskmesh.wire.slot_messages import (
-    FromSlot,
-    SlotFailure,
-    SlotProgress,
-    SlotResults,
-    SlotSegment,
-    SlotTasks,
-)
+from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
 
 PROTOCOL = 3
 """Version of these shapes; both ends must state the same."""
@@ -46,7 +39,6 @@ __all__ = [
     "DoneRun",
     "Failed",
     "ForgetSpecs",
-    "FromSlot",
     "Held",
     "Hello",
     "LaneRun",
@@ -100,7 +92,8 @@ class ClientHello(msgspec.Struct, tag=1):
 class Submit(msgspec.Struct, tag=2):
     """Tasks for the ledger; `number` counts a session's Submits and is acknowledged cumulatively.
 
-    `cancels`: given up. `epoch`: of the hub it is for, or 0. `delivered`: what a ResultAck would say.
+    `cancels`: given up; `unstarted`: given up unless they have started, and the hub says which had not.
+    `epoch`: of the hub it is for, or 0. `delivered`: what a ResultAck would say.
     """
 
     number: int
@@ -109,12 +102,14 @@ class Submit(msgspec.Struct, tag=2):
     cancels: list[int] = []
     epoch: int = 0
     delivered: int = 0
+    unstarted: list[int] = []
 
 
 class CancelTasks(msgspec.Struct, tag=3):
-    """The client has given these tasks up."""
+    """The client has given these tasks up; those `unstarted` only if they have not started."""
 
     seqs: list[int]
+    unstarted: list[int] = []
 
 
 class ResultAck(msgspec.Struct, tag=4):

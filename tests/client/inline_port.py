@@ -44,6 +44,7 @@ class InlinePort:
         self._specs: dict[int, Spec] = {}
         self._todo: deque[Run] = deque()
         self._bell = threading.Event()
+        self._unwanted: set[int] = set()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="taskmesh-inline", daemon=True)
 
@@ -53,8 +54,12 @@ class InlinePort:
     def wake(self) -> None:
         self._bell.set()
 
-    def cancel(self, seqs: Sequence[int]) -> None:
-        self.cancelled += seqs
+    def cancel(self, seqs: Sequence[int], *, unstarted: bool = False) -> None:
+        if not unstarted:
+            self.cancelled += seqs
+            return
+        self._unwanted.update(seqs)
+        self._bell.set()
 
     def query(self, what: str, argument: str = "", limit: int = 100, timeout: float = 5.0) -> object:
         if what == "tasks":
@@ -88,6 +93,8 @@ class InlinePort:
             self.sleeping = False
             self._bell.clear()
             self._take()
+            if self._unwanted:
+                self._cancel_unstarted()
             if self.gate.is_set() and self._todo:
                 self._run_some()
 
@@ -98,6 +105,15 @@ class InlinePort:
         self.runs += [Run(run.spec, run.group, run.seqs, [], run.key, run.again) for run in runs]
         if self.accepting:
             self._sink.accepted([seq for run in runs for seq in run.seqs])
+
+    def _cancel_unstarted(self) -> None:
+        unwanted, self._unwanted = self._unwanted, set()
+        for run in self._todo:
+            ended = [Failed(self.client, seq, 0, "cancelled") for seq in run.seqs if seq in unwanted]
+            pairs = zip(run.seqs, run.payloads, strict=True)
+            left = [(seq, payload) for seq, payload in pairs if seq not in unwanted]
+            run.seqs, run.payloads = [seq for seq, _ in left], [payload for _, payload in left]
+            self._sink.resolve([], ended)
 
     def _run_some(self) -> None:
         done: list[DoneRun] = []

@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from taskmesh import Mesh, MeshExecutor, task
-from taskmesh.core.views import MOST_ROWS
-from taskmesh.errors import ConfigError, HubUnreachable
+from taskmesh.errors import ConfigError
 from tests.waiting import wait_until
 
 WAIT_S = 10
@@ -93,48 +92,46 @@ def test_shutdown_without_wait_returns_at_once_and_closes_its_own_mesh_later(ope
     wait_until(lambda: opened.last.closed_with == [False])
 
 
-def test_shutdown_can_cancel_what_has_not_started(mesh, port, monkeypatch):
-    port.gate.clear()
+def test_shutdown_can_cancel_what_has_not_started(mesh, port):
     executor = mesh.executor()
-    futures = [executor.submit(double, i) for i in range(4)]
-    started = futures[0].task_id
-    answer = {"sent": [{"task_id": started}], "running": []}
-    monkeypatch.setattr(port, "query", lambda what, argument="", limit=0, timeout=0: answer[argument])
-
-    executor.shutdown(wait=False, cancel_futures=True)
-
-    assert [future.cancelled() for future in futures] == [False, True, True, True]
-
-
-@pytest.mark.parametrize("silent", ["sent", "running"])
-def test_shutdown_cancels_nothing_when_the_hub_does_not_say_what_has_started(mesh, port, monkeypatch, silent):
+    ended = executor.submit(double, 4)
+    assert ended.result(WAIT_S) == 8
     port.gate.clear()
-    executor = mesh.executor()
-    futures = [executor.submit(double, i) for i in range(4)]
+    futures = [executor.submit(double, i) for i in range(20_000)]
+    executor.map(double, range(3000), chunksize=10)
+    other = mesh.submit(double, 5)
 
-    def query(what, argument="", limit=0, timeout=0):
-        if argument == silent:
-            raise HubUnreachable("no answer came in time")
-        return []
+    executor.shutdown(cancel_futures=True)
 
-    monkeypatch.setattr(port, "query", query)
-    executor.shutdown(wait=False, cancel_futures=True)
+    assert all(future.cancelled() for future in futures)
     port.release()
+    assert other.result(WAIT_S) == 10
+    assert port.ran == [(4,), (5,)]
 
+
+def test_shutdown_cancels_nothing_before_the_hub_says_that_it_had_not_started(mesh, port, monkeypatch):
+    port.gate.clear()
+    executor = mesh.executor()
+    futures = [executor.submit(double, i) for i in range(4)]
+    told = []
+    monkeypatch.setattr(port, "cancel", lambda seqs, unstarted: told.append((seqs, unstarted)))
+
+    executor.shutdown(wait=False, cancel_futures=True)
+
+    assert told == [([future._seq for future in futures], True)]
+    assert not any(future.done() for future in futures)
+    port.release()
     assert [future.result(WAIT_S) for future in futures] == [0, 2, 4, 6]
 
 
-def test_shutdown_cancels_nothing_when_more_has_started_than_the_hub_lists(mesh, port, monkeypatch):
-    port.gate.clear()
+@pytest.mark.parametrize("used", [False, True])
+def test_shutdown_of_a_closed_mesh_has_nothing_to_cancel(mesh, used):
     executor = mesh.executor()
-    future = executor.submit(double, 1)
-    others = [{"task_id": f"other-{number}"} for number in range(MOST_ROWS)]
-    monkeypatch.setattr(port, "query", lambda *_, **__: others)
+    if used:
+        executor.submit(double, 1).result(WAIT_S)
+    mesh.close()
 
-    executor.shutdown(wait=False, cancel_futures=True)
-    port.release()
-
-    assert future.result(WAIT_S) == 2
+    executor.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("late", ["submit", "map"])

@@ -33,7 +33,7 @@ class Port:
     def wake(self):
         self.wakes += 1
 
-    def cancel(self, seqs):
+    def cancel(self, seqs, *, unstarted=False):
         self.cancelled += seqs
 
 

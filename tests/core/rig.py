@@ -164,6 +164,11 @@ class HubRig:
         self._submits[client] += 1
         self.tell(ev.FromClient(client, m.Submit(self._submits[client], [], [], list(seqs))))
 
+    def cancel_unstarted(self, client: int, *seqs: int) -> None:
+        self._submits[client] += 1
+        submit = m.Submit(self._submits[client], [], [], unstarted=list(seqs))
+        self.tell(ev.FromClient(client, submit))
+
     def outcomes(self, client: int = 1) -> dict[int, str]:
         """What the client was told of its tasks, once each."""
         found: dict[int, str] = {}

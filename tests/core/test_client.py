@@ -177,6 +177,20 @@ class TestSubmitting:
         assert (submit.number, submit.cancels) == (1, [1, 2])
         assert not session.of(m.CancelTasks)
 
+    def test_so_are_those_of_what_has_not_started(self, session):
+        session.tell(Ask(m.CancelTasks([], [1, 2])))
+
+        (submit,) = session.of(m.Submit)
+        assert (submit.number, submit.cancels, submit.unstarted) == (1, [], [1, 2])
+
+    def test_before_the_first_welcome_they_wait_behind_their_tasks(self, client):
+        client.submit(1, 2, 3)
+        client.tell(Ask(m.CancelTasks([3], [1, 2])))
+        client.welcome(max_tasks=4)
+
+        assert client.submitted() == [[1, 2], [3], []]
+        assert (client.of(m.Submit)[-1].cancels, client.of(m.Submit)[-1].unstarted) == ([3], [1, 2])
+
     def test_and_go_ahead_of_what_waits_for_room(self, session):
         """They may be what makes the room."""
         session.submit(1)
@@ -184,6 +198,54 @@ class TestSubmitting:
 
         assert session.of(m.CancelTasks)[0].seqs == [9]
         assert session.of(m.Submit)[-1].cancels == [9]
+
+
+class TestCancelUnstarted:
+    """A hub that comes after one that is lost has to be told again: it decides which had not started."""
+
+    def test_a_new_hub_is_told_again_of_what_has_no_outcome(self, session):
+        session.submit(1, 2, 3, 4)
+        session.tell(Ask(m.CancelTasks([], [1, 2, 3])))
+        session.hear(m.Accepted(2))
+        session.hear(delivery(1, 1))
+        session.hear(m.Deliver(1, 2, [], [m.Failed(7, 2, 0, "cancelled")]))
+        session.welcome(epoch=2)
+        session.sent.clear()
+        session.welcome(epoch=2)
+
+        (submit,) = session.of(m.Submit)
+        assert (submit.runs[0].seqs, submit.unstarted) == ([3], [3])
+
+    def test_nothing_is_said_of_what_has_been_given_up_altogether(self, session):
+        session.submit(1)
+        session.tell(Ask(m.CancelTasks([], [1])))
+        del session.pending[1]
+        session.tell(Ask(m.CancelTasks([1])))
+        session.welcome(epoch=2)
+        session.sent.clear()
+        session.welcome(epoch=2)
+
+        assert session.submitted() == []
+
+    def test_what_waits_for_room_says_so_when_it_comes_in(self, session):
+        """Room for a Submit is work for a pool: its tasks started before the word on them had its turn."""
+        session.submit(1, 2)
+        session.hear(m.Busy(1, 0.1))
+        session.tell(Ask(m.CancelTasks([], [2, 9])))
+        session.sent.clear()
+        session.after(0.2)
+
+        assert [submit.unstarted for submit in session.of(m.Submit)] == [[2], [2, 9]]
+
+    def test_the_same_hub_knows(self, session):
+        session.submit(1)
+        session.tell(Ask(m.CancelTasks([], [1])))
+        session.hear(m.Accepted(2))
+        session.tell(ev.LinkLost())
+        session.sent.clear()
+        session.welcome(known=True)
+
+        assert session.submitted() == []
 
 
 class TestHubLost:

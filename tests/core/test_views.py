@@ -213,6 +213,16 @@ class TestCommands:
         assert rig.outcomes() == {1: "cancelled"}
         assert "on its way" in order(rig, "cancel", text).error
 
+    def test_so_does_a_client_whose_task_another_one_waits_for_too(self, rig):
+        """It waited for ever."""
+        rig.client(2)
+        rig.submit(1, 1, key="k")
+        rig.submit(2, 1, key="k")
+
+        assert not order(rig, "cancel", text_of(2 << 64 | 1)).error
+        assert rig.outcomes(2) == {1: "cancelled"}
+        assert rig.state(1, 1) == "QUEUED"
+
     @pytest.mark.parametrize(("verb", "target"), [("pause", "nobody"), ("explode", "p"), ("cancel", "7")])
     def test_what_cannot_be_done_is_an_error(self, rig, verb, target):
         rig.join()

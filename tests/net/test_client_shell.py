@@ -66,12 +66,13 @@ def test_cancellations_in_a_row_are_one_message():
     shell = ClientShell(EmptySink(), ClientConfig(1), 0.0, lambda message: None, lambda: None)
     shell.machine = machine = Recorder()
     query = m.Query(1, "status", "", 100)
-    told = [m.CancelTasks([1]), m.CancelTasks([2, 3]), query, m.CancelTasks([4]), m.CancelTasks([5])]
+    told = [m.CancelTasks([1], [8]), m.CancelTasks([2, 3], [9])]
+    told += [query, m.CancelTasks([4]), m.CancelTasks([5])]
     shell.events.extend(Ask(message) for message in told)
 
     shell.turn(0.0)
 
-    assert machine.seen == [m.CancelTasks([1, 2, 3]), query, m.CancelTasks([4, 5])]
+    assert machine.seen == [m.CancelTasks([1, 2, 3], [8, 9]), query, m.CancelTasks([4, 5])]
     assert not shell.events
 
 

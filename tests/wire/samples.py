@@ -8,6 +8,7 @@ import msgspec
 from taskmesh.wire import frames
 from taskmesh.wire import messages as m
 from taskmesh.wire.blob import MEMFD_FROM, PRIVATE, READONLY, Blob
+from taskmesh.wire.slot_messages import FromSlot
 
 DIRECTIONS = {
     "from_client": (frames.from_client, m.ClientMessage),
@@ -15,7 +16,7 @@ DIRECTIONS = {
     "from_pool": (frames.from_pool, m.PoolMessage),
     "to_pool": (frames.to_pool, m.ToPool),
     "to_slot": (frames.to_slot, m.SlotTasks),
-    "from_slot": (frames.from_slot, m.FromSlot),
+    "from_slot": (frames.from_slot, FromSlot),
 }
 
 

@@ -174,6 +174,7 @@ def spoiled(value, name, bad):
         ("seqs", [1, -2], 12),
         ("seq", -1, 4),
         ("cancels", [-1], 1),
+        ("unstarted", [-1], 2),
         ("payloads", [b"a"], 5),
         ("payloads", [b"a", "text"], 6),
         ("payloads", [b"a", None], 6),

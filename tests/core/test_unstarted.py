@@ -1,0 +1,171 @@
+"""Tasks that are given up unless they have started: the hub finds out, and tells which had not."""
+
+import pytest
+
+from taskmesh.core.events import FromClient, LinksLost
+from taskmesh.wire import messages as m
+from tests.core.rig import HubRig, spec
+
+
+@pytest.fixture
+def rig() -> HubRig:
+    rig = HubRig()
+    rig.client()
+    return rig
+
+
+def recalls(rig: HubRig) -> list[tuple[str, int]]:
+    """What pools were asked to hand back."""
+    return [(pool, message.count) for pool, message in rig.published if isinstance(message, m.Recall)]
+
+
+def test_a_queued_task_is_never_sent_and_its_client_hears_of_it(rig):
+    rig.submit(1, 2)
+    rig.cancel_unstarted(1, 1)
+    session = rig.join()
+
+    assert rig.held[session] == [(1, 2, 1)]
+    assert rig.outcomes() == {1: "cancelled"}
+
+
+def test_a_pool_decides_what_of_its_tasks_has_not_started(rig):
+    session = rig.join(slots=3)
+    rig.submit(1, 3)
+    rig.cancel_unstarted(1, 1, 2)
+
+    assert recalls(rig) == [("p", 3)]
+    assert rig.outcomes() == {}
+    rig.report(session, done=((1, 1, 1),), returned=((1, 2, 1), (1, 3, 1)))
+    assert rig.outcomes() == {1: "done", 2: "cancelled"}
+    assert rig.held[session] == [(1, 3, 2)]
+
+
+def test_more_than_ten_thousand_of_them(rig):
+    """The hub was asked which had started. It tells of 10,000 at most, and then nothing was cancelled."""
+    session = rig.join(slots=3)
+    rig.client(2, credit=1 << 24)
+    rig.submit(2, 1)
+    rig.report(session, done=((2, 1, 1),), elapsed=1e-6)
+    seqs = rig.submit(2, 12_000)
+    assert len(rig.held[session]) == 12_000
+    rig.cancel_unstarted(2, *seqs)
+    started = rig.held[session][:3]
+    rig.report(session, returned=tuple(rig.held[session][3:]))
+    rig.report(session, done=tuple(started))
+
+    found = rig.outcomes(2)
+    assert [found[seq] for seq in seqs] == ["done"] * 3 + ["cancelled"] * 11_997
+    assert rig.held[session] == []
+
+
+def test_a_pool_is_asked_again_until_what_it_has_is_known_to_run(rig):
+    """Tasks may have been on their way to it."""
+    session = rig.join()
+    rig.submit(1, 2)
+    rig.cancel_unstarted(1, 1, 2)
+    rig.beat(session, running=((1, 1, 1),))
+    assert recalls(rig) == [("p", 2)] * 2
+    rig.beat(session, running=((1, 1, 1), (1, 2, 1)))
+    rig.beat(session)
+
+    assert len(recalls(rig)) == 2
+
+
+def test_one_that_was_taken_for_running_and_comes_back_unstarted_is_cancelled(rig):
+    session = rig.join()
+    rig.submit(1, 1)
+    rig.beat(session, running=((1, 1, 1),))
+    rig.cancel_unstarted(1, 1)
+    assert recalls(rig) == []
+    rig.report(session, returned=((1, 1, 1),))
+
+    assert rig.outcomes() == {1: "cancelled"}
+
+
+def test_one_that_waits_for_its_retry_had_started(rig):
+    session = rig.join()
+    rig.submit(1, 1, spec("again", max_retries=1, backoff=1.0, jitter=False))
+    rig.fail(session, (1, 1, 1))
+    rig.cancel_unstarted(1, 1)
+    rig.beat(session)
+    rig.after(1.2)
+
+    assert rig.held[session] == [(1, 1, 2)]
+
+
+@pytest.mark.parametrize("kind", ["crash", "lost"])
+def test_so_had_one_that_is_run_again_after_its_slot_has_died(rig, kind):
+    session = rig.join()
+    rig.submit(1, 1)
+    rig.cancel_unstarted(1, 1)
+    rig.fail(session, (1, 1, 1), kind)
+
+    assert rig.held[session] == [(1, 1, 2)]
+
+
+def test_of_what_a_dead_pool_had_only_what_was_known_to_run_is_run_again(rig):
+    session = rig.join()
+    rig.submit(1, 2)
+    rig.cancel_unstarted(1, 1, 2)
+    rig.beat(session, running=((1, 2, 1),))
+    rig.tell(LinksLost("p"))
+    rig.after(rig.config.links_grace + 0.5)
+    session = rig.join(instance=2)
+
+    assert rig.outcomes() == {1: "cancelled"}
+    assert rig.held[session] == [(1, 2, 2)]
+
+
+def test_a_pool_that_comes_back_with_it_is_asked_in_its_new_session(rig):
+    rig.join()
+    rig.submit(1, 1)
+    rig.cancel_unstarted(1, 1)
+    session = rig.join(number=2, inventory=[m.Held(1, 1, [1])])
+    assert len(recalls(rig)) == 2
+    rig.report(session, returned=((1, 1, 1),))
+
+    assert rig.outcomes() == {1: "cancelled"}
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_after_a_restart_pools_have_their_time_to_come_back_with_it(rig, claimed):
+    again = m.Run(1, 0, [1], [b"x"], again=True)
+    rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [again])))
+    rig.tell(FromClient(1, m.Submit(2, [], [], unstarted=[1])))
+    assert rig.state(1, 1) == "WAITING"
+    rig.after(rig.config.lease - 1)
+    assert rig.outcomes() == {}
+    if claimed:
+        session = rig.join(inventory=[m.Held(1, 1, [1])])
+        assert recalls(rig) == [("p", 1)]
+        rig.report(session, done=((1, 1, 1),))
+    rig.after(2)
+    rig.tell(FromClient(1, m.ClientBeat()))
+
+    assert rig.outcomes() == {1: "done" if claimed else "cancelled"}
+
+
+def test_ahead_of_submits_that_wait_for_room(rig):
+    rig.submit(1, 1)
+    rig.tell(FromClient(1, m.CancelTasks([], [1, 2])))
+    rig.submit(1, 1)
+
+    assert rig.outcomes() == {1: "cancelled"}
+    assert rig.state(1, 2) == "QUEUED"
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_it_takes_nothing_from_another_with_the_same_key(rig, sent):
+    rig.client(2)
+    session = rig.join() if sent else 0
+    rig.submit(1, 1, key="k")
+    rig.submit(2, 1, key="k")
+    rig.cancel_unstarted(1, 1)
+    if sent:
+        assert rig.outcomes(1) == {}
+        rig.report(session, returned=((1, 1, 1),))
+    session = session or rig.join()
+    assert rig.outcomes(1) == {1: "cancelled"}
+    rig.report(session, done=((1, 1, 2 if sent else 1),))
+
+    assert rig.outcomes(2) == {1: "done"}
