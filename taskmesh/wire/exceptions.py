@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from taskmesh.errors import RemoteError, TaskMeshError
 from taskmesh.wire.encoding import decode, encode
-from taskmesh.wire.values import PASS, class_name, error_text
+from taskmesh.wire.values import PASS, class_name, error_text, own_text, sayable
 
 MAX_TRACEBACK: Final = 64 << 10
 """Characters of traceback text that travel; the middle is cut out of longer ones."""
@@ -45,14 +45,8 @@ def dumps_exception(exc: BaseException) -> tuple[str, str, str, bytes]:
     round trip in this process, is larger than MAX_PICKLED, or is no `Exception` (SystemExit and its kind: the
     caller's process must not end because a task's did).
     """
-    name = class_name(type(exc))
-    try:
-        text = str(exc)
-    except PASS:
-        raise
-    except BaseException:  # noqa: BLE001 -- the user's own __str__
-        text = "<its text cannot be made>"
-    return name, _cut(text, MAX_TEXT), _traceback_text(exc), _pickled(exc)
+    name = sayable(class_name(type(exc)))
+    return name, _cut(own_text(exc), MAX_TEXT), _traceback_text(exc), _pickled(exc)
 
 
 def load_exception(
@@ -97,19 +91,42 @@ def _alike(copy: BaseException, exc: BaseException) -> bool:
 
 
 def _pickled(exc: BaseException) -> bytes:
-    """The first form of the exception that survives a round trip: as it is, without __init__, in part."""
-    if not isinstance(exc, Exception):
-        return b""
+    found = _surviving(exc, 0) if isinstance(exc, Exception) else None
+    return b"" if found is None else found[1]
+
+
+def _surviving(exc: BaseException, depth: int) -> tuple[Any, bytes] | None:
+    """A form of an exception that survives a round trip (itself, without __init__, in part), and its pickle.
+
+    One that says the same afterwards goes before one that does not: where __init__ calls
+    `super().__init__(f"code {code}")`, running it again makes "code code 5" of "code 5".
+    """
+    found = None
     for form in (_as_it_is, _without_init, _without_attributes):
         try:
-            data = encode(form(exc, 0), None)
-            if len(data) <= MAX_PICKLED and _alike(_built(decode(data)), exc):
-                return data
+            plan = form(exc, depth)
+            data = encode(plan, None)
+            copy = _built(decode(data))
+            if len(data) <= MAX_PICKLED and _alike(copy, exc):
+                if _texts(copy) == _texts(exc):
+                    return plan, data
+                found = found or (plan, data)
         except PASS:
             raise
         except BaseException:  # noqa: BLE001, S112 -- the next form may do
             continue
-    return b""
+    return found
+
+
+def _texts(exc: BaseException) -> list[str]:
+    """What an exception and, of a group, its members say."""
+    texts, todo = [], [exc]
+    while todo:
+        one = todo.pop()
+        texts.append(own_text(one))
+        if isinstance(one, BaseExceptionGroup):
+            todo += one.exceptions
+    return texts
 
 
 class _Plan:
@@ -172,15 +189,9 @@ def _without_attributes(exc: BaseException, depth: int) -> Any:
 
 def _member(exc: BaseException, depth: int) -> Any:
     """A group's member: itself, its plan, or at least what it was."""
-    for form in (_as_it_is, _without_init, _without_attributes):
-        try:
-            plan = form(exc, depth)
-            if _alike(_built(decode(encode(plan, None))), exc):
-                return plan
-        except PASS:
-            raise
-        except BaseException:  # noqa: BLE001, S112 -- the next form may do
-            continue
+    found = _surviving(exc, depth)
+    if found is not None:
+        return found[0]
     return RemoteError(error_text(exc, MAX_TEXT), class_name(type(exc)))
 
 
@@ -244,6 +255,7 @@ def _users_frames(frames: Iterable[traceback.FrameSummary]) -> Iterable[tracebac
 
 def _cut(text: str, limit: int) -> str:
     """A text of at most `limit` characters and a line: the middle gives way."""
+    text = sayable(text)
     if len(text) <= limit:
         return text
     half = limit // 2

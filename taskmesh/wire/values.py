@@ -275,12 +275,24 @@ def class_name(cls: type) -> str:
     return cls.__qualname__ if module in {"builtins", ""} else f"{module}.{cls.__qualname__}"
 
 
-def error_text(error: BaseException, limit: int = 500) -> str:
-    """`Type: text` of an error whose own __str__ may be broken or endless."""
+def own_text(error: BaseException) -> str:
+    """What an error's own __str__ says, which may be broken."""
     try:
-        text = str(error)
-    except Exception:  # noqa: BLE001
-        text = "<its text cannot be made>"
+        return str(error)
+    except PASS:
+        raise
+    except BaseException:  # noqa: BLE001 -- the user's own code
+        return "<its text cannot be made>"
+
+
+def sayable(text: str) -> str:
+    """A text as messages can carry it: lone surrogates (of an odd file name, say) become escapes."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def error_text(error: BaseException, limit: int = 500) -> str:
+    """`Type: text` of an error whose own __str__ may be broken or endless; no lone surrogates are in it."""
+    text = own_text(error)
     if len(text) > limit:
         text = text[:limit] + "..."
-    return f"{class_name(type(error))}: {text}" if text else class_name(type(error))
+    return sayable(f"{class_name(type(error))}: {text}" if text else class_name(type(error)))

@@ -1,9 +1,11 @@
 import asyncio
 import json
+import os
 import sys
 import threading
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from taskmesh.errors import RemoteError, TaskTimeout
@@ -53,6 +55,16 @@ class BrokenText(Exception):
         raise ValueError("no text")
 
 
+class Tag:
+    """Whose text holds its address."""
+
+
+class Numbered(Exception):
+    def __init__(self, number):
+        super().__init__(f"number {number}")
+        self.number = number
+
+
 class NoLongerAnException(Exception):
     def __reduce__(self):
         return str, ("text",)
@@ -92,6 +104,7 @@ def sent(exc):
         lambda: KeywordOnly(code=3),
         OddUnicode,
         lambda: OddNew(1, 2),
+        lambda: Numbered(404),
         lambda: json.JSONDecodeError("bad", "document", 2),
         lambda: TaskTimeout("too long"),
     ],
@@ -183,6 +196,35 @@ def test_exception_groups_keep_their_members():
     assert value.__notes__ == ["of a member"]
     assert [type(member) for member in inner.exceptions] == [KeywordOnly, Holder]
     assert "several (3 sub-exceptions)" in str(exc.__cause__)
+
+
+def test_members_of_groups_say_what_they_said():
+    group = ExceptionGroup("several", [ValueError(1), ExceptionGroup("inner", [Numbered(404)])])
+
+    odd = sent(group).exceptions[1].exceptions[0]
+
+    assert (type(odd), str(odd), odd.number) == (Numbered, "number 404", 404)
+
+
+def test_an_exception_that_never_says_the_same_comes_back_as_itself():
+    exc = sent(raised(lambda: ValueError(Numbered)))
+    changing = sent(raised(lambda: ValueError(Tag())))
+
+    assert exc.args == (Numbered,)
+    assert (type(changing), type(changing.args[0])) == (ValueError, Tag)
+
+
+def test_text_that_utf8_cannot_express_is_told_with_escapes():
+    exc = raised(lambda: FileNotFoundError(2, "none", os.fsdecode(b"caf\xe9")))
+
+    record = dumps_exception(exc)
+
+    msgspec.msgpack.encode(record)
+    assert record[1] == "[Errno 2] none: 'caf\\udce9'"
+    assert "in users_code" in record[2]
+    assert sent(exc).filename == exc.filename
+    member = sent(ExceptionGroup("g", [NoLongerAnException("\ud800", threading.Lock())])).exceptions[0]
+    assert "('\\ud800'" in str(member)
 
 
 def test_members_that_cannot_travel_are_told_by_their_text():
