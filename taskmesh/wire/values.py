@@ -10,7 +10,6 @@ import io
 import pickle
 import sys
 import weakref
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from types import FunctionType, ModuleType
@@ -159,9 +158,11 @@ def encode_by_value(
 @cache
 def _sharing_pickler() -> Any:
     module = cloudpickle()
+    reducers = remaking.Reducers(module)
+    reducers[io.TextIOWrapper] = _text_file
 
     class SharingPickler(module.Pickler):  # type: ignore[misc,name-defined]
-        dispatch_table: ClassVar[Any] = ChainMap(remaking.reducers(module), module.Pickler.dispatch_table)
+        dispatch_table: ClassVar[Any] = reducers
 
         def __init__(self, file: io.BytesIO, keep: Any, number: Callable[[object], int | None]) -> None:
             super().__init__(file, 5, buffer_callback=keep)
@@ -178,6 +179,15 @@ def _sharing_pickler() -> Any:
             return super().reducer_override(obj)
 
     return SharingPickler
+
+
+def _text_file(file: io.TextIOWrapper) -> tuple[Any, ...]:
+    for name in ("stdout", "stderr"):
+        if file is getattr(sys, name):
+            return getattr, (sys, name)
+    # cloudpickle would send all that is in it: the task would read a copy, and of a temporary file delete the
+    # caller's own when it is through.
+    raise TypeError(f"cannot pickle the open file {file!r:.200}")
 
 
 def _remade(module: ModuleType, obj: Any) -> tuple[Any, ...] | None:

@@ -16,6 +16,12 @@ from tests.wire.echo_slot import call_all_in_slot, call_in_slot
 FACTOR = 2
 
 
+class Noted(functools.cached_property):
+    def __init__(self, func):
+        super().__init__(func)
+        self.note = "a note"
+
+
 class Square:
     def __init__(self):
         self.side = 2
@@ -24,6 +30,10 @@ class Square:
     def area(self):
         """Its area."""
         return self.side**2
+
+    @Noted
+    def noted(self):
+        return self.side * FACTOR
 
     @functools.lru_cache(maxsize=8)  # noqa: B019
     def times(self, number):
@@ -100,6 +110,11 @@ def read_twice(square):
     area = square.area
     square.side = 100
     return area, square.area, type(square).area.__doc__, square
+
+
+def read_noted(square):
+    prop = vars(Square)["noted"]
+    return square.noted, vars(square)["noted"], type(prop) is Noted, prop.note
 
 
 def one_object(n):
@@ -188,6 +203,7 @@ def main():
     assert (area, again, doc) == (4, 4, "Its area.")
     assert isinstance(square, Square)
     assert (square.side, square.area) == (100, 4)
+    assert call_in_slot(read_noted, Square()) == (4, 4, True, "a note")
     assert Square().area == 4
     assert call_in_slot(shown, ["a", 1, Square()]) == ["any a", "int 1", "side 2"]
     assert call_in_slot(lambda: shown(2)) == "int 2"

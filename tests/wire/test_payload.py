@@ -3,9 +3,12 @@ import collections
 import contextlib
 import decimal
 import enum
+import gc
 import os
 import pickle
+import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from dataclasses import dataclass
@@ -175,6 +178,32 @@ def test_an_error_names_the_argument_its_type_and_the_cure():
         call(x for x in "abc")
     with pytest.raises(SerializationError, match=r"the result of f \(type _thread\.lock\) cannot be pickled"):
         payload.dumps(lock, what="the result of f")
+
+
+@pytest.mark.parametrize("mode", ["r", "w", "r+", "rb"])
+def test_open_files_are_refused_with_the_cure(mode, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("content")
+
+    with path.open(mode) as file, pytest.raises(SerializationError, match="Cure: pass the file's path"):
+        call([file])
+
+
+def test_a_temporary_file_is_not_deleted_by_its_copy():
+    with tempfile.NamedTemporaryFile("w+") as file:
+        with pytest.raises(SerializationError, match="Cure: pass the file's path"):
+            call(file)
+        gc.collect()
+
+        assert os.path.exists(file.name)
+
+
+def test_streams_are_those_of_the_process_that_they_come_to():
+    code = (
+        "import sys; from taskmesh.wire import payload; "
+        "assert payload.loads(payload.dumps([sys.stdout, sys.stderr])) == [sys.stdout, sys.stderr]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
 @pytest.mark.parametrize("bad", [RaisesInReduce(), RaisesInGetstate()], ids=["reduce", "getstate"])
