@@ -17,15 +17,15 @@ from typing import Any, Final
 import msgspec
 
 from taskmesh.errors import FunctionUnavailable, SerializationError
+from taskmesh.wire.cures import culprit
 from taskmesh.wire.encoding import decode, encode
-from taskmesh.wire.footprint import Footprint, references
+from taskmesh.wire.footprint import Footprint
 from taskmesh.wire.remaking import is_cached
 from taskmesh.wire.values import (
     PASS,
     WrongPython,
     by_value_module,
     error_text,
-    is_by_value,
     is_by_value_module,
     type_name,
 )
@@ -293,30 +293,14 @@ def _explain(fn: Any, error: BaseException) -> str:
     """The text for a function that cannot travel: the part that cannot, and the cure."""
     name, reason = getattr(fn, "__qualname__", None) or type_name(fn), error_text(error)
     inner = getattr(fn, "__wrapped__", fn) if is_cached(fn) else fn
-    culprit = _culprit(inner, set()) if isinstance(inner, types.FunctionType) else ""
-    if culprit:
+    part = culprit(inner)
+    if part and isinstance(inner, types.FunctionType):
         return (
-            f"the function {name} travels by value and takes {culprit} along, which cannot be pickled: "
+            f"the function {name} travels by value and takes {part} along, which cannot be pickled: "
             f"{reason}. Cure: make it inside the function, or pass what it is made of as an argument"
         )
+    because = f" because of its {part}" if part else ""
     return (
-        f"the callable {name} (type {type_name(fn)}) cannot be pickled: {reason}. "
+        f"the callable {name} (type {type_name(fn)}) cannot be pickled{because}: {reason}. "
         "Cure: define it with def at the top of a module that workers can import"
     )
-
-
-def _culprit(fn: types.FunctionType, seen: set[int]) -> str:
-    """The words for the first thing that `fn` takes along and that cannot be pickled."""
-    seen.add(id(fn))
-    for words, value in references(fn):
-        try:
-            encode(value, None)
-        except PASS:
-            raise
-        except BaseException:  # noqa: BLE001
-            if isinstance(value, types.FunctionType) and is_by_value(value) and id(value) not in seen:
-                deeper = _culprit(value, seen)
-                if deeper:
-                    return f"{words}, with {deeper},"
-            return f"{words} (type {type_name(value)})"
-    return ""

@@ -82,7 +82,7 @@ def dumps(value: object, *, what: str = "the result", memfd: bool = True) -> Pay
     except PASS:
         raise
     except BaseException as error:
-        raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error)) from error
+        raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error, value)) from error
     return _seal(data, buffers, memfd)
 
 
@@ -97,7 +97,7 @@ def dumps_bytes(value: object, *, what: str = "the result") -> bytes:
     except PASS:
         raise
     except BaseException as error:
-        raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error)) from error
+        raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error, value)) from error
 
 
 def dumps_call(
@@ -396,5 +396,5 @@ def _blame(args: Sequence[Any], kwargs: Mapping[str, Any], where: str, error: Ba
         except PASS:
             raise
         except BaseException as cause:  # noqa: BLE001
-            return cannot_pickle(f"argument {name} of {where} (type {type_name(arg)})", cause)
+            return cannot_pickle(f"argument {name} of {where} (type {type_name(arg)})", cause, arg)
     return cannot_pickle(f"an argument of {where}", error)

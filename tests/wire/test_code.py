@@ -51,6 +51,9 @@ class Tool:
         return x + cls.offset
 
 
+HELD = Tool({"key": LOCK})
+
+
 class Decorated:
     """What taskmesh's decorator returns looks like this to wire: of taskmesh, with __wrapped__."""
 
@@ -224,8 +227,9 @@ def test_an_error_names_the_global_or_variable_and_the_cure():
         (indirect, r"takes the variable 'uses_cell' that it closes over, with the variable 'guard'"),
         (has_default, r"takes its default value 1 \(type _thread.lock\)"),
         (attributed, r"takes its attribute 'guard'"),
-        (Tool(guard), r"the callable .*Tool \(type .*Tool\) cannot be pickled: TypeError"),
-        (Tool(guard).method, "the callable Tool.method"),
+        (Tool(guard), r"the callable .*Tool \(type .*Tool\) cannot be pickled because of its \.size"),
+        (Tool(guard).method, r"the callable Tool\.method .* because of its \.__self__\.size"),
+        (lambda: HELD, r"takes the global 'HELD'\.size\['key'\] \(type _thread.lock\) along"),
     ]:
         with pytest.raises(SerializationError, match=rf"{words}.*Cure: (make it inside|define it with def)"):
             dump_function(fn)
