@@ -6,7 +6,6 @@ import logging
 import sys
 import types
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from taskmesh.client.options import NAME, TaskOptions, is_name
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, Keeper
 from taskmesh.wire.batches import LONGEST_NAME, PICKLE
+from taskmesh.wire.blob import SMALL
 from taskmesh.wire.code import FunctionCodec, unwrap
 from taskmesh.wire.footprint import references
 from taskmesh.wire.messages import CHUNK, Spec
@@ -25,6 +25,8 @@ from taskmesh.wire.spec_number import spec_number
 
 _BY_REFERENCE = b"R"
 _FORMS_KEPT = 256
+_BYTES_KEPT = 16 << 20
+"""Of functions in these forms; the latest is kept whatever its size."""
 _HEAVY = 1 << 20
 """Bytes of a function by value that take longer to pickle than a task should."""
 _log = logging.getLogger("taskmesh.client")
@@ -72,15 +74,14 @@ class Form:
 class Entry:
     """A function that was submitted before, with its options and the form that it had last."""
 
-    __slots__ = ("data", "form", "guard", "options")
+    __slots__ = ("guard", "latest", "options")
 
     def __init__(self, options: TaskOptions, guard: object) -> None:
         self.options = options
         self.guard = (
             guard  # a weak reference that takes the entry out of the table before the id is used again
         )
-        self.data = b""
-        self.form: Form | None = None
+        self.latest: tuple[bytes, Form | None] = (b"", None)  # in one: other threads submit it, too
 
 
 class FunctionTable:
@@ -109,7 +110,7 @@ class FunctionTable:
         self._limit = limit
         self._result_codec = result_codec
         self._check = check
-        self._forms: OrderedDict[tuple[bytes, TaskOptions], Form] = OrderedDict()
+        self._forms: dict[tuple[bytes, TaskOptions], Form] = {}
 
     def batch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
         """Where this call goes, when `ready` does not say.
@@ -131,10 +132,10 @@ class FunctionTable:
         """
         entry = self._entries.get(id(fn)) or self._enter(fn)
         data = self._codec.encode(fn)
-        form = entry.form
-        if form is None or entry.data is not data:
-            form = entry.form = self._form(fn, data, entry.options)
-            entry.data = data
+        known, form = entry.latest
+        if form is None or known is not data:
+            form = self._form(fn, data, entry.options)
+            entry.latest = data, form
             if data.startswith(_BY_REFERENCE) and form.options.key is None and id(fn) in self._entries:
                 self.ready[id(fn)] = form.call
         return form
@@ -172,9 +173,20 @@ class FunctionTable:
                 self._check(options)
             form = Form(self._table, spec_of(data, options, name, self._result_codec), options)
             forms[data, options] = form
-            while len(forms) > _FORMS_KEPT:
-                forms.popitem(last=False)
+            while self._too_many_forms(len(data)):
+                try:
+                    forms.pop(next(iter(forms)), None)
+                except (StopIteration, RuntimeError):  # another thread is at it too
+                    break
         return form
+
+    def _too_many_forms(self, size: int) -> bool:
+        """Whether the oldest has to go, now that a function with this many bytes has been added."""
+        count = len(self._forms)
+        if count > _FORMS_KEPT:
+            return True
+        # Small ones cannot come to much; adding them all up takes 10 us.
+        return count > 1 and size > SMALL and sum(len(data) for data, _ in tuple(self._forms)) > _BYTES_KEPT
 
 
 def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -> Spec:

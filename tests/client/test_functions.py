@@ -126,6 +126,25 @@ def test_lambdas_made_anew_are_forgotten_with_their_functions():
     assert len(functions._forms) <= 256
 
 
+def test_what_large_functions_were_is_forgotten_soon():
+    table = bytearray(2 << 20)
+
+    def look_up(index):
+        return table[index]
+
+    functions = make_table()
+    functions.form(add)
+    for number in range(20):
+        table[0] = number
+        form = functions.form(look_up)
+        assert functions.form(look_up) is form
+
+    kept = sum(len(data) for data, _ in functions._forms)
+    assert 8 << 20 < kept <= 16 << 20
+    table.extend(bytes(20 << 20))
+    assert functions.form(look_up) in functions._forms.values()
+
+
 def test_forgotten_function_leaves_no_batch_for_another_with_its_id():
     functions = make_table()
     namespace = {"__name__": __name__}
