@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from taskmesh.wire.remaking import added_attributes, is_cached
-from taskmesh.wire.values import is_by_value, is_by_value_module
+from taskmesh.wire.values import is_by_name_module, is_by_value
 
 _SCALARS: Final = {int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented)}
 
@@ -41,6 +41,26 @@ _CONSTANT: Final = (
 )
 
 
+# Plain data that class statements, enums, @dataclass and typing put into a class.
+_MADE: Final = {
+    *("__module__", "__qualname__", "__doc__", "__slots__", "__hash__", "__annotations__", "__match_args__"),
+    *("__abstractmethods__", "__parameters__", "__orig_bases__", "__static_attributes__", "__firstlineno__"),
+    *("__annotations_cache__", "__annotate_func__", "__total__", "__required_keys__", "__optional_keys__"),
+    *("__readonly_keys__", "__mutable_keys__", "__extra_items__", "__closed__", "__final__"),
+    *("__protocol_attrs__", "__non_callable_proto_members__", "__callable_proto_members_only__"),
+    *("_member_names_", "_unhashable_values_", "_hashable_values_", "_unhashable_values_map_"),
+    *(
+        "_value2member_map_",
+        "_use_args_",
+        "_value_repr_",
+        "_flag_mask_",
+        "_singles_mask_",
+        "_all_bits_",
+        "_inverted_",
+    ),
+}
+
+
 class _Absent:
     """In place of a global that is not defined (yet), or of an empty closure cell."""
 
@@ -48,6 +68,14 @@ class _Absent:
 def _plain(value: Any) -> bytes:
     # Version 2 has no back references: the bytes depend on the content alone, not on who shares what.
     return marshal.dumps(value, 2)
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        _plain(value)
+    except ValueError:
+        return False
+    return True
 
 
 class _Content:
@@ -132,21 +160,37 @@ class Footprint:
         if id(value) in self._seen:
             return
         self._seen.add(id(value))
-        if isinstance(value, (types.FunctionType, type)):
+        if isinstance(value, types.FunctionType):
             if is_by_value(value):
-                names = _members(value) if isinstance(value, type) else global_names(value.__code__)
-                self._places.append((weakref.ref(value), names, list(map(self._mark, _values(value, names)))))
+                self._watch(value, global_names(value.__code__))
+        elif isinstance(value, type):
+            if is_by_value(value):
+                self._follow_class(value)
         elif isinstance(value, types.ModuleType):
-            self.volatile |= is_by_value_module(value.__name__)
+            self.volatile |= not is_by_name_module(value)
         elif isinstance(value, types.BuiltinFunctionType):
             self.volatile |= not isinstance(value.__self__, (types.ModuleType, type, type(None)))
         elif hasattr(type(value), "__get__") or _is_task(value):
-            for name in ("__wrapped__", "func", "fget", "dispatcher"):
-                self._follow(getattr(value, name, None))
-            if is_cached(value):
-                self._places.append((weakref.ref(value), (), list(map(self._mark, _values(value, ())))))
+            self._follow_descriptor(value)
         else:
             self.volatile |= not isinstance(value, _CONSTANT)
+
+    def _follow_class(self, cls: type) -> None:
+        self._watch(cls, _members(cls))
+        self._follow(type(cls))
+        for field in vars(cls).get("__dataclass_fields__", {}).values():
+            if field.default_factory is not dataclasses.MISSING:
+                self._mark(field.default_factory)  # fixed with the fields, but not what it leads to
+
+    def _follow_descriptor(self, value: Any) -> None:
+        for name in ("__wrapped__", "func", "fget", "dispatcher"):
+            self._follow(getattr(value, name, None))
+        self._follow(type(value))
+        if is_cached(value) or is_by_value(type(value)):
+            self._watch(value, ())
+
+    def _watch(self, value: Any, names: tuple[str, ...]) -> None:
+        self._places.append((weakref.ref(value), names, list(map(self._mark, _values(value, names)))))
 
 
 def _all_same(marks: list[Any], values: list[Any]) -> bool:
@@ -166,8 +210,8 @@ def _all_same(marks: list[Any], values: list[Any]) -> bool:
 def _values(place: Any, names: tuple[str, ...]) -> list[Any]:
     """What a function or class itself refers to just now, always in the same order."""
     if not isinstance(place, types.FunctionType):
-        if is_cached(place):
-            added = added_attributes(place)
+        if not isinstance(place, type):
+            added = added_attributes(place) if is_cached(place) else getattr(place, "__dict__", {})
             return [tuple(added), *added.values()]
         members = vars(place)
         return [place.__bases__, *[members.get(name, _Absent) for name in names]]
@@ -188,7 +232,7 @@ def _parts(value: Any) -> list[Any] | None:
     match value:
         case enum.Enum():
             return [type(value), value._name_ if value._name_ is not None else value._value_]
-        case tuple():
+        case tuple() if not getattr(value, "__dict__", None):
             return [type(value), *value]
         case property():
             return [value.fget, value.fset, value.fdel]
@@ -226,7 +270,7 @@ def _is_made(cls: type, name: str, value: object) -> bool:
     if not (name.startswith("_") and name.endswith("_")):
         return False
     if not isinstance(value, types.FunctionType):
-        return True
+        return name in _MADE or not _is_plain(value)
     if name == "__annotate_func__" or value.__module__ == "dataclasses":  # 3.14 has one, 3.13 a __replace__
         return True
     code = getattr(getattr(value, "__wrapped__", value), "__code__", None)

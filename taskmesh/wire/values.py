@@ -71,6 +71,11 @@ def is_by_value_module(name: str) -> bool:
     return any(name == entry or name.startswith(f"{entry}.") for entry in entries)
 
 
+def is_by_name_module(module: ModuleType) -> bool:
+    """Whether a module travels as its name: not if its functions go by value, or if it was made by hand."""
+    return sys.modules.get(module.__name__) is module and not is_by_value_module(module.__name__)
+
+
 def names_by_value(data: bytes) -> bool:
     """Whether a pickle seems to import from a module whose classes and functions travel by value."""
     return MAIN in data or any(name in data for name in REGISTERED)

@@ -8,7 +8,7 @@ import logging
 import re
 import types
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
@@ -28,6 +28,15 @@ def with_cell(value):
     cell = types.CellType(value)
     fn = types.FunctionType((lambda: cell).__code__, globals(), closure=(cell,))
     return fn, cell
+
+
+def noted_tuple():
+    class Noted(tuple):  # noqa: SLOT001
+        pass
+
+    noted = Noted((1, 2))
+    noted.note = 1
+    return noted
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,8 @@ def test_a_change_in_place_is_seen(value, change):
         {1: object()},
         [1].append,
         collections.Counter("a"),
+        types.ModuleType("made_by_hand"),
+        noted_tuple(),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -173,6 +184,58 @@ def test_a_class_by_value_is_followed_into_its_methods_and_attributes():
 
     print_ = Footprint(uses)
     Local.static = staticmethod(lambda: 0)
+    assert not print_.unchanged()
+
+
+def local_classes():
+    """Classes by value with a metaclass, a descriptor and a default factory; and ways to change these."""
+    rate = 1
+
+    def set_rate():
+        nonlocal rate
+        rate += 1
+
+    class Meta(type):
+        limit = 1
+
+    class Default:
+        def __init__(self, value):
+            self.value = value
+
+        def __get__(self, instance, owner=None):
+            return self.value * Default.scale
+
+        scale = 1
+
+    class Local(metaclass=Meta):
+        __settings__ = {"a": 1}  # noqa: RUF012
+        number = Default(3)
+
+    @dataclass
+    class Made:
+        x: int = field(default_factory=lambda: rate)
+
+    changes = {
+        "metaclass": lambda: setattr(Meta, "limit", 2),
+        "state of a descriptor": lambda: setattr(vars(Local)["number"], "value", 4),
+        "class of a descriptor": lambda: setattr(Default, "scale", 2),
+        "dunder attribute": lambda: Local.__settings__.update(b=2),
+        "default factory": set_rate,
+    }
+    return (Local, Made), changes
+
+
+@pytest.mark.parametrize("change", local_classes()[1])
+def test_what_stands_behind_a_class_by_value_is_watched(change):
+    classes, changes = local_classes()
+
+    def uses():
+        return classes
+
+    print_ = Footprint(uses)
+    assert print_.unchanged()
+    changes[change]()
+
     assert not print_.unchanged()
 
 
