@@ -11,6 +11,7 @@ side and what they stood for on the other (20 us a call instead of 400).
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterable, Sequence
 from types import FunctionType
@@ -22,6 +23,7 @@ from taskmesh.wire.values import (
     MARK,
     STOP,
     ByValueUnpickler,
+    States,
     decode_plain,
     encode_by_value,
     encode_plain,
@@ -109,31 +111,45 @@ class Definitions:
             return known.data
         classes = all(isinstance(obj, type) for obj in objects)
         footprints = [Footprint(obj) for obj in objects] if classes else []
-        data = encode_by_value(objects, None, lambda obj: None)
-        if classes:
-            _remember(_dumped, key, _Dumped(data, objects, footprints))
+        pickled = encode_by_value(objects, None, lambda obj: None)
+        if not classes:
+            return pickled
+        data = pickled
+        if known is not None and known.of(objects):
+            data = known.data if known.pickled == pickled else pickled + next(_revisions).to_bytes(8)
+        _remember(_dumped, key, _Dumped(data, pickled, objects, footprints))
         return data
 
 
 class _Dumped:
-    """The bytes of some classes, as long as nothing about these has changed."""
+    """The bytes of some classes, as long as nothing about these has changed.
 
-    __slots__ = ("_footprints", "_refs", "data")
+    Attributes:
+        data: the pickle and, once something has changed, a number: a state that classes return to has other
+            bytes than before, so that whoever has rebuilt it before does so again.
+        pickled: the pickle alone.
+    """
 
-    def __init__(self, data: bytes, objects: list[type], footprints: list[Footprint]) -> None:
+    __slots__ = ("_footprints", "_refs", "data", "pickled")
+
+    def __init__(self, data: bytes, pickled: bytes, objects: list[type], footprints: list[Footprint]) -> None:
         self.data = data
+        self.pickled = pickled
         self._refs = [weakref.ref(obj) for obj in objects]
         self._footprints = footprints
 
     def holds(self, objects: list[Any]) -> bool:
         """Whether these are the classes, and still what they were."""
-        if not all(ref() is obj for ref, obj in zip(self._refs, objects, strict=True)):
-            return False
-        return all(footprint.unchanged() for footprint in self._footprints)
+        return self.of(objects) and all(footprint.unchanged() for footprint in self._footprints)
+
+    def of(self, objects: list[Any]) -> bool:
+        """Whether these are the classes."""
+        return all(ref() is obj for ref, obj in zip(self._refs, objects, strict=True))
 
 
 _dumped: dict[tuple[int, ...], _Dumped] = {}
-_loaded: dict[bytes, list[Any]] = {}
+_loaded: dict[bytes, tuple[list[Any], States]] = {}
+_revisions: Final = itertools.count(1)
 
 
 def _remember(memory: dict[Any, Any], key: Any, value: Any) -> None:
@@ -153,9 +169,11 @@ def load_definitions(data: bytes) -> list[Any]:
         WrongPython: they hold code of another Python version.
         Exception: whatever their own code or the unpickler raise.
     """
-    objects = _loaded.get(data)
-    if objects is None:
-        objects = ByValueUnpickler(data).load()
-        if len(data) <= _LARGE and all(isinstance(obj, type) for obj in objects):
-            _remember(_loaded, data, objects)
+    known = _loaded.get(data)
+    if known is not None and known[1].hold():
+        return known[0]
+    unpickler = ByValueUnpickler(data)
+    objects: list[Any] = unpickler.load()
+    if len(data) <= _LARGE and all(isinstance(obj, type) for obj in objects):
+        _remember(_loaded, data, (objects, unpickler.states))
     return objects

@@ -7,13 +7,14 @@ unpicklers stop before them.
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from types import FunctionType, ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from taskmesh.errors import SerializationError, TaskMeshError, TaskTimeout
 from taskmesh.wire import remaking
@@ -234,6 +235,9 @@ class ByValueUnpickler(pickle.Unpickler):
 
     cloudpickle maps a class that comes back to the one that went out, but then overwrites its attributes with
     copies made elsewhere: methods would lose the globals of the user's own `__main__`.
+
+    Attributes:
+        states: what classes have been given by `load`.
     """
 
     def __init__(
@@ -244,12 +248,13 @@ class ByValueUnpickler(pickle.Unpickler):
             raise WrongPython(f"it holds code made by Python 3.{minor}, and this is Python 3.{_MINOR}")
         super().__init__(io.BytesIO(data), buffers=buffers)
         self._shared = shared
+        self.states = States()
 
     def find_class(self, module: str, name: str) -> Any:
         """As usual, but with our own ways of remaking classes, and with what came apart from this pickle."""
         if module == "cloudpickle.cloudpickle":
             if name == "_class_setstate":
-                return _set_class_state
+                return partial(_set_class_state, self.states)
             if name in {"_make_skeleton_class", "_make_skeleton_enum"}:
                 return _note_received(getattr(cloudpickle(), name))
         if name == "definition" and module == __name__ and self._shared is not None:
@@ -257,7 +262,41 @@ class ByValueUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-_received: weakref.WeakSet[type] = weakref.WeakSet()
+class _State(NamedTuple):
+    """What a class that came from elsewhere was given last: a number, and the names of its attributes."""
+
+    number: int
+    names: frozenset[str]
+
+
+_received: weakref.WeakKeyDictionary[type, _State] = weakref.WeakKeyDictionary()
+_numbers: Final = itertools.count(1)
+_latest: Final = [0]
+_NEW: Final = _State(0, frozenset())
+
+
+class States:
+    """The states that some classes have been given, to tell later whether they still have these."""
+
+    __slots__ = ("_given", "_seen")
+
+    def __init__(self) -> None:
+        self._given: list[tuple[type, int]] = []
+        self._seen = 0
+
+    def add(self, cls: type, number: int) -> None:
+        """A class has been given the state of that number."""
+        self._given.append((cls, number))
+
+    def hold(self) -> bool:
+        """Whether none of the classes has been given another state since."""
+        latest = _latest[0]
+        if self._seen == latest:
+            return True
+        if any(_received.get(cls, _NEW).number != number for cls, number in self._given):
+            return False
+        self._seen = latest
+        return True
 
 
 def _note_received(make: Callable[..., type]) -> Callable[..., type]:
@@ -267,15 +306,23 @@ def _note_received(make: Callable[..., type]) -> Callable[..., type]:
         known = args[-2] in cloudpickle()._DYNAMIC_CLASS_TRACKER_BY_ID
         cls = make(*args)
         if not known:
-            _received.add(cls)
+            _received.setdefault(cls, _NEW)
         return cls
 
     return remake
 
 
-def _set_class_state(cls: type, state: Any) -> type:
-    if cls in _received:
+def _set_class_state(states: States, cls: type, state: Any) -> type:
+    former = _received.get(cls)
+    if former is not None:
+        names = frozenset(state[0])
+        for name in (former.names - names).intersection(vars(cls)):
+            type.__delattr__(cls, name)
         cloudpickle()._class_setstate(cls, state)
+        number = next(_numbers)
+        _received[cls] = _State(number, names)
+        _latest[0] = number
+        states.add(cls, number)
     return cls
 
 

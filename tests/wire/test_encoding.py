@@ -72,8 +72,27 @@ def test_a_class_that_changes_is_sent_anew():
     assert call_in_slot(rates, Local()) == (2, [1, 2])
 
 
-def test_a_slot_takes_the_newer_state_of_a_class_that_it_has():
-    """In one other process, as slots are: the class stays the same, with the newer attributes."""
+def in_another_process(sends, expression):
+    """What `expression` says of the class of the values that are decoded there, after each."""
+    program = (
+        "import sys, pickle\n"
+        "from taskmesh.wire.encoding import decode\n"
+        "for data in pickle.load(sys.stdin.buffer):\n"
+        "    cls = type(decode(data))\n"
+        f"    print({expression})\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(sends),
+        capture_output=True,
+        timeout=50,
+        check=True,
+    )
+    return run.stdout.decode().split()
+
+
+def test_a_slot_takes_the_latest_state_of_a_class_that_it_has():
+    """In one other process, as slots are: the class stays the same, with the attributes of what came last."""
     sends = []
 
     class Local:
@@ -82,22 +101,40 @@ def test_a_slot_takes_the_newer_state_of_a_class_that_it_has():
     for rate in (1, 2, 1):
         Local.rate = rate
         sends.append(encode(Local(), None))
-    program = (
-        "import sys, pickle\n"
-        "from taskmesh.wire.encoding import decode\n"
-        "seen = [decode(data) for data in pickle.load(sys.stdin.buffer)[:2]]\n"
-        "print(len({type(one) for one in seen}), seen[0].rate)\n"
-    )
 
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        input=pickle.dumps(sends),
-        capture_output=True,
-        timeout=50,
-        check=True,
-    )
+    assert in_another_process(sends, "cls.rate") == ["1", "2", "1"]
+    assert in_another_process([sends[0], sends[1], sends[0]], "cls.rate") == ["1", "2", "1"]
+    assert len(set(in_another_process(sends, "id(cls)"))) == 1
 
-    assert run.stdout.split() == [b"1", b"2"]
+
+def test_a_state_that_comes_back_has_bytes_of_its_own():
+    class Local:
+        rate = 1
+
+    def uses():
+        return Local.rate
+
+    sends = []
+    for rate in (1, 1, 2, 2, 1):
+        Local.rate = rate
+        sends.append(encode(uses, None))
+
+    assert sends[0] == sends[1]
+    assert sends[2] == sends[3]
+    assert len(set(sends)) == 3, "a slot that knows the first as a function's bytes is told the state anew"
+
+
+def test_attributes_that_are_gone_go_elsewhere_too():
+    class Local:
+        rate = 1
+        method = len
+
+    sends = [encode(Local(), None)]
+    del Local.rate
+    sends.append(encode(Local(), None))
+
+    shown = "int(hasattr(cls, 'rate')), int(hasattr(cls, 'method')), sep=''"
+    assert in_another_process(sends, shown) == ["11", "01"]
 
 
 def test_what_comes_back_leaves_the_class_that_went_out_alone():
