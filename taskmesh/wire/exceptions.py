@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from types import MemberDescriptorType
 from typing import Any, Final
 
 from taskmesh.errors import RemoteError, TaskMeshError
@@ -151,7 +152,11 @@ class _Plan:
             args = self.args
         exc: BaseException = _native(self.cls).__new__(self.cls, *args)
         _native(self.cls).__init__(exc, *args)
-        exc.__dict__.update(self.state)
+        state = dict(self.state)
+        for name, slot in _slots(self.cls):
+            if name in state:
+                slot.__set__(exc, state.pop(name))
+        exc.__dict__.update(state)
         return exc
 
 
@@ -160,6 +165,19 @@ def _built(form: Any) -> BaseException:
     if not isinstance(exc, BaseException):
         raise TypeError(f"it became a {type(exc).__name__} on the way")
     return exc
+
+
+def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
+    """The slots of an exception class, which pickle forgets: `@dataclass(slots=True)` makes some."""
+    for base in cls.__mro__:
+        if "__slots__" in vars(base):
+            yield from ((n, slot) for n, slot in vars(base).items() if isinstance(slot, MemberDescriptorType))
+
+
+def _state(exc: BaseException) -> dict[str, Any]:
+    """All attributes of an exception."""
+    filled = {name: getattr(exc, name) for name, _ in _slots(type(exc)) if hasattr(exc, name)}
+    return {**filled, **vars(exc)} if filled else vars(exc)
 
 
 def _native(cls: type) -> Any:
@@ -174,11 +192,11 @@ def _as_it_is(exc: BaseException, depth: int) -> Any:
 def _without_init(exc: BaseException, depth: int) -> Any:
     if isinstance(exc, BaseExceptionGroup):  # the next form does those; both would double the work per level
         raise TypeError("a group is taken apart")
-    return _Plan(type(exc), _native(type(exc)).__reduce__(exc)[1], vars(exc), [])
+    return _Plan(type(exc), _native(type(exc)).__reduce__(exc)[1], _state(exc), [])
 
 
 def _without_attributes(exc: BaseException, depth: int) -> Any:
-    state = _picklable(vars(exc))
+    state = _picklable(_state(exc))
     if not isinstance(exc, BaseExceptionGroup):
         return _Plan(type(exc), _native(type(exc)).__reduce__(exc)[1], state, [])
     if depth >= _MAX_DEPTH:

@@ -75,6 +75,12 @@ class Frozen(Exception):
     code: int
 
 
+@dataclass(slots=True)
+class Slotted(Exception):
+    code: int
+    text: object = "t"
+
+
 def raised(make, cause=None):
     """The exception as a task would raise it, from a function of its own."""
 
@@ -196,6 +202,15 @@ def test_exception_groups_keep_their_members():
     assert value.__notes__ == ["of a member"]
     assert [type(member) for member in inner.exceptions] == [KeywordOnly, Holder]
     assert "several (3 sub-exceptions)" in str(exc.__cause__)
+
+
+def test_slots_of_exceptions_come_along():
+    exc = sent(raised(lambda: Slotted(code=5)))
+    locked = sent(raised(lambda: Slotted(code=6, text=threading.Lock())))
+
+    assert (type(exc), exc.code, exc.text) == (Slotted, 5, "t")
+    assert (type(locked), locked.code, hasattr(locked, "text")) == (Slotted, 6, False)
+    assert "its attributes that cannot be pickled stayed behind: text" in locked.__notes__
 
 
 def test_members_of_groups_say_what_they_said():
