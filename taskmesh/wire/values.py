@@ -270,6 +270,7 @@ class _State(NamedTuple):
 
 
 _received: weakref.WeakKeyDictionary[type, _State] = weakref.WeakKeyDictionary()
+_making: Final[set[str]] = set()
 _numbers: Final = itertools.count(1)
 _latest: Final = [0]
 _NEW: Final = _State(0, frozenset())
@@ -303,10 +304,16 @@ def _note_received(make: Callable[..., type]) -> Callable[..., type]:
     """Wraps a maker of class skeletons; its last but one argument is the class's tracker id."""
 
     def remake(*args: Any) -> type:
-        known = args[-2] in cloudpickle()._DYNAMIC_CLASS_TRACKER_BY_ID
-        cls = make(*args)
+        tracker = args[-2]
+        known = tracker in cloudpickle()._DYNAMIC_CLASS_TRACKER_BY_ID and tracker not in _making
         if not known:
-            _received.setdefault(cls, _NEW)
+            _making.add(tracker)  # first: another thread may get the class before this one has noted it
+        try:
+            cls = make(*args)
+            if not known:
+                _received.setdefault(cls, _NEW)
+        finally:
+            _making.discard(tracker)
         return cls
 
     return remake

@@ -124,6 +124,42 @@ def test_a_state_that_comes_back_has_bytes_of_its_own():
     assert len(set(sends)) == 3, "a slot that knows the first as a function's bytes is told the state anew"
 
 
+def test_two_threads_may_be_given_the_same_class_at_once(monkeypatch):
+    class Local:
+        def __getstate__(self):
+            return {"a": 1}
+
+        def __setstate__(self, state):
+            self.state = state
+
+    module = values.cloudpickle()
+    tracker = module._get_or_create_tracker_id(Local).encode()
+    data = encode(Local(), None).replace(tracker, b"0" * len(tracker))
+    make, made, go_on = module._make_skeleton_class, threading.Event(), threading.Event()
+
+    def held_up(*args):
+        cls = make(*args)
+        if not made.is_set():
+            made.set()
+            assert go_on.wait(20)
+        return cls
+
+    monkeypatch.setattr(module, "_make_skeleton_class", held_up)
+    found = []
+    other = threading.Thread(target=lambda: found.append(decode(data)))
+    other.start()
+    try:
+        assert made.wait(20)
+        mine = decode(data)
+    finally:
+        go_on.set()
+        other.join(20)
+
+    assert mine.state == {"a": 1}
+    assert type(mine) is type(found[0])
+    assert type(mine) is not Local
+
+
 def test_attributes_that_are_gone_go_elsewhere_too():
     class Local:
         rate = 1
