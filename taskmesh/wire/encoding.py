@@ -175,5 +175,5 @@ def load_definitions(data: bytes) -> list[Any]:
     unpickler = ByValueUnpickler(data)
     objects: list[Any] = unpickler.load()
     if len(data) <= _LARGE and all(isinstance(obj, type) for obj in objects):
-        _remember(_loaded, data, (objects, unpickler.states))
+        _remember(_loaded, data, (objects, unpickler.states()))
     return objects

@@ -235,10 +235,9 @@ class ByValueUnpickler(pickle.Unpickler):
 
     cloudpickle maps a class that comes back to the one that went out, but then overwrites its attributes with
     copies made elsewhere: methods would lose the globals of the user's own `__main__`.
-
-    Attributes:
-        states: what classes have been given by `load`.
     """
+
+    _states: States | None = None  # made when needed: the pickle of a value holds no class itself
 
     def __init__(
         self, data: Buffer, buffers: Iterable[Buffer] = (), shared: Sequence[object] | None = None
@@ -248,18 +247,23 @@ class ByValueUnpickler(pickle.Unpickler):
             raise WrongPython(f"it holds code made by Python 3.{minor}, and this is Python 3.{_MINOR}")
         super().__init__(io.BytesIO(data), buffers=buffers)
         self._shared = shared
-        self.states = States()
 
     def find_class(self, module: str, name: str) -> Any:
         """As usual, but with our own ways of remaking classes, and with what came apart from this pickle."""
         if module == "cloudpickle.cloudpickle":
             if name == "_class_setstate":
-                return partial(_set_class_state, self.states)
+                return partial(_set_class_state, self.states())
             if name in {"_make_skeleton_class", "_make_skeleton_enum"}:
                 return _note_received(getattr(cloudpickle(), name))
         if name == "definition" and module == __name__ and self._shared is not None:
             return self._shared.__getitem__
         return super().find_class(module, name)
+
+    def states(self) -> States:
+        """What classes are given by `load`."""
+        if self._states is None:
+            self._states = States()
+        return self._states
 
 
 class _State(NamedTuple):
