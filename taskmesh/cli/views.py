@@ -115,6 +115,10 @@ def summary(found: dict[str, Any]) -> str:
         f"pools:    {len(there)}; slots: {slots}, busy: {busy}",
         f"clients:  {sum(client['present'] for client in found['clients'])}",
     ]
+    if unclaimed := found.get("unclaimed"):
+        lines.append(
+            f"unclaimed: {unclaimed} tasks that pools hold for clients that are not back with this hub"
+        )
     lines += [store_line(found["store"])] if found.get("store") else []
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
     lines += [

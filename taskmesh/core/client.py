@@ -221,6 +221,8 @@ class ClientMachine:
         self._unstarted.intersection_update([seq for run in runs for seq in run.seqs])
         out.append(Send(self._hello()))
         self._queue(specs, runs, now, out)
+        self._close(m.Submit(self._next, [], [], whole=True), 0)
+        self._send_from(self._next - 1, out)
 
     def _accepted(self, number: int, now: float, out: list[object]) -> None:
         seqs: list[int] = []
@@ -331,6 +333,7 @@ class ClientMachine:
                     self.epoch,
                     told,
                     submit.unstarted,
+                    submit.whole,
                 )
                 if self._unstarted and submit.runs:
                     submit.unstarted = [s for run in submit.runs for s in run.seqs if s in self._unstarted]

@@ -379,7 +379,7 @@ class HubMachine:
             return
         account = self.ledger.accounts.get(report.client)
         young = self._now - self._started <= 3 * self.config.lease
-        if young and (account is None or seqs[0] not in account.finished):
+        if young and (account is None or not account.is_over(seqs[0])):
             self._unclaimed_size += size if task not in self._unclaimed else 0
             self._unclaimed.setdefault(task, report)
 

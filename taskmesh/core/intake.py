@@ -212,6 +212,8 @@ class Intake:
             self._enter(session.client, run, now, alone=alone)
         if submit.cancels or submit.unstarted:
             self.give_up(session.client, submit.cancels, submit.unstarted)
+        if submit.whole:
+            self._drop_unclaimed(session.client)
         self._acknowledge(session, now)
 
     def _missing_specs(self, submit: m.Submit) -> set[int]:
@@ -334,6 +336,14 @@ class Intake:
             return True
         return False
 
+    def _drop_unclaimed(self, client: int) -> None:
+        """A client has said all that it waits for: pools drop what they hold for it beside that."""
+        self._ledger.account(client).whole = True
+        adoptable = self._pools.adoptable
+        for key in [key for key in adoptable if key[0] == client]:
+            session, attempt = adoptable.pop(key)
+            self._pools.cancel_at_pool(session, attempt, client << SEQ_BITS | key[1])
+
     def give_up(self, client: int, seqs: list[int], unstarted: list[int]) -> None:
         """A client has cancelled tasks of its own; it knows. Of those `unstarted` it is told which ended.
 
@@ -363,7 +373,7 @@ class Intake:
             return True  # it is run for others
         if self._ledger.detach(task, record):
             if State.SENT <= record.state <= State.RUNNING:
-                self._pools.cancel_at_pool(record)
+                self._pools.cancel_at_pool(record.session, record.attempt, record.id)
                 self._collector.release(record)
             self._ledger.move(record, Cause.CANCEL)
             self._ledger.drop(record)

@@ -56,14 +56,22 @@ class SpecEntry:
 
 
 class Account:
-    """What the ledger keeps of one client: its unfinished tasks' count and bytes, its finished counters."""
+    """What the ledger keeps of one client: its unfinished tasks' count and bytes, its finished counters.
 
-    __slots__ = ("finished", "size", "tasks")
+    `whole`: what it waits for of an earlier hub's time is all here.
+    """
+
+    __slots__ = ("finished", "size", "tasks", "whole")
 
     def __init__(self) -> None:
         self.finished = IntervalSet()
         self.tasks = 0
         self.size = 0
+        self.whole = False
+
+    def is_over(self, seq: int) -> bool:
+        """Of a task that is not on its way: whether nobody can come for it any more."""
+        return self.whole or seq in self.finished
 
 
 class Ledger:

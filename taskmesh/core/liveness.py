@@ -213,7 +213,7 @@ class PoolSessions:
             for seq in held.seqs:
                 task = held.client << SEQ_BITS | seq
                 record = self._ledger.tasks.get(task)
-                if record is None and not self._is_finished(held.client, seq):
+                if record is None and not self._is_over(held.client, seq):
                     self.adoptable[held.client, seq] = (lane.session, held.attempt)
                 elif record is not None and self._may_adopt(record, held.attempt, former):
                     self.adopt(record, lane, held.attempt)
@@ -224,9 +224,9 @@ class PoolSessions:
                 lane.stale.append(m.Held(held.client, held.attempt, gone))
         lane.hold(taken)
 
-    def _is_finished(self, client: int, seq: int) -> bool:
+    def _is_over(self, client: int, seq: int) -> bool:
         account = self._ledger.accounts.get(client)
-        return account is not None and seq in account.finished
+        return account is not None and account.is_over(seq)
 
     @staticmethod
     def _may_adopt(record: TaskRecord, attempt: int, former: Lane | None) -> bool:
@@ -294,7 +294,7 @@ class PoolSessions:
             task = progress.client << SEQ_BITS | progress.seq
             record = self._ledger.tasks.get(task)
             if record is None or record.session != lane.session or record.attempt != progress.attempt:
-                if record is not None or self._is_finished(progress.client, progress.seq):
+                if record is not None or self._is_over(progress.client, progress.seq):
                     stale.append(m.Held(progress.client, progress.attempt, [progress.seq]))
                 continue
             if record.state is State.SENT:
@@ -379,10 +379,10 @@ class PoolSessions:
         self.out.append(CloseLane(lane.session))
         return len(held)
 
-    def cancel_at_pool(self, record: TaskRecord) -> None:
+    def cancel_at_pool(self, session: int, attempt: int, task: int) -> None:
         """Has the pool that holds a task told to drop it, with others of this moment."""
-        cancels = self._cancels.setdefault(record.session, {})
-        cancels.setdefault((record.id >> SEQ_BITS, record.attempt), []).append(record.id & SEQ_MASK)
+        cancels = self._cancels.setdefault(session, {})
+        cancels.setdefault((task >> SEQ_BITS, attempt), []).append(task & SEQ_MASK)
 
     def recall_unwanted(self, lane: Lane) -> None:
         """Has a pool hand back what it has not started; again with its beats: tasks may be on their way."""

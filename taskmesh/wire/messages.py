@@ -93,7 +93,8 @@ class Submit(msgspec.Struct, tag=2):
     """Tasks for the ledger; `number` counts a session's Submits and is acknowledged cumulatively.
 
     `cancels`: given up; `unstarted`: given up unless they have started, and the hub says which had not.
-    `epoch`: of the hub it is for, or 0. `delivered`: what a ResultAck would say.
+    `epoch`: of the hub it is for, or 0. `delivered`: what a ResultAck would say. `whole`: all that it waits
+    for of an earlier hub's time has been submitted now.
     """
 
     number: int
@@ -103,6 +104,7 @@ class Submit(msgspec.Struct, tag=2):
     epoch: int = 0
     delivered: int = 0
     unstarted: list[int] = []
+    whole: bool = False
 
 
 class CancelTasks(msgspec.Struct, tag=3):

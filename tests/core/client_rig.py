@@ -72,7 +72,9 @@ class Client:
         return [message for message in self.sent if isinstance(message, kind)]
 
     def submitted(self) -> list[list[int]]:
-        return [[seq for run in submit.runs for seq in run.seqs] for submit in self.of(m.Submit)]
+        """The tasks of each Submit; one that says that there are no more has none."""
+        submits = [submit for submit in self.of(m.Submit) if not submit.whole]
+        return [[seq for run in submit.runs for seq in run.seqs] for submit in submits]
 
     # the pending table
 

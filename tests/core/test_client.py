@@ -200,54 +200,6 @@ class TestSubmitting:
         assert session.of(m.Submit)[-1].cancels == [9]
 
 
-class TestCancelUnstarted:
-    """A hub that comes after one that is lost has to be told again: it decides which had not started."""
-
-    def test_a_new_hub_is_told_again_of_what_has_no_outcome(self, session):
-        session.submit(1, 2, 3, 4)
-        session.tell(Ask(m.CancelTasks([], [1, 2, 3])))
-        session.hear(m.Accepted(2))
-        session.hear(delivery(1, 1))
-        session.hear(m.Deliver(1, 2, [], [m.Failed(7, 2, 0, "cancelled")]))
-        session.welcome(epoch=2)
-        session.sent.clear()
-        session.welcome(epoch=2)
-
-        (submit,) = session.of(m.Submit)
-        assert (submit.runs[0].seqs, submit.unstarted) == ([3], [3])
-
-    def test_nothing_is_said_of_what_has_been_given_up_altogether(self, session):
-        session.submit(1)
-        session.tell(Ask(m.CancelTasks([], [1])))
-        del session.pending[1]
-        session.tell(Ask(m.CancelTasks([1])))
-        session.welcome(epoch=2)
-        session.sent.clear()
-        session.welcome(epoch=2)
-
-        assert session.submitted() == []
-
-    def test_what_waits_for_room_says_so_when_it_comes_in(self, session):
-        """Room for a Submit is work for a pool: its tasks started before the word on them had its turn."""
-        session.submit(1, 2)
-        session.hear(m.Busy(1, 0.1))
-        session.tell(Ask(m.CancelTasks([], [2, 9])))
-        session.sent.clear()
-        session.after(0.2)
-
-        assert [submit.unstarted for submit in session.of(m.Submit)] == [[2], [2, 9]]
-
-    def test_the_same_hub_knows(self, session):
-        session.submit(1)
-        session.tell(Ask(m.CancelTasks([], [1])))
-        session.hear(m.Accepted(2))
-        session.tell(ev.LinkLost())
-        session.sent.clear()
-        session.welcome(known=True)
-
-        assert session.submitted() == []
-
-
 class TestHubLost:
     def test_silence_means_dialling_again(self, session):
         session.after(3.1)
@@ -292,6 +244,22 @@ class TestHubLost:
         session.welcome(epoch=2, known=True)
 
         assert session.submitted() == [[1]]
+
+    @pytest.mark.parametrize("pending", [(), (1,)])
+    def test_it_says_when_all_that_it_waits_for_is_submitted_again(self, session, pending):
+        for seq in pending:
+            session.submit(seq)
+        session.tell(ev.LinkLost())
+        session.sent.clear()
+        session.welcome(epoch=2)
+
+        assert [submit.whole for submit in session.of(m.Submit)] == [False] * len(pending) + [True]
+
+    def test_the_hub_that_it_begins_with_has_nothing_else_of_it(self, client):
+        client.submit(1)
+        client.welcome()
+
+        assert [submit.whole for submit in client.of(m.Submit)] == [False]
 
     def test_what_may_run_only_once_is_lost(self, session):
         session.submit(1, one=spec("once", acks="early"))

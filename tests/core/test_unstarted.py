@@ -2,8 +2,11 @@
 
 import pytest
 
+from taskmesh.core import events as ev
+from taskmesh.core.client import Ask
 from taskmesh.core.events import FromClient, LinksLost
 from taskmesh.wire import messages as m
+from tests.core.client_rig import delivery
 from tests.core.rig import HubRig, spec
 
 
@@ -169,3 +172,51 @@ def test_it_takes_nothing_from_another_with_the_same_key(rig, sent):
     rig.report(session, done=((1, 1, 2 if sent else 1),))
 
     assert rig.outcomes(2) == {1: "done"}
+
+
+class TestClient:
+    """A hub that comes after one that is lost has to be told again: it decides which had not started."""
+
+    def test_a_new_hub_is_told_again_of_what_has_no_outcome(self, session):
+        session.submit(1, 2, 3, 4)
+        session.tell(Ask(m.CancelTasks([], [1, 2, 3])))
+        session.hear(m.Accepted(2))
+        session.hear(delivery(1, 1))
+        session.hear(m.Deliver(1, 2, [], [m.Failed(7, 2, 0, "cancelled")]))
+        session.welcome(epoch=2)
+        session.sent.clear()
+        session.welcome(epoch=2)
+
+        submit = session.of(m.Submit)[0]
+        assert (submit.runs[0].seqs, submit.unstarted) == ([3], [3])
+
+    def test_nothing_is_said_of_what_has_been_given_up_altogether(self, session):
+        session.submit(1)
+        session.tell(Ask(m.CancelTasks([], [1])))
+        del session.pending[1]
+        session.tell(Ask(m.CancelTasks([1])))
+        session.welcome(epoch=2)
+        session.sent.clear()
+        session.welcome(epoch=2)
+
+        assert session.submitted() == []
+
+    def test_what_waits_for_room_says_so_when_it_comes_in(self, session):
+        """Room for a Submit is work for a pool: its tasks started before the word on them had its turn."""
+        session.submit(1, 2)
+        session.hear(m.Busy(1, 0.1))
+        session.tell(Ask(m.CancelTasks([], [2, 9])))
+        session.sent.clear()
+        session.after(0.2)
+
+        assert [submit.unstarted for submit in session.of(m.Submit)] == [[2], [2, 9]]
+
+    def test_the_same_hub_knows(self, session):
+        session.submit(1)
+        session.tell(Ask(m.CancelTasks([], [1])))
+        session.hear(m.Accepted(2))
+        session.tell(ev.LinkLost())
+        session.sent.clear()
+        session.welcome(known=True)
+
+        assert session.submitted() == []

@@ -157,6 +157,26 @@ def test_a_worker_whose_hub_is_gone_still_obeys_sigterm(programs: Programs, tmp_
         assert held.cancel()
 
 
+def test_what_is_cancelled_while_no_hub_is_there_does_not_run_on(programs: Programs, tmp_path):
+    """The pool kept it for a client that might come back; the client was back, and it ran to its end."""
+    hub, address = programs.hub()
+    programs.worker(address, slots=2)
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        held = [mesh.submit(workload.hold, str(journal), word, str(gate)) for word in ("kept", "cancelled")]
+        wait_until(lambda: len(words(journal)) == 2)
+        hub.kill()
+        assert held[1].cancel()
+        programs.hub(address)
+        wait_until(lambda: pools(mesh), 20)
+
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3, "it takes the cancelled one's place"
+        assert not held[0].done()
+        gate.touch()
+        assert held[0].result(20) == "kept"
+        assert len(words(journal)) == 2
+
+
 def test_a_killed_hub_with_a_pool_leaves_no_process(programs: Programs, tmp_path):
     program = programs.start("up", "--bind", TCP, "--concurrency", "2", "--json")
     address = program.ready()["gateway"]
