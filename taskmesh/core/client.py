@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -32,21 +31,6 @@ LONGEST_WAIT = 10.0
 """Seconds that a client waits at once for a hub that is busy, or that its key has said too much to."""
 GLANCE = 0.001
 """Seconds between two looks for what is due; a Tick, which comes when something is, always looks."""
-
-
-@dataclass(slots=True)
-class Queued:
-    """New tasks from the application."""
-
-    specs: list[tuple[int, m.Spec]]
-    runs: list[m.Run]
-
-
-@dataclass(slots=True)
-class Ask:
-    """A Query, Command, CancelTasks or ClientBye to pass on."""
-
-    message: m.Query | m.Command | m.CancelTasks | m.ClientBye
 
 
 class ClientMachine:
@@ -80,7 +64,7 @@ class ClientMachine:
         kind = type(event)  # class patterns take longer: see HubMachine.handle
         if kind is ev.FromHubToClient:
             self._from_hub(event.message, now, out)
-        elif kind is Queued:
+        elif kind is ev.Queued:
             self._queue(event.specs, event.runs, now, out)
         else:
             self._from_others(event, now, out)
@@ -93,7 +77,7 @@ class ClientMachine:
 
     def _from_others(self, event: object, now: float, out: list[object]) -> None:
         match event:
-            case Ask(message=message):
+            case ev.Ask(message=message):
                 self._ask(message, now, out)
             case ev.LinkLost():
                 self._lost(now, out)

@@ -155,6 +155,19 @@ class DrainRequested(msgspec.Struct):
 # --- client -----------------------------------------------------------------------------------------------
 
 
+class Queued(msgspec.Struct):
+    """New tasks from the application."""
+
+    specs: list[tuple[int, m.Spec]]
+    runs: list[m.Run]
+
+
+class Ask(msgspec.Struct):
+    """A Query, Command, CancelTasks or ClientBye to pass on."""
+
+    message: m.Query | m.Command | m.CancelTasks | m.ClientBye
+
+
 class FromHubToClient(msgspec.Struct):
     """A message off the gateway."""
 

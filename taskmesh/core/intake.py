@@ -207,7 +207,7 @@ class Intake:
             self.out.append(SendClient(session.client, m.Busy(number, RETRY_BUSY)))
             return
         session.submitted = number
-        alone = len(submit.runs) == 1
+        alone = len(submit.runs) == 1 and not submit.unstarted
         for run in submit.runs:
             self._enter(session.client, run, now, alone=alone)
         if submit.cancels or submit.unstarted:

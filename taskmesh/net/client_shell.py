@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from taskmesh.core import actions as act
-from taskmesh.core.client import Ask, ClientMachine, Queued
+from taskmesh.core.client import ClientMachine
 from taskmesh.core.client_config import ClientConfig
-from taskmesh.core.events import Tick
+from taskmesh.core.events import Ask, Queued, Tick
 from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
 from taskmesh.ports import OutcomeSink
 from taskmesh.wire import messages as m
@@ -185,7 +185,7 @@ class ClientShell:
         while left:
             event = events.popleft()
             left -= 1
-            if isinstance(event, Ask) and isinstance(event.message, m.CancelTasks):
+            if type(event) is Ask and isinstance(event.message, m.CancelTasks):
                 left -= _gather(event.message, events, left)
             perform(handle(event, now))
 

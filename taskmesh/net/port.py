@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
-from taskmesh.core.client import Ask
+from taskmesh.core.events import Ask
 from taskmesh.errors import ForkedMeshError, MeshClosed
 from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.identity import new_client

@@ -10,8 +10,8 @@ from dataclasses import replace
 import zmq
 
 from taskmesh.config import Config
-from taskmesh.core.client import Ask
 from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.events import Ask
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.keys import CLIENT
 from taskmesh.net.client_links import GatewayLink

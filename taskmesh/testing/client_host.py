@@ -8,8 +8,9 @@ import msgspec
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.client import Ask, ClientMachine, Queued
+from taskmesh.core.client import ClientMachine
 from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.events import Ask, Queued
 from taskmesh.testing.host import Host
 from taskmesh.testing.hub_host import HubHost
 from taskmesh.testing.network import Link, unpacked

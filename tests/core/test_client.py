@@ -3,7 +3,8 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.client import MAX_SUBMIT, Ask, Queued
+from taskmesh.core.client import MAX_SUBMIT
+from taskmesh.core.events import Ask, Queued
 from taskmesh.core.receipts import ACK_DELAY
 from taskmesh.wire import messages as m
 from tests.core.client_rig import Client, delivery

@@ -1,7 +1,7 @@
 """What a client does with the hub's deliveries: each outcome once, and the hub is told that it has come."""
 
 from taskmesh.core import events as ev
-from taskmesh.core.client import Ask
+from taskmesh.core.events import Ask
 from taskmesh.core.receipts import ACK_DELAY
 from taskmesh.wire import messages as m
 from tests.core.client_rig import delivery

@@ -2,8 +2,7 @@
 
 import pytest
 
-from taskmesh.core.client import Queued
-from taskmesh.core.events import LinkCut
+from taskmesh.core.events import LinkCut, Queued
 from taskmesh.wire import messages as m
 from tests.core.rig import number_of, spec
 

@@ -3,8 +3,7 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.client import Ask
-from taskmesh.core.events import FromClient, LinksLost
+from taskmesh.core.events import Ask, FromClient, LinksLost
 from taskmesh.wire import messages as m
 from tests.core.client_rig import delivery
 from tests.core.rig import HubRig, spec

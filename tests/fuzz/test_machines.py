@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.client import ClientMachine, Queued
+from taskmesh.core.client import ClientMachine
 from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.events import Queued
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.errors import RemoteProtocolError

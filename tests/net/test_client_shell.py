@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from taskmesh.core.client import Ask, Queued
 from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.events import Ask, Queued
 from taskmesh.errors import MeshClosed
 from taskmesh.net.client_shell import ClientShell, Questions
 from taskmesh.net.port import ThreadPort
