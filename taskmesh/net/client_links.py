@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from taskmesh.net.hub_links import BATCH
 from taskmesh.net.loop import Loop
 from taskmesh.net.refusals import Refusals
 from taskmesh.net.sealing import Lookup, Seal
-from taskmesh.sockets import Context, Dealer
+from taskmesh.sockets import Context, Dealer, SocketError
 from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_client
 
@@ -26,9 +27,14 @@ HELLOS = 2
 class GatewayLink:
     """The way to the hub. Addresses are dialled in turn, in order.
 
+    Where no socket is to be had, what is sent goes nowhere until the machine says Hello again.
+
     Args:
         events: the client shell's. client: the session's number. specs_of: specs that travelled before.
         credentials: a client's or an operator's, where keys are in use.
+
+    Raises:
+        SocketError: no socket is to be had at the start.
     """
 
     def __init__(
@@ -55,7 +61,7 @@ class GatewayLink:
         self._unanswered = 0
         self._dial_at = 0.0
         self.refused = 0
-        self._socket = self._new_socket()
+        self._socket: Dealer | None = self._new_socket()
         self._dial()
 
     @property
@@ -65,13 +71,17 @@ class GatewayLink:
     def _new_socket(self) -> Dealer:
         pair = self._credentials.pair if self._credentials is not None else None
         socket = Dealer(self._context, self._way.options(wires.TO_GATEWAY, pair))
-        self._refusals.watch(socket, self._way)
+        try:
+            self._refusals.watch(socket, self._way)
+        except BaseException:
+            socket.close(linger_ms=0)
+            raise
         self._loop.watch(socket.raw, self._arrived)
         return socket
 
     def _dial(self) -> None:
         """Connects, unless there is to be a rest first: what is sent until then goes nowhere."""
-        if time.monotonic() >= self._dial_at:
+        if self._socket is not None and time.monotonic() >= self._dial_at:
             self._dial_at = 0.0
             self._socket.connect(self._way.hub.gateway)
 
@@ -96,10 +106,14 @@ class GatewayLink:
         if isinstance(message, m.ClientHello):
             if self._unanswered >= HELLOS:
                 self.reconnect()
+            elif self._socket is None:
+                self._renew()
+                self._dial()
             self._unanswered += not self._dial_at
         elif self._seal is not None and isinstance(message, m.Submit):
             message = self._seal.submit(message, self._client, self._specs_of)
-        self._socket.try_send_parts(encode(message))
+        if self._socket is not None:
+            self._socket.try_send_parts(encode(message))
 
     def reconnect(self) -> None:
         """Drops the link with all that waits in it, and dials the next address."""
@@ -110,11 +124,12 @@ class GatewayLink:
     def _renew(self) -> None:
         self.close(linger_ms=0)
         self._unanswered = 0
-        self._socket = self._new_socket()
+        with contextlib.suppress(SocketError):
+            self._socket = self._new_socket()
 
     def _arrived(self) -> None:
         self._unanswered = 0
-        for frames in self._socket.recv_parts_many(BATCH):
+        for frames in self._socket.recv_parts_many(BATCH) if self._socket is not None else ():
             try:
                 message = to_client.decode(frames)
             except RemoteProtocolError:
@@ -127,5 +142,7 @@ class GatewayLink:
     def close(self, linger_ms: int | None = None) -> None:
         """Closes the link; what was just sent has a second to leave, unless `linger_ms` says otherwise."""
         self._refusals.unwatch()
-        self._loop.unwatch(self._socket.raw)
-        self._socket.close(linger_ms)
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            self._loop.unwatch(socket.raw)
+            socket.close(linger_ms)

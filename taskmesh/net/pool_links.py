@@ -5,10 +5,11 @@ The pool only dials out. What cannot be sent because nobody is there is dropped 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -16,6 +17,7 @@ from taskmesh.core.events import FromHub, HubLaneLost
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
 from taskmesh.net.credentials import Credentials, ways
+from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.hub_links import BATCH
 from taskmesh.net.loop import Loop
 from taskmesh.net.refusals import Refusals
@@ -47,14 +49,47 @@ FEW_HELLOS = 8
 than ZeroMQ is given up by libzmq for good, without a word."""
 
 
+class _Links:
+    """The sockets to one hub, not connected yet: all of them, or none.
+
+    Raises:
+        SocketError: one of them cannot be had.
+    """
+
+    def __init__(self, context: Context, keyed: Callable[[SocketOptions], SocketOptions]) -> None:
+        with contextlib.ExitStack() as undo:  # descriptors may run out half-way
+            self.collector = Push(context, keyed(wires.TO_COLLECTOR))
+            undo.callback(self.collector.close, 0)
+            self.watched = self.collector.monitor()
+            self.beats = Push(context, keyed(wires.BEATS))
+            undo.callback(self.beats.close, 0)
+            self.control = Sub(context, keyed(wires.TO_CONTROL))
+            undo.pop_all()
+
+    def connect(self, hub: Endpoints) -> None:
+        """Dials; control first, so that an answer finds its way."""
+        self.control.connect(hub.control)
+        self.collector.connect(hub.collector)
+        self.beats.connect(hub.collector)
+
+    def close(self, linger_ms: int | None) -> None:
+        """Closes them all."""
+        self.watched.close()
+        for socket in (self.collector, self.beats, self.control):
+            socket.close(linger_ms)
+
+
 class PoolSockets:
-    """HubLink over ZeroMQ.
+    """HubLink over ZeroMQ. Where no socket is to be had, what is sent goes nowhere until the next Hello.
 
     Args:
         addresses: gateways of hubs; the first that answers is kept until it does not answer any more.
         credentials: a worker's, where keys are in use.
         events: the pool shell's.
         max_payload: bytes of a result that may travel.
+
+    Raises:
+        SocketError: no sockets are to be had at the start.
     """
 
     def __init__(
@@ -86,6 +121,7 @@ class PoolSockets:
         self._lane: Pull | None = None
         self.refused = 0
         self._dial_at = 0.0
+        self._links: _Links | None = None
         self._open_links()
         self._dial_hub()
 
@@ -105,26 +141,38 @@ class PoolSockets:
         return [self.address, *dict.fromkeys(others)]
 
     def _open_links(self) -> None:
+        """Sockets for the way whose turn it is.
+
+        Raises:
+            SocketError: there are none; nothing is left open.
+        """
         self._way = self._ways[self._turn % len(self._ways)]
         self._hub = self._way.hub
-        self._collector = Push(self._context, self._keyed(wires.TO_COLLECTOR))
-        self._watched = self._collector.monitor()
-        self._beats = Push(self._context, self._keyed(wires.BEATS))
-        self._control = Sub(self._context, self._keyed(wires.TO_CONTROL))
-        self._refusals.watch(self._control, self._way)
-        self._control.subscribe(topic(self._pool))
-        self._control.subscribe(ALL)
-        self._loop.watch(self._control.raw, self._from_control)
-        self._loop.watch(self._watched.raw, self._look_at_collector)
+        links = _Links(self._context, self._keyed)
+        try:
+            self._refusals.watch(links.control, self._way)
+            links.control.subscribe(topic(self._pool))
+            links.control.subscribe(ALL)
+        except BaseException:
+            self._refusals.unwatch()
+            links.close(linger_ms=0)
+            raise
+        self._loop.watch(links.control.raw, self._from_control)
+        self._loop.watch(links.watched.raw, self._look_at_collector)
+        self._links = links
+
+    def _renew_links(self) -> None:
+        """Other sockets in place of these; where there are none, the next Hello asks for them again."""
+        self._hang_up_hub(linger_ms=0)
+        with contextlib.suppress(SocketError):
+            self._open_links()
 
     def _dial_hub(self) -> None:
         """Connects, unless there is to be a rest first: what is sent until then goes nowhere."""
-        if time.monotonic() < self._dial_at:
+        if self._links is None or time.monotonic() < self._dial_at:
             return
         self._dial_at = 0.0
-        self._control.connect(self._hub.control)
-        self._collector.connect(self._hub.collector)
-        self._beats.connect(self._hub.collector)
+        self._links.connect(self._hub)
 
     def _keyed(self, options: SocketOptions) -> SocketOptions:
         return self._way.options(options, self._credentials.pair if self._credentials is not None else None)
@@ -138,11 +186,13 @@ class PoolSockets:
             message = self._seal.results(message) if self._seal is not None else message
         elif isinstance(message, m.Hello):
             message = self._hello(message)
-        self._collector.try_send_parts(self._frames(message))
+        if self._links is not None:
+            self._links.collector.try_send_parts(self._frames(message))
 
     def beat(self, message: m.Beat) -> None:
         """To the collector, past any results that wait."""
-        self._beats.try_send_parts(self._frames(message))
+        if self._links is not None:
+            self._links.beats.try_send_parts(self._frames(message))
 
     def _frames(self, message: m.PoolMessage) -> list[Sendable]:
         """A message as frames, after the token that no other pool knows where keys are in use."""
@@ -167,8 +217,7 @@ class PoolSockets:
         if self._refusals.rest:
             self._dial_at = time.monotonic() + self._refusals.rest
             self._turn += 1
-            self._hang_up_hub(linger_ms=0)
-            self._open_links()
+            self._renew_links()
             self._events.append(HubLaneLost())
         elif dead or len(self._ways) > 1:
             self._unanswered = HELLOS
@@ -199,6 +248,10 @@ class PoolSockets:
 
     def _doubt_links(self, number: int) -> None:
         """Dials anew, the same hub or the next one, when Hellos or a whole session's beats were in vain."""
+        if self._links is None:
+            self._renew_links()
+            self._dial_hub()
+            return
         if self._dial_at:
             self._dial_hub()
             self._unanswered = 0
@@ -212,8 +265,7 @@ class PoolSockets:
             self._turn += 1
         elif self._unanswered != FEW_HELLOS and not vain:
             return
-        self._hang_up_hub(linger_ms=0)
-        self._open_links()
+        self._renew_links()
         self._dial_hub()
 
     # --- incoming -----------------------------------------------------------------------------------------
@@ -224,11 +276,13 @@ class PoolSockets:
 
     def _from_control(self) -> None:
         self._unanswered = 0
-        self._take(self._control.recv_parts_many(BATCH), 1)
+        if self._links is not None:
+            self._take(self._links.control.recv_parts_many(BATCH), 1)
 
     def _look_at_collector(self) -> None:
         """A session whose results may have been lost is over: the next one begins with an inventory."""
-        if any(event.kind is EventKind.DISCONNECTED for event in self._watched.recv_many()):
+        watched = self._links.watched.recv_many() if self._links is not None else ()
+        if any(event.kind is EventKind.DISCONNECTED for event in watched):
             self._events.append(HubLaneLost())
 
     def _take(self, arrived: list[list[Part]], skip: int) -> None:
@@ -251,11 +305,11 @@ class PoolSockets:
     def _hang_up_hub(self, linger_ms: int | None = None) -> None:
         self.hang_up()
         self._refusals.unwatch()
-        self._loop.unwatch(self._watched.raw)
-        self._watched.close()
-        self._loop.unwatch(self._control.raw)
-        for socket in (self._collector, self._beats, self._control):
-            socket.close(linger_ms)
+        links, self._links = self._links, None
+        if links is not None:
+            self._loop.unwatch(links.watched.raw)
+            self._loop.unwatch(links.control.raw)
+            links.close(linger_ms)
 
     def close(self) -> None:
         """Closes every socket; what was just sent has a second to leave."""

@@ -73,12 +73,13 @@ class Refusals:
     def watch(self, socket: Socket, way: Way) -> None:
         """Watches this socket, before it is connected, in place of the former one."""
         self.unwatch()
-        self._way, self.is_up = way, False
+        self._way = way
         self._monitor = socket.monitor()
         self._loop.watch(self._monitor.raw, self._look)
 
     def unwatch(self) -> None:
         """Stops watching; before the socket is closed."""
+        self.is_up = False
         if self._monitor is not None:
             self._loop.unwatch(self._monitor.raw)
             self._monitor.close()
