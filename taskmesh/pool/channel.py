@@ -7,6 +7,7 @@ import errno
 import os
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -22,6 +23,7 @@ _MAX_FDS: Final = 253  # the kernel's SCM_MAX_FD
 _ANCILLARY: Final = socket.CMSG_SPACE(_MAX_FDS * 4)
 _BUFFER: Final = 256 << 10
 _FEWER_IN_FLIGHT: Final = 0.01
+"""Seconds until a look whether fewer descriptors are in flight: no event tells it."""
 _NOTHING: Final = msgspec.msgpack.encode(None)
 
 
@@ -165,6 +167,7 @@ class Outbound:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._look_again = 0.0
         self.queue: deque[Parcel] = deque()
 
     def send(self, data: bytes, fds: Sequence[int] = (), keep: object = None) -> None:
@@ -185,15 +188,21 @@ class Outbound:
         parcel = Parcel(memoryview(data)[sent:], fds, keep)
         parcel.begun = sent > 0
         self.queue.append(parcel)
-        if fds:
+        if fds and len(self.queue) == 1:  # otherwise its turn comes when the socket is writable
             self.flush()
 
     def flush(self) -> bool:
         """Sends what can be sent; True when nothing is left.
 
+        Where too many descriptors are in flight it waits, a hundredth of a second at most, so that whoever
+        calls again as long as the socket counts as writable does not spin.
+
         Raises:
             OSError: the other end is gone.
         """
+        if self._look_again:
+            select.select([], [], [], max(0.0, self._look_again - time.monotonic()))
+            self._look_again = 0.0
         while self.queue:
             parcel = self.queue[0]
             while parcel.pieces:
@@ -203,6 +212,7 @@ class Outbound:
                 except BlockingIOError:
                     return False
                 if sent < 0:
+                    self._look_again = time.monotonic() + _FEWER_IN_FLIGHT
                     return False
                 parcel.begun = True
                 if sent < len(view):

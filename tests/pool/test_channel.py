@@ -1,7 +1,10 @@
 """Frames and descriptors over a stream socket."""
 
+import errno
 import os
+import select
 import socket
+import time
 
 import pytest
 
@@ -145,6 +148,51 @@ def test_full_socket_does_not_block(pair):
 
     assert not outbound.flush()
     assert outbound.queue
+
+
+class Crowded(socket.socket):
+    """A socket of a user who has too many descriptors in flight, until told otherwise."""
+
+    crowded = True
+    attempts = 0
+
+    def sendmsg(self, *args):
+        self.attempts += 1
+        if self.crowded:
+            raise OSError(errno.ETOOMANYREFS, "Too many references: cannot splice")
+        return super().sendmsg(*args)
+
+
+def test_too_many_descriptors_in_flight_are_waited_for_without_spinning(pair):
+    left, right = pair
+    reader, writer = os.pipe()
+    with Crowded(fileno=left.detach()) as crowded:
+        outbound, inbound = Outbound(crowded), Inbound(right)
+        outbound.send(pack(1, b"with it", 1), [writer])
+        outbound.send(pack(2, b"after"))
+        outbound.send(pack(3, b"and again", 1), [writer])
+        assert crowded.attempts == 1
+
+        begin = time.monotonic()
+        while crowded.attempts < 10:
+            select.select([], [crowded], [])
+            assert not outbound.flush()
+        took = time.monotonic() - begin
+        crowded.crowded = False
+        assert outbound.flush()
+        os.close(writer)
+
+        assert took > 0.05
+        found = all_frames(inbound)
+        assert [(kind, body, len(fds)) for kind, body, fds in found] == [
+            (1, b"with it", 1),
+            (2, b"after", 0),
+            (3, b"and again", 1),
+        ]
+        for fd in (*found[0][2], *found[2][2]):
+            assert os.write(fd, b"!") == 1
+            os.close(fd)
+        os.close(reader)
 
 
 def test_closed_end_is_told(pair):
