@@ -210,8 +210,8 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Hands a connection to a thread."""
-        if len(self._open) >= CONNECTIONS:
-            cut(next(iter(self._open)))
+        while len(self._open) >= CONNECTIONS:
+            self._cut(*list(self._open)[:1])
         self._open[request] = time.monotonic() + REQUEST
         super().process_request(request, client_address)
 
@@ -223,13 +223,16 @@ class _Server(ThreadingHTTPServer):
     def service_actions(self) -> None:
         """Cuts connections that take too long, however busily they drip."""
         now = time.monotonic()
-        for request, until in list(self._open.items()):
-            if now >= until:
-                cut(request)
+        self._cut(*[request for request, until in list(self._open.items()) if now >= until])
 
     def cut_all(self) -> None:
         """Cuts every connection."""
-        for request in list(self._open):
+        self._cut(*list(self._open))
+
+    def _cut(self, *requests: Any) -> None:
+        """Cuts connections, each once: they take no place from now on, though their threads go on."""
+        for request in requests:
+            self._open.pop(request, None)
             cut(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -161,6 +161,20 @@ def test_slow_connections_keep_nobody_out_and_are_cut(place_of, monkeypatch):
             connection.close()
 
 
+def test_a_burst_cuts_as_many_as_there_are_too_many_each_once(place_of, monkeypatch):
+    cuts = []
+    monkeypatch.setattr(side_port_module, "CONNECTIONS", 4)
+    monkeypatch.setattr(side_port_module, "cut", cuts.append)  # their threads take no notice, for a while
+    place = place_of()
+    slow = [socket.create_connection(place.address, timeout=5) for _ in range(12)]
+    try:
+        wait_until(lambda: len(cuts) >= 8)
+        assert [cut.getpeername() for cut in cuts] == [connection.getsockname() for connection in slow[:8]]
+    finally:
+        for connection in slow:
+            connection.close()
+
+
 def test_a_connection_that_got_no_thread_takes_no_place(place_of, monkeypatch):
     monkeypatch.setattr(side_port_module, "CONNECTIONS", 1)
     place = place_of()
