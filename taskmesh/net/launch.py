@@ -67,17 +67,15 @@ class LaunchedPort(RemotePort):
                 self._end_child()
 
     def _end_child(self) -> None:
+        """Ends the child and removes its folder, also when Ctrl-C strikes once more meanwhile."""
         process, self._process = self._process, None
         folder, self._folder = self._folder, ""
-        if process is not None:
-            process.terminate()
-            try:
-                process.wait(DYING)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            if process is not None:
+                end(process)
+        finally:
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def forked(self) -> None:
         """In a forked child: closes this port's descriptors; hub process and folder are the parent's."""
@@ -86,6 +84,18 @@ class LaunchedPort(RemotePort):
         self._folder = ""
         if process is not None:
             process.returncode = 0  # it is not this process's child
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Tells a child to end, kills it when it takes too long or we are interrupted, and reaps it."""
+    try:
+        process.terminate()
+        process.wait(DYING)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        process.kill()  # nothing happens to one that has been waited for
+        process.wait()
 
 
 def command(config: Config, address: str, folder: str) -> list[str]:

@@ -88,6 +88,27 @@ def test_ctrl_c_while_it_closes_leaves_no_child_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_while_the_child_is_waited_for_kills_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mesh = Mesh(hub="process", workers=1)
+    mesh.submit(workload.add, 1, 2).result(20)
+    family = psutil.Process().children(recursive=True)
+    real = subprocess.Popen.wait
+
+    def interrupted(process, timeout=None):
+        if timeout is not None:
+            raise KeyboardInterrupt
+        return real(process)
+
+    with monkeypatch.context() as impatience:
+        impatience.setattr(subprocess.Popen, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            mesh.close()
+
+    wait_until(lambda: not any(alive(process) for process in family))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_is_left_when_the_parent_is_killed(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", PARENT],
