@@ -174,6 +174,14 @@ def test_a_refusal_is_told_once_and_the_pool_does_not_mind(api, programs: Progra
     assert "403 pods is forbidden" in complaints[0]
 
 
+@pytest.mark.parametrize(
+    "annotations", [None, {}, *({ANNOTATION: text} for text in ("", "--5", "4.5", "\u00b2"))]
+)
+def test_what_is_written_there_and_is_no_number_counts_as_nothing(api, annotations):
+    api.metadata["annotations"] = annotations
+    assert api.pod.cost == 0
+
+
 def test_a_drained_pod_stays_until_it_is_ended(api):
     sent = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
     sent.start()

@@ -58,9 +58,12 @@ class OwnPod:
 
     @property
     def cost(self) -> int:
-        """What is written there; 0 if nothing is."""
-        text = self._ask("GET")["metadata"].get("annotations", {}).get(ANNOTATION, "0")
-        return int(text) if text.lstrip("-").isdigit() else 0
+        """What is written there; 0 if nothing is, or no number."""
+        annotations = self._ask("GET")["metadata"].get("annotations") or {}
+        try:
+            return int(annotations.get(ANNOTATION, "0"))
+        except ValueError:
+            return 0
 
     @cost.setter
     def cost(self, cost: int) -> None:
