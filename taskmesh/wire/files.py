@@ -58,6 +58,7 @@ class File(msgspec.Struct, gc=False, eq=False):
     Attributes:
         fd: its descriptor. received: it came from another process. sends: how often it was sent to one.
         owner, forks: who may say that it is free, see `__del__`.
+        identity: device and inode; a process that has closed all its descriptors may have another file there.
     """
 
     fd: int
@@ -65,11 +66,12 @@ class File(msgspec.Struct, gc=False, eq=False):
     sends: int
     owner: int
     forks: int
+    identity: tuple[int, int] | None
 
     @classmethod
     def to_read(cls, fd: int) -> File:
         """A file that was received."""
-        return cls(fd, received=True, sends=0, owner=os.getpid(), forks=_forks[0])
+        return cls(fd, received=True, sends=0, owner=os.getpid(), forks=_forks[0], identity=_identity(fd))
 
     @classmethod
     def to_fill(cls, size: int) -> File:
@@ -82,10 +84,12 @@ class File(msgspec.Struct, gc=False, eq=False):
         if fd is None:
             fd = _anonymous_file()
         _filled[fd] = size
-        return cls(fd, received=False, sends=0, owner=os.getpid(), forks=_forks[0])
+        return cls(fd, received=False, sends=0, owner=os.getpid(), forks=_forks[0], identity=_identity(fd))
 
     def __del__(self) -> None:
         _filled.pop(self.fd, None)  # first: the number may be given out again as soon as it is closed
+        if _identity(self.fd) != self.identity:
+            return
         # A forked child has no say about its parent's files, and may go on looking at what it has of them.
         if self.owner == os.getpid() and self.forks == _forks[0]:
             if self.received and not self.sends:
@@ -145,6 +149,15 @@ class File(msgspec.Struct, gc=False, eq=False):
         return data
 
 
+def _identity(fd: int) -> tuple[int, int] | None:
+    """Device and inode of what a descriptor's number stands for, None when for nothing."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _anonymous_file() -> int:
     if hasattr(os, "memfd_create") and os.environ.get("TASKMESH_OS") != "portable":
         return os.memfd_create("taskmesh", os.MFD_CLOEXEC)
@@ -162,23 +175,30 @@ def _anonymous_file() -> int:
 class _Spare:
     """A file of this process that no payload of its own needs any more."""
 
-    __slots__ = ("fd", "owner", "size")
+    __slots__ = ("_identity", "_owner", "fd", "size")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.size = os.fstat(fd).st_size
-        self.owner = os.getpid()
+        self._owner = os.getpid()
+        self._identity = _identity(fd)
 
     def serves(self, need: int) -> bool:
         """Whether nobody reads it any more, and not too much of it would lie idle with that many bytes."""
         try:
             return (
                 self.size <= max(_WASTE * need, _LITTLE)
-                and self.owner == os.getpid()
+                and self._owner == os.getpid()
                 and os.pread(self.fd, 1, 0) == _FREE
+                and self._identity == _identity(self.fd)
             )
         except OSError:  # another thread has just closed it
             return False
+
+    def close(self) -> None:
+        """Closes it, if it is still there."""
+        if self._identity == _identity(self.fd):
+            os.close(self.fd)
 
 
 def _keep_spare(fd: int, *, sent: bool) -> bool:
@@ -210,7 +230,7 @@ def _trim_spares() -> None:
     most = _spare_bytes[0] and max(_spare_bytes[0], sum(tuple(_filled.values())))
     while len(_spares) > _MAX_SPARES or sum(spare.size for spare in tuple(_spares)) > most:
         try:
-            os.close(_spares.pop(0).fd)
+            _spares.pop(0).close()
         except IndexError:  # another thread is at it too
             return
 

@@ -137,6 +137,42 @@ def test_what_a_forked_child_may_look_at_is_not_used_again(spares, size):
     assert file not in map(inode, again)
 
 
+@pytest.mark.parametrize("kind", ["received", "made", "spare"])
+def test_another_file_that_has_got_its_number_is_left_alone(spares, tmp_path, kind):
+    made = packed(1)
+    blob = send(made) if kind == "received" else made
+    assert blob.fd is not None
+    number = blob.fd
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"\1 is mine")
+    if kind == "spare":
+        del made, blob
+    with mine.open("r+b") as file:
+        os.dup2(file.fileno(), number)  # as after os.closerange() and open()
+        try:
+            if kind == "spare":
+                assert packed(2).fd != number
+                files.keep_spares(0)
+            else:
+                del made, blob
+            assert os.path.samestat(os.fstat(number), mine.stat())
+        finally:
+            os.close(number)
+    assert mine.read_bytes() == b"\1 is mine"
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_number_that_stands_for_nothing_any_more_is_no_error(spares, keeps):
+    files.keep_spares(4 << 20 if keeps else 0)
+    made, other = packed(1), packed(2)
+    numbers = [made.fd, other.fd]
+    del other
+    for number in numbers if keeps else numbers[:1]:
+        os.close(number)
+    del made
+    files.keep_spares(0)
+
+
 def test_finalizers_of_a_cycle_may_look_at_a_mapping_yet(spares):
     seen = []
 
