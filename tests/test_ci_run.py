@@ -1,0 +1,89 @@
+"""`.ci/run` beside a Makefile of its own: what it has started ends with it."""
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.requirement import require
+from tests.waiting import wait_until
+
+RUN = Path(__file__).parents[1] / ".ci" / "run"
+MAKEFILE = """
+.venv/ready-dev types test:
+	@true
+lint:
+	@touch begun; {lint}
+.venv/ready-kube .venv/ready-box:
+	@touch built; {build}
+"""
+WAITS = "tail -f /dev/null & wait"
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts it, in a session of its own, with these recipes of lint and of the build in the background."""
+    require(bool(shutil.which("make") and shutil.which("bash") and shutil.which("setsid")), "make and bash")
+    runs = []
+
+    def start(lint, build):
+        (tmp_path / ".ci").mkdir()
+        (tmp_path / ".venv").mkdir()
+        shutil.copy(RUN, tmp_path / ".ci" / "run")
+        (tmp_path / "Makefile").write_text(MAKEFILE.format(lint=lint, build=build))
+        environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        with (tmp_path / "told").open("w") as told:
+            runs.append(
+                subprocess.Popen(
+                    [tmp_path / ".ci" / "run"],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=told,
+                    stderr=told,
+                    start_new_session=True,
+                )
+            )
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.kill()
+        run.wait(10)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_its_make_and_its_build_end_with_it_when_it_alone_is_signalled(started, tmp_path, sent):
+    run = started(WAITS, WAITS)
+    wait_until(lambda: (tmp_path / "begun").exists() and (tmp_path / "built").exists())
+    family = psutil.Process(run.pid).children(recursive=True)
+    assert {"make", "tail"} <= {process.name() for process in family}
+
+    run.send_signal(sent)
+
+    assert run.wait(20) == 128 + sent
+    wait_until(lambda: not any(alive(process) for process in family))
+
+
+def alive(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("lint", "status", "told"),
+    [
+        ("true", 0, ["lint: passed", "types: passed", "test: passed"]),
+        ("false", 1, ["lint: failed (2)", "types: passed", "test: passed", "failed: lint"]),
+    ],
+)
+def test_every_phase_is_told_and_a_failed_one_fails_it(started, tmp_path, lint, status, told):
+    assert started(lint, "true").wait(20) == status
+
+    text = (tmp_path / "told").read_text()
+    assert [line for line in told if line not in text] == []
