@@ -32,6 +32,13 @@ class Cgroup:
         """Limit the number of processes."""
         (self.folder / "pids.max").write_text(str(most), encoding="utf-8")
 
+    def set_cpus(self, cpus: float) -> None:
+        """Limit the CPU time."""
+        quota = str(int(cpus * 100_000))
+        version_2 = (self.folder / "cpu.max").exists()
+        file, text = ("cpu.max", f"{quota} 100000") if version_2 else ("cpu.cfs_quota_us", quota)
+        (self.folder / file).write_text(text, encoding="utf-8")
+
     def set_memory(self, size: int) -> None:
         """Limit the memory, without swap."""
         for name, value in (
@@ -46,7 +53,7 @@ class Cgroup:
 
 
 def is_available(controller: str) -> bool:
-    """Whether we may make groups of this controller ("memory" or "pids")."""
+    """Whether we may make groups of this controller ("cpu", "memory" or "pids")."""
     return _parent(controller) is not None
 
 
