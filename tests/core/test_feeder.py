@@ -219,3 +219,21 @@ def test_specs_travel_to_a_slot_once(rig):
     for hand in rig.of(act.HandOver):
         specs[hand.slot] += hand.message.specs
     assert (len(specs[0]), len(specs[1])) == (0, 1)
+
+
+def test_a_task_with_a_hard_limit_is_handed_over_alone():
+    """When it is killed, nothing else is to be run again."""
+    rig = PoolRig(1)
+    limited = spec("limited", hard_timeout=5.0)
+    for short in (spec(), limited):
+        rig.push(1000, one=short)
+        rig.finish(0)
+    rig.push(1, one=spec("of unknown length"))
+    rig.push(2, one=limited)
+    rig.push(3)
+    assert rig.handed[0] == [(1, 1, 1)]
+
+    rig.finish(0)
+    assert rig.handed[0] == [(1, 2, 1)]
+    rig.finish(0)
+    assert rig.handed[0] == [(1, 3, 1)]

@@ -100,6 +100,7 @@ class TestSpecs:
 
         names = [entry.spec.name for entry in rig.hub.specs.values()]
         assert "in use" in names
+        assert "function-5" in names, "no more than need be"
         assert len(names) < 6
         forgotten = [message for _, message in rig.published if isinstance(message, m.ForgetSpecs)]
         assert forgotten

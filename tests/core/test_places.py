@@ -163,3 +163,21 @@ def test_a_new_session_begins_with_all_slots():
     rig.lose_lane()
 
     assert rig.of(m.Hello)[-1].slots == 3
+
+
+def test_a_place_stays_given_while_its_task_runs_whatever_else_is_reported():
+    rig = PoolRig(1)
+    rig.push(1)
+    rig.finish(0)  # so that the pool knows how short a task is, and hands the next two over together
+    rig.push(2, 3)
+    assert rig.handed[0] == [(1, 2, 1), (1, 3, 1)]
+    assert ask(rig, 0, serial=2)
+    assert up(rig) == [1]
+
+    rig.finish(0)
+
+    assert rig.pool.slots[0].parent == 2
+    assert working(rig) == 1
+    rig.finish(0)
+    assert rig.pool.slots[0].parent is None
+    assert working(rig) == 1

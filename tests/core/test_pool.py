@@ -42,10 +42,12 @@ class TestWork:
 
     def test_a_lane_message_that_comes_twice_is_run_once(self, rig):
         rig.push(1)
+        rig.now += 0.6
         rig.lane_seq -= 1
         rig.push(1)
 
         assert [len(tasks) for tasks in rig.handed.values()] == [1]
+        assert not rig.of(act.HangUp), "it is no gap"
 
     def test_a_gap_costs_the_session(self, rig):
         rig.push(1)

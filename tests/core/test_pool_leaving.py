@@ -207,3 +207,19 @@ class TestDrain:
         rig.now += 0.01
 
         assert rig.pool.deadline > rig.now
+
+
+def test_who_has_left_does_and_says_nothing_more(rig):
+    rig.tell(ev.DrainRequested(5.0))
+    rig.exited(0, status=0)
+    rig.exited(1, status=0)
+    rig.after(0.1)
+    assert rig.of(act.Leave)
+    before = len(rig.actions)
+
+    rig.lose_lane()
+    control(rig, m.Cancel, [m.Held(1, 1, [1])])
+    rig.tell(ev.DrainRequested(5.0))
+    rig.after(60)
+
+    assert len(rig.actions) == before

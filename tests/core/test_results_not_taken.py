@@ -2,8 +2,9 @@
 
 import pytest
 
+from taskmesh.core import clients
 from taskmesh.core.actions import OpenLane, Push, SendClient
-from taskmesh.core.events import FromClient, FromPool, LaneOpened
+from taskmesh.core.events import ClientGone, FromClient, FromPool, LaneOpened, Tick
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.wire import messages as m
@@ -111,3 +112,35 @@ def test_tasks_with_large_results_are_not_given_out_far_ahead():
         mesh.run_one()
 
     assert 4 <= len(mesh.held) <= 8, "two for each slot"
+
+
+def test_who_is_away_is_sent_nothing_again_until_it_is_back():
+    mesh = Mesh(cap=1 << 20)
+    mesh.join(1, 1)
+    mesh.run_one()
+    assert len(mesh.delivered[1]) == 1
+    mesh.tell(ClientGone(1))
+
+    for _ in range(100):
+        mesh.now += 0.1
+        mesh.tell(Tick())
+        mesh.tell(FromPool(m.Beat(EPOCH, 1, "pool", 0, 0, 0, [])))
+    assert len(mesh.delivered[1]) == 1
+
+    mesh.tell(FromClient(1, m.ClientHello(1, EPOCH, first=2, credit=1 << 20)))
+    assert [deliver.number for deliver in mesh.delivered[1]] == [1, 1]
+
+
+def test_who_comes_back_gets_what_has_gathered_in_deliveries_of_limited_size(monkeypatch):
+    monkeypatch.setattr(clients, "MAX_DELIVERY", 3000)
+    mesh = Mesh(cap=1 << 20)
+    mesh.join(1, 20)
+    mesh.tell(ClientGone(1))
+    assert mesh.run_all() == 20
+    assert not mesh.delivered
+
+    mesh.tell(FromClient(1, m.ClientHello(1, EPOCH, first=2, credit=1 << 20)))
+
+    sizes = [sum(len(run.seqs) for run in deliver.done) for deliver in mesh.delivered[1]]
+    assert sum(sizes) == 20
+    assert max(sizes) <= 3
