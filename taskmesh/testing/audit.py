@@ -132,7 +132,7 @@ class Audit:
 
     # --- clients ------------------------------------------------------------------------------------------
 
-    def resolved(self, client: int, done: Sequence[DoneRun], failed: Sequence[Failed]) -> None:
+    def resolved(self, client: int, done: Sequence[DoneRun], failed: Sequence[Failed], now: float) -> None:
         """S2, S4, S12: one outcome for each task, and one that it can have."""
         for run in done:
             for seq, payload in zip(run.seqs, run.payloads, strict=True):
@@ -140,15 +140,16 @@ class Audit:
                     self._check_result(plan, payload)
         for failure in failed:
             if plan := self._outcome(client, failure.seq, failure.kind):
-                self._check_failure(plan, failure)
+                self._check_failure(plan, failure, now)
 
     def _outcome(self, client: int, seq: int, kind: str) -> Plan | None:
         key = (client, seq)
         plan = self._workload.plans.get(key)
         if plan is None:
             raise Violation(f"S2: an outcome of a task that was never submitted: {key}")
-        if key in self.cancelled:
-            return None
+        early = plan.kind.spec.acks == "early"
+        if key in self.cancelled or (early and self.outcomes.get(key) == "lost"):
+            return None  # its client has given it up, and drops what it hears of it
         self.require(key not in self.outcomes, "S4: a second outcome", key, self.outcomes.get(key), kind)
         self.outcomes[key] = kind
         return plan
@@ -169,7 +170,7 @@ class Audit:
             if other.key == plan.key and other.kind is plan.kind
         ]
 
-    def _check_failure(self, plan: Plan, failure: Failed) -> None:
+    def _check_failure(self, plan: Plan, failure: Failed, now: float) -> None:
         spec, kind = plan.kind.spec, failure.kind
         deaths = max(other.deaths for other in self._same_key(plan)) if plan.key else plan.deaths
         may = {
@@ -179,7 +180,7 @@ class Audit:
             "function": plan.act is Act.BAD,
             "result": plan.act is Act.BAD,
             "hard_timeout": spec.hard_timeout > 0,
-            "expired": spec.expires > 0,
+            "expired": 0 < spec.expires <= now - plan.submitted,
             "lost": spec.acks == "early",
             "cancelled": spec.on_client_loss == "cancel" or (plan.client, plan.seq) in self.unwanted,
             "crash": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
@@ -199,11 +200,13 @@ class Audit:
     # --- at the end ---------------------------------------------------------------------------------------
 
     def check_once(self, plans: Sequence[Plan]) -> None:
-        """S7, L5: where nothing went wrong, every task ran exactly as often as planned."""
+        """S7, L5: where nothing went wrong, every task ran exactly as often as planned, and none is lost."""
         for plan in plans:
             key = (plan.client, plan.seq)
             if key in self.unwanted and self.outcomes.get(key) == "cancelled" and not plan.key:
                 self.require(plan.runs == 0, "S11: cancelled unless started, and had started", plan)
+            lost = self.outcomes.get(key) == "lost" and not plan.deaths
+            self.require(not lost, "S6: lost, though nothing went wrong", plan)
             if (
                 key not in self.cancelled
                 and self.outcomes.get(key) not in ("expired", "cancelled")

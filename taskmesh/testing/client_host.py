@@ -65,7 +65,7 @@ class ClientHost(Host[ClientMachine]):
     """One client session.
 
     Attributes:
-        up_link, down_link: to and from the hub. unaccepted: tasks that the hub has not acknowledged.
+        up_link, down_link: to and from the hub. accepted: tasks that it has acknowledged, and in which epoch.
     """
 
     def __init__(self, setting: Setting, hub: HubHost, config: ClientConfig) -> None:
@@ -74,7 +74,7 @@ class ClientHost(Host[ClientMachine]):
         self.up_link = Link("gateway", lambda data: hub.from_client(config.client, data))
         self.down_link = Link("gateway", self._from_hub)
         self.table = Table(config.client)
-        self.accepted: set[int] = set()
+        self.accepted: dict[int, int] = {}
         self.answers: dict[int, m.Answer] = {}
         self.asked = 0
         self._config = config
@@ -111,6 +111,8 @@ class ClientHost(Host[ClientMachine]):
         make = workload.calm_burst if calm else workload.burst
         plans = make(self.client, self._next, count)
         self._next += count
+        for plan in plans:
+            plan.submitted = self.setting.timetable.now
         self.table.plans.update((plan.seq, plan) for plan in plans)
         specs, runs = runs_of(plans, again=False)
         fresh = [(number, spec) for number, spec in specs if number not in self._known]
@@ -136,6 +138,13 @@ class ClientHost(Host[ClientMachine]):
             self.tell(Ask(m.CancelTasks([], seqs)))
         return plans
 
+    def leave(self, *, cancel: bool) -> None:
+        """Says goodbye to the hub, which may never hear it."""
+        if cancel:
+            self.setting.audit.cancelled.update((self.client, seq) for seq in self.table.plans)
+            self.table.plans.clear()
+        self.tell(Ask(m.ClientBye(cancel=cancel)))
+
     def ask(self, what: str) -> int:
         """Asks for a view; returns the question's number."""
         self.asked += 1
@@ -160,7 +169,7 @@ class ClientHost(Host[ClientMachine]):
                 case act.Resolve(done=done, failed=failed):
                     self._resolve(done, failed)
                 case act.Accept(seqs=seqs):
-                    self.accepted.update(seqs)
+                    self.accepted.update(dict.fromkeys(seqs, self.machine.epoch))
                 case act.Reconnect():
                     self.up_link.reset()
                     self.down_link.reset()
@@ -172,7 +181,7 @@ class ClientHost(Host[ClientMachine]):
                     raise TypeError(f"not an action of a client: {action!r}")
 
     def _resolve(self, done: list[m.DoneRun], failed: list[m.Failed]) -> None:
-        self.setting.audit.resolved(self.client, done, failed)
+        self.setting.audit.resolved(self.client, done, failed, self.setting.timetable.now)
         for run in done:
             for seq in run.seqs:
                 self.table.plans.pop(seq, None)

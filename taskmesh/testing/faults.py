@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any, Protocol
 
-from taskmesh.core.events import DrainRequested, LinkLost
+from taskmesh.core.events import DrainRequested, LinkCut, LinkLost
 from taskmesh.testing.client_host import ClientHost
 from taskmesh.testing.host import Host
 from taskmesh.testing.hub_host import HubHost
@@ -27,6 +27,11 @@ EXPECTED = (
     ("reset", "lane"),
     ("reset", "pool"),
     ("reset", "gateway"),
+    ("over rate", "client"),
+    ("over rate", "pool"),
+    ("leave", "client"),
+    ("left behind", "client"),
+    ("leave and cancel", "client"),
     ("oom", "slot"),
     ("fork failure", "slot"),
     ("drain", "pool"),
@@ -74,6 +79,8 @@ class Faults:
             (self._reset, 4),
             (self._fork_failures, 1),
             (self._drain, 2),
+            (self._over_rate, 1),
+            (self._leave, 1),
         )
         kinds, weights = [kind for kind, _ in happenings], [weight for _, weight in happenings]
         for _ in range(round(severity * self._until * (0.3 + 0.7 * chance.random()))):
@@ -88,6 +95,7 @@ class Faults:
         """Everything is mended: the weather is fair, ways are open, who was stopped or dead is back."""
         world = self._world
         world.setting.network.weather = None
+        world.hub.capped.clear()
         for link in list(self._cut):
             world.setting.network.unblock(link)
         self._cut.clear()
@@ -172,6 +180,22 @@ class Faults:
             client.down_link.reset()
             self._world.replace_client(client)
 
+    def _leave(self) -> None:
+        """A client closes its mesh and ends, with its tasks or without; its last words may be lost."""
+        client, cancel = self._chance.choice(self._world.clients), self._chance.random() < 0.5
+        if client.up and not client.paused:
+            self._count("leave and cancel" if cancel else "leave", "client")
+            client.leave(cancel=cancel)
+            client.kill()
+            self._world.replace_client(client)
+
+    def _over_rate(self) -> None:
+        """A key has said too much: what its holder says is dropped for a while."""
+        world = self._world
+        hosts: list[Host[Any]] = [*world.pools, *world.clients]
+        peer = self._chance.choice(hosts).name
+        world.hub.capped[peer] = world.setting.timetable.now + self._later(0.1, 0.7 * world.lease)
+
     def _kill_slot(self) -> None:
         pool = self._chance.choice(self._world.pools)
         alive = [slot for slot in pool.slots.values() if slot.alive]
@@ -188,15 +212,19 @@ class Faults:
         pool = self._chance.choice(self._world.pools)
         if not pool.up or pool.paused or pool.left is not None:
             return
-        self._count("drain", "pool")
         alive = [slot for slot in pool.slots.values() if slot.alive and not slot.paused]
         after = self._world.setting.timetable.after
         if alive:
             slot = self._chance.choice(alive)
             slot.pause()
             after(2.5, slot.resume)
-        after(0.7, self._happen, lambda: pool.tell(DrainRequested(self._chance.choice((0.5, 5.0)))))
+        after(0.7, self._happen, lambda: self._tell_to_drain(pool))
         after(6.5, self._happen, lambda: self._replace(pool))
+
+    def _tell_to_drain(self, pool: PoolHost) -> None:
+        if pool.up:
+            self._count("drain", "pool")
+            pool.tell(DrainRequested(self._chance.choice((0.5, 5.0))))
 
     def _replace(self, pool: PoolHost) -> None:
         if pool.up and pool.machine.state == "draining":
@@ -274,10 +302,15 @@ class Faults:
             client = chance.choice(world.clients)
             client.up_link.reset()
             client.down_link.reset()
-            if chance.random() < 0.5:
-                client.tell(LinkLost())
-        elif role == "lane":
-            chance.choice(world.pools).reset_lane()
+            news = chance.choice((LinkLost(), LinkCut(), None))
+            if news is not None:
+                client.tell(news)
         else:
-            chance.choice(world.pools).reset_links()
+            pool = chance.choice(world.pools)
+            if pool.lane is None:
+                return
+            if role == "lane":
+                pool.reset_lane()
+            else:
+                pool.reset_links()
         self._count("reset", role)

@@ -23,6 +23,10 @@ _FROM_CLIENT = msgspec.msgpack.Decoder(m.ClientMessage).decode
 _FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
 
 
+TELL = 0.1
+"""Seconds between a message that is over a cap and what its sender is told."""
+
+
 class LaneEnd:
     """A bound lane: what is pushed before the pool has dialled it waits here."""
 
@@ -55,6 +59,8 @@ class HubHost(Host[HubMachine]):
 
     Attributes:
         lanes: endpoint -> lane, of the present life. transitions: those of all lives.
+        heard: when anything came from a pool, in the world's time.
+        capped: whose key has said too much, and until when what comes of it is dropped, in the world's time.
         stored: what hubs have stored, by task name and key: until when in the world's time, and what.
         restored: how many outcomes hubs were told when they started.
     """
@@ -66,6 +72,8 @@ class HubHost(Host[HubMachine]):
         self.records: Counter[str] = Counter()
         self.started = 0.0
         self.resumed = 0.0
+        self.heard: dict[str, float] = {}
+        self.capped: dict[str, float] = {}
         self.stored: dict[tuple[str, str], tuple[float, Kept]] = {}
         self.restored = 0
         self._far = far
@@ -109,13 +117,31 @@ class HubHost(Host[HubMachine]):
 
     def from_client(self, client: int, data: object) -> None:
         """A message off the gateway."""
-        if self.up:
+        if self.up and not self._drops(f"client-{client}"):
             self.tell(ev.FromClient(client, unpacked(data, _FROM_CLIENT)))
 
-    def from_pool(self, data: object) -> None:
+    def from_pool(self, pool: str, data: object) -> None:
         """A message off the collector."""
-        if self.up:
+        self.heard[pool] = self.setting.timetable.now
+        if self.up and not self._drops(pool):
             self.tell(ev.FromPool(unpacked(data, _FROM_POOL)))
+
+    def _drops(self, peer: str) -> bool:
+        """Whether a message is over the cap of its sender's key; the machine is told so a little later."""
+        now = self.setting.timetable.now
+        if now >= self.capped.get(peer, 0.0):
+            return False
+        self.setting.audit.faults["over rate", peer.partition("-")[0]] += 1
+        self.setting.timetable.after(TELL, self._tell_over_rate, peer, self._life)
+        return True
+
+    def _tell_over_rate(self, peer: str, life: int) -> None:
+        if life != self._life:
+            return
+        wait = max(0.0, self.capped.get(peer, 0.0) - self.setting.timetable.now)
+        clients = {client for client in self.machine.clients if peer == f"client-{client}"}
+        sessions = {session for session, lane in self.machine.lanes.items() if lane.pool == peer}
+        self.tell(ev.OverRate(peer, 1, "hub.key_messages_per_s", wait, clients, sessions))
 
     # --- actions ------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -33,14 +34,13 @@ class PoolHost(Host[PoolMachine]):
 
     def __init__(self, setting: Setting, hub: HubHost, config: PoolConfig) -> None:
         super().__init__(config.pool, setting)
-        self.collector = Link("collector", hub.from_pool)
-        self.beat = Link("beat", hub.from_pool)
+        self.collector = Link("collector", partial(hub.from_pool, config.pool))
+        self.beat = Link("beat", partial(hub.from_pool, config.pool))
         self.control = Link("control", self._from_hub)
         self.blocked_in = ""
         self.slots: dict[int, SlotProcess] = {}
         self.fork_failures = 0
         self.left: str | None = None
-        self.died_at: float | None = None
         self.lane: LaneEnd | None = None
         self._hub = hub
         self._config = config
@@ -54,7 +54,7 @@ class PoolHost(Host[PoolMachine]):
     def start(self) -> None:
         """Starts a supervisor; its slots follow."""
         self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
-        self.left = self.died_at = None
+        self.left = None
         self.boot(PoolMachine(self._config, self.clock()))
 
     def kill(self) -> None:
@@ -63,7 +63,6 @@ class PoolHost(Host[PoolMachine]):
             slot.vanish()
         self.slots.clear()
         super().kill()
-        self.died_at = self.setting.timetable.now
         self._hang_up(signalled=self.setting.chance.random() < 0.5)
         for link in (self.collector, self.beat, self.control):
             if self.setting.chance.random() < 0.5:

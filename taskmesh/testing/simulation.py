@@ -31,8 +31,10 @@ CHECK_EVERY = 150
 """Steps between two readings of the machines' books."""
 BOUND = 20.0
 """Seconds after the healing in which everything must have its end (L1)."""
-DETECTION = LEASE + 5.0
-"""Seconds in which what a dead pool held must be taken from it (L2)."""
+LOOK_EVERY = 15
+"""Steps between two looks at silent pools."""
+DETECTION = LEASE + BEAT
+"""Seconds of a pool's silence after which what it held must have been taken from it (L2)."""
 SETTLED = 4 * BEAT
 """Seconds after which a task that was given up unless it had started has started or ended."""
 GRACE = 10.0
@@ -85,6 +87,8 @@ class World:
         self._credit = chance.choice((1 << 26, 1 << 26, 600))
         self._faults = Faults(self, self._heal_at)
         self._plans: list[Plan] = []
+        self._gone: list[ClientHost] = []
+        self._left_behind = 0
 
     @property
     def trace(self) -> list[str]:
@@ -155,6 +159,7 @@ class World:
     def replace_client(self, client: ClientHost) -> None:
         """A client has crashed: another takes its place at once, with an id of its own."""
         self.clients.remove(client)
+        self._gone.append(client)
         self._new_client()
 
     # --- the course of events -----------------------------------------------------------------------------
@@ -188,6 +193,7 @@ class World:
         timetable.after(0.0, self._ask_status)
         self._finish("L1", BOUND)
         self._check_answers()
+        self._check_left_behind()
         if self.calm:
             self.setting.audit.check_once(self._plans)
         self._drain()
@@ -253,28 +259,30 @@ class World:
     def _step(self) -> None:
         timetable = self.setting.timetable
         timetable.step()
+        if timetable.steps % LOOK_EVERY == 0:
+            self._check_silent()
         if timetable.steps % CHECK_EVERY == 0:
             self._check()
             if timetable.steps > MAX_STEPS:
                 raise Violation("the world does not come to rest")
 
     def _check(self) -> None:
-        """The machines' own books (S3, S8, S9, S10) and L2."""
-        hub, now = self.hub, self.setting.timetable.now
-        if hub.up:
-            hub.machine.check()
-            if not hub.paused and now - hub.resumed > DETECTION:
-                dead = {
-                    pool.name: pool.instance
-                    for pool in self.pools
-                    if pool.died_at and now - pool.died_at > DETECTION
-                }
-                for lane in hub.machine.lanes.values():
-                    late = lane.pool in dead and lane.instance < dead[lane.pool] and lane.outstanding
-                    self.setting.audit.require(not late, "L2: a dead pool still holds tasks", lane.pool)
+        """The machines' own books (S3, S8, S9, S10)."""
+        if self.hub.up:
+            self.hub.machine.check()
         for pool in self.pools:
             if pool.up:
                 pool.machine.check()
+
+    def _check_silent(self) -> None:
+        """L2: a pool that has been silent for its lease holds nothing any more, for a hub that was awake."""
+        hub, now = self.hub, self.setting.timetable.now
+        if not hub.up or hub.paused or now - hub.resumed <= DETECTION:
+            return
+        for lane in hub.machine.lanes.values():
+            silence = now - hub.heard.get(lane.pool, 0.0)
+            late = silence > DETECTION and lane.outstanding
+            self.setting.audit.require(not late, "L2: a silent pool still holds tasks", lane.pool, silence)
 
     # --- liveness -----------------------------------------------------------------------------------------
 
@@ -308,6 +316,20 @@ class World:
         waiting = {client.name: sorted(client.table.plans)[:10] for client in self.clients}
         pools = [pool.machine.snapshot() for pool in self.pools]
         return f"ledger {ledger[:10]}, clients {waiting}, pools {pools}"
+
+    def _check_left_behind(self) -> None:
+        """S1: what the hub had accepted was run, though its client is gone; while that hub lives."""
+        if self.hub.machine.config.result_ttl < BOUND:  # such a hub gives up what nobody fetches
+            return
+        audit, plans = self.setting.audit, self.setting.workload.plans
+        for client in self._gone:
+            for seq, epoch in client.accepted.items():
+                plan = plans[client.client, seq]
+                spec = plan.kind.spec
+                excused = spec.expires or spec.acks == "early" or spec.on_client_loss == "cancel" or plan.key
+                if epoch == self.hub.epoch and not excused and (client.client, seq) not in audit.cancelled:
+                    self._left_behind += 1
+                    audit.require(plan.runs > 0, "S1: accepted and never run", plan)
 
     def _ask_status(self) -> None:
         for client in self.clients:
@@ -354,6 +376,7 @@ class World:
         timetable = self.setting.timetable
         report = Report(self.seed, len(self.setting.workload.plans), timetable.steps, timetable.now)
         report.transitions += self.hub.transitions
+        report.faults["left behind", "client"] += self._left_behind
         report.faults += self.setting.audit.faults + self.setting.network.faults
         return report
 

@@ -36,6 +36,7 @@ class Plan:
     Attributes:
         seconds: how long a run takes. times: how often it misbehaves before it succeeds.
         runs: executions started. deaths: slots that died while it ran. calm: no fault can come any more.
+        submitted: when, in the world's time.
     """
 
     client: int
@@ -50,6 +51,7 @@ class Plan:
     runs: int = 0
     deaths: int = 0
     calm: bool = False
+    submitted: float = 0.0
 
     @property
     def result(self) -> bytes:

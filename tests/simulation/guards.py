@@ -8,12 +8,13 @@ from taskmesh.core.actions import PeekSlot, RecallSlot, Resolve
 from taskmesh.core.client import ClientMachine
 from taskmesh.core.collector import Collector
 from taskmesh.core.feeder import Feeder
+from taskmesh.core.intake import Intake
 from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.membership import Membership
 from taskmesh.core.pool import PoolMachine
-from taskmesh.core.states import Cause
+from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.ids import SEQ_BITS
 from taskmesh.wire import messages as m
 
@@ -132,6 +133,27 @@ def retry_timer(patch: Patch) -> None:
     patch.setattr(Ledger, "wait", lambda self, record, until: setattr(record, "session", 0))
 
 
+def lease(patch: Patch) -> None:
+    """What a silent pool holds stays with it until its links are told to be lost, or it comes back."""
+    patch.setattr(PoolSessions, "check_leases", lambda self, now: None)
+
+
+def left_behind(patch: Patch) -> None:
+    """All tasks of a client that says goodbye are cancelled, also when it wants them to be run."""
+    bye = Intake.bye
+    patch.setattr(Intake, "bye", lambda self, session, *, cancel: bye(self, session, cancel=True))
+
+
+def expiry_time(patch: Patch) -> None:
+    """Tasks that may expire do so at once if they cannot start at once."""
+    at = Ledger.at
+
+    def at_once(self: Ledger, when: float, record: TaskRecord, cause: Cause) -> None:
+        at(self, when - 0.5 if cause is Cause.EXPIRE else when, record, cause)
+
+    patch.setattr(Ledger, "at", at_once)
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -145,4 +167,7 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     ticket_generation,
     at_most_once,
     retry_timer,
+    lease,
+    left_behind,
+    expiry_time,
 )
