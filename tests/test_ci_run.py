@@ -17,9 +17,9 @@ MAKEFILE = """
 .venv/ready-dev types test:
 	@true
 lint:
-	@touch begun; {lint}
+	@{lint}
 .venv/ready-kube .venv/ready-box:
-	@touch built; {build}
+	@{build}
 """
 WAITS = "tail -f /dev/null & wait"
 
@@ -58,14 +58,18 @@ def started(tmp_path):
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_its_make_and_its_build_end_with_it_when_it_alone_is_signalled(started, tmp_path, sent):
     run = started(WAITS, WAITS)
-    wait_until(lambda: (tmp_path / "begun").exists() and (tmp_path / "built").exists())
-    family = psutil.Process(run.pid).children(recursive=True)
-    assert {"make", "tail"} <= {process.name() for process in family}
+    family = wait_until(lambda: all_of(run.pid), 30)
 
     run.send_signal(sent)
 
     assert run.wait(20) == 128 + sent
     wait_until(lambda: not any(alive(process) for process in family))
+
+
+def all_of(pid):
+    """Its children and theirs, once the last ones of both recipes are there."""
+    family = psutil.Process(pid).children(recursive=True)
+    return family if [alive(process) and process.name() for process in family].count("tail") == 2 else None
 
 
 def alive(process):

@@ -258,6 +258,15 @@ class TestRecall:
         assert len(rig.held[second]) >= 1
         assert all(attempt == 2 for _, _, attempt in rig.held[second])
 
+    def test_a_pool_whose_slots_all_run_one_is_not_asked(self, rig):
+        busy = rig.join("p", slots=2)
+        rig.submit(1, 2)
+        assert len(rig.held[busy]) == 2
+        rig.join("q", slots=2)
+        rig.after(2.0)
+
+        assert self.recalls(rig) == []
+
     def test_what_a_pool_without_slots_has_is_called_back(self, rig):
         broken, good = rig.join("p", slots=2), rig.join("q", slots=1)
         rig.submit(1, 3)
