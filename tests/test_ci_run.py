@@ -63,20 +63,21 @@ def test_its_make_and_its_build_end_with_it_when_it_alone_is_signalled(started, 
     run.send_signal(sent)
 
     assert run.wait(20) == 128 + sent
-    wait_until(lambda: not any(alive(process) for process in family))
+    wait_until(lambda: not any(map(name, family)))
 
 
 def all_of(pid):
     """Its children and theirs, once the last ones of both recipes are there."""
     family = psutil.Process(pid).children(recursive=True)
-    return family if [alive(process) and process.name() for process in family].count("tail") == 2 else None
+    return family if [name(process) for process in family].count("tail") == 2 else None
 
 
-def alive(process):
+def name(process):
+    """Its name, "" once it has ended."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        return process.name() if process.status() != psutil.STATUS_ZOMBIE else ""
+    except psutil.Error:
+        return ""
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,17 @@ class TestWork:
         assert rig.of(m.Misrouted)[0].session == 5
         assert not rig.of(act.HandOver)
 
+    def test_what_control_says_of_another_session_is_not_heeded(self, rig):
+        rig.push(1, 2, 3)
+        rig.tell(ev.FromHub(m.Recall(EPOCH, 99, 5)))
+        rig.tell(ev.FromHub(m.Cancel(EPOCH, 99, [m.Held(1, 1, [3])])))
+        rig.tell(ev.FromHub(m.ForgetSpecs(EPOCH + 1, rig.pool.session, list(rig.pool.feeder.specs))))
+        for slot in (0, 1, 0):
+            rig.finish(slot)
+
+        assert rig.returned() == []
+        assert sorted(rig.done()) == [1, 2, 3]
+
     def test_a_lane_message_that_comes_twice_is_run_once(self, rig):
         rig.push(1)
         rig.now += 0.6
