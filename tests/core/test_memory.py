@@ -134,6 +134,7 @@ def test_the_oldest_make_room():
     assert memory.size <= 300
     memory.keep(_record("large"), m.DoneRun(1, 1, 1, "p", [9], [b"x" * 1000], 0.1))
     assert memory.find(("f", "large")) is None
+    assert memory.find(("f", "k3")) is not None, "what is too large drives nothing out"
 
 
 def _record(key: str) -> TaskRecord:

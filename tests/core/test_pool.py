@@ -51,6 +51,15 @@ class TestWork:
         assert rig.returned() == []
         assert sorted(rig.done()) == [1, 2, 3]
 
+    def test_who_asks_for_a_session_already_does_not_ask_anew(self, rig):
+        rig.lose_lane()
+        number = rig.of(m.Hello)[-1].number
+        for _ in range(5):
+            rig.now += 0.6
+            rig.tell(ev.FromHub(m.BeatReply(EPOCH, 0, 0, 0)))
+
+        assert {hello.number for hello in rig.of(m.Hello)[1:]} == {number}
+
     def test_a_lane_message_that_comes_twice_is_run_once(self, rig):
         rig.push(1)
         rig.now += 0.6
