@@ -51,8 +51,8 @@ def started(tmp_path):
 
     yield start
     for run in runs:
-        run.kill()
-        run.wait(10)
+        run.terminate()  # killed, it would leave behind what it has started
+        run.wait(20)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
