@@ -6,8 +6,8 @@ SEEDS ?= 20000
 FUZZ  ?= 100
 TIMES ?= 30
 HELM  := helm containers
-NET   := net sockets conformance faults
-WEATHER := tests/faults/test_weather.py tests/faults/test_hosts.py tests/net/abuse tests/net/test_crowds.py
+NET   := net sockets conformance faults chaos
+WEATHER := tests/faults/test_weather.py tests/faults/test_hosts.py tests/net/abuse tests/net/test_crowds.py tests/chaos
 
 BIN    := .venv/bin
 RUN    := .venv/ready-run
@@ -24,7 +24,7 @@ PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-core test-net test-weather test-helm test-kube test-spark test-pythons chart-readme lint types check simulate fuzz soak bench bench-peers bench-keys bench-spark pin clean
+.PHONY: help demo demo-spark test test-core test-net test-weather test-helm test-kube test-spark test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -43,7 +43,7 @@ test-core: $(REDIS)  ## The machines and their simulation, the slots, the client
 test-net: $(REDIS)  ## What runs over sockets, and the faults of real processes
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET)) $(addprefix --ignore=,$(WEATHER))
 
-test-weather: $(HOSTS) $(REDIS)  ## Attacks, crowds of peers, and faults of networks: by a proxy, and between hosts made of network namespaces
+test-weather: $(HOSTS) $(REDIS)  ## Attacks, crowds of peers, random faults, and faults of networks: by a proxy, and between hosts made of network namespaces
 	$(PYTEST) -m "not soak and not bench" $(WEATHER)
 
 test-helm: $(CHART) $(BOX) $(REDIS)  ## The chart, rendered by Helm 3 and Helm 4, and hub and pools in real containers
@@ -80,6 +80,9 @@ fuzz: $(DEV)     ## Forged and mutated messages, FUZZ=100 times as many as `make
 
 soak: $(HOSTS) $(REDIS)  ## The fault tests on real processes, TIMES=30 times each (some three minutes a time)
 	$(PYTEST) -m "fault or soak" --repeat $(TIMES) --ignore=tests/benchmarks $(if $(wildcard $(SPARK)),,--ignore=tests/spark)
+
+chaos: $(DEV)    ## Random faults of a hub, pools and clients, from a new seed; CHAOS_ARGS="--seed 7 --episodes 20 --gentle"
+	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
 bench: $(DEV)    ## Measure against raw pyzmq and ProcessPoolExecutor; writes JSON, a plot, the README's table
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -83,6 +83,8 @@ def check(
     client_gone: bool = False,
     once: Iterable[int] = (),
     hubs: int = 1,
+    excused: Iterable[int] = (),
+    cancellation: float = CANCELLATION,
 ) -> Verdict:
     """Judge a run.
 
@@ -93,15 +95,17 @@ def check(
         once: at-most-once tasks (S6).
         hubs: how many there were, one after the other: each numbers attempts from 1; what had ended and
             was lost with a hub on its way to the client is run again.
+        excused: tasks that are not lost without an outcome, for a reason that the logs do not know.
+        cancellation: seconds in which the word that a task is cancelled reaches everybody.
     """
     client, runs = _read_client(client_log), _read_executions(execution_log)
     verdict = Verdict(submitted=len(client.submitted), acknowledged=len(client.accepted))
     verdict.executions.update(entry.index for entry in runs.starts)
     verdict.repeated = sorted(index for index, times in verdict.executions.items() if times > 1)
-    _account(verdict, client, runs, client_gone=client_gone)
+    _account(verdict, client, runs, client_gone=client_gone, excused=set(excused))
     _check_outcomes(verdict, client, runs, expected)
     _check_attempts(verdict, client, runs, hubs)
-    _check_cancelled(verdict, client, runs)
+    _check_cancelled(verdict, client, runs, cancellation)
     often = [index for index in once if verdict.executions[index] > 1]
     if often:
         verdict.violations.append(f"S6: at-most-once tasks were started again: {_some(often)}")
@@ -139,10 +143,12 @@ def _read_executions(log: Journal) -> _Executions:
     return runs
 
 
-def _account(verdict: Verdict, client: _Client, runs: _Executions, *, client_gone: bool) -> None:
+def _account(
+    verdict: Verdict, client: _Client, runs: _Executions, *, client_gone: bool, excused: set[int]
+) -> None:
     ran = {index for index, _ in runs.ends}
     ended = ran if client_gone else set(client.outcomes)
-    verdict.lost = sorted(client.accepted - ended - client.cancelled.keys())
+    verdict.lost = sorted(client.accepted - ended - client.cancelled.keys() - excused)
     verdict.duplicated = sorted(index for index, told in client.outcomes.items() if len(told) > 1)
     verdict.unexpected = sorted((set(client.outcomes) | set(verdict.executions)) - client.submitted)
     verdict.recovered = sorted((ended & client.submitted) - client.accepted)
@@ -198,12 +204,12 @@ def _check_attempts(verdict: Verdict, client: _Client, runs: _Executions, hubs: 
         verdict.violations.append(f"S5: the attempt said to have succeeded did not: {_some(unfounded)}")
 
 
-def _check_cancelled(verdict: Verdict, client: _Client, runs: _Executions) -> None:
+def _check_cancelled(verdict: Verdict, client: _Client, runs: _Executions, within: float) -> None:
     """S11: the word of a cancellation needs its time, but then nothing starts any more."""
     late = {
         entry.index
         for entry in runs.starts
-        if entry.when > client.cancelled.get(entry.index, entry.when) + CANCELLATION
+        if entry.when > client.cancelled.get(entry.index, entry.when) + within
     }
     if late:
         verdict.violations.append(f"S11: started after they were cancelled: {_some(late)}")

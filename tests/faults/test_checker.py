@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import checker
 from tests.faults.checker import CANCELLED, OK, Verdict, check
 from tests.faults.journal import Journal
 
@@ -66,6 +65,12 @@ def test_an_acknowledged_task_without_an_outcome_is_lost(run):
 
     assert verdict.lost == [3]
     assert verdict.violations == ["S1: acknowledged and lost: [3] (1)"]
+
+
+def test_a_task_with_an_excuse_is_not_lost(run):
+    run.submit(3)
+
+    assert run.check(excused=[3]).lost == []
 
 
 def test_a_task_that_was_not_acknowledged_may_vanish_or_be_recovered(run):
@@ -161,14 +166,13 @@ def test_a_cancelled_task_needs_no_outcome_and_may_have_no_value(run):
     assert any("cancelled" in violation for violation in run.check().violations)
 
 
-def test_a_start_long_after_the_cancellation_is_seen(run, monkeypatch):
+def test_a_start_long_after_the_cancellation_is_seen(run):
     run.submit(3)
     run.client.write("cancel", 3)
     run.execute(3, ends=False)
     assert run.check().violations == []
 
-    monkeypatch.setattr(checker, "CANCELLATION", 0.0)
-    assert run.check().violations == ["S11: started after they were cancelled: [3] (1)"]
+    assert run.check(cancellation=0.0).violations == ["S11: started after they were cancelled: [3] (1)"]
 
 
 def test_an_at_most_once_task_that_runs_again_is_seen(run):
