@@ -27,6 +27,7 @@ class ClientSession:
         size: bytes of outcomes kept for it, unless it is embedded.
         warning: in which versions it differs from the hub, in words, or empty.
         present: it was heard and has not vanished. greeted: it has answered the welcome of this session.
+        linked: its link was not seen to be gone.
         lost: it was silent for so long that what is bound to it has been cancelled.
         user: whose key it shows, empty without keys.
     """
@@ -41,6 +42,7 @@ class ClientSession:
         self.submitted = 0
         self.heard = now
         self.present = True
+        self.linked = True
         self.greeted = False
         self.lost = False
         self.size = 0

@@ -317,7 +317,7 @@ class HubMachine:
         self.pools.check_leases(now)
         for session in list(self.clients.values()):
             if session.credit and not session.lost and now - session.heard >= config.client_grace:
-                self.intake.lost(session)
+                self.intake.silent(session, now)
             resend = session.resend_deadline
             if resend is not None and now >= resend:
                 self.intake.out += session.again(now)

@@ -15,7 +15,8 @@ class HubConfig:
         epoch: rises with every start of a hub. beat: between a pool's beats.
         lease: silence that ends a session. silent_beats: silence after which a pool gets no new work.
         links_grace: how long a pool whose links closed has to say Hello.
-        client_grace: silence after which a client's on_client_loss="cancel" tasks are cancelled.
+        client_grace: silence after which a client's on_client_loss="cancel" tasks are cancelled, if its link
+            is gone; client_silence: the same while the link stands.
         result_ttl: how long an absent client's outcomes are kept; result_bytes: how much of them.
         max_pools, max_clients: sessions at a time. max_payload: bytes of one call or result, 0 for any.
         key_sessions: sessions at a time of pools, and of clients, that show one key; 0 for any number.
@@ -30,6 +31,7 @@ class HubConfig:
     links_grace: float = 1.0
     silent_beats: float = 2.5
     client_grace: float = 5.0
+    client_silence: float = 60.0
     result_ttl: float = 3600.0
     result_bytes: int = 1 << 30
     stall: float = 1.0

@@ -90,7 +90,7 @@ class Intake:
             self.out.append(Record("client.versions", {"client": hello.name, "warning": odd}))
         session.warning = odd
         session.submitted = max(session.submitted, hello.first - 1)
-        session.present, session.lost, session.heard = True, False, now
+        session.present, session.linked, session.lost, session.heard = True, True, False, now
         self.out.append(
             SendClient(
                 hello.client,
@@ -123,7 +123,7 @@ class Intake:
         """The link says that nobody is there: an embedded client is gone for good, another may come back."""
         session = self._clients.get(client)
         if session is not None:
-            session.present = False
+            session.present = session.linked = False
             if not session.credit:
                 self.bye(session, cancel=True)
 
@@ -134,9 +134,17 @@ class Intake:
             session.heard = now
             self.out.append(SendClient(client, m.Busy(0, wait)))
 
-    def lost(self, session: ClientSession) -> None:
-        """Nothing was heard from the client for long: tasks that are bound to it end."""
-        session.present, session.lost = False, True
+    def silent(self, session: ClientSession, now: float) -> None:
+        """Nothing was heard from the client for long: tasks that are bound to it end, unless its link stands.
+
+        Who stands still, or computes and lets no other thread in, keeps the link and comes back: a task in a
+        slot too, and its children are bound to it. Who has died shows it when something is sent.
+        """
+        session.present = False
+        if session.linked and now - session.heard < self._config.client_silence:
+            self.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+            return
+        session.lost = True
         self.cancel_all(session.client, only_bound=True)
 
     def cancel_all(self, client: int, *, only_bound: bool) -> None:

@@ -55,6 +55,7 @@ def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubConfig:
         beat=hub.beat,
         lease=hub.lease,
         links_grace=min(1.0, hub.lease / 2),
+        client_silence=max(60.0, 2 * hub.lease),  # a pool and its tasks may stand still for a lease
         result_ttl=hub.result_ttl,
         result_bytes=max(1 << 30, 2 * config.client.max_bytes),  # a cap, and what came after it was reached
         crash_limit=hub.crash_limit,

@@ -104,6 +104,7 @@ class World:
             lease=LEASE,
             links_grace=0.5,
             client_grace=2.0,
+            client_silence=6.0,
             result_ttl=12.0
             if full
             else 600.0,  # a client that is gone for good takes no results: its tasks wait

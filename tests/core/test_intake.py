@@ -276,11 +276,33 @@ class TestLeaving:
 
     def test_silence_cancels_what_is_bound_and_it_hears_of_it(self, rig):
         rig.submit(1, 1, spec("bound", on_client_loss="cancel"))
-        rig.after(5.5)
+        rig.after(60.5)
         assert rig.state(1, 1) == "finished"
 
         rig.tell(FromClient(1, m.ClientHello(1, EPOCH, first=2)))
         assert rig.outcomes() == {1: "cancelled"}
+
+    def test_silence_over_a_link_that_stands_costs_nothing_until_it_is_gone(self, rig):
+        """Whoever computes and lets no other thread in is there still."""
+        rig.submit(1, 1, spec("bound", on_client_loss="cancel"))
+        rig.after(4.5)
+        before = len(rig.told[1])
+        rig.after(1.0)
+        assert rig.state(1, 1) == "QUEUED"
+        assert len(rig.told[1]) > before, "should its link be gone, this is how the hub learns it"
+
+        rig.tell(ClientGone(1))
+        rig.after(0.5)
+        assert rig.state(1, 1) == "finished"
+
+    def test_who_has_only_stood_still_has_its_tasks(self, rig):
+        rig.submit(1, 1, spec("bound", on_client_loss="cancel"))
+        rig.after(50.0)
+        rig.tell(FromClient(1, m.ClientBeat(EPOCH)))
+        rig.after(50.0)
+
+        assert rig.state(1, 1) == "QUEUED"
+        assert rig.outcomes() == {}
 
     def test_a_broken_link_does_too_after_the_same_time(self, rig):
         """It was taken for absent already, and its tasks ran on."""

@@ -9,7 +9,13 @@ import pytest
 
 from tests.faults.cluster import LEASE, pools_of
 from tests.faults.program import exists
-from tests.faults.workload import misbehave, misbehave_once, wait_for, wait_for_once
+from tests.faults.workload import (
+    hold_gil_with_children,
+    misbehave,
+    misbehave_once,
+    wait_for,
+    wait_for_once,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -77,6 +83,23 @@ def test_F10_task_holds_the_gil(cluster, connect):
     assert {pool["session"] for pool in pools} == {session}
     assert max(pool["heard"] for pool in pools) < LEASE / 2, "beats went on"
     assert len(slots & set(worker.slots())) == 2, "only the limited task's slot was replaced"
+
+
+@pytest.mark.slow
+def test_F10_task_holds_the_gil_while_its_children_wait(cluster, connect, gates):
+    """Its slot is the children's client, and silent for longer than one that has died is waited for."""
+    cluster.start_hub()
+    cluster.start_worker("pool", slots=2)
+    client, gate = connect(), gates()
+    parent = client.submit(hold_gil_with_children, gate.path, 6.5)
+    client.wait_started(parent)
+
+    client.watch_for(6.0)
+    gate.open()
+    client.wait_all(10)
+
+    verdict = client.assert_clean(repeated=[])
+    assert verdict.ended == {"ok": 1}
 
 
 def test_F38_address_space_limit(cluster, connect):

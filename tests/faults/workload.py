@@ -11,9 +11,11 @@ import sys
 import threading
 from collections.abc import Callable
 
+from taskmesh import gather, task
 from taskmesh.context import current_task
 from tests.faults.gate import wait_at
 from tests.faults.journal import Journal
+from tests.waiting import wait_until
 
 LONGEST = 0.005
 """Seconds that an ordinary task takes at most."""
@@ -80,6 +82,24 @@ def wait_for_once(log: str, index: int, gate: str) -> str:
     """The same in the first attempt, which the test takes away; a second one passes."""
     first = current_task().attempt == 1
     return around(log, index, lambda: wait_at(gate) if first else None)
+
+
+@task
+def wait_at_gate(gate: str) -> None:
+    """A task that another one submits; it lasts until the test opens the gate."""
+    wait_at(gate)
+
+
+def hold_gil_with_children(log: str, index: int, gate: str, seconds: float) -> str:
+    """A task that submits others, computes without letting another thread in, and waits for them."""
+
+    def deed() -> None:
+        children = [wait_at_gate.submit(gate) for _ in range(3)]
+        wait_until(lambda: all(one.accepted for one in children), 10)
+        hold_gil(seconds)
+        gather(children)
+
+    return around(log, index, deed)
 
 
 def misbehave(log: str, index: int, deed: str, *arguments: object) -> str:
