@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from pathlib import Path
 from tests.chaos.episode import Episode
 from tests.chaos.errands import KINDS
 from tests.leaks import mark_run
+
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     first = random.SystemRandom().getrandbits(20) if options.seed is None else options.seed
     mark_run()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # by way of what ends the processes
     failed = [
         seed
         for seed in range(first, first + options.episodes)

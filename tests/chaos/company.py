@@ -58,7 +58,7 @@ class Company:
 
     Attributes:
         hub, pools, clients: who is there now; some may just have been killed.
-        lives: every client there has been. draining: pools that were told to go.
+        lives: every client there has been. draining: pools that were told to go, once or again.
     """
 
     def __init__(self, folder: Path, chance: random.Random, only: Sequence[str]) -> None:
@@ -95,7 +95,6 @@ class Company:
             program.ready()
 
     def _start_pool(self, name: str) -> None:
-        self.draining.discard(name)
         self.pools[name] = self.cluster.start_worker(name, slots=2 + self._chance.randint(0, 1), wait=False)
 
     def _start_client(self) -> None:

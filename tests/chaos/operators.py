@@ -35,7 +35,7 @@ class Operators:
         match verb:
             case "look":
                 line: tuple[str, ...] = self._chance.choice(LOOKS)
-            case "drain":
+            case "drain" if not self._company.is_frozen(self._company.hub.pid):
                 pool = self._chance.choice(list(self._company.pools))
                 self._company.draining.add(pool)
                 line = ("drain", pool, "--wait", "3")
@@ -46,6 +46,8 @@ class Operators:
                 if verb == "cancel":
                     self._company.record.cancelled[task] = time.monotonic()
                 line = (verb, task)
+            case "drain":
+                return "drain: the hub could not tell the pool"
             case _:
                 line = (verb, pool)
         self._start(line)

@@ -77,9 +77,10 @@ class Strikes:
         return self._freeze(name + " and its slots" * bool(family), [pool.pid, *family], self._longest)
 
     def _freeze_hub(self) -> str:
-        """However long: leases are extended by the gap."""
+        """However long: leases are extended by the gap. But a pool that leaves waits for a hub no longer."""
         hub = self._company.hub
-        return self._freeze("the hub", [hub.pid] if hub.alive else [], HARSH)
+        most = self._longest if self._company.draining else HARSH
+        return self._freeze("the hub", [hub.pid] if hub.alive else [], most)
 
     def _freeze_client(self) -> str:
         name, client = self._chance.choice(list(self._company.clients.items()) or [("", self._company.hub)])
