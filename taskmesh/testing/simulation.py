@@ -328,6 +328,7 @@ class World:
                 plan = plans[client.client, seq]
                 spec = plan.kind.spec
                 excused = spec.expires or spec.acks == "early" or spec.on_client_loss == "cancel" or plan.key
+                excused = excused or (plan.client, plan.seq) in audit.unwanted
                 if epoch == self.hub.epoch and not excused and (client.client, seq) not in audit.cancelled:
                     self._left_behind += 1
                     audit.require(plan.runs > 0, "S1: accepted and never run", plan)
