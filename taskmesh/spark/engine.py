@@ -74,7 +74,7 @@ class MeshEngine:
     """Pieces are tasks of one group on the mesh."""
 
     def __init__(self, settings: Settings, work: Work) -> None:
-        self._trace = Trace.here()
+        self._trace = Trace.here(work.app)
         haste = HASTE if self._trace.attempt else 1.0
         mesh = mesh_of(settings, haste)
         self._sharing = Sharing.of(settings, self._trace)
@@ -133,7 +133,7 @@ class LocalEngine:
     def __init__(self, work: Work) -> None:
         self._name = work.name
         self._function = load_function(work.function)
-        self._trace = Trace.here()
+        self._trace = Trace.here(work.app)
         self._context = context.TaskContext(
             id="0" * 32, name=work.name, attempt=self._trace.attempt + 1, queue=work.options.queue
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,17 @@ class Trace:
     query: str = ""
 
     @classmethod
-    def here(cls) -> Trace:
-        """The Spark task that runs in this process; of none outside of Spark's workers."""
+    def here(cls, app: str = "") -> Trace:
+        """The Spark task that runs in this process; of none outside of Spark's workers.
+
+        Spark tells a task its application where a DataFrame's action runs it, and nowhere else: not an RDD's
+        tasks, nor those of `df.rdd`. So the driver says it too, as `app`.
+        """
         context = TaskContext.get()
         if context is None:
             return cls()
         return cls(
-            str(context.getLocalProperty("spark.app.id") or ""),
+            str(context.getLocalProperty("spark.app.id") or app),
             context.stageId(),
             context.partitionId(),
             context.attemptNumber(),
@@ -43,3 +47,9 @@ class Trace:
             f"app {self.app}, stage {self.stage}, partition {self.partition}, "
             f"attempt {self.attempt}, task {self.task}"
         )
+
+
+def app_id() -> str:
+    """The id of this driver's application; empty where there is none, as on Connect."""
+    context = SparkContext._active_spark_context
+    return "" if context is None else str(context.applicationId)

@@ -11,6 +11,7 @@ from taskmesh.client.options import TaskOptions
 from taskmesh.errors import ConfigError
 from taskmesh.retry import Retry
 from taskmesh.spark.settings import Settings
+from taskmesh.spark.trace import app_id
 from taskmesh.wire.batches import ARROW_IPC
 from taskmesh.wire.code import dump_function
 
@@ -37,12 +38,14 @@ class Work:
     Attributes:
         function: bytes of a callable with one argument. name: of the task, for people.
         codec: as for `Group`.
+        app: the driver's application, for Spark tasks that are not told; empty for a driver on Connect.
     """
 
     function: bytes
     name: str
     options: TaskOptions
     codec: str
+    app: str = ""
 
     @classmethod
     def of(
@@ -66,4 +69,5 @@ class Work:
             changes["retries"] = Retry(max=0, on=TRANSIENT)
         if settings.tags:
             changes["tags"] = settings.tags
-        return cls(dump_function(step), own.name or function_name(task), own.having(changes), codec)
+        name = own.name or function_name(task)
+        return cls(dump_function(step), name, own.having(changes), codec, app_id())

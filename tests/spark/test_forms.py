@@ -226,6 +226,21 @@ def test_row_10_a_failing_item_of_a_batch_that_travels_as_it_is_tells_all(spark,
     assert re.search(r"\((piece \d+|rows \d+ to \d+) of the partition, ", text)
 
 
+@pytest.mark.parametrize("way", ["rdd", "map_arrow", "udf"])
+def test_row_10_a_failure_is_one_of_its_application_also_outside_of_sql(spark, bridge, way):
+    def fails(_):
+        raise ValueError("not today")
+
+    df = spark.range(0, 2, numPartitions=1)
+    rdd = {
+        "rdd": lambda: bridge.rdd(spark.sparkContext.parallelize([1], 1)).map(fails),
+        "map_arrow": lambda: bridge.map_arrow(df, fails, "id long").rdd,
+        "udf": lambda: df.select(bridge.udf("long")(fails)("id")).rdd,
+    }[way]()
+
+    assert f"app {spark.sparkContext.applicationId}, stage" in _failure(rdd.count)
+
+
 def test_row_01_foreach_runs_for_every_item(spark, mesh, tmp_path):
     folder = str(tmp_path)
 
