@@ -76,7 +76,8 @@ def _flat_map(function: Callable[[Any], Iterable[Any]], items: list[Any]) -> lis
 
 
 def _partition(function: Callable[[list[Any]], Iterable[Any] | None], items: list[Any]) -> list[Any]:
-    return list(function(items) or ())
+    returned = function(items)
+    return [] if returned is None else list(returned)
 
 
 def _foreach(function: Callable[[Any], object], items: list[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ Spark itself does not look: it takes columns by position and reads their memory 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ _FAMILIES: Final = (
     ("text", (types.is_string, types.is_large_string, types.is_string_view)),
     ("bytes", (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)),
     ("date", (types.is_date,)),
+    ("time of day", (types.is_time,)),
     ("duration", (types.is_duration,)),
     ("boolean", (types.is_boolean,)),
     ("list", (types.is_list, types.is_large_list, types.is_fixed_size_list)),
@@ -87,7 +88,34 @@ def fitted(column: pa.Array, field: pa.Field) -> pa.Array:
             f"column {field.name!r}: expected {field.type} without nulls, got {column.null_count} "
             f"null of {len(column)}"
         )
+    inside = _null_inside(column, field.type)
+    if inside:
+        raise MeshSchemaError(f"column {field.name!r}: expected {field.type}, got null in {inside}")
     return column
+
+
+def _null_inside(column: pa.Array, kind: pa.DataType) -> str:
+    """Where a nested column has a null that its type forbids, for error texts; empty if nowhere.
+
+    Arrow's own checks do not look for these, and Spark would fail in the midst of reading the memory.
+    """
+    for field, values in _inner(column, kind):
+        where = field.name if not field.nullable and values.null_count else _null_inside(values, field.type)
+        if where:
+            return where
+    return ""
+
+
+def _inner(column: pa.Array, kind: pa.DataType) -> Iterable[tuple[pa.Field, pa.Array]]:
+    """What a nested column is made of: its fields, or its elements, where the column itself is not null."""
+    if types.is_struct(kind):
+        return zip(kind, column.drop_null().flatten(), strict=True)
+    if types.is_map(kind):
+        there = column.drop_null()
+        first, last = there.offsets[0].as_py(), there.offsets[-1].as_py()
+        parts = (there.keys.slice(first, last - first), there.items.slice(first, last - first))
+        return zip((kind.key_field, kind.item_field), parts, strict=True)
+    return [(kind.value_field, column.flatten())] if _family(kind) == "list" else []
 
 
 def of_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -115,14 +143,8 @@ def of_values(values: list[Any], field: pa.Field) -> pa.Array:
     Raises:
         MeshSchemaError: one of them does not fit.
     """
-    if types.is_timestamp(field.type):
-        aware = field.type.tz is not None
-        for value in values:
-            if isinstance(value, datetime) and (value.tzinfo is not None) != aware:
-                got, cure = _zone_trouble(field.type)
-                raise MeshSchemaError(f"column {field.name!r}: expected {field.type}, got {got}: {cure}")
     try:
-        return fitted(pa.array(values, field.type), field)
+        column = fitted(pa.array(values, field.type), field)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         if isinstance(error, MeshSchemaError):
             raise
@@ -130,6 +152,43 @@ def of_values(values: list[Any], field: pa.Field) -> pa.Array:
         raise MeshSchemaError(
             f"column {field.name!r}: expected {field.type}, got values of {got}: {error}"
         ) from error
+    check_zones(values, field)
+    return column
+
+
+def check_zones(values: Iterable[Any], field: pa.Field) -> None:
+    """Refuses datetimes of the other kind, also nested ones: Arrow would take naive ones for UTC.
+
+    Raises:
+        MeshSchemaError: there is one.
+    """
+    for kind, value in _instants(values, field.type):
+        if (value.tzinfo is not None) != (kind.tz is not None):
+            got, cure = _zone_trouble(kind)
+            raise MeshSchemaError(f"column {field.name!r}: expected {field.type}, got {got}: {cure}")
+
+
+def _instants(values: Iterable[Any], kind: pa.DataType) -> Iterator[tuple[pa.DataType, datetime]]:
+    """All datetimes within values of a type, also nested ones, each with the type that it is read as."""
+    if types.is_timestamp(kind):
+        yield from ((kind, value) for value in values if isinstance(value, datetime))
+    elif "timestamp" in str(kind):
+        there = [value for value in values if isinstance(value, Iterable)]
+        if types.is_struct(kind):
+            rows = [dict(value) for value in there]
+            parts = [(field.type, [row.get(field.name) for row in rows]) for field in kind]
+        elif types.is_map(kind):
+            pairs = [
+                pair for value in there for pair in (value.items() if isinstance(value, Mapping) else value)
+            ]
+            parts = [
+                (kind.key_type, [key for key, _ in pairs]),
+                (kind.item_type, [item for _, item in pairs]),
+            ]
+        else:
+            parts = [(kind.value_type, [item for value in there for item in value])]
+        for inner, found in parts:
+            yield from _instants(found, inner)
 
 
 def _zone_trouble(expected: pa.DataType) -> tuple[str, str]:
@@ -185,4 +244,8 @@ def _family(kind: pa.DataType) -> str:
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if types.is_decimal(kind) and types.is_integer(column.type):
+        column = compute.cast(
+            column, pa.decimal256(76, kind.scale)
+        )  # else it has to have room for any integer
     return compute.cast(column, kind, safe=True)

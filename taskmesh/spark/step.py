@@ -141,6 +141,8 @@ def _of_series(series: Any, field: pa.Field) -> pa.Array:
         ) from error
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
+    if pa.types.is_nested(field.type):
+        schemas.check_zones(series, field)
     return schemas.fitted(column, field)
 
 
@@ -152,7 +154,10 @@ def _sink(function: Callable[..., Any], schema: pa.Schema, batch: pa.RecordBatch
 
 def _rows(function: Callable[..., Any], schema: pa.Schema, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A list of dicts in and out."""
-    yield schemas.of_rows(function(batch.to_pylist()) or (), schema)
+    returned = function(batch.to_pylist())
+    if returned is not None and (hasattr(returned, "columns") or not isinstance(returned, Iterable)):
+        raise MeshSchemaError(f"the task returned a {type(returned).__name__}: expected a list of dicts")
+    yield schemas.of_rows(() if returned is None else returned, schema)
 
 
 def _arrays(
