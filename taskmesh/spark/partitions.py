@@ -63,6 +63,11 @@ class Way:
     def _pace(self) -> Pace:
         return Pace(self.rows) if self.rows else pace_of(self.work.function)
 
+    @property
+    def _most(self) -> int:
+        """Bytes in a piece whose rows are not a fixed number: so many that the window's pieces fit in it."""
+        return self.settings.window_bytes // self.settings.window
+
 
 @dataclass(frozen=True)
 class BatchWay(Way):
@@ -85,7 +90,7 @@ class BatchWay(Way):
             self._tell(tally)
 
     def _cut(self, batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[Encoded]:
-        return _cut(batches, pace) if pace.fixed else _gathered(batches, pace)
+        return _cut(batches, pace) if pace.fixed else _gathered(batches, pace, self._most)
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class SinkWay(BatchWay):
         def noted(schema: pa.Schema, first: int) -> pa.Schema:
             return Delivery(query, self.batch, trace.partition, first).noted(schema)
 
-        return _cut(batches, pace, noted)
+        return _cut(batches, pace, self._most, noted)
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,7 @@ class ColumnWay(Way):
         pace, schema = self._pace(), ipc.schema_of(self.schema)
         lengths: deque[int] = deque()
         parts: list[pa.Array] = []
-        for data in self._stream(pace, tally).run(_cut(_noted(columns, lengths), pace)):
+        for data in self._stream(pace, tally).run(_cut(_noted(columns, lengths), pace, self._most)):
             parts += [batch.column(0) for batch in _checked(data, schema, tally)]
             while lengths and sum(map(len, parts)) >= lengths[0]:
                 yield _joined(parts, lengths.popleft(), schema)
@@ -144,9 +149,10 @@ class ColumnWay(Way):
 def _cut(
     batches: Iterable[pa.RecordBatch],
     pace: Pace,
+    most: int = 0,
     noted: Callable[[pa.Schema, int], pa.Schema] = lambda schema, first: schema,
 ) -> Iterator[Encoded]:
-    """Batches as encoded pieces of as many rows as the pace says when they are cut.
+    """Batches as encoded pieces of as many rows as the pace says when they are cut, and about `most` bytes.
 
     `noted` is given the schema and the number of a piece's first row, and may write on the schema.
     """
@@ -154,22 +160,29 @@ def _cut(
     for batch in batches:
         first = 0
         while first < batch.num_rows:
-            part = batch.slice(first, pace.rows)
+            part = batch.slice(first, _fitting(batch, pace, most))
             data = ipc.encode(noted(batch.schema, before + first), [part])
             yield data, part.num_rows, data.size
             first += part.num_rows
         before += batch.num_rows
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[Encoded]:
+def _fitting(batch: pa.RecordBatch, pace: Pace, most: int) -> int:
+    """How many rows of a batch make one piece: what the pace says, or fewer with `most` bytes."""
+    if pace.fixed or batch.nbytes <= most:
+        return pace.rows
+    return max(1, min(pace.rows, int(most * batch.num_rows // batch.nbytes)))
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], pace: Pace, most: int) -> Iterator[Encoded]:
     """Batches as encoded pieces of at most as many rows as the pace says; small ones travel together."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         first = 0
         while first < batch.num_rows:
-            part = batch.slice(first, pace.rows)
-            if held and (rows + part.num_rows > pace.rows or size + part.nbytes > MOST_BYTES):
+            part = batch.slice(first, _fitting(batch, pace, most))
+            if held and (rows + part.num_rows > pace.rows or size + part.nbytes > min(most, MOST_BYTES)):
                 yield _encoded(held, rows)
                 held, rows, size = [], 0, 0
             held.append(part)

@@ -10,7 +10,8 @@ from taskmesh.spark import ipc
 from taskmesh.spark.chunking import Cutter
 from taskmesh.spark.chunks import ChunkStep, items_of
 from taskmesh.spark.pace import START, Pace
-from taskmesh.spark.partitions import MOST_BYTES, _gathered
+from taskmesh.spark.partitions import MOST_BYTES, ColumnWay, _cut, _gathered
+from taskmesh.spark.settings import Settings
 from taskmesh.wire.code import dump_function
 from tests.spark import tasks
 
@@ -131,7 +132,7 @@ def test_small_record_batches_travel_together_and_large_ones_are_cut():
     batch = pa.RecordBatch.from_pydict({"n": pa.array(range(100))})
     batches = [batch, batch, batch, pa.RecordBatch.from_pydict({"n": pa.array(range(600))})]
 
-    pieces = list(_gathered(batches, Pace()))
+    pieces = list(_gathered(batches, Pace(), 1 << 22))
 
     assert _rows(pieces) == [[100, 100], [100], [256], [256], [88]]
     assert [rows for _, rows, _ in pieces] == [200, 100, 256, 256, 88]
@@ -142,5 +143,15 @@ def test_small_record_batches_travel_together_and_large_ones_are_cut():
 def test_record_batches_of_many_bytes_do_not_travel_together():
     batch = pa.RecordBatch.from_pydict({"raw": pa.array([bytes(400_000)], pa.binary())})
 
-    assert _rows(_gathered([batch] * 5, Pace())) == [[1, 1], [1, 1], [1]]
-    assert list(_gathered([batch.slice(0, 0)], Pace())) == []
+    assert _rows(_gathered([batch] * 5, Pace(), 1 << 22)) == [[1, 1], [1, 1], [1]]
+    assert list(_gathered([batch.slice(0, 0)], Pace(), 1 << 22)) == []
+
+
+def test_rows_of_many_bytes_are_cut_so_that_a_windows_pieces_fit_in_it():
+    way = ColumnWay(Settings("tcp://127.0.0.1:1", window=4, window_bytes=1 << 20), None)
+    batch = pa.RecordBatch.from_pydict({"raw": pa.array([bytes(100_000)] * 7, pa.binary())})
+
+    for cut in (_cut, _gathered):
+        assert _rows(cut([batch], Pace(), way._most)) == [[2], [2], [2], [1]]
+        assert _rows(cut([batch], Pace(), 1)) == [[1]] * 7
+    assert _rows(_cut([batch], Pace(5), way._most)) == [[5], [2]], "a number that was asked for"
