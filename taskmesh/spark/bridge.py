@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -77,7 +77,7 @@ class MeshSpark(Settings):
 
         Raises:
             SerializationError: the function cannot travel; names what in it cannot.
-            ConfigError: an option cannot be used.
+            ConfigError: an option or the schema cannot be used.
         """
         return self._mapped(df, task, schema, "arrow", batch_rows, order=order)
 
@@ -118,6 +118,11 @@ class MeshSpark(Settings):
         declared = struct_of(schema)
         if self.errors != "raise":
             _check_nullable(declared, df.schema)
+        if self.errors == "column" and ERROR_COLUMN in declared.names:
+            raise ConfigError(
+                f'errors="column" adds {ERROR_COLUMN!r}, which the schema has already. '
+                "Cure: rename or drop the one of the step before"
+            )
         arrow = arrow_schema(declared, df.sparkSession)
         step = Step(function_bytes(task), form, ipc.schema_bytes(arrow), self.errors)
         returned = declared
@@ -219,8 +224,20 @@ def rows_of(batch_rows: BatchRows) -> int:
 
 
 def struct_of(schema: str | StructType) -> StructType:
-    """A schema as Spark's type; text is read as DDL by the session."""
-    return cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    """A schema as Spark's type; text is read as DDL by the session.
+
+    Raises:
+        ConfigError: it is none of columns, or has two of one name, which could not be told apart.
+    """
+    struct = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(struct, StructType):
+        raise ConfigError(
+            f"schema has to be columns ('id long, name string') or a StructType, not {schema!r}"
+        )
+    twice = [name for number, name in enumerate(struct.names) if name in struct.names[:number]]
+    if twice:
+        raise ConfigError(f"schema has two columns {twice[0]!r}: what a task returns is found by name")
+    return struct
 
 
 def arrow_schema(schema: StructType, spark: Any) -> pa.Schema:

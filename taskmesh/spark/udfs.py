@@ -66,6 +66,10 @@ class MeshUDF:
             raise ConfigError(f"the UDF {self.__name__} takes at least one column")
         return self._udf()(*columns)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without Spark's own UDF, which is bound to a session."""
+        return {**self.__dict__, "_built": None}
+
     def register(self, spark: Any, name: str) -> Any:
         """Makes it known to this session's SQL by a name; returns what `spark.udf.register` does."""
         return spark.udf.register(name, self._udf())

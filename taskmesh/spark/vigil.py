@@ -32,6 +32,7 @@ class Vigil:
         self, session: Session, settings: Settings, options: TaskOptions, haste: float = 1.0
     ) -> None:
         self._session = session
+        self._addresses = settings.address
         self._where = " or ".join(settings.address)
         self._options = options
         self._patience = settings.no_worker_timeout / haste
@@ -78,10 +79,14 @@ class Vigil:
         now = time.monotonic()
         self._alone_since = self._alone_since or now - LOOK_S
         if now - self._alone_since >= self._patience:
-            wanted = f"queue {self._options.queue!r}" + (f" and tags {', '.join(need)}" if need else "")
+            dialled = "".join(f" --address {address}" for address in self._addresses)
+            tags = f" --tags {','.join(sorted(need))}" if need else ""
+            wanted = f"queue {self._options.queue!r}" + (
+                f" and tags {', '.join(sorted(need))}" if need else ""
+            )
             seen = "; ".join(f"{pool['pool']} serves {', '.join(pool['queues'])}" for pool in pools) or "none"
             raise NoMeshWorkers(
                 f"no pool for {wanted} at {self._where} for {now - self._alone_since:.0f} s "
                 f"(no_worker_timeout); pools there: {seen}. Cure: start one, "
-                f"`taskmesh worker --address {self._where} --queues {self._options.queue}`"
+                f"`taskmesh worker{dialled} --queues {self._options.queue}{tags}`"
             )

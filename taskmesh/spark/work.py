@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from taskmesh.client.functions import function_name
 from taskmesh.client.options import TaskOptions
-from taskmesh.errors import ConfigError
+from taskmesh.errors import ConfigError, SerializationError
 from taskmesh.retry import Retry
 from taskmesh.spark.settings import Settings
 from taskmesh.spark.trace import app_id
@@ -20,12 +20,29 @@ def function_bytes(task: Callable[..., Any]) -> bytes:
     """A task's function as it travels.
 
     Raises:
-        ConfigError: it is no function. SerializationError: it cannot travel.
+        ConfigError: it is no function. SerializationError: it cannot travel, or takes along what works in
+            Spark's own workers only.
     """
     if not callable(task):
         raise ConfigError(f"a task is a function, or what @task makes of one, not {task!r}")
-    return dump_function(task)
+    data = dump_function(task)
+    for marks, trouble in _BOUND:
+        if all(mark in data for mark in marks):
+            raise SerializationError(f"the function {function_name(task)} takes {trouble}")
+    return data
 
+
+_BOUND: Final = (
+    (
+        (b"pyspark.core.broadcast", b"\x8c\x08_from_id"),  # the class alone is named by annotations, too
+        "a broadcast variable along, which only Spark's executors can read. Cure: take its value along",
+    ),
+    (
+        (b"pyspark.accumulators", b"_deserialize_accumulator"),
+        "an accumulator along, and what pools add to it would be lost. Cure: return what is to be counted",
+    ),
+)
+"""What stands in the bytes of a function that cannot do its work on a pool, and what to say of it."""
 
 TRANSIENT: Final = (OSError, MemoryError)
 """Errors of tasks without retries that Spark's next try may well not meet. All others are remembered."""

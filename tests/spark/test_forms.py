@@ -289,7 +289,8 @@ def test_what_is_no_rdd_is_refused(spark, mesh):
         replace(mesh, errors="null").rdd(spark.sparkContext.parallelize([1]))
 
 
-def test_a_udf_in_the_closure_of_nothing_is_still_a_value(mesh):
+def test_a_udf_in_the_closure_of_nothing_is_still_a_value(spark, mesh):
     made = mesh.udf("int")(tasks.lengths)
+    assert _values(spark.sql("select 'four' as word").select(made("word"))) == [(4,)]
 
     assert pickle.loads(pickle.dumps(made)).__name__ == "lengths"

@@ -104,7 +104,7 @@ def test_row_15_no_pool_for_the_queue_or_tags(spark, own_mesh, one_partition):
 
     assert "NoMeshWorkers: no pool for queue 'gpu' and tags big" in text
     assert "pools there: one serves other" in text
-    assert f"taskmesh worker --address {own_mesh.address} --queues gpu" in text
+    assert f"taskmesh worker --address {own_mesh.address} --queues gpu --tags big`" in text
     within(LIMIT_S, one_partition)
 
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyspark.cloudpickle
 import pytest
+from pyspark import Accumulator
+from pyspark.core.broadcast import Broadcast
 
 from taskmesh import Mesh
-from taskmesh.errors import ConfigError, HubUnreachable
+from taskmesh.errors import ConfigError, HubUnreachable, SerializationError
 from taskmesh.net import identity
 from taskmesh.spark import MeshSpark
 from taskmesh.spark.connection import mesh_of
@@ -168,6 +171,28 @@ def test_row_26_methods_travel_and_open_meshes_do_not(spark, mesh, address):
             mesh.map_arrow(spark.range(0, 4), asks, "id long")
 
 
+def test_row_26_what_works_in_sparks_workers_only_is_refused_on_the_driver(spark, mesh):
+    variable, total = spark.sparkContext.broadcast([1]), spark.sparkContext.accumulator(0)
+
+    def reads(batch):
+        return variable.value and batch
+
+    def adds(item):
+        total.add(item)
+
+    def annotated(batch: Broadcast) -> Accumulator:
+        return batch
+
+    for bridge in (mesh, mesh.local()):
+        with pytest.raises(
+            SerializationError, match=r"a broadcast variable along, .* Cure: take its value along"
+        ):
+            bridge.map_arrow(spark.range(1), reads, "id long")
+        with pytest.raises(SerializationError, match=r"an accumulator along, .* would be lost"):
+            bridge.rdd(spark.sparkContext.parallelize([1])).foreach(adds)
+    assert mesh.map_arrow(spark.range(4), annotated, "id long").count() == 4
+
+
 def test_row_25_a_task_may_use_zeromq_itself(spark, mesh):
     def echo(batch):
         import zmq
@@ -200,3 +225,27 @@ def test_what_is_no_function_or_no_dataframe_is_refused_on_the_driver(spark, mes
             refused()
     with pytest.raises(ConfigError, match=r"takes a Spark DataFrame, not a list; for RDDs there is rdd\(\)"):
         mesh.map_arrow([1], tasks.same, "id long")
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ("long", "schema has to be columns"),
+        (pa.schema([("id", pa.int64())]), "schema has to be columns"),
+        (None, "schema has to be columns"),
+        ("id long, name string, id int", "schema has two columns 'id'"),
+    ],
+    ids=["one type", "of Arrow", "none", "twice"],
+)
+def test_a_schema_that_is_none_of_columns_is_refused_on_the_driver(spark, mesh, schema, words):
+    with pytest.raises(ConfigError, match=words):
+        mesh.map_arrow(spark.range(3), tasks.same, schema)
+
+
+def test_a_second_column_of_errors_is_refused_on_the_driver(spark, mesh):
+    bridge = replace(mesh, errors="column")
+    first = bridge.map_arrow(spark.range(4), tasks.same, "id long")
+
+    with pytest.raises(ConfigError, match="adds '_mesh_error', which the schema has already"):
+        bridge.map_arrow(first, tasks.same, first.schema)
+    assert bridge.map_arrow(first.drop("_mesh_error"), tasks.same, "id long").count() == 4
