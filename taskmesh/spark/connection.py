@@ -34,6 +34,8 @@ def mesh_of(settings: Settings, haste: float = 1.0) -> Mesh:
     with _lock:
         mesh = _open.get(key)
         if mesh is None or mesh._session.closed or mesh._session.table.refusal is not None:
+            if mesh is not None:
+                mesh.close(cancel=True)  # a client that was refused keeps its thread and sockets until then
             more: dict[str, Any] = {"keys": settings.keys} if settings.keys else {}
             mesh = Mesh(settings.address, mesh__open_timeout=settings.connect_timeout / haste, **more)
             mesh._session.open()

@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -205,6 +206,22 @@ def test_row_25_a_task_may_use_zeromq_itself(spark, mesh):
         return batch
 
     assert mesh.map_arrow(spark.range(0, 8, numPartitions=2), echo, "id long").count() == 8
+
+
+def test_row_25_a_client_that_was_refused_is_closed_when_another_takes_its_place(address):
+    bridge = MeshSpark(address)
+    first = mesh_of(bridge)
+    before = threading.active_count()
+    first._session.table.refuse(HubUnreachable("this key is authorized no more"))
+
+    second = mesh_of(bridge)
+
+    try:
+        assert second.submit(len, "ab").result(20) == 2
+        assert first._session.closed
+        assert threading.active_count() == before
+    finally:
+        second.close()
 
 
 def test_dedupe_is_one_of_two(mesh):
