@@ -37,13 +37,17 @@ class Pace:
         self.rows = max(1, self.rows // 2, min(fitting, rows * _GROWTH))
 
 
-_paces: OrderedDict[bytes, Pace] = OrderedDict()
+_paces: OrderedDict[int, Pace] = OrderedDict()
 
 
 def pace_of(function: bytes, start: int = START, most_bytes: int = 0) -> Pace:
-    """What this process has learnt about a function, in this Spark task or earlier ones."""
-    pace = _paces.setdefault(function, Pace(0, start, most_bytes))
-    _paces.move_to_end(function)
+    """What this process has learnt about a function, in this Spark task or earlier ones.
+
+    Its bytes are not kept: they may have a whole model in them, and there may be another one in each job.
+    """
+    key = hash(function)
+    pace = _paces.setdefault(key, Pace(0, start, most_bytes))
+    _paces.move_to_end(key)
     while len(_paces) > _KEPT:
         _paces.popitem(last=False)
     return pace

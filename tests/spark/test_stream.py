@@ -1,12 +1,13 @@
 """The window, the order and the end of a stream, and the pace that it is cut at; no Spark is needed."""
 
+import sys
 from itertools import pairwise
 
 import pytest
 
 from taskmesh.outcome import Success
 from taskmesh.spark.errors import MeshTaskError
-from taskmesh.spark.pace import START, TARGET_S, Pace
+from taskmesh.spark.pace import START, TARGET_S, Pace, pace_of
 from taskmesh.spark.settings import Settings
 from taskmesh.spark.stream import Stream
 
@@ -148,3 +149,14 @@ def test_a_pace_that_is_fixed_stays():
     pace.learn(7, 100.0)
 
     assert pace.rows == 7
+
+
+def test_a_pace_is_found_again_and_does_not_keep_the_functions_bytes():
+    function = bytes(range(200))
+    before = sys.getrefcount(function)
+
+    pace = pace_of(function)
+
+    assert pace_of(bytes(range(200))) is pace
+    assert pace_of(bytes(range(100))) is not pace
+    assert sys.getrefcount(function) == before
