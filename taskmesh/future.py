@@ -120,7 +120,8 @@ class TaskFuture(Future[T]):
                 try:
                     raise self._content
                 finally:
-                    del self  # the exception's frames must not keep the future that keeps the exception
+                    # Its frames must not keep the future, which keeps it. No `del`: IPython shows arguments.
+                    self = None  # type: ignore[assignment]  # noqa: PLW0642
         value: T = self._content
         return value
 

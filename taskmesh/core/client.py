@@ -42,7 +42,7 @@ class ClientMachine:
         self.open = False
         self.refused = ""
         self._pending = pending
-        self._next = 1
+        self._next = self._link = 1
         self._limit = MAX_SUBMIT
         self._max_payload = 0
         self._unacked: OrderedDict[int, m.Submit] = OrderedDict()
@@ -155,6 +155,12 @@ class ClientMachine:
             self._lost(now, out)
 
     def _welcome(self, welcome: m.ClientWelcome, now: float, out: list[object]) -> None:
+        """Takes in the hub's answer to a Hello over this link.
+
+        A hub that stood still answers older ones as well, and those of the first link as if it knew nothing.
+        """
+        if welcome.link not in (0, self._link):
+            return
         if self.open:
             if welcome.epoch != self.epoch:
                 self._lost(now, out)
@@ -378,10 +384,11 @@ class ClientMachine:
         first = next(iter(self._unacked), self._next)
         config = self.config
         hello = m.ClientHello(config.client, self.epoch, first, name=config.name, credit=config.credit)
-        hello.python, hello.cloudpickle = config.python, config.cloudpickle
+        hello.python, hello.cloudpickle, hello.link = config.python, config.cloudpickle, self._link
         return hello
 
     def _lost(self, now: float, out: list[object]) -> None:
         self.open = False
         self._hello_at = now
+        self._link += 1
         out.append(Reconnect())

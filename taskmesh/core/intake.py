@@ -101,6 +101,7 @@ class Intake:
                     config.client_max_bytes,
                     config.beat,
                     config.max_payload,
+                    hello.link,
                 ),
             )
         )

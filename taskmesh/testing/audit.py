@@ -147,8 +147,7 @@ class Audit:
         plan = self._workload.plans.get(key)
         if plan is None:
             raise Violation(f"S2: an outcome of a task that was never submitted: {key}")
-        early = plan.kind.spec.acks == "early"
-        if key in self.cancelled or (early and self.outcomes.get(key) == "lost"):
+        if key in self.cancelled:
             return None  # its client has given it up, and drops what it hears of it
         self.require(key not in self.outcomes, "S4: a second outcome", key, self.outcomes.get(key), kind)
         self.outcomes[key] = kind

@@ -75,7 +75,8 @@ class ClientHello(msgspec.Struct, tag=1):
     """A client session opens, or comes back. `epoch` is the hub's that it knew, 0 for none.
 
     `first` is the number that its next Submit will have; numbers are never used twice. `credit`: bytes of
-    deliveries it will hold unacknowledged; 0 for an embedded client, which needs no acknowledgements.
+    deliveries it will hold unacknowledged; 0 for an embedded client, which needs no acknowledgements. `link`
+    counts its links to the hub.
     """
 
     client: int
@@ -87,6 +88,7 @@ class ClientHello(msgspec.Struct, tag=1):
     credit: int = 64 << 20
     pickle: int = PICKLE_PROTOCOL
     cloudpickle: str = ""
+    link: int = 0
 
 
 class Submit(msgspec.Struct, tag=2):
@@ -156,7 +158,7 @@ class Command(msgspec.Struct, tag=8):
 class ClientWelcome(msgspec.Struct, tag=20):
     """The session is open. `known`: the hub still has its tasks. max_tasks: the client's cap.
 
-    `max_payload`: bytes of one call that the hub takes, 0 for any.
+    `max_payload`: bytes of one call that the hub takes, 0 for any. `link`: of the Hello that it answers.
     """
 
     epoch: int
@@ -165,6 +167,7 @@ class ClientWelcome(msgspec.Struct, tag=20):
     max_bytes: int
     beat: float
     max_payload: int = 0
+    link: int = 0
 
 
 class Accepted(msgspec.Struct, tag=21):

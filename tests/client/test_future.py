@@ -1,6 +1,7 @@
 """TaskFuture is a concurrent.futures.Future, can be awaited, and rebuilds its result once, in the caller."""
 
 import concurrent.futures
+import inspect
 import pickle
 import threading
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -86,6 +87,16 @@ def test_result_raises_the_tasks_exception_with_notes_and_remote_traceback(mesh)
     assert WORKER in notes
     assert "attempt 1" in notes
     assert "in fail" in future.traceback_text
+
+
+def test_the_frame_of_result_has_all_its_arguments_and_not_the_future(mesh):
+    future = mesh.submit(fail, "no")
+    with pytest.raises(ValueError, match="no") as raised:
+        future.result(WAIT_S)
+    frames = [inspect.getargvalues(entry.frame) for entry in inspect.getinnerframes(raised.tb)]
+    [shown] = [info for info in frames if info.args[:2] == ["self", "timeout"]]
+
+    assert shown.locals["self"] is None, "IPython looks for each argument; the future would keep itself"
 
 
 def test_result_times_out_and_then_comes(mesh, port):

@@ -272,6 +272,19 @@ class TestHubLost:
         assert session.resolved == [1]
         assert session.submitted() == [[2]]
 
+    def test_a_late_answer_to_a_hello_of_an_earlier_link_says_nothing(self, session):
+        """A hub that stood still answered it as if it had never heard of the client, whose tasks it runs."""
+        session.submit(1, one=spec("once", acks="early"))
+        session.tell(ev.LinkLost())
+        [latest] = [hello.link for hello in session.of(m.ClientHello)]
+        session.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, link=latest - 1))
+        assert not session.resolved
+        assert not session.machine.open
+
+        session.hear(m.ClientWelcome(1, True, 10_000, 1 << 30, 1.0, link=latest))
+        assert session.machine.open
+        assert not session.resolved
+
     def test_a_welcome_of_another_hub_in_the_middle_of_a_session_is_looked_into(self, session):
         """Seed 370: a client slept through two hubs, and an old Hello of its introduced it to the third."""
         session.welcome(epoch=3, known=True)

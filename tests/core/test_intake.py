@@ -228,9 +228,10 @@ class TestHello:
         rig.submit(1, 1)
         rig.report(session, done=((1, 1, 1),))
         rig.told[1].clear()
-        rig.tell(FromClient(1, m.ClientHello(1, EPOCH, first=2)))
+        rig.tell(FromClient(1, m.ClientHello(1, EPOCH, first=2, link=7)))
 
         assert said(rig, m.ClientWelcome)[0].known
+        assert said(rig, m.ClientWelcome)[0].link == 7, "it says which Hello it answers"
         assert rig.outcomes() == {1: "done"}
 
     def test_known_only_once_it_has_answered(self, rig):
