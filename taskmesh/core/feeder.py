@@ -19,6 +19,10 @@ HORIZON = 0.005
 """Seconds of work a slot is handed ahead, at least: several times what a refill takes. No more, since what
 lies behind a long task starts late (skewed naps over ideal: 1.025, and 1.038 with 20 ms)."""
 MAX_HORIZON = 0.500
+MOST_SPECS = 2000
+"""Specs that a pool keeps, at most, but for those of its tasks."""
+SPEC_BYTES = 512 << 20
+"""The same in bytes of functions that travel by value."""
 MAX_AHEAD = 4096
 """Most tasks handed ahead to one slot."""
 STEAL_AFTER = 0.003
@@ -67,12 +71,36 @@ class Feeder:
 
     def forget(self, numbers: list[int]) -> None:
         """Drops specs that none of the tasks here needs; the hub sends them again before their next use."""
-        used = {piece.run.spec for piece in self.backlog}
-        used.update(piece.run.spec for slot in self._slots.values() for piece in slot.pieces)
+        used = self._used()
         for number in numbers:
             if number not in used:
                 self.specs.pop(number, None)
                 self.service.pop(number, None)
+
+    def tidy(self) -> None:
+        """Drops the oldest specs that none of the tasks here needs, where they are too many.
+
+        The hub does not tell what an earlier session, or another hub, has left here. What it counts on here
+        and is gone is asked for, so it is to forget first: the bounds are far above its own.
+        """
+        if len(self.specs) <= MOST_SPECS and self._spec_bytes() <= SPEC_BYTES:
+            return
+        used, size = self._used(), self._spec_bytes()
+        for number, spec in list(self.specs.items()):
+            if len(self.specs) <= MOST_SPECS and size <= SPEC_BYTES:
+                break
+            if number not in used:
+                size -= len(spec.function)
+                del self.specs[number]
+                self.service.pop(number, None)
+
+    def _spec_bytes(self) -> int:
+        return sum([len(spec.function) for spec in self.specs.values()])
+
+    def _used(self) -> set[int]:
+        """The specs of the tasks here."""
+        used = {piece.run.spec for piece in self.backlog}
+        return used.union(*[slot.work for slot in self._slots.values()])
 
     def waiting(self) -> int:
         """How many tasks no slot has."""
@@ -222,12 +250,14 @@ class Feeder:
             slot.quiet = slot.peeked = False
         first = slot.hand(pieces)
         self.crowded |= slot.count > 1
-        specs = []
+        specs: list[tuple[int, Spec | None]] = []
         for piece in pieces:
             number = piece.run.spec
             if number not in slot.specs:
-                slot.specs.add(number)
-                specs.append((number, self.specs[number]))
+                slot.learn(number, spec := self.specs[number])
+                specs.append((number, spec))
+        if specs:
+            specs += [(number, None) for number in slot.surplus()]
         return HandOver(
             slot.number, SlotTasks(first, slot.generation, specs, [piece.part() for piece in pieces])
         )

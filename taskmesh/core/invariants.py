@@ -141,6 +141,8 @@ def check_pool(pool: PoolBooks) -> None:
     for slot in pool.slots.values():
         require(slot.count == sum(map(len, slot.pieces)), "a slot's count is wrong", slot.number, slot.count)
         require(slot.count >= 0, "a slot's count is negative", slot.number)
+        require(slot.work.keys() <= slot.specs.keys(), "a slot's task's spec was forgotten", slot.number)
+        require(slot.spec_bytes == sum(slot.specs.values()), "a slot's spec bytes are wrong", slot.number)
         if slot.pieces:
             require(
                 slot.state in (SlotState.UP, SlotState.STOPPING),

@@ -177,11 +177,11 @@ class PoolMachine:
     def _beat(self, now: float) -> None:
         running: list[m.Progress] = []
         for slot in self.slots.values():
-            current = slot.running()
-            if current is not None:
+            if (current := slot.running()) is not None:
                 run, seq = current
                 done, total = slot.progress
                 running.append(m.Progress(run.client, seq, run.attempt, done, total, self._worker(slot)))
+        self.feeder.tidy()
         self.member.beat(running, self.state, len(running), self._working, now)
 
     @property

@@ -26,6 +26,10 @@ from taskmesh.wire.messages import (
 
 BROKEN_AFTER = 3
 """Starts in a row that failed, after which the hub is not to count on a slot."""
+MOST_SPECS = 1000
+"""Specs that a slot knows, at most, but for those of its tasks; their functions live in its process."""
+SPEC_BYTES = 128 << 20
+"""The same in bytes of functions that travel by value."""
 MAX_LOG = 4000
 """Characters of a dead slot's output that its task's error quotes."""
 
@@ -90,6 +94,7 @@ class Slot:
 
     Attributes:
         pieces: handed over and not reported, oldest first. count: how many tasks; work: how many by spec.
+        specs: those that it knows, with the sizes of their functions, oldest first; spec_bytes: of all.
         generation: of the tickets that tasks are handed over with. heard: when it last reported.
         recalling: its tasks are being taken back. quiet: it was silent then, and has not reported since.
         peeked: its outbox has been looked at since it was last heard of.
@@ -108,7 +113,8 @@ class Slot:
         self.work: dict[int, int] = {}
         self.serial = 0
         self.generation = 0
-        self.specs: set[int] = set()
+        self.specs: dict[int, int] = {}
+        self.spec_bytes = 0
         self.heard = 0.0
         self.recalling = False
         self.quiet = False
@@ -166,6 +172,7 @@ class Slot:
         self.state = SlotState.UP
         self.serial = self.generation = 0
         self.specs.clear()
+        self.spec_bytes = 0
         self.reason = ""
         self.kill_at = None
         self.recalling = self.quiet = self.peeked = False
@@ -192,6 +199,29 @@ class Slot:
             self.pieces.append(piece)
         self.refilled = True
         return first
+
+    def learn(self, number: int, spec: Spec) -> None:
+        """Notes a spec as known to it."""
+        self.specs[number] = size = len(spec.function)
+        self.spec_bytes += size
+
+    def surplus(self) -> list[int]:
+        """Takes off what it is to forget: the oldest specs beyond the bounds that none of its tasks needs.
+
+        They are sent again before their next use.
+        """
+        gone: list[int] = []
+        if len(self.specs) <= MOST_SPECS and self.spec_bytes <= SPEC_BYTES:
+            return gone
+        for number, size in self.specs.items():
+            if len(self.specs) - len(gone) <= MOST_SPECS and self.spec_bytes <= SPEC_BYTES:
+                break
+            if number not in self.work:
+                gone.append(number)
+                self.spec_bytes -= size
+        for number in gone:
+            del self.specs[number]
+        return gone
 
     def _less(self, spec: int, count: int) -> None:
         self.count -= count

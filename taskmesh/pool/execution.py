@@ -15,6 +15,8 @@ from types import FrameType
 from typing import Any, Final
 from zlib import crc32
 
+import msgspec
+
 from taskmesh import context, place
 from taskmesh.errors import LocalProtocolError, SerializationError, TaskTimeout
 from taskmesh.ids import task_id, text_of
@@ -67,8 +69,11 @@ class Executor:
     def run(self, message: SlotTasks) -> None:
         """Runs a message's tasks, as far as they are not taken back meanwhile."""
         for number, spec in message.specs:
-            self._specs[number] = spec
             self._functions.pop(number, None)
+            if spec is None:
+                self._specs.pop(number, None)
+            else:
+                self._specs[number] = spec
         mine = ticket(message.generation)
         if self._held not in (_NO_TICKET, mine):
             return  # taken back: the ticket in hand is of a later generation
@@ -117,7 +122,9 @@ class Executor:
         self._streams.mend()
         try:
             spec = self._specs[run.spec]
-            function = self._functions.get(run.spec) or self._load(run.spec, spec)
+            function = self._functions.get(run.spec)
+            if function is None:
+                function = self._load(run.spec, spec)
         except BaseException as error:  # noqa: BLE001  an import may raise anything
             return self._refuse(run, mine, error)
         if spec.kind == CHUNK or spec.timeout > 0 or spec.codec != PICKLE:
@@ -125,7 +132,9 @@ class Executor:
         return self._perform_calls(run, spec, function, mine)
 
     def _load(self, number: int, spec: Spec) -> Callable[..., Any]:
+        """The spec's function; its bytes are not needed any more, and may be large."""
         function = self._functions[number] = runnable(code.load_function(spec.function))
+        self._specs[number] = msgspec.structs.replace(spec, function=b"")
         return function
 
     def _refuse(self, run: LaneRun, mine: bytes, error: BaseException) -> bool:
@@ -304,9 +313,9 @@ class Executor:
     def _current(self) -> context.TaskContext | None:
         """What `current_task()` gives: made when it is asked for."""
         run = self._run
-        if run is None:
+        spec = None if run is None else self._specs.get(run.spec)
+        if run is None or spec is None:  # a thread may ask while its task ends, and its spec is forgotten
             return None
-        spec = self._specs[run.spec]
         return context.TaskContext(
             id=text_of(task_id(run.client, run.seqs[self._index])),
             name=spec.name,

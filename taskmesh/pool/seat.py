@@ -176,7 +176,7 @@ class Seat:
         still go.
         """
         count = left = self.left()
-        specs: list[tuple[int, Spec]] = []
+        specs: list[tuple[int, Spec | None]] = []
         for handed in self._backlog:
             handed.owed = 0
         while self._backlog and self._backlog[-1].count <= left:

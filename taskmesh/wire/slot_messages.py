@@ -10,11 +10,14 @@ from taskmesh.wire.batches import LaneRun, Spec
 
 
 class SlotTasks(msgspec.Struct, tag=80):
-    """Tasks for one slot, with serials from `first` on; `generation` is the byte that their tickets carry."""
+    """Tasks for one slot, with serials from `first` on; `generation` is the byte that their tickets carry.
+
+    None in a spec's place: no task that the slot has needs it any more, and it is to be forgotten.
+    """
 
     first: int
     generation: int
-    specs: list[tuple[int, Spec]]
+    specs: list[tuple[int, Spec | None]]
     runs: list[LaneRun]
 
 

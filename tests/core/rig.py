@@ -198,6 +198,7 @@ class PoolRig:
         self.actions: list[object] = []
         self.handed: dict[int, list[Key]] = defaultdict(list)  # by slot, in order, not reported
         self.serials: dict[int, int] = defaultdict(int)
+        self.known: dict[int, set[int]] = defaultdict(set)  # by slot: the specs that it has
         self.lane_seq = 0
         self.tell(ev.Tick())
         for slot in range(slots):
@@ -215,7 +216,11 @@ class PoolRig:
                 case act.SendBeat(message=beat):
                     self.sent.append(beat)
                 case act.HandOver(slot=slot, message=message):
+                    known = self.known[slot]
+                    known.update(number for number, one in message.specs if one)
+                    known.difference_update(number for number, one in message.specs if not one)
                     for run in message.runs:
+                        assert run.spec in known, f"slot {slot} lacks the spec of {run}"
                         self.handed[slot] += [(run.client, seq, run.attempt) for seq in run.seqs]
         self.pool.check()
         return actions
@@ -265,6 +270,7 @@ class PoolRig:
 
     def exited(self, slot: int, unstarted: int = 0, **more: object) -> None:
         self.handed[slot].clear()
+        self.known[slot].clear()
         self.serials[slot] = 0
         self.tell(ev.SlotExited(slot, unstarted, more.pop("status", -9), **more))
 

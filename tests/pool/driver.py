@@ -130,6 +130,12 @@ class Driver:
         self.next_serial[slot] = first + sum(len(run.seqs) for run in runs)
         return list(range(first, self.next_serial[slot]))
 
+    def forget(self, slot: int, function: Callable[..., Any]) -> None:
+        """Tell the slot to forget a function, which is sent again before its next use."""
+        self._known[slot].discard(number := self.spec(function))
+        message = SlotTasks(self.next_serial[slot], self.generation[slot], [(number, None)], [])
+        self.host.hand_over(slot, message)
+
     def call(
         self, slot: int, function: Callable[..., Any], *argument_tuples: tuple[Any, ...], **options: Any
     ) -> list[int]:

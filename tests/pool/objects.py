@@ -2,7 +2,8 @@
 
 import dataclasses
 import threading
-from typing import Any
+import weakref
+from typing import Any, ClassVar
 
 
 class Trouble(Exception):
@@ -26,6 +27,31 @@ class Frozen(Exception):
 class Odd(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
+
+
+class Counted:
+    """The process counts those that are there."""
+
+    there: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+    def __init__(self) -> None:
+        self.there.add(self)
+
+    def __setstate__(self, state: Any) -> None:
+        self.there.add(self)
+
+    def __getstate__(self) -> Any:
+        return "counted"
+
+
+class Falsy:
+    """A callable that says that it is false."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __call__(self, value: Any) -> Any:
+        return value
 
 
 class Unbuildable:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from taskmesh.context import current_task
+from tests.pool import objects
 
 
 def nothing() -> None:
@@ -243,6 +244,11 @@ def progress_for_ever() -> None:
 def about_me() -> tuple[str, str, int, str, bool]:
     me = current_task()
     return me.id, me.name, me.attempt, me.queue, me.deadline is not None
+
+
+def count_counted() -> int:
+    gc.collect()
+    return len(objects.Counted.there)
 
 
 def log_line() -> None:

@@ -14,7 +14,7 @@ from taskmesh.errors import LocalProtocolError
 from taskmesh.ids import task_id, text_of
 from taskmesh.wire import payload
 from taskmesh.wire.messages import CHUNK, SlotTasks
-from tests.pool import coroutines, tasks
+from tests.pool import coroutines, objects, tasks
 from tests.pool.driver import CLIENT, Driver
 from tests.pool.gate import wait_at
 from tests.waiting import wait_until
@@ -142,6 +142,30 @@ def test_function_by_value(driver):
     offset = 40
 
     assert driver.result(0, driver.call(0, lambda x: x + offset, (2,))[0]) == 42
+
+
+def test_function_that_is_forgotten_is_gone_and_may_come_again(driver):
+    driver.start(0)
+    mine = objects.Counted()
+
+    def by_value():
+        return mine is not None
+
+    assert driver.result(0, driver.call(0, by_value)[0])
+    assert driver.result(0, driver.call(0, tasks.count_counted)[0]) == 1
+
+    driver.forget(0, by_value)
+    assert driver.result(0, driver.call(0, tasks.count_counted)[0]) == 0
+    assert driver.result(0, driver.call(0, by_value)[0])
+    assert driver.result(0, driver.call(0, tasks.count_counted)[0]) == 1
+
+
+def test_function_that_says_it_is_false(driver):
+    driver.start(0)
+    serials = driver.call(0, objects.Falsy(), (1,), (2,)) + driver.call(0, objects.Falsy(), (3,))
+
+    driver.run_until(lambda: driver.finished(0, serials))
+    assert [driver.values[0][serial] for serial in serials] == [1, 2, 3]
 
 
 def test_chunk_keeps_the_values_around_a_failure(driver):

@@ -6,7 +6,7 @@ import pytest
 
 from taskmesh.pool.tickets import TicketPipe, ticket
 from taskmesh.wire import payload
-from tests.pool import tasks
+from tests.pool import objects, tasks
 from tests.pool.gate import wait_at
 
 
@@ -88,6 +88,31 @@ def test_recalled_message_that_had_not_left_is_dropped_and_its_specs_are_not(dri
     driver.run_until(lambda: driver.finished(0, first + again))
     assert driver.values[0][again[0]] == 4
     assert len(driver.values[0]) == 2
+
+
+def test_what_a_recalled_message_forgets_is_forgotten_and_what_came_later_is_not(driver, gates):
+    gate = gates()
+    driver.start(0)
+    one, two = objects.Counted(), objects.Counted()
+
+    def kept():
+        return one is not None
+
+    def gone():
+        return two is not None
+
+    first = driver.call(0, kept) + driver.call(0, gone) + driver.call(0, wait_at, (gate.path,))
+    driver.run_until(gate.reached)
+    driver.call(0, tasks.echo, *[(b"x" * 60_000,)] * 10)  # the socket is full from here on
+    driver.forget(0, gone)
+    driver.forget(0, kept)
+    driver.call(0, kept)
+    driver.recall(0)
+
+    again = driver.call(0, kept) + driver.call(0, tasks.count_counted)
+    gate.open()
+    driver.run_until(lambda: driver.finished(0, first + again))
+    assert [driver.values[0][serial] for serial in again] == [True, 1]
 
 
 def test_more_recalls_than_a_byte_counts_while_one_task_runs(driver, gates, tmp_path):

@@ -1,6 +1,7 @@
 """A sample of every message, made from the structs themselves: a field that is added is covered at once."""
 
 import os
+from types import UnionType
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -47,6 +48,8 @@ def sample(kind, payloads=(b"a", b"b")):
         case _ if get_origin(kind) is tuple:
             members = [member for member in get_args(kind) if member is not ...]
             return tuple(sample(member, payloads) for member in members)
+        case UnionType():
+            return sample(get_args(kind)[0], payloads)
         case _ if kind is Any:
             return {"pools": [{"id": "a", "n": [1, None, 2.5]}]}
     return {int: 7, float: 0.5, str: "text", bytes: b"bytes", bool: True}[kind]
