@@ -17,6 +17,8 @@ from taskmesh.wire import messages as m
 
 SPECS_KEPT = 10_000
 """Specs remembered for a hub that has forgotten them; older ones come from the pending table."""
+SPEC_BYTES_KEPT = 16 << 20
+"""The same in bytes of functions that travel by value."""
 
 
 class SinkTable:
@@ -25,20 +27,27 @@ class SinkTable:
     def __init__(self, sink: OutcomeSink) -> None:
         self._sink = sink
         self._specs: OrderedDict[int, m.Spec] = OrderedDict()
+        self._spec_bytes = 0
         self._lost: set[int] = set()
 
     def keep(self, specs: list[tuple[int, m.Spec]]) -> None:
-        """Remembers specs that were submitted."""
-        self._specs.update(specs)
-        while len(self._specs) > SPECS_KEPT:
-            self._specs.popitem(last=False)
+        """Remembers specs that were submitted: the last of them, as far as the bounds go."""
+        for number, spec in specs:
+            if number not in self._specs:
+                self._specs[number] = spec
+                self._spec_bytes += len(spec.function)
+        while len(self._specs) > SPECS_KEPT or self._spec_bytes > SPEC_BYTES_KEPT:
+            self._spec_bytes -= len(self._specs.popitem(last=False)[1].function)
 
     def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, m.Spec]]:
-        """Specs by number."""
-        missing = [number for number in numbers if number not in self._specs]
+        """Specs by number, as far as they are remembered or a task that has not ended needs them."""
+        found = {number: self._specs[number] for number in numbers if number in self._specs}
+        missing = set(numbers).difference(found)
         if missing:
-            self.keep(self._sink.pending_runs()[0])
-        return [(number, self._specs[number]) for number in numbers if number in self._specs]
+            again = [(number, spec) for number, spec in self._sink.pending_runs()[0] if number in missing]
+            found.update(again)
+            self.keep(again)
+        return [(number, found[number]) for number in numbers if number in found]
 
     def pending_runs(self) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
         """Every unresolved task that was drained before, less those that `lose_early` gave up."""
