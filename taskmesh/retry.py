@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import cast
 
 from taskmesh.errors import ConfigError, TaskMeshError
 
@@ -94,12 +95,17 @@ def verdict(
     on: tuple[type[BaseException], ...] = (Exception,),
     never: tuple[type[BaseException], ...] = (),
 ) -> tuple[BaseException, bool, float]:
-    """What a task's exception means: (exception to report, may be retried, seconds asked for or -1)."""
-    if isinstance(exc, NoRetry):
-        return (exc if exc.cause is None else exc.cause), False, -1.0
-    if isinstance(exc, RetryAfter):
-        return exc, True, exc.seconds
-    return exc, isinstance(exc, on) and not isinstance(exc, never), -1.0
+    """What a task's exception means: (exception to report, may be retried, seconds asked for or -1).
+
+    Its type is asked, as `except` does, and not the exception: its own attribute access may be broken.
+    """
+    cls = type(exc)
+    if issubclass(cls, NoRetry):
+        cause = cast("NoRetry", exc).cause
+        return (exc if cause is None else cause), False, -1.0
+    if issubclass(cls, RetryAfter):
+        return exc, True, cast("RetryAfter", exc).seconds
+    return exc, issubclass(cls, on) and not issubclass(cls, never), -1.0
 
 
 def _seconds(what: str, value: object) -> float:

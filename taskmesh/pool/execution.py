@@ -306,7 +306,7 @@ class Executor:
         self._report.fail(failure_of(serial, kind, error, spec, self._report.elapsed()))
 
     def _kind(self, stage: str, error: BaseException) -> str:
-        return "timeout" if isinstance(error, TaskTimeout) and self._limit.struck else stage
+        return "timeout" if self._limit.struck and issubclass(type(error), TaskTimeout) else stage
 
     # --- the running task ---
 

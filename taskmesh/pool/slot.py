@@ -131,10 +131,12 @@ def run_slot(birth: Birth, preload: Sequence[str] = (), only: Sequence[str] = ()
         link.hello()
         _serve(link, executor, BusyPoll(sock))
     except BaseException:  # noqa: BLE001  whatever it is, this process ends here
-        if not executor.disowned:
-            traceback.print_exc()
-            sys.stderr.flush()
-        os._exit(_BROKEN)  # noqa: TID251  our descriptors are closed, or a task has forked us
+        try:
+            if not executor.disowned:
+                traceback.print_exc()
+                sys.stderr.flush()
+        finally:  # an exception's own code may fail as it is printed
+            os._exit(_BROKEN)  # noqa: TID251  our descriptors are closed, or a task has forked us
     _farewell()
 
 

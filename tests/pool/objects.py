@@ -29,6 +29,17 @@ class Odd(Exception):
         raise RuntimeError("no words")
 
 
+class Broken(Exception):
+    """None of its attributes is to be had."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+
+def fail_broken(text: str) -> None:
+    raise Broken(text)
+
+
 class Counted:
     """The process counts those that are there."""
 

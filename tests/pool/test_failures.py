@@ -52,6 +52,23 @@ def test_exception_that_forbids_assignments_comes_back_as_itself(slot):
     assert error.code == 3
 
 
+def test_exception_without_attributes_is_told_all_the_same(slot):
+    failure = slot.failure(0, slot.call(0, objects.fail_broken, ("why",))[0])
+
+    assert (failure.kind, failure.type_name) == ("exception", "tests.pool.objects.Broken")
+    assert (failure.text, failure.retryable, failure.pickled) == ("why", True, b"")
+
+
+def test_exception_without_attributes_fails_its_item_alone(slot):
+    data = payload.dumps_chunk([("why",)])
+    [serial] = slot.give(0, [slot.run_of(slot.spec(objects.fail_broken, kind=CHUNK), [data])])
+    slot.decode = False
+    [(ok, failure)] = payload.loads_chunk_result(slot.result(0, serial))
+    slot.decode = True
+
+    assert (ok, failure.kind, failure.text) == (False, "exception", "why")
+
+
 @pytest.mark.parametrize("error", ["speechless", "nameless"])
 def test_exception_whose_own_methods_fail(slot, error):
     failure = slot.failure(0, slot.call(0, objects.fail_oddly, (error,))[0])
