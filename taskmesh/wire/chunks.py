@@ -102,23 +102,23 @@ def _entries(
         except PASS:
             raise
         except BaseException as error:  # noqa: BLE001
-            entries.append(cannot_pickle(_name(items, value), error))
+            entries.append(cannot_pickle(*_blamed(items, value, error)))
         counts.append(len(buffers) - before)
     return entries, counts
 
 
-def _name(items: Items, value: Any) -> str:
-    """An item for an error text: of argument tuples, the argument that is to blame."""
+def _blamed(items: Items, value: Any, error: BaseException) -> tuple[str, BaseException, Any]:
+    """An item for an error text, with its value: of argument tuples, the argument that is to blame."""
     if not items.nested:
-        return f"{items.what} (type {type_name(value)})"
+        return f"{items.what} (type {type_name(value)})", error, value
     for arg in value:
         try:
             encode(arg, None)
         except PASS:
             raise
         except BaseException:  # noqa: BLE001
-            return f"{items.what} (type {type_name(arg)})"
-    return items.what
+            return f"{items.what} (type {type_name(arg)})", error, arg
+    return items.what, error, None
 
 
 def unpack_items(packed: tuple[Any, ...], buffers: Iterable[Buffer], what: str) -> tuple[list[Any], Any]:

@@ -74,6 +74,17 @@ def test_an_item_that_cannot_be_pickled_carries_its_error():
     assert "an argument of work (type _thread.lock) cannot be pickled" in str(second)
 
 
+def test_the_part_of_an_item_that_is_to_blame_is_named():
+    inner = {"pools": [1, threading.Lock()]}
+
+    [argument] = loaded(payload.dumps_chunk([(0, inner)], where="work"))
+    [(_, failure)] = payload.loads_chunk_result(payload.dumps_chunk_result([inner], {}, where="work"))
+
+    because = "cannot be pickled because of its ['pools'][1] (type _thread.lock): "
+    assert f"an argument of work (type dict) {because}" in str(argument)
+    assert f"a result of work (type dict) {because}" in failure.text
+
+
 def test_large_buffers_of_items_find_their_way_back():
     arrays = [np.full(50_000, i, dtype="i4") for i in range(4)]
     items = [(array, i) for i, array in enumerate(arrays)]
