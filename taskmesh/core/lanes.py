@@ -163,9 +163,12 @@ class Lane:
         self.counts[number] = self.counts.get(number, 0) + count
 
     def remember(self, records: list[TaskRecord]) -> None:
-        """Keeps records that this session may hold; those it does not hold any more go when they are many."""
+        """Keeps records that this session may hold; those it does not hold any more go when they are many.
+
+        Not many at all: each keeps its spec, and with it a function of perhaps megabytes.
+        """
         self._pushed += records
-        if len(self._pushed) > 8 * self.outstanding + 4096:
+        if len(self._pushed) > 8 * self.outstanding + 64:
             session, last = self.session, State.RUNNING
             self._pushed = [kept for kept in self._pushed if kept.session == session and kept.state <= last]
 
