@@ -40,15 +40,21 @@ class BusyPoll:
     It is asked, and told, of waits after a lone task only: where many are under way the CPU has better to do.
 
     Args:
-        fd: what is waited for. cpus: how many CPUs this process may use, `usable_cpus()` if None; with
+        fds: what is waited for. cpus: how many CPUs this process may use, `usable_cpus()` if None; with
             less than two nobody could answer while we poll.
+        longest, short: seconds that are polled at most, and up to which a wait is short.
     """
 
-    def __init__(self, fd: int, cpus: float | None = None) -> None:
+    def __init__(
+        self, *fds: int, cpus: float | None = None, longest: float = LONGEST, short: float = SHORT
+    ) -> None:
+        self._longest = longest
+        self._short = short
         self._trust = -HABIT
         self._may = (usable_cpus() if cpus is None else cpus) >= 2
         self._poll = select.poll()
-        self._poll.register(fd, select.POLLIN)
+        for fd in fds:
+            self._poll.register(fd, select.POLLIN)
 
     @property
     def pays(self) -> bool:
@@ -56,10 +62,10 @@ class BusyPoll:
         return self._may and self._trust >= 0
 
     def wait(self) -> bool:
-        """Polls if that is likely to pay; True when the descriptor became readable meanwhile."""
+        """Polls if that is likely to pay; True when one of the descriptors became readable meanwhile."""
         if not self.pays:
             return False
-        poll, end = self._poll.poll, time.monotonic() + LONGEST
+        poll, end = self._poll.poll, time.monotonic() + self._longest
         while not poll(0):
             if time.monotonic() >= end:
                 self._trust = self._trust - COST if self._trust >= COST else -DISTRUST
@@ -69,7 +75,7 @@ class BusyPoll:
 
     def waited(self, seconds: float) -> None:
         """Takes note of how long a wait took."""
-        if seconds <= SHORT:
+        if seconds <= self._short:
             self._trust = min(self._trust + 1, TRUST) if self._trust else COST
         elif self._trust < 0:
             self._trust = min(self._trust, -HABIT)

@@ -91,6 +91,10 @@ class SlotHost:
         self._nursery.watched_by(self._watch, births, self._server_lost)
         watch(self._watch.fileno(), self._dispatch)
 
+    def fileno(self) -> int:
+        """Readable when a slot has something to say."""
+        return self._watch.fileno()
+
     # --- actions ---
 
     def start(self, slot: int) -> None:
