@@ -18,8 +18,8 @@ from taskmesh.config import Config
 from taskmesh.core.events import FromClient, FromHub, FromHubToClient, FromPool, SlotExited
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.pool import PoolMachine
-from taskmesh.core.slots import Slot
 from taskmesh.errors import HubUnreachable
+from taskmesh.net.answers import Answers
 from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.hub_shell import HubShell
 from taskmesh.net.identity import hub_config, new_epoch, pool_config
@@ -28,7 +28,6 @@ from taskmesh.net.loop import Loop
 from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.port import ThreadPort
 from taskmesh.net.sealing import Seal
-from taskmesh.pool.busy_poll import BusyPoll
 from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.pool.nursery import Nursery
 from taskmesh.ports import OutcomeSink
@@ -36,11 +35,6 @@ from taskmesh.wake_up import WakeUp
 from taskmesh.wire import messages as m
 
 MAX_COMPLAINT = 1000
-POLLED = 0.00005
-"""Seconds that the loop polls for a slot's answer, at most, before it sleeps. A lone one comes in 20 to 40 us;
-to be woken on a CPU that has gone idle takes as long."""
-SHORT = 0.0001
-"""Seconds up to which an answer that was slept for shows that polling would have paid."""
 
 _log = logging.getLogger("taskmesh")
 
@@ -119,8 +113,6 @@ class EmbeddedPort(ThreadPort):
         self._nursery = nursery
         self._host: SlotHost | None = None
         self._pool: PoolMachine | None = None
-        self._answers: BusyPoll | None = None
-        self._waits_since = 0.0
 
     def start(self, timeout: float) -> None:
         """Starts fork server and thread; returns when the client's session is open.
@@ -152,9 +144,9 @@ class EmbeddedPort(ThreadPort):
         hub.events, pool.events, shell.events = links.hub, links.pool, links.client
         inner = links.inner = InnerGateway(loop, links.hub)
         host = self._host = host_slots(loop, pool, "local", inner.addresses, nursery=self._nursery)
+        loop.answers = Answers(machine, host.fileno(), wake_up.fd)
         loop.parts = [shell, hub, pool]
         loop.watch(wake_up.fd, wake_up.heard)
-        self._answers = BusyPoll(host.fileno(), wake_up.fd, longest=POLLED, short=SHORT)
         self._shell = shell
         self._start_thread("taskmesh-hub", lambda: self._work(loop, host, inner))
         return shell
@@ -170,21 +162,6 @@ class EmbeddedPort(ThreadPort):
         pool = self._pool
         return pool is None or any(not slot.count and slot.benched_at is None for slot in pool.slots.values())
 
-    def _about_to_block(self) -> float:
-        """Polls for a moment first while a slot is at a task, if the last ones were answered as quickly."""
-        wait, answers, pool = super()._about_to_block(), self._answers, self._pool
-        self._waits_since = 0.0
-        if wait and answers is not None and pool is not None and any(map(_has_work, pool.slots.values())):
-            if answers.wait():
-                return 0.0
-            self._waits_since = time.monotonic()
-        return wait
-
-    def _blocked(self) -> None:
-        super()._blocked()
-        if self._waits_since and self._answers is not None:
-            self._answers.waited(time.monotonic() - self._waits_since)
-
     def _work(self, loop: Loop, host: SlotHost, inner: InnerGateway) -> None:
         try:
             while not self._closing.is_set():
@@ -192,10 +169,6 @@ class EmbeddedPort(ThreadPort):
         finally:
             host.close(timeout=0.1 if self._cancel else 1.0)
             inner.close()
-
-
-def _has_work(slot: Slot) -> bool:
-    return slot.count > 0
 
 
 def host_slots(
@@ -240,4 +213,5 @@ def host_slots(
         nursery=nursery,
     )
     pool.attach(host, gateway, keys)
+    loop.answers = Answers(pool.machine, host.fileno())
     return host

@@ -53,8 +53,20 @@ class Poller(Protocol):
         ...
 
 
+class Answers(Protocol):
+    """What is looked for once more, for a moment, before the loop sleeps."""
+
+    def came(self) -> bool:
+        """Called before: whether there is something now."""
+        ...
+
+    def awake(self) -> None:
+        """Called after."""
+        ...
+
+
 class Loop:
-    """Sources with callbacks, and parts with deadlines.
+    """Sources with callbacks, and parts with deadlines. `answers`: see there; None: it sleeps at once.
 
     Args:
         poller: None for select.poll, which is enough where no ZeroMQ socket takes part.
@@ -73,6 +85,7 @@ class Loop:
         awake: Callable[[], None] | None = None,
     ) -> None:
         self.parts: list[Part] = []
+        self.answers: Answers | None = None
         self.stopped = False
         self._poller: Poller = select.poll() if poller is None else poller
         self._readable = int(readable)  # of an enum's members each & is a call in Python
@@ -138,6 +151,8 @@ class Loop:
         """Waits for the next thing to happen and handles it and all that follows from it."""
         parts, readable, readers = self.parts, self._readable, self._readers
         ready = self._poller.poll(math.ceil(self._wait() * 1000.0))
+        if self.answers is not None:
+            self.answers.awake()
         if self._awake is not None:
             self._awake()
         for source, flags in ready:
@@ -147,14 +162,18 @@ class Loop:
                 readers[source]()
         now = time.monotonic()
         if now >= self._first:
-            self._fresh_until = 0.0
-            for part, deadline in zip(parts, self._deadlines, strict=False):
-                if deadline <= now:
-                    part.turn(now)
+            self._keep_deadlines(now)
         for part in parts:
             if part.events or part.pending:
                 part.turn(now)
         self.settle()
+
+    def _keep_deadlines(self, now: float) -> None:
+        """Gives a turn to each part whose deadline has come."""
+        self._fresh_until = 0.0
+        for part, deadline in zip(self.parts, self._deadlines, strict=False):
+            if deadline <= now:
+                part.turn(now)
 
     def _wait(self) -> float:
         """Seconds that may be waited.
@@ -166,6 +185,8 @@ class Loop:
         wait = MAX_WAIT if self._settled else 0.0
         if wait and self._idle is not None:
             wait = min(wait, self._idle())
+        if wait > 0 and self.answers is not None and self.answers.came():
+            wait = 0.0
         if wait > 0 or now >= self._fresh_until or len(self._deadlines) != len(self.parts):
             self._deadlines = [part.deadline for part in self.parts]
             self._first = min(self._deadlines)

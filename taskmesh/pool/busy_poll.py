@@ -16,9 +16,9 @@ import select
 import time
 from typing import Final
 
-LONGEST: Final = 0.0005
-"""Seconds that are polled at most before the slot goes to sleep."""
-SHORT: Final = 0.001
+LONGEST: Final = 0.001
+"""Seconds that are polled at most before the slot goes to sleep: a lone trip over tcp takes half of that."""
+SHORT: Final = 0.0015
 """Seconds up to which a wait slept through shows that polling would have paid: it includes the waking."""
 HABIT: Final = 2
 """So many short waits in a row before polling begins."""
@@ -26,7 +26,7 @@ COST: Final = 8
 """Short waits that make up for one that was polled in vain."""
 TRUST: Final = 4 * COST
 """Most short waits that are remembered."""
-DISTRUST: Final = 32
+DISTRUST: Final = 64
 """Short waits without polling once trust is used up: tasks never cost more than 3 % of a CPU in vain."""
 
 _OWN: Final = "/proc/self/cgroup"

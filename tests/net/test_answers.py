@@ -1,77 +1,127 @@
-"""How the embedded mesh waits for a slot's answer: it polls for a moment where that has paid before."""
+"""How a pool's loop waits for a slot's answer: it polls for a moment where that has paid before."""
 
-from types import SimpleNamespace
+import os
 
 import pytest
 
-from taskmesh.config import Config
-from taskmesh.core.slots import Slot, SlotState
-from taskmesh.net.embedded import EmbeddedPort
-
-
-class Answers:
-    """In place of BusyPoll: `comes` says whether the answer comes while it is polled."""
-
-    def __init__(self):
-        self.comes = True
-        self.polled = 0
-        self.waits = []
-
-    def wait(self):
-        self.polled += 1
-        return self.comes
-
-    def waited(self, seconds):
-        self.waits.append(seconds)
+from taskmesh.core.slots import SlotState
+from taskmesh.net import answers as module
+from taskmesh.net.answers import SHORT, Answers
+from taskmesh.net.loop import Loop
+from taskmesh.pool.busy_poll import HABIT
+from tests.core.rig import PoolRig
 
 
 @pytest.fixture
-def port():
-    port = EmbeddedPort(SimpleNamespace(), Config(), SimpleNamespace())
-    port._shell = SimpleNamespace(pending=False)
-    port._pool = SimpleNamespace(slots={number: Slot(number) for number in range(2)})
-    for slot in port._pool.slots.values():
-        slot.state = SlotState.UP
-    port._answers = Answers()
-    return port
+def pool():
+    return PoolRig().pool
 
 
-def test_with_nothing_in_the_slots_it_goes_to_sleep(port):
-    assert port._about_to_block() > 0
-    port._blocked()
-
-    assert not port._answers.polled
-    assert not port._answers.waits
-
-
-def test_an_answer_that_comes_at_once_is_not_slept_for(port):
-    port._pool.slots[0].count = 1
-
-    assert port._about_to_block() == 0
-    port._blocked()
-    assert port._answers.polled == 1
-    assert not port._answers.waits, "polling paid: that is no news"
+@pytest.fixture
+def pipe():
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
 
 
-def test_a_new_task_is_still_told_of_meanwhile(port):
-    port._pool.slots[0].count = 1
-    port._about_to_block()
+@pytest.fixture
+def clock(monkeypatch):
+    """The module's clock, to be set."""
 
-    assert port.sleeping
+    class Clock:
+        now = 1.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
-def test_how_long_it_slept_for_one_is_told(port):
-    port._pool.slots[1].count = 1
-    port._answers.comes = False
+@pytest.fixture
+def answers(pool, pipe, clock):
+    """With a slot at a task, and as many short waits as make a habit."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("with one CPU nobody polls")
+    answers = Answers(pool, pipe[0])
+    pool.slots[0].state, pool.slots[0].count = SlotState.UP, 1
+    for _ in range(HABIT):
+        assert not answers.came()
+        clock.now += SHORT / 2
+        answers.awake()
+    return answers
 
-    assert port._about_to_block() > 0
-    port._blocked()
-    assert len(port._answers.waits) == 1
+
+def test_an_answer_that_comes_while_it_is_polled_for_is_not_slept_for(answers, pipe):
+    os.write(pipe[1], b"x")
+
+    assert answers.came()
 
 
-def test_what_is_queued_already_is_not_polled_beside(port):
-    port._pool.slots[0].count = 1
-    port._shell.pending = True
+def test_one_that_does_not_come_is(answers):
+    assert not answers.came()
 
-    assert port._about_to_block() == 0
-    assert not port._answers.polled
+
+def test_with_nothing_in_the_slots_it_is_not_looked_for(answers, pool, pipe):
+    os.write(pipe[1], b"x")
+    pool.slots[0].count = 0
+
+    assert not answers.came()
+
+
+def test_where_answers_are_long_in_coming_it_is_not_polled_for(pool, pipe, clock):
+    answers = Answers(pool, pipe[0])
+    pool.slots[0].count = 1
+    os.write(pipe[1], b"x")
+    for _ in range(3 * HABIT):
+        assert not answers.came()
+        clock.now += 2 * SHORT
+        answers.awake()
+
+
+def test_a_wait_for_something_else_counts_for_nothing(answers, pool, pipe, clock):
+    pool.slots[0].count = 0
+    assert not answers.came()
+    clock.now += 10 * SHORT
+    answers.awake()
+    pool.slots[0].count = 1
+    os.write(pipe[1], b"x")
+
+    assert answers.came()
+
+
+def test_a_loop_asks_before_it_sleeps_and_tells_when_it_has():
+    class Told:
+        def __init__(self, *, there):
+            self.there = there
+            self.calls = []
+
+        def came(self):
+            self.calls.append("came")
+            return self.there
+
+        def awake(self):
+            self.calls.append("awake")
+
+    waits = []
+
+    class Poller:
+        def poll(self, timeout=None, /):
+            waits.append(timeout)
+            return []
+
+    class Part:
+        events = ()
+        deadline = float("inf")
+        pending = False
+
+    loop = Loop(Poller())
+    loop.parts = [Part()]
+    for loop.answers in (Told(there=True), Told(there=False)):
+        loop.turn()
+        assert loop.answers.calls == ["came", "awake"]
+
+    assert waits[0] == 0
+    assert waits[1] > 0

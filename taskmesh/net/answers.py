@@ -1,0 +1,43 @@
+"""Polling for a moment for a slot's answer before the loop goes to sleep."""
+
+from __future__ import annotations
+
+import time
+
+from taskmesh.core.pool import PoolMachine
+from taskmesh.pool.busy_poll import BusyPoll
+
+POLLED = 0.0001
+"""Seconds that are polled at most. A lone task's answer comes in 20 to 60 us; to be woken, on a CPU that has
+gone idle, takes as long."""
+SHORT = 0.0002
+"""Seconds up to which an answer that was slept for shows that polling would have paid."""
+
+
+class Answers:
+    """Decides whether a pool's loop polls while a slot is at a task: by how quickly the last answers came.
+
+    Args:
+        pool: whose slots. fds: readable when one of them, or anybody else who should not wait, has something.
+    """
+
+    def __init__(self, pool: PoolMachine, *fds: int) -> None:
+        self._pool = pool
+        self._polling = BusyPoll(*fds, longest=POLLED, short=SHORT)
+        self._asleep_since = 0.0
+
+    def came(self) -> bool:
+        """Called before the loop sleeps: True when there is something now."""
+        for slot in self._pool.slots.values():
+            if slot.count:
+                if self._polling.wait():
+                    return True
+                self._asleep_since = time.monotonic()
+                break
+        return False
+
+    def awake(self) -> None:
+        """Called when the loop has slept, or has had no reason to."""
+        if self._asleep_since:
+            self._polling.waited(time.monotonic() - self._asleep_since)
+            self._asleep_since = 0.0
