@@ -1,4 +1,4 @@
-"""Polling for a moment for a slot's answer before the loop goes to sleep."""
+"""Polling for a moment for the answer to a lone task before the loop goes to sleep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ SHORT = 0.0002
 
 
 class Answers:
-    """Decides whether a pool's loop polls while a slot is at a task: by how quickly the last answers came.
+    """Decides whether a pool's loop polls while a lone task is under way, by how soon the last answers came.
+
+    Where there are several the CPU, and in a user's program the GIL, have better to do.
 
     Args:
         pool: whose slots. fds: readable when one of them, or anybody else who should not wait, has something.
@@ -28,12 +30,16 @@ class Answers:
 
     def came(self) -> bool:
         """Called before the loop sleeps: True when there is something now."""
+        under_way = 0
         for slot in self._pool.slots.values():
-            if slot.count:
-                if self._polling.wait():
-                    return True
-                self._asleep_since = time.monotonic()
-                break
+            under_way += slot.count
+            if under_way > 1:
+                return False
+        if not under_way:
+            return False
+        if self._polling.wait():
+            return True
+        self._asleep_since = time.monotonic()
         return False
 
     def awake(self) -> None:

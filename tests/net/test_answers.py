@@ -71,6 +71,15 @@ def test_with_nothing_in_the_slots_it_is_not_looked_for(answers, pool, pipe):
     assert not answers.came()
 
 
+def test_nor_where_several_tasks_are_under_way(answers, pool, pipe):
+    os.write(pipe[1], b"x")
+    pool.slots[1].count = 1
+    assert not answers.came()
+
+    pool.slots[1].count, pool.slots[0].count = 0, 2
+    assert not answers.came()
+
+
 def test_where_answers_are_long_in_coming_it_is_not_polled_for(pool, pipe, clock):
     answers = Answers(pool, pipe[0])
     pool.slots[0].count = 1
