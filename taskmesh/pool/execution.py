@@ -33,6 +33,8 @@ from taskmesh.wire.batches import CHUNK, PICKLE, SAFE, LaneRun, Spec
 from taskmesh.wire.chunks import BadItem
 from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
 
+MOMENT: Final = 0.001
+"""Seconds of rest after which the streams are looked at again."""
 _NO_TICKET: Final = b""
 _UNKNOWN: Final = Spec(function=b"", name="")
 _NONE: Final = payload.dumps(None)
@@ -51,6 +53,7 @@ class Executor:
         self._parent = Parent(link, self._limit)
         self._tickets = tickets
         self._streams = streams
+        self._mended = False
         self._specs: dict[int, Spec] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
         self._held = _NO_TICKET  # was read, and its message is still to come
@@ -96,10 +99,12 @@ class Executor:
             sys.stdout.flush()
         except Exception:  # noqa: BLE001, S110  what a task has put there may fail as it likes
             pass
+        self._mend()
 
     def resume(self) -> None:
         """Called when work has come."""
-        self._report.resume()
+        if self._report.resume() > MOMENT:
+            self._mended = False  # a thread that a task has left behind may have closed them since
 
     def _take(self, mine: bytes) -> bool:
         """Takes the next task's ticket; False when the task has been taken back."""
@@ -119,7 +124,8 @@ class Executor:
     def _perform(self, run: LaneRun, mine: bytes) -> bool:
         """Runs a run's tasks; False when the rest of them has been taken back."""
         self._index = 0
-        self._streams.mend()
+        self._mend()
+        self._mended = False
         try:
             spec = self._specs[run.spec]
             function = self._functions.get(run.spec)
@@ -130,6 +136,12 @@ class Executor:
         if spec.kind == CHUNK or spec.timeout > 0 or spec.codec != PICKLE:
             return self._perform_guarded(run, spec, function, mine)
         return self._perform_calls(run, spec, function, mine)
+
+    def _mend(self) -> None:
+        """Puts the streams right after other tasks: while nothing waits for it, if there is such a time."""
+        if not self._mended:
+            self._streams.mend()
+            self._mended = True
 
     def _load(self, number: int, spec: Spec) -> Callable[..., Any]:
         """The spec's function; its bytes are not needed any more, and may be large."""

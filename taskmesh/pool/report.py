@@ -122,11 +122,13 @@ class Report:
         self.flush()
         self._resting = time.monotonic()
 
-    def resume(self) -> None:
-        """Called when work has come."""
+    def resume(self) -> float:
+        """Called when work has come; returns how many seconds it was waited for."""
         now = self._began = time.monotonic()
-        self._idle += now - self._resting
+        rested = now - self._resting
+        self._idle += rested
         self.due = now + FLUSH_AFTER
+        return rested
 
     def progress(self, serial: int, done: float, total: float) -> None:
         """Sends how far a task is, at most every 50 ms: a tight loop must not drown the supervisor."""
