@@ -6,7 +6,7 @@ SEEDS ?= 20000
 FUZZ  ?= 100
 TIMES ?= 30
 HELM  := helm containers
-NET   := net sockets conformance faults chaos
+NET   := net sockets conformance faults
 WEATHER := tests/faults/test_weather.py tests/faults/test_hosts.py tests/net/abuse tests/net/test_crowds.py tests/chaos
 
 BIN    := .venv/bin
@@ -38,7 +38,7 @@ demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly
 test: test-core test-net test-weather test-helm test-kube test-spark  ## All tests; each part stays below nine minutes on two cores
 
 test-core: $(REDIS)  ## The machines and their simulation, the slots, the client, the command line, the examples
-	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) $(HELM) kube spark)
+	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) $(HELM) chaos kube spark)
 
 test-net: $(REDIS)  ## What runs over sockets, and the faults of real processes
 	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET)) $(addprefix --ignore=,$(WEATHER))

@@ -39,7 +39,8 @@ def started(tmp_path):
         with (tmp_path / "told").open("w") as told:
             runs.append(
                 subprocess.Popen(
-                    [tmp_path / ".ci" / "run"],
+                    # What is ignored here, as under nohup, bash could not trap.
+                    [shutil.which("env"), "--default-signal", tmp_path / ".ci" / "run"],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=told,
