@@ -314,17 +314,7 @@ class ClientMachine:
         for key in range(max(number, next(iter(self._unacked), self._next)), self._next):
             submit = self._unacked[key]
             if submit.epoch != self.epoch:
-                told = self._receipts.tell()
-                submit = m.Submit(
-                    key,
-                    submit.specs,
-                    submit.runs,
-                    submit.cancels,
-                    self.epoch,
-                    told,
-                    submit.unstarted,
-                    submit.whole,
-                )
+                submit = replace(submit, epoch=self.epoch, delivered=self._receipts.tell())
                 if self._unstarted and submit.runs:
                     submit.unstarted = [s for run in submit.runs for s in run.seqs if s in self._unstarted]
                 self._unacked[key] = submit

@@ -316,8 +316,6 @@ class Feeder:
 
     def _stuck(self) -> list[Slot]:
         """Slots that may be, with tasks that can be taken back."""
-        if not self.crowded:
-            return []
         crowded = [slot for slot in self._slots.values() if slot.count >= 2]
         self.crowded = bool(crowded)
         return [slot for slot in crowded if slot.can_give and not slot.quiet]

@@ -143,8 +143,9 @@ class EmbeddedPort(ThreadPort):
         shell = ClientShell(self._sink, self._client_config, now, links.to_hub, lambda: None)
         hub.events, pool.events, shell.events = links.hub, links.pool, links.client
         inner = links.inner = InnerGateway(loop, links.hub)
-        host = self._host = host_slots(loop, pool, "local", inner.addresses, nursery=self._nursery)
-        loop.answers = Answers(machine, host.fileno(), wake_up.fd)
+        host = self._host = host_slots(
+            loop, pool, "local", inner.addresses, nursery=self._nursery, urgent=(wake_up.fd,)
+        )
         loop.parts = [shell, hub, pool]
         loop.watch(wake_up.fd, wake_up.heard)
         self._shell = shell
@@ -181,6 +182,7 @@ def host_slots(
     modules: tuple[str, ...] = (),
     complain: Callable[[str], None] = _log.warning,
     nursery: Nursery | None = None,
+    urgent: tuple[int, ...] = (),
 ) -> SlotHost:
     """Gives a pool in a loop its slots.
 
@@ -189,6 +191,7 @@ def host_slots(
         config: says which keys these show it, and whether functions of some modules alone may be run.
         modules: what slots import when they start. complain: told when one cannot be started, and why.
         nursery: one that has been started earlier.
+        urgent: descriptors that are looked at, too, while a slot's answer is polled for.
     """
     told = ""
     keys = config.mesh.keys if config is not None else ""
@@ -213,5 +216,5 @@ def host_slots(
         nursery=nursery,
     )
     pool.attach(host, gateway, keys)
-    loop.answers = Answers(pool.machine, host.fileno())
+    loop.answers = Answers(pool.machine, host.fileno(), *urgent)
     return host
