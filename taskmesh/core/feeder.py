@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
 from taskmesh.core.lanes import LONG, ONE_AHEAD
 from taskmesh.core.slots import Piece, Slot
+from taskmesh.core.surplus import surplus
 from taskmesh.wire.messages import DoneRun, Failed, Held, LaneRun, SlotTasks, Spec
 
 HORIZON = 0.005
@@ -72,10 +73,7 @@ class Feeder:
     def forget(self, numbers: list[int]) -> None:
         """Drops specs that none of the tasks here needs; the hub sends them again before their next use."""
         used = self._used()
-        for number in numbers:
-            if number not in used:
-                self.specs.pop(number, None)
-                self.service.pop(number, None)
+        self._drop(number for number in numbers if number not in used)
 
     def tidy(self) -> None:
         """Drops the oldest specs that none of the tasks here needs, where they are too many.
@@ -83,19 +81,14 @@ class Feeder:
         The hub does not tell what an earlier session, or another hub, has left here. What it counts on here
         and is gone is asked for, so it is to forget first: the bounds are far above its own.
         """
-        if len(self.specs) <= MOST_SPECS and self._spec_bytes() <= SPEC_BYTES:
-            return
-        used, size = self._used(), self._spec_bytes()
-        for number, spec in list(self.specs.items()):
-            if len(self.specs) <= MOST_SPECS and size <= SPEC_BYTES:
-                break
-            if number not in used:
-                size -= len(spec.function)
-                del self.specs[number]
-                self.service.pop(number, None)
+        sizes = {number: len(spec.function) for number, spec in self.specs.items()}
+        if len(sizes) > MOST_SPECS or sum(sizes.values()) > SPEC_BYTES:
+            self._drop(surplus(sizes, self._used().__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES))
 
-    def _spec_bytes(self) -> int:
-        return sum([len(spec.function) for spec in self.specs.values()])
+    def _drop(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self.specs.pop(number, None)
+            self.service.pop(number, None)
 
     def _used(self) -> set[int]:
         """The specs of the tasks here."""

@@ -16,11 +16,14 @@ from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.memory import Memory
 from taskmesh.core.states import Cause, TaskRecord
+from taskmesh.core.surplus import surplus
 from taskmesh.core.ventilator import Ventilator
 from taskmesh.core.views import Views
 from taskmesh.ids import SEQ_BITS
 from taskmesh.wire import messages as m
 
+MOST_SPECS = 999
+"""Specs that are kept, but for those of live tasks."""
 UNCLAIMED_LIMIT = 100_000
 """Results kept for clients that have not come back to a restarted hub."""
 
@@ -331,22 +334,16 @@ class HubMachine:
 
     def _forget_specs(self) -> None:
         """Drops the oldest specs that no live task needs, while they take more than their share of memory."""
-        if (
-            len(self.specs) < 1000
-            and sum(entry.size for entry in self.specs.values()) <= self.config.spec_bytes
-        ):
-            return
-        size = sum(entry.size for entry in self.specs.values())
-        gone: list[int] = []
-        for number, entry in self.specs.items():
-            if size <= self.config.spec_bytes and len(self.specs) - len(gone) < 1000:
-                break
-            if not entry.live:
-                gone.append(number)
-                size -= entry.size
+        sizes = {number: entry.size for number, entry in self.specs.items()}
+        gone = surplus(
+            sizes,
+            lambda number: self.specs[number].live,
+            most=MOST_SPECS,
+            most_bytes=self.config.spec_bytes,
+        )
         for number in gone:
             del self.specs[number]
-        for lane in self.lanes.values():
+        for lane in self.lanes.values() if gone else ():
             known = [number for number in gone if number in lane.known_specs]
             if known:
                 lane.known_specs.difference_update(known)

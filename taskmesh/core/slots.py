@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from taskmesh.core.events import SlotExited
+from taskmesh.core.surplus import surplus
 from taskmesh.errors import LocalProtocolError
 from taskmesh.wire.messages import (
     DoneRun,
@@ -210,17 +211,11 @@ class Slot:
 
         They are sent again before their next use.
         """
-        gone: list[int] = []
         if len(self.specs) <= MOST_SPECS and self.spec_bytes <= SPEC_BYTES:
-            return gone
-        for number, size in self.specs.items():
-            if len(self.specs) - len(gone) <= MOST_SPECS and self.spec_bytes <= SPEC_BYTES:
-                break
-            if number not in self.work:
-                gone.append(number)
-                self.spec_bytes -= size
+            return []
+        gone = surplus(self.specs, self.work.__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES)
         for number in gone:
-            del self.specs[number]
+            self.spec_bytes -= self.specs.pop(number)
         return gone
 
     def _less(self, spec: int, count: int) -> None:
