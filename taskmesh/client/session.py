@@ -20,7 +20,6 @@ from taskmesh.future import TaskFuture
 from taskmesh.net.opening import open_port
 from taskmesh.ports import SubmitPort
 from taskmesh.wire.code import FunctionCodec
-from taskmesh.wire.files import SPARE_BYTES, keep_spares
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
@@ -90,8 +89,6 @@ class Session:
                     raise
                 self._port = port
                 _open_sessions.add(self)
-                if not self.wired:
-                    keep_spares(SPARE_BYTES)
             return self._port
 
     def close(self, *, cancel: bool = False) -> None:
@@ -186,8 +183,6 @@ class Session:
         finally:
             self.delivery.close(0.2 if cancel else None)
             _open_sessions.discard(self)
-            if not self.wired and all(session.wired for session in list(_open_sessions)):
-                keep_spares(0)
 
 
 def check_slots(word: str, count: object) -> None:
@@ -209,7 +204,6 @@ def _after_fork() -> None:
     for session in list(_open_sessions):
         session.forked()
     _open_sessions.clear()
-    keep_spares(0)  # our copies of the parent's descriptors
 
 
 def _before_exit() -> None:

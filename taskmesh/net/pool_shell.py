@@ -13,6 +13,7 @@ from taskmesh.errors import TaskMeshError
 from taskmesh.pool.host import SlotHost
 from taskmesh.pool.orders import Answer
 from taskmesh.wire import messages as m
+from taskmesh.wire.files import close_idle
 
 
 class HubLink(Protocol):
@@ -98,6 +99,7 @@ class PoolShell:
         events, handle, perform = self.events, self.machine.handle, self.perform
         if not events:
             perform(handle(Tick(), now))
+            close_idle(now)
         for _ in range(len(events)):
             perform(handle(events.popleft(), now))
 

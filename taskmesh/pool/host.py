@@ -23,6 +23,7 @@ from taskmesh.pool.orders import Answer
 from taskmesh.pool.platforms import here
 from taskmesh.pool.seat import Seat
 from taskmesh.pool.watch import Watch
+from taskmesh.wire import files
 from taskmesh.wire.slot_messages import SlotTasks
 
 SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled | SlotExited
@@ -90,6 +91,8 @@ class SlotHost:
         births = Births(self._forked, self._refused, self._exited)
         self._nursery.watched_by(self._watch, births, self._server_lost)
         watch(self._watch.fileno(), self._dispatch)
+        _open.add(self)
+        files.keep_spares(files.SPARE_BYTES)
 
     def fileno(self) -> int:
         """Readable when a slot has something to say."""
@@ -305,6 +308,9 @@ class SlotHost:
             self._timer.join()
         self._console.close(_LAST_WORDS)
         self._watch.close()
+        _open.discard(self)
+        if not _open:
+            files.keep_spares(0)
 
     def _run_until(self, condition: Callable[[], bool], timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -320,6 +326,10 @@ class SlotHost:
         for seat in self._seats.values():
             seat.close()
         self._watch.close()
+        _open.discard(self)
+
+
+_open: set[SlotHost] = set()
 
 
 def _await_death(seat: Seat, deadline: float) -> None:

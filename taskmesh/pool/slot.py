@@ -7,6 +7,7 @@ import contextlib
 import faulthandler
 import importlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -27,9 +28,8 @@ from taskmesh.pool.execution import Executor
 from taskmesh.pool.outbox import OutboxWriter
 from taskmesh.pool.streams import Streams, out_of_reach
 from taskmesh.pool.system import System
-from taskmesh.wire import frames
+from taskmesh.wire import files, frames
 from taskmesh.wire.code import allow_only
-from taskmesh.wire.files import SPARE_BYTES, keep_spares
 from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500
@@ -60,6 +60,8 @@ class SlotLink:
     def __init__(self, fd: int) -> None:
         self._sock = socket.socket(fileno=fd)
         self._inbound = Inbound(self._sock)
+        self._readable = select.poll()
+        self._readable.register(fd, select.POLLIN)
         self._frames = self._inbound.frames()
         self._lock = threading.Lock()  # a task's threads may report progress
         self._kept: deque[Incoming] = deque()  # came while an answer was waited for
@@ -96,6 +98,8 @@ class SlotLink:
 
     def receive(self) -> Incoming | None:
         """The next frame, waited for; None when the supervisor is gone."""
+        while files.close_idle(time.monotonic()) and not self._readable.poll(1000 * files.KEPT_S):
+            pass
         while self._inbound.receive():
             self._frames = self._inbound.frames()
             found = next(self._frames, None)
@@ -122,7 +126,7 @@ def run_slot(birth: Birth, preload: Sequence[str] = (), only: Sequence[str] = ()
     outbox = OutboxWriter(birth.outbox)
     os.close(birth.outbox)
     executor = Executor(link, tickets, outbox, streams)
-    keep_spares(SPARE_BYTES)
+    files.keep_spares(files.SPARE_BYTES)
     os.register_at_fork(after_in_child=executor.disown)
     signal.signal(signal.SIGINT, executor.interrupted)
     try:

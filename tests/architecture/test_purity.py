@@ -22,7 +22,7 @@ PICKLING = tuple(f"taskmesh/wire/{name}.py" for name in ("payload", "values", "c
 PICKLING_NEEDS = frozenset({"pickle", "cloudpickle", "importlib", "io", "sys"})
 SPECIAL_NEEDS = {
     "taskmesh/wire/blob.py": frozenset({"errno", "mmap", "os", "resource"}),  # payloads in memory files
-    "taskmesh/wire/files.py": frozenset({"errno", "mmap", "os", "tempfile"}),  # the files
+    "taskmesh/wire/files.py": frozenset({"errno", "fcntl", "mmap", "os", "tempfile"}),  # the files
     "taskmesh/wire/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own
     "taskmesh/wire/footprint.py": frozenset({"dis", "logging", "marshal"}),  # what a function refers to
     "taskmesh/wire/remaking.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
+from taskmesh.wire import files
 from taskmesh.wire.blob import MAP_FROM
+from tests.waiting import wait_until
 
 SIZE = 1 << 20
 
@@ -52,6 +54,15 @@ def test_files_are_used_again_and_closed_with_the_last_mesh(size, monkeypatch):
     assert len(made) < 10  # two outboxes, and far fewer than an argument each
     gc.collect()  # the last report of a pool, which nobody has acknowledged, goes with its mesh
     assert memory_files() == before
+
+
+def test_an_idle_mesh_gives_them_back(monkeypatch):
+    with Mesh(workers=1) as mesh:
+        assert mesh.submit(len, bytearray(SIZE)).result(timeout=30) == SIZE
+        wait_until(lambda: files._spares)
+        monkeypatch.setattr(files, "KEPT_S", 0.05)
+
+        wait_until(lambda: not files._spares)
 
 
 def test_a_forked_child_keeps_none():

@@ -321,6 +321,25 @@ def test_modules_are_loaded_before_the_slot_is_ready(system):
         assert "colorsys" in driver.result(0, driver.call(0, tasks.modules)[0])
 
 
+def test_an_idle_slot_keeps_no_files(monkeypatch):
+    monkeypatch.setenv("TASKMESH_OS", "linux")
+    with Driver(preload=["tests.pool.soon_idle"]) as driver:
+        driver.start(0)
+        pid = driver.of(SlotReady)[0].pid
+        for _ in range(4):
+            driver.result(0, driver.call(0, tasks.echo, (bytes(200_000),))[0])
+
+        driver.run_until(lambda: not memfds(pid))
+
+        assert driver.result(0, driver.call(0, tasks.echo, (b"still there",))[0]) == b"still there"
+
+
+def memfds(pid):
+    """How many memory files with payloads a process has open."""
+    targets = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+    return sum(target.startswith("/memfd:taskmesh ") for target in targets)
+
+
 def test_module_that_cannot_be_loaded_is_told(system):
     with Driver(preload=["no_such_module"]) as driver:
         driver.host.start(0)

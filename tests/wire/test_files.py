@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from taskmesh.errors import TaskTimeout
 from taskmesh.wire import blob as blobs
 from taskmesh.wire import files
 from taskmesh.wire.blob import MEMFD_FROM
@@ -21,6 +22,23 @@ def spares():
     yield files._spares
     files.keep_spares(0)
     assert files._spares == []
+
+
+def refuse_data(fd, data, offset):
+    """os.pwrite, but for what is more than a mark."""
+    if len(data) > 1:
+        raise OSError(errno.ENOSPC, "no space left on device")
+    return _pwrite(fd, data, offset)
+
+
+_pwrite = os.pwrite
+
+
+def in_turn(count, size=MEMFD_FROM):
+    """The last of so many payloads, each made when the one before is gone."""
+    for fill in range(count - 1):
+        packed(fill, size)
+    return packed(count - 1, size)
 
 
 def inode(blob):
@@ -249,15 +267,9 @@ def test_as_many_files_are_kept_as_are_in_use(spares):
 
 
 def test_a_file_is_not_kept_where_memory_is_short(spares, monkeypatch):
-    def refuse(fd, data, offset):
-        if len(data) > 1:
-            raise OSError(errno.ENOSPC, "no space left on device")
-        return write(fd, data, offset)
-
-    write = os.pwrite
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", refuse)
+        patch.setattr(os, "pwrite", refuse_data)
         made = packed(1)
 
     assert made.fd is None, "the heap will do"
@@ -280,6 +292,93 @@ def test_spare_files_are_bounded_in_number_and_bytes(spares):
     del spares[:]
     one = packed(1)
     del one
+    assert spares == []
+
+
+def test_a_file_that_is_used_over_and_over_is_filled_through_memory(spares, monkeypatch):
+    in_turn(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse_data)
+        third = packed(3)
+    assert third.fd is not None, "it was filled without a call"
+    assert bytes(third.parts[1]) == b"\3" * MEMFD_FROM
+
+    del third
+    grown = packed(4, 2 * MEMFD_FROM)
+    assert bytes(grown.parts[1]) == b"\4" * (2 * MEMFD_FROM), "what goes beyond the memory is written"
+    del grown
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse_data)
+        again = packed(5, 2 * MEMFD_FROM)
+    assert bytes(again.parts[1]) == b"\5" * (2 * MEMFD_FROM)
+
+
+def test_what_is_filled_through_memory_is_copied_in_steps(spares, monkeypatch):
+    monkeypatch.setattr(files, "_STEP", 1000)
+    made = in_turn(4, MEMFD_FROM + 7)
+
+    assert made._file.memory is not None
+    assert bytes(made.parts[0]) == b"p" * 100
+    assert bytes(made.parts[1]) == b"\3" * (MEMFD_FROM + 7)
+
+
+def test_nobody_can_take_pages_away_from_a_file():
+    made = packed(1)
+
+    with pytest.raises(PermissionError):
+        os.ftruncate(made.fd, 10)
+
+
+def test_files_whose_pages_can_be_taken_away_are_not_mapped(spares, monkeypatch):
+    monkeypatch.setenv("TASKMESH_OS", "portable")
+    made = in_turn(4)
+
+    assert made._file.uses == 3
+    assert made._file.memory is None
+    assert bytes(made.parts[1]) == b"\3" * MEMFD_FROM
+
+
+def test_without_descriptors_for_a_mapping_calls_do(spares, monkeypatch):
+    def none_left(*args):
+        raise OSError(errno.EMFILE, "too many open files")
+
+    in_turn(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(mmap, "mmap", none_left)
+        made = packed(3)
+
+    assert made._file.memory is None
+    assert bytes(made.parts[1]) == b"\3" * MEMFD_FROM
+
+
+def test_a_time_limit_that_strikes_as_a_file_is_mapped_is_passed_on(spares, monkeypatch):
+    def late(*args):
+        raise TaskTimeout("5 s are over")
+
+    in_turn(2)
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(mmap, "mmap", late)
+        with pytest.raises(TaskTimeout):
+            packed(3)
+
+    assert len(os.listdir("/proc/self/fd")) == before - 1, "the file is closed"
+    assert spares == []
+
+
+def test_what_has_not_been_used_for_a_while_is_closed(spares):
+    made = [packed(1), packed(2)]
+    assert not files.close_idle(10.0)
+    del made
+
+    assert files.close_idle(20.0)
+    assert files.close_idle(20.0 + files.KEPT_S - 0.1)
+    held = packed(3)
+    del held
+    assert files.close_idle(20.0 + files.KEPT_S)
+    [left] = spares
+    assert left.seen == 20.0 + files.KEPT_S, "it has been used"
+    assert not files.close_idle(20.0 + 2 * files.KEPT_S)
     assert spares == []
 
 
