@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import zmq
+from zmq.utils.garbage import gc
 
 from taskmesh.sockets import (
     ZERO_COPY_BYTES,
@@ -32,6 +33,7 @@ from taskmesh.sockets import (
 from tests.waiting import wait_until
 
 Address = Callable[[str], str]
+gc_store = gc.store
 SMALL = SocketOptions(send_hwm_messages=1, recv_hwm_messages=1)
 
 
@@ -156,6 +158,29 @@ def test_large_parts_are_not_copied_on_receipt(context: Context) -> None:
         assert np.array_equal(np.frombuffer(view, np.uint8), array)
         assert isinstance(below, bytes)
         assert len(below) == ZERO_COPY_BYTES - 1
+
+
+def test_a_large_part_that_was_received_is_passed_on_as_the_frame_that_it_is(
+    context: Context, transport: str, address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_for: list[object] = []
+    monkeypatch.setattr(
+        gc, "store", lambda part, event=None: waited_for.append(part) or gc_store(part, event)
+    )
+    data = np.random.default_rng(1).bytes(3 * ZERO_COPY_BYTES)
+    with Push(context) as push, Pull(context) as last, Router(context) as hub, Dealer(context) as dealer:
+        dealer.connect(hub.bind(address(transport)))
+        last.connect(push.bind(address(transport)))
+        dealer.send_parts([data])
+        whole = hub.recv_parts(5)[1]
+        assert isinstance(whole, memoryview)
+        assert waited_for == [data], "libzmq says when it needs memory of ours no more"
+
+        push.send_parts([b"head", whole, whole, whole[:-1]])
+        received = last.recv_parts(5)
+
+        assert [bytes(part) for part in received] == [b"head", data, data, data[:-1]]
+        assert len(waited_for) == 2, "only a part of a frame is memory of ours"
 
 
 def test_a_message_needs_a_part(context: Context) -> None:
