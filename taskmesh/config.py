@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from taskmesh.cpus import usable_cpus
 from taskmesh.errors import ConfigError
 
 Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | Config | None"
@@ -141,7 +142,7 @@ class PoolConfig:
     @property
     def slots(self) -> int:
         """How many slots that makes on this machine."""
-        return self.concurrency or len(os.sched_getaffinity(0))
+        return self.concurrency or max(1, math.ceil(usable_cpus()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
