@@ -244,10 +244,15 @@ class SlotHost:
     def _retry_soon(self) -> None:
         """Rings in a while: descriptors that were not to be had may be free then."""
         if self._timer is None:
-            self._timer = threading.Timer(_RETRY, self._watch.alarm.ring)
-            self._timer.name = "taskmesh-retry"
-            self._timer.daemon = True
-            self._timer.start()
+            timer = threading.Timer(_RETRY, self._watch.alarm.ring)
+            timer.name = "taskmesh-retry"
+            timer.daemon = True
+            try:
+                timer.start()
+                self._timer = timer
+            except RuntimeError:  # threads are not to be had either: the loop itself waits
+                select.select((), (), (), _RETRY)
+                self._watch.alarm.ring()
 
     # --- the loop ---
 

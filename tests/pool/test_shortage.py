@@ -86,8 +86,14 @@ def test_slot_without_descriptors_is_reported(driver, monkeypatch):
     assert len(driver.of(SlotExited)) == 1
 
 
-def test_large_argument_waits_for_a_descriptor(driver, monkeypatch):
+@pytest.mark.parametrize("threads", [True, False], ids=["", "and no thread is to be had"])
+def test_large_argument_waits_for_a_descriptor(driver, monkeypatch, threads):
+    def refused(timer: object) -> None:
+        raise RuntimeError("can't start new thread")
+
     driver.start(0)
+    if not threads:
+        monkeypatch.setattr("threading.Timer.start", refused)
     refusals = []
     to_fd = Blob.to_fd
 
