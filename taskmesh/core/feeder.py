@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
 from taskmesh.core.lanes import LONG, ONE_AHEAD
@@ -255,7 +255,33 @@ class Feeder:
             slot.number, SlotTasks(first, slot.generation, specs, [piece.part() for piece in pieces])
         )
 
+    # --- what is here -------------------------------------------------------------------------------------
+
+    def _pieces(self) -> Iterator[Piece]:
+        """Everything that slots and backlog hold."""
+        yield from self.backlog
+        for slot in self._slots.values():
+            yield from slot.pieces
+
+    def inventory(self) -> list[Held]:
+        """What slots and backlog hold, but for cancelled tasks: nothing more is said of these."""
+        found: list[Held] = []
+        for piece in self._pieces():
+            held = piece.held()
+            if self.doomed:
+                held.seqs = [s for s in held.seqs if (held.client, s, held.attempt) not in self.doomed]
+            held.bound = self.specs[piece.run.spec].on_client_loss == "cancel"
+            if held.seqs:
+                found.append(held)
+        return found
+
     # --- cancelled tasks ----------------------------------------------------------------------------------
+
+    def doom(self, tasks: list[Held]) -> None:
+        """Those of these tasks that are here are not to be run."""
+        wanted = {(held.client, seq, held.attempt) for held in tasks for seq in held.seqs}
+        pieces = [piece.held() for piece in self._pieces()]
+        self.doomed |= wanted & {(held.client, seq, held.attempt) for held in pieces for seq in held.seqs}
 
     def has_doomed(self, slot: Slot) -> bool:
         """Whether a slot holds a task that has been cancelled."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Publish, Record, SendClient, Store
-from taskmesh.core.clients import ClientSession, size_of
+from taskmesh.core.clients import ClientSession
 from taskmesh.core.collector import NOBODY, Collector
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.intake import Intake
@@ -17,15 +17,13 @@ from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.memory import Memory
 from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.core.surplus import surplus
+from taskmesh.core.unclaimed import Unclaimed
 from taskmesh.core.ventilator import Ventilator
 from taskmesh.core.views import Views
-from taskmesh.ids import SEQ_BITS
 from taskmesh.wire import messages as m
 
 MOST_SPECS = 999
 """Specs that are kept, but for those of live tasks."""
-UNCLAIMED_LIMIT = 100_000
-"""Results kept for clients that have not come back to a restarted hub."""
 
 
 class HubMachine:
@@ -41,17 +39,18 @@ class HubMachine:
         self.specs: dict[int, SpecEntry] = {}
         self.clients: dict[int, ClientSession] = {}
         self.lanes: dict[int, Lane] = {}
+        self.unclaimed = Unclaimed(config, self.ledger, now)
         self.memory = Memory(stored=config.stored)
         self.collector = Collector(
             self.ledger,
             self.lanes,
             self.clients,
-            self._keep_unclaimed,
+            lambda report: self.unclaimed.reported(report, self._now),
             memory=self.memory,
             crash_limit=config.crash_limit,
             oom_limit=config.oom_limit,
         )
-        self.pools = PoolSessions(config, self.ledger, self.collector, self.lanes)
+        self.pools = PoolSessions(config, self.ledger, self.collector, self.lanes, self.unclaimed)
         self.ventilator = Ventilator(self.ledger, self.specs, config.epoch)
         self.ventilator.lanes = self.lanes
         self.intake = Intake(
@@ -63,7 +62,6 @@ class HubMachine:
             pools=self.pools,
             ventilator=self.ventilator,
             memory=self.memory,
-            claim=self._claim,
             started=now,
         )
         self.views = Views(
@@ -74,9 +72,6 @@ class HubMachine:
             collector=self.collector,
             epoch=config.epoch,
         )
-        self._unclaimed: dict[int, m.DoneRun] = {}
-        self._unclaimed_size = 0
-        self._started = now
         self._now = now
         self._sweep_at = now
 
@@ -310,6 +305,7 @@ class HubMachine:
 
     def _extend(self, gap: float) -> None:
         self.pools.extend(gap)
+        self.unclaimed.extend(gap)
         for session in self.clients.values():
             session.heard += gap
 
@@ -326,9 +322,8 @@ class HubMachine:
                 self.intake.out += session.again(now)
         self.intake.forget_absent(now)
         self.ledger.backlog.full.intersection_update(self.clients)
-        if now - self._started > 3 * config.lease:
-            self._unclaimed.clear()
-            self._unclaimed_size = 0
+        self.intake.drop_bound(now)
+        self.unclaimed.sweep(now)
         self._forget_specs()
         self.memory.sweep()
 
@@ -358,33 +353,6 @@ class HubMachine:
             return
         for task in record.more().unwanted:
             self.intake.cancel(task)
-
-    # --- results for clients that have not come back ------------------------------------------------------
-
-    def _keep_unclaimed(self, report: m.DoneRun | m.Failed | m.Held) -> None:
-        """A report on a task unknown here: after a restart its client may still come for it.
-
-        Successes are kept. After anything else the pool does not hold it any more: it will be sent again.
-        """
-        seqs = [report.seq] if isinstance(report, m.Failed) else report.seqs
-        task = report.client << SEQ_BITS | seqs[0]
-        self.pools.adoptable.pop((report.client, seqs[0]), None)
-        if not isinstance(report, m.DoneRun) or len(self._unclaimed) >= UNCLAIMED_LIMIT:
-            return
-        size = size_of(report)
-        if self._unclaimed_size + size > self.config.result_bytes:
-            return
-        account = self.ledger.accounts.get(report.client)
-        young = self._now - self._started <= 3 * self.config.lease
-        if young and (account is None or not account.is_over(seqs[0])):
-            self._unclaimed_size += size if task not in self._unclaimed else 0
-            self._unclaimed.setdefault(task, report)
-
-    def _claim(self, task: int) -> m.DoneRun | None:
-        report = self._unclaimed.pop(task, None)
-        if report is not None:
-            self._unclaimed_size -= size_of(report)
-        return report
 
     # --- views --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from taskmesh.core.actions import Record, SendClient
 from taskmesh.core.clients import ClientSession
@@ -44,7 +43,6 @@ class Intake:
         pools: PoolSessions,
         ventilator: Ventilator,
         memory: Memory,
-        claim: Callable[[int], m.DoneRun | None],
         started: float,
     ) -> None:
         self._config = config
@@ -55,7 +53,6 @@ class Intake:
         self._pools = pools
         self._ventilator = ventilator
         self._memory = memory
-        self._claim = claim
         self._started = started
         self._of_user: Counter[str] = Counter()
         self.out: list[object] = []
@@ -153,6 +150,14 @@ class Intake:
         for task, record in self._ledger.of_client(client):
             if not only_bound or record.spec.spec.on_client_loss == "cancel":
                 self.cancel(task)
+        self._pools.drop_unclaimed(client, only_bound=True)
+
+    def drop_bound(self, now: float) -> None:
+        """Pools drop what is bound to clients of an earlier hub that have not come back in time."""
+        for client in self._pools.unclaimed.overdue(now):
+            session = self._clients.get(client)
+            if session is None or session.lost:
+                self._pools.drop_unclaimed(client, only_bound=True)
 
     def forget_absent(self, now: float) -> None:
         """Forgets clients that have been away too long, the largest sooner when outcomes take too much room.
@@ -329,14 +334,17 @@ class Intake:
         After a restart the pools have a lease's time to come back with what they hold; only then is it
         sent again.
         """
-        result = self._claim(record.id)
+        unclaimed = self._pools.unclaimed
+        result = unclaimed.claim(record.id)
         if result is not None:
             self._collector.done(result, ANYBODY)
             return True
-        session, attempt = self._pools.adoptable.pop((client_of(record.id), seq_of(record.id)), (0, 0))
-        lane = self._pools.lanes.get(session)
-        if lane is not None:
-            self._pools.adopt(record, lane, attempt)
+        holding = unclaimed.take(client_of(record.id), seq_of(record.id))
+        lane = self._pools.lanes.get(holding.session) if holding is not None else None
+        if holding is not None and holding.dropped:
+            record.attempt = holding.attempt  # it ends there: the next one has another number
+        elif holding is not None and lane is not None:
+            self._pools.adopt(record, lane, holding.attempt)
             lane.hold([record])
             return True
         if now < self._started + self._config.lease:
@@ -348,10 +356,7 @@ class Intake:
     def _drop_unclaimed(self, client: int) -> None:
         """A client has said all that it waits for: pools drop what they hold for it beside that."""
         self._ledger.account(client).whole = True
-        adoptable = self._pools.adoptable
-        for key in [key for key in adoptable if key[0] == client]:
-            session, attempt = adoptable.pop(key)
-            self._pools.cancel_at_pool(session, attempt, client << SEQ_BITS | key[1])
+        self._pools.drop_unclaimed(client, only_bound=False)
 
     def give_up(self, client: int, seqs: list[int], unstarted: list[int]) -> None:
         """A client has cancelled tasks of its own; it knows. Of those `unstarted` it is told which ended.

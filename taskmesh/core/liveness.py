@@ -14,7 +14,9 @@ from taskmesh.core.collector import Collector
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.lanes import MAX_WINDOW, Lane, LaneState
 from taskmesh.core.ledger import Ledger
+from taskmesh.core.rivals import Rivals
 from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.core.unclaimed import Unclaimed
 from taskmesh.core.versions import REFUSE, difference
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
@@ -27,8 +29,6 @@ MOST_HELD = 500_000
 """Tasks in the inventory of a pool with few slots: queued, running, or finished and not acknowledged."""
 MOST_SLOTS = 256
 """Slots that make that more."""
-PROOFS = 3
-"""So many signs of life, a beat and more apart, show that a pool lives whose name another one asks for."""
 NO_LANE = (
     "the hub has no lane for it. When its log (lane.failed) says that every port is taken, "
     "start it with more: --lanes FIRST-LAST"
@@ -45,16 +45,20 @@ class PoolSessions:
     """Sessions of pools, and their leases.
 
     Attributes:
-        adoptable: tasks that pools hold for a client that has not come back yet: (client, seq) -> (session,
-            attempt). Not by id: an id's hash is easily met by others, and a pool may say what it likes.
+        unclaimed: what they hold for clients that have not come back yet.
         out: the actions that handlers here have asked for; the hub machine empties it.
     """
 
     def __init__(
-        self, config: HubConfig, ledger: Ledger, collector: Collector, lanes: dict[int, Lane]
+        self,
+        config: HubConfig,
+        ledger: Ledger,
+        collector: Collector,
+        lanes: dict[int, Lane],
+        unclaimed: Unclaimed,
     ) -> None:
         self.lanes = lanes
-        self.adoptable: dict[tuple[int, int], tuple[int, int]] = {}
+        self.unclaimed = unclaimed
         self.out: list[object] = []
         self.refused: dict[str, str] = {}
         self._config = config
@@ -62,7 +66,7 @@ class PoolSessions:
         self._collector = collector
         self._by_pool: dict[str, int] = {}
         self._hellos: dict[str, tuple[int, int]] = {}
-        self._rivals: dict[tuple[str, int], tuple[float, int]] = {}
+        self._rivals = Rivals(config.beat)
         self._sessions = 0
         self._cancels: dict[int, dict[tuple[int, int], list[int]]] = {}
         self._of_user: Counter[str] = Counter()
@@ -75,7 +79,7 @@ class PoolSessions:
         current = self.lane_of(hello.pool)
         if not self._may_join(hello, odd, current, now) or not self._has_place(hello, user, current, now):
             return
-        self._rivals = {key: seen for key, seen in self._rivals.items() if key[0] != hello.pool}
+        self._rivals.settled(hello.pool)
         instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
         if instance == hello.instance:
             if hello.number < number:
@@ -94,7 +98,7 @@ class PoolSessions:
         if odd and lane.warning != odd:
             self.out.append(Record("pool.versions", {"pool": lane.pool, "warning": odd}))
         lane.warning = odd
-        self._adopt(lane, hello, current)
+        self._adopt(lane, hello, current, now)
         lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
         if current is not None:
             lane.wished = current.wished
@@ -115,7 +119,8 @@ class PoolSessions:
         elif (count := sum(len(held.seqs) for held in hello.inventory)) > most_held(hello.slots):
             self._refuse(hello, f"it lists {count} tasks, more than {hello.slots} slots can hold")
         elif current is not None and current.instance != hello.instance and self._is_alive(current, now):
-            self._doubled(current, hello, now)
+            if reason := self._rivals.doubled(current, hello, now):
+                self._refuse(hello, reason)
         elif current is None and len(self.lanes) >= config.max_pools:
             self._note(hello, f"the hub has {len(self.lanes)} pools and may have no more (hub.max_pools)")
         else:
@@ -140,25 +145,6 @@ class PoolSessions:
     def _is_alive(self, lane: Lane, now: float) -> bool:
         silence = self._config.silent_beats * self._config.beat
         return lane.lost_at is None and now - lane.heard < silence
-
-    def _doubled(self, current: Lane, hello: m.Hello, now: float) -> None:
-        """Two processes use one name. The newcomer waits; it is refused when the other proves to be alive.
-
-        A pool that was killed and started again is let in as soon as the links of the one before are closed,
-        or that one is silent. What it had sent before may be heard late, in a burst: that proves nothing.
-        """
-        key = (hello.pool, hello.instance)
-        if len(self._rivals) >= NAMES_KEPT:
-            self._rivals.clear()
-        since, proofs = self._rivals.setdefault(key, (now, 0))
-        if current.heard < since + self._config.beat:
-            return
-        self._rivals[key] = (current.heard, proofs + 1)
-        if proofs + 1 == PROOFS:
-            other = (
-                f"process {current.hello.pid} on {current.hello.host}" if current.hello.pid else "a process"
-            )
-            self._refuse(hello, f"{other} is pool {hello.pool} already: start this one with another --name")
 
     def _refuse(self, hello: m.Hello, reason: str) -> None:
         """Tells a pool that it is not wanted: it ends."""
@@ -205,28 +191,31 @@ class PoolSessions:
             )
             self.out.append(Publish(lane.pool, welcome))
 
-    def _adopt(self, lane: Lane, hello: m.Hello, former: Lane | None) -> None:
+    def _adopt(self, lane: Lane, hello: m.Hello, former: Lane | None, now: float) -> None:
         """Moves what the pool still holds into the new session; what nobody waits for is stale there."""
         taken: list[TaskRecord] = []
         for held in hello.inventory:
-            gone = []
+            gone, unclaimed = [], []
             for seq in held.seqs:
                 task = held.client << SEQ_BITS | seq
                 record = self._ledger.tasks.get(task)
                 if record is None and not self._is_over(held.client, seq):
-                    self.adoptable[held.client, seq] = (lane.session, held.attempt)
+                    unclaimed.append(seq)
                 elif record is not None and self._may_adopt(record, held.attempt, former):
                     self.adopt(record, lane, held.attempt)
                     taken.append(record)
                 else:
                     gone.append(seq)
+            if unclaimed:
+                self.unclaimed.listed(held, unclaimed, lane.session, now)
             if gone:
                 lane.stale.append(m.Held(held.client, held.attempt, gone))
         lane.hold(taken)
 
     def _is_over(self, client: int, seq: int) -> bool:
+        """Whether nobody wants a task any more that is not on its way."""
         account = self._ledger.accounts.get(client)
-        return account is not None and account.is_over(seq)
+        return (account is not None and account.is_over(seq)) or self.unclaimed.is_dropped(client, seq)
 
     @staticmethod
     def _may_adopt(record: TaskRecord, attempt: int, former: Lane | None) -> bool:
@@ -375,7 +364,7 @@ class PoolSessions:
         self._of_user[lane.user] -= 1
         if not self._of_user[lane.user]:
             del self._of_user[lane.user]
-        self.adoptable = {task: at for task, at in self.adoptable.items() if at[0] != lane.session}
+        self.unclaimed.session_over(lane.session)
         self.out.append(CloseLane(lane.session))
         return len(held)
 
@@ -383,6 +372,13 @@ class PoolSessions:
         """Has the pool that holds a task told to drop it, with others of this moment."""
         cancels = self._cancels.setdefault(session, {})
         cancels.setdefault((task >> SEQ_BITS, attempt), []).append(task & SEQ_MASK)
+
+    def drop_unclaimed(self, client: int, *, only_bound: bool) -> None:
+        """Nobody will ask for what pools hold for a client, or for what is bound to it: they drop that."""
+        unclaimed = self.unclaimed
+        holdings = unclaimed.drop_bound(client) if only_bound else unclaimed.take_all(client)
+        for seq, holding in holdings.items():
+            self.cancel_at_pool(holding.session, holding.attempt, client << SEQ_BITS | seq)
 
     def recall_unwanted(self, lane: Lane) -> None:
         """Has a pool hand back what it has not started; again with its beats: tasks may be on their way."""

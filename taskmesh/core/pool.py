@@ -101,7 +101,7 @@ class PoolMachine:
         if member.beat_is_due(now):
             self._beat(now)
         if member.hello_is_due(now):
-            member.hello(self._held(), self._working, now)
+            member.hello(self.feeder.inventory(), self._working, now)
         if self.state != "ready":
             self._return_wanted = ALL if self._may_return() else 0
         if self._return_wanted and self.session:
@@ -168,11 +168,6 @@ class PoolMachine:
     def _welcomed(self, welcome: m.Welcome) -> None:
         self._return_wanted, self._frozen = 0, False
         self._cancel(welcome.stale)
-
-    def _held(self) -> list[m.Held]:
-        """The inventory but for the spool's part of it."""
-        handed = [piece for slot in self.slots.values() for piece in slot.pieces]
-        return [piece.held() for piece in (*self.feeder.backlog, *handed)]
 
     def _beat(self, now: float) -> None:
         running: list[m.Progress] = []
@@ -311,11 +306,9 @@ class PoolMachine:
     # --- cancelling and handing back ----------------------------------------------------------------------
 
     def _cancel(self, tasks: list[m.Held]) -> None:
-        wanted = {(held.client, seq, held.attempt) for held in tasks for seq in held.seqs}
-        if not wanted:
+        if not tasks:
             return
-        known = {(held.client, seq, held.attempt) for held in self._held() for seq in held.seqs}
-        self.feeder.doomed |= wanted & known
+        self.feeder.doom(tasks)
         for slot in self.slots.values():
             if slot.state is not SlotState.UP or slot.recalling or not self.feeder.has_doomed(slot):
                 continue

@@ -105,7 +105,7 @@ class Views:
             "accepted": ledger.accepted,
             "finished": ledger.finished,
             "tasks": by_state,
-            "unclaimed": len(self._pools.adoptable),
+            "unclaimed": len(self._pools.unclaimed),
             "bytes": ledger.size,
             "duplicate_results": self._collector.duplicates,
             "stale_failures": self._collector.stale,

@@ -26,6 +26,7 @@ class Audit:
     Attributes:
         faults: how often each fault met each role. limits: crash and memory limits of the hub.
         cancelled, unwanted: what clients gave up, and what they gave up unless it had started.
+        orphaned: bound to clients that were gone for long when pools last held it.
     """
 
     def __init__(self, workload: Workload) -> None:
@@ -35,6 +36,7 @@ class Audit:
         self.cancelled: set[tuple[int, int]] = set()
         self.cancel_known: set[tuple[int, int]] = set()
         self.unwanted: set[tuple[int, int]] = set()
+        self.orphaned: set[tuple[int, int]] = set()
         self._workload = workload
         self._pushes: Counter[tuple[int, int, int]] = Counter()
         self._runs: Counter[tuple[int, int, int]] = Counter()
@@ -113,6 +115,8 @@ class Audit:
         self.require(
             self._runs[key] <= self._pushes[key], "S5: an attempt ran more often than it was sent", key
         )
+        gone = (plan.client, plan.seq) in self.orphaned
+        self.require(not gone, "S13: ran, though bound to a client that is gone", key)
         once = plan.kind.spec.acks == "early"
         self.require(plan.runs == 1 or not once, "S6: an at-most-once task ran again", key)
 

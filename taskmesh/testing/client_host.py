@@ -105,10 +105,10 @@ class ClientHost(Host[ClientMachine]):
 
     # --- what the application does ------------------------------------------------------------------------
 
-    def submit(self, count: int, *, calm: bool = False) -> list[Plan]:
-        """Submits `count` new tasks."""
+    def submit(self, count: int, *, calm: bool = False, bound: bool = False) -> list[Plan]:
+        """Submits `count` new tasks; `bound`: to this client, and long."""
         workload = self.setting.workload
-        make = workload.calm_burst if calm else workload.burst
+        make = workload.bound_burst if bound else workload.calm_burst if calm else workload.burst
         plans = make(self.client, self._next, count)
         self._next += count
         for plan in plans:

@@ -21,7 +21,7 @@ CUTS = ("in", "out", "both")
 
 EXPECTED = (
     *((kind, link) for kind in WEATHERS for link in LINKS),
-    *(("crash", role) for role in CRASHES),
+    *(("crash", role) for role in (*CRASHES, "hub with client")),
     *((pause, role) for pause in ("short pause", "long pause") for role in ROLES),
     *((f"partition {way}", role) for way in CUTS for role in ("pool", "client")),
     ("reset", "lane"),

@@ -21,6 +21,7 @@ from taskmesh.testing.client_host import ClientHost
 from taskmesh.testing.faults import Faults
 from taskmesh.testing.hub_host import HubHost, LaneEnd
 from taskmesh.testing.network import Link
+from taskmesh.testing.orphans import orphans
 from taskmesh.testing.pool_host import PoolHost
 from taskmesh.testing.setting import Setting
 from taskmesh.testing.workload import Plan
@@ -39,6 +40,8 @@ SETTLED = 4 * BEAT
 """Seconds after which a task that was given up unless it had started has started or ended."""
 GRACE = 10.0
 MAX_STEPS = 400_000
+ORPHANS = 5
+"""Every so many seeds a hub dies together with a client."""
 
 
 class SimulationFailure(AssertionError):
@@ -195,6 +198,8 @@ class World:
         self._finish("L1", BOUND)
         self._check_answers()
         self._check_left_behind()
+        if not self.calm and self.seed % ORPHANS == 2:
+            orphans(self, self._until)
         if self.calm:
             self.setting.audit.check_once(self._plans)
         self._drain()

@@ -159,6 +159,8 @@ KINDS = (
     _kind("tagged", tags=("gpu",), queue="b", seconds=(0.0, 0.02), weight=6),
     _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),
 )
+BOUND = KINDS[-1]
+LONGER = 1000.0
 CALM_KINDS = tuple(
     kind for kind in KINDS if kind.spec.name in ("instant", "short", "long", "instant-a", "urgent")
 )
@@ -189,6 +191,13 @@ class Workload:
             plan.act, plan.key, plan.calm = Act.OK, "", True
             plan.seconds = min(plan.seconds, 0.2)
             plans.append(plan)
+        return plans
+
+    def bound_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that are bound to their client, and take longer than anybody waits for."""
+        plans = [self._plan(client, first + index, BOUND) for index in range(count)]
+        for plan in plans:
+            plan.seconds = LONGER
         return plans
 
     def _plan(self, client: int, seq: int, kind: Kind) -> Plan:

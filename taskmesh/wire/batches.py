@@ -147,12 +147,16 @@ class Kept(msgspec.Struct, array_like=True):
     failed: list[Failed]
 
 
-class Held(msgspec.Struct, array_like=True, gc=False):
-    """Tasks of one client and attempt, by counter: an inventory's or a hand-back's line."""
+class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    """Tasks of one client and attempt, by counter: an inventory's or a hand-back's line.
+
+    `bound`: of an inventory, tasks that are not to run without their client (on_client_loss="cancel").
+    """
 
     client: int
     attempt: int
     seqs: list[int]
+    bound: bool = False
 
 
 class Progress(msgspec.Struct, array_like=True):

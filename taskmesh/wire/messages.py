@@ -13,7 +13,7 @@ import msgspec
 from taskmesh.wire.batches import CALL, CHUNK, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
 from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.core.events import FromClient
+from taskmesh.core.events import ClientGone, FromClient, FromPool
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, spec
 
@@ -64,7 +64,7 @@ def test_its_result_is_not_kept(rig):
     come_back(rig)
     rig.report(session, done=((1, 2, 1), (2, 1, 1)))
 
-    assert list(rig.hub._unclaimed) == [2 << 64 | 1]
+    assert list(rig.hub.unclaimed._results) == [2 << 64 | 1]
 
 
 def test_a_client_whose_first_hub_this_is_has_nothing_that_could_be_claimed(rig):
@@ -74,3 +74,90 @@ def test_a_client_whose_first_hub_this_is_has_nothing_that_could_be_claimed(rig)
 
     assert rig.hub.snapshot()["unclaimed"] == 0
     assert dropped(rig) == []
+
+
+class TestBound:
+    """Hub and client have died together, and the hub is back; a pool holds what was bound to the client."""
+
+    @pytest.fixture
+    def rig(self) -> HubRig:
+        return HubRig(client_grace=5.0)
+
+    BOUND = (m.Held(1, 1, [1, 2], bound=True), m.Held(1, 2, [3]), m.Held(2, 1, [1], bound=True))
+
+    def wait(self, rig: HubRig, session: int, seconds: float, **more: object) -> None:
+        for _ in range(round(seconds / 0.5)):
+            rig.beat(session, **more)
+            rig.after(0.5)
+
+    def test_they_are_dropped_when_it_does_not_come_back_in_time(self, rig):
+        session = rig.join(epoch=EPOCH - 1, inventory=self.BOUND)
+        rig.client(2)  # the other one is back
+        self.wait(rig, session, 4.5)
+        assert dropped(rig) == []
+        rig.tell(FromClient(2, m.ClientBeat(EPOCH)))
+        self.wait(rig, session, 1.0)
+
+        assert dropped(rig) == [m.Held(1, 1, [1, 2])], "the rest runs on"
+        assert rig.hub.snapshot()["unclaimed"] == 2
+
+    def test_nothing_is_dropped_of_a_client_that_comes_in_time(self, rig):
+        session = rig.join(epoch=EPOCH - 1, inventory=self.BOUND[:1])
+        self.wait(rig, session, 4.5)
+        come_back(rig, whole=False)
+        self.wait(rig, session, 4.5)
+
+        assert dropped(rig) == []
+        assert rig.state(1, 1) == "SENT"
+
+    def test_one_that_comes_and_dies_before_it_has_asked_is_gone_like_others(self, rig):
+        session = rig.join(epoch=EPOCH - 1, inventory=self.BOUND[:1])
+        rig.client()
+        rig.tell(ClientGone(1))
+        self.wait(rig, session, 6.0)
+
+        assert dropped(rig) == [m.Held(1, 1, [1, 2])]
+
+    def test_it_is_said_again_to_a_pool_that_runs_one_or_lists_one(self, rig):
+        session = rig.join(epoch=EPOCH - 1, inventory=self.BOUND[:1])
+        self.wait(rig, session, 6.0)
+        rig.published.clear()
+        rig.beat(session, running=((1, 2, 1),))
+        assert dropped(rig) == [m.Held(1, 1, [2])]
+
+        rig.join(number=2, epoch=EPOCH, session=session, inventory=[m.Held(1, 1, [2], bound=True)])
+        (welcome,) = [message for _, message in rig.published if isinstance(message, m.Welcome)]
+        assert welcome.stale == [m.Held(1, 1, [2])]
+
+    def test_a_client_that_comes_too_late_has_them_run_again_and_not_adopted(self, rig):
+        session = rig.join(epoch=EPOCH - 1, inventory=self.BOUND[:1])
+        self.wait(rig, session, 12.0)
+        come_back(rig)
+        rig.after(0.2)
+
+        assert rig.held[session] == [(1, 1, 2)], "under another number: the first one is dropped"
+
+    def test_what_a_session_held_is_not_dropped_when_it_is_over(self, rig):
+        session = rig.join(epoch=EPOCH - 1, inventory=self.BOUND[:1])
+        rig.tell(FromPool(m.Bye(EPOCH, session)))
+        rig.after(6.0)
+
+        assert dropped(rig) == []
+        assert rig.hub.snapshot()["unclaimed"] == 0
+
+    def test_the_time_that_the_hub_stood_still_does_not_count(self, rig):
+        session = rig.join(epoch=EPOCH - 1, inventory=self.BOUND[:1])
+        self.wait(rig, session, 4.0)
+        rig.now += 7.0
+        self.wait(rig, session, 0.5)
+        assert dropped(rig) == []
+        self.wait(rig, session, 1.0)
+        assert dropped(rig) == [m.Held(1, 1, [1, 2])]
+
+    def test_the_grace_is_the_clients_and_begins_when_a_pool_first_lists_them(self, rig):
+        """A pool that says Hello again and again must not put it off."""
+        for number in range(1, 14):
+            rig.join(number=number, epoch=EPOCH - 1, inventory=self.BOUND[:1])
+            rig.after(0.4)
+
+        assert dropped(rig) == [m.Held(1, 1, [1, 2])]

@@ -15,7 +15,7 @@ from taskmesh import Mesh
 from tests.faults.client import Client
 from tests.faults.cluster import OVERRIDES
 from tests.faults.gate import wait_at
-from tests.faults.workload import produce
+from tests.faults.workload import produce, wait_for
 
 RESULT_SIZE = 1 << 20
 
@@ -30,11 +30,14 @@ def main(address: str, folder: str, name: str, mode: str, count: str, gate: str 
     mesh.status()
     client = Client(mesh, Path(folder), name)
     tell("ready")
-    if gate:
+    if gate and mode != "hold-bound":
         wait_at(gate)
     if mode == "produce":
         for _ in range(int(count)):
             client.submit(produce, RESULT_SIZE)
+    elif mode == "hold-bound":  # the gate is for the tasks
+        for _ in range(int(count)):
+            client.submit(wait_for, gate, on_client_loss="cancel")
     else:
         bound = "cancel" if mode == "leave-bound" else "run"
         client.submit_ordinary(int(count), on_client_loss=bound)

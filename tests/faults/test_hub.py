@@ -8,12 +8,17 @@ import time
 
 import pytest
 
+from taskmesh.core.hub_config import HubConfig
 from tests.faults.cluster import LEASE, SETTINGS, pools_of
+from tests.faults.journal import Journal
 from tests.faults.workload import wait_for
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 
 TASKS = 2000
+HELD, SLOTS = 12, 4
+GRACE = HubConfig(1).client_grace
 
 
 def test_F11_hub_killed_and_restarted(cluster, connect, gates):
@@ -37,6 +42,33 @@ def test_F11_hub_killed_and_restarted(cluster, connect, gates):
     verdict = client.assert_clean(repeated=[])
     assert verdict.ended == {"ok": TASKS + 2}
     assert all(client.futures[index].attempt == 1 for index in held), "what ran went on running"
+
+
+def test_F11_hub_and_client_killed_together(cluster, connect, gates, tmp_path):
+    """The pools tell the hub that comes back which tasks were bound to the client."""
+    hub = cluster.start_hub()
+    cluster.start_workers(2, slots=2)
+    observer, gate = connect("observer"), gates()
+    observer.mesh.status()
+    victim = cluster.start_client("victim", tmp_path, "victim", "hold-bound", HELD, gate.path)
+    log = Journal(tmp_path / "victim-executions.log")
+    wait_until(lambda: log.count("start") == SLOTS, 20, "every slot has a task of the victim")
+
+    hub.kill()
+    victim.kill()
+    cluster.start_hub()
+    observer.wait_until_lane("pool-0", "ready", LEASE + 5)
+    observer.wait_until_lane("pool-1", "ready", LEASE + 5)
+    assert observer.mesh.status()["unclaimed"] >= SLOTS
+    wait_until(lambda: observer.mesh.status()["unclaimed"] == 0, GRACE + LEASE, "they are dropped")
+    observer.submit_ordinary(100)
+    observer.wait_all()
+    gate.open()
+    observer.submit_ordinary(100)
+    observer.wait_all()
+
+    observer.assert_clean()
+    assert [entry.kind for entry in log.entries()] == ["start"] * SLOTS, "none ended, and no other started"
 
 
 def test_F15_hub_frozen_for_two_leases(cluster, connect, gates):

@@ -15,6 +15,7 @@ from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.membership import Membership
 from taskmesh.core.pool import PoolMachine
 from taskmesh.core.states import Cause, TaskRecord
+from taskmesh.core.unclaimed import Unclaimed
 from taskmesh.ids import SEQ_BITS
 from taskmesh.wire import messages as m
 
@@ -85,9 +86,9 @@ def inventory(patch: Patch) -> None:
     """What a pool says that it still holds is not looked at."""
     adopt = PoolSessions._adopt
 
-    def adopt_nothing(self: PoolSessions, lane: Lane, hello: m.Hello, former: Lane | None) -> None:
+    def adopt_nothing(self: PoolSessions, lane: Lane, hello: m.Hello, *others: object) -> None:
         hello.inventory = []
-        adopt(self, lane, hello, former)
+        adopt(self, lane, hello, *others)
 
     patch.setattr(PoolSessions, "_adopt", adopt_nothing)
 
@@ -154,6 +155,16 @@ def expiry_time(patch: Patch) -> None:
     patch.setattr(Ledger, "at", at_once)
 
 
+def bound_inventory(patch: Patch) -> None:
+    """After a restart nobody looks whose tasks are bound to clients that do not come back."""
+    patch.setattr(Intake, "drop_bound", lambda self, now: None)
+
+
+def bound_repeated(patch: Patch) -> None:
+    """The word to drop them is said once, and may be lost."""
+    patch.setattr(Unclaimed, "is_dropped", lambda self, client, seq: False)
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -170,4 +181,6 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     lease,
     left_behind,
     expiry_time,
+    bound_inventory,
+    bound_repeated,
 )
