@@ -175,12 +175,12 @@ class ClientMachine:
         self._busy_until = 0.0
         self._limit = max(1, min(MAX_SUBMIT, welcome.max_tasks // 2))
         self._max_payload = welcome.max_payload if welcome.max_payload < self.config.max_payload else 0
-        if self._max_payload:
-            for number, submit in self._unacked.items():
-                self._unacked[number] = replace(submit, runs=self._fitting(submit.runs, out), delivered=0)
-        if first_time:
-            self._cut_anew()
         if same or first_time:
+            if self._max_payload:
+                for number, submit in self._unacked.items():
+                    self._unacked[number] = replace(submit, runs=self._fitting(submit.runs, out), delivered=0)
+            if first_time:
+                self._cut_anew()
             self._send_from(0, out)
         else:
             self._start_over(now, out)

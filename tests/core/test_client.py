@@ -337,8 +337,8 @@ class TestQuestions:
 class TestHubThatTakesLess:
     """Its limit is known from its welcome on: what is above fails here, the rest is sent."""
 
-    def large(self, client: Client, seqs: list[int], sizes: list[int]) -> None:
-        one = spec()
+    def large(self, client: Client, seqs: list[int], sizes: list[int], one: m.Spec | None = None) -> None:
+        one = one or spec()
         client.pending.update(dict.fromkeys(seqs, one))
         run = m.Run(number_of(one), 0, seqs, [bytes(size) for size in sizes])
         client.tell(Queued([(number_of(one), one)], [run]))
@@ -369,3 +369,13 @@ class TestHubThatTakesLess:
 
         assert client.submitted() == [[1, 2]]
         assert not client.failed
+
+    def test_what_was_under_way_to_a_hub_that_is_gone_is_not_held_against_the_next_ones_limit(self):
+        """Each ended twice: an at-most-once task was told to be too large, and then lost."""
+        client = Client(max_payload=1000)
+        self.welcome(client, 0)
+        self.large(client, [1], [500], spec("once", acks="early"))
+        client.tell(ev.LinkLost())
+        client.hear(m.ClientWelcome(2, False, 10_000, 1 << 30, 1.0, 100))
+
+        assert [(failure.seq, failure.kind) for failure in client.failed] == [(1, "lost")]
