@@ -26,12 +26,14 @@ class Audit:
     Attributes:
         faults: how often each fault met each role. limits: crash and memory limits of the hub.
         cancelled, unwanted: what clients gave up, and what they gave up unless it had started.
+        limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
         orphaned: bound to clients that were gone for long when pools last held it.
     """
 
     def __init__(self, workload: Workload) -> None:
         self.faults: Counter[tuple[str, str]] = Counter()
         self.crash_limit = 3
+        self.limits: list[int] = []
         self.outcomes: dict[tuple[int, int], str] = {}
         self.cancelled: set[tuple[int, int]] = set()
         self.cancel_known: set[tuple[int, int]] = set()
@@ -92,6 +94,11 @@ class Audit:
 
         load = sum(count * cost(spec) for spec, count in lane.counts.items()) - cost(last)
         self.require(load < lane.slots * horizon + 1e-6, "S9: more than the horizon", lane.pool, load)
+
+    def received(self, payloads: Sequence[bytes]) -> None:
+        """S14: nothing comes that is larger than this hub takes: it would cut the link for all others."""
+        limit, largest = self.limits[-1], max(map(len, payloads), default=0)
+        self.require(not 0 < limit < largest, "S14: larger than the hub takes", largest, limit)
 
     def delivered(self, epoch: int, number: int, done: Sequence[DoneRun], failed: Sequence[Failed]) -> None:
         """S3, S4: the hub states one outcome of a task, under one number."""
@@ -162,6 +169,8 @@ class Audit:
             accepted = {other.result for other in self._same_key(plan)}
             self.require(payload in accepted, "S12: not the result of any task of this key", plan.key)
             return
+        fits = any(not plan.too_large(limit) for limit in self.limits)
+        self.require(fits, "S14: succeeded, and no hub takes as much", (plan.client, plan.seq))
         self.require(payload == plan.result, "S12: another task's result", (plan.client, plan.seq), payload)
         hopeless = plan.act in (Act.POISON, Act.HOG, Act.BAD, Act.FAILS, Act.HANGS)
         self.require(not hopeless, "S12: succeeded though it cannot", (plan.client, plan.seq), plan.act)
@@ -175,13 +184,17 @@ class Audit:
 
     def _check_failure(self, plan: Plan, failure: Failed, now: float) -> None:
         spec, kind = plan.kind.spec, failure.kind
-        deaths = max(other.deaths for other in self._same_key(plan)) if plan.key else plan.deaths
+        akin = self._same_key(plan) if plan.key else [plan]
+        deaths = max(other.deaths for other in akin)
+        large = any(other.too_large(limit) for other in akin for limit in self.limits)
+        if large and kind == "result":
+            self.faults["too large", "result" if failure.attempt else "call"] += 1
         may = {
             "exception": plan.act in (Act.FAILS, Act.FLAKY),
             "timeout": plan.act in (Act.FAILS, Act.FLAKY),
             "argument": plan.act is Act.BAD,
             "function": plan.act is Act.BAD,
-            "result": plan.act is Act.BAD,
+            "result": plan.act is Act.BAD or large,
             "hard_timeout": spec.hard_timeout > 0,
             "expired": 0 < spec.expires <= now - plan.submitted,
             "lost": spec.acks == "early",
@@ -216,10 +229,10 @@ class Audit:
                 and not plan.key
             ):
                 self.require(
-                    plan.runs == plan.expected_runs,
+                    plan.runs == (expected := plan.expected_runs(self.limits[-1])),
                     "S7: ran too often or too seldom",
                     plan,
-                    plan.expected_runs,
+                    expected,
                 )
 
     def require(self, holds: bool, promise: str, *facts: object) -> None:

@@ -35,6 +35,8 @@ EXPECTED = (
     ("oom", "slot"),
     ("fork failure", "slot"),
     ("drain", "pool"),
+    ("too large", "call"),
+    ("too large", "result"),
     ("place given", "slot"),
     ("place refused", "slot"),
 )

@@ -23,6 +23,8 @@ _FROM_CLIENT = msgspec.msgpack.Decoder(m.ClientMessage).decode
 _FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
 
 
+LIMITS = (35, 38)
+"""Bytes of a call or result that a hub takes that has a limit: most tasks have less."""
 TELL = 0.1
 """Seconds between a message that is over a cap and what its sender is told."""
 
@@ -88,6 +90,7 @@ class HubHost(Host[HubMachine]):
     def start(self) -> None:
         """Starts, with the next epoch if it was there before."""
         self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
+        self.setting.audit.limits.append(self._config.max_payload)
         self.started = self.resumed = self.setting.timetable.now
         self.boot(HubMachine(self._config, self.clock()))
         entries = [(until + self.offset, kept) for until, kept in self.stored.values()]
@@ -105,7 +108,8 @@ class HubHost(Host[HubMachine]):
         super().kill()
         self.lanes.clear()
         self._by_session.clear()
-        self._config = replace(self._config, epoch=self._config.epoch + 1)
+        limit = self._config.max_payload and self.setting.chance.choice(LIMITS)
+        self._config = replace(self._config, epoch=self._config.epoch + 1, max_payload=limit)
 
     def take_counts(self) -> None:
         """Adds the present life's transitions to the others'."""
@@ -118,13 +122,19 @@ class HubHost(Host[HubMachine]):
     def from_client(self, client: int, data: object) -> None:
         """A message off the gateway."""
         if self.up and not self._drops(f"client-{client}"):
-            self.tell(ev.FromClient(client, unpacked(data, _FROM_CLIENT)))
+            message = unpacked(data, _FROM_CLIENT)
+            if isinstance(message, m.Submit) and message.epoch == self.epoch:
+                self.setting.audit.received([payload for run in message.runs for payload in run.payloads])
+            self.tell(ev.FromClient(client, message))
 
     def from_pool(self, pool: str, data: object) -> None:
         """A message off the collector."""
         self.heard[pool] = self.setting.timetable.now
         if self.up and not self._drops(pool):
-            self.tell(ev.FromPool(unpacked(data, _FROM_POOL)))
+            message = unpacked(data, _FROM_POOL)
+            if isinstance(message, m.Results) and message.epoch == self.epoch:
+                self.setting.audit.received([payload for run in message.done for payload in run.payloads])
+            self.tell(ev.FromPool(message))
 
     def _drops(self, peer: str) -> bool:
         """Whether a message is over the cap of its sender's key; the machine is told so a little later."""

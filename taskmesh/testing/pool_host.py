@@ -11,6 +11,7 @@ from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.pool import PoolMachine
 from taskmesh.core.pool_config import PoolConfig
+from taskmesh.net.sizes import hold_against
 from taskmesh.testing.audit import Violation
 from taskmesh.testing.host import Host
 from taskmesh.testing.hub_host import HubHost, LaneEnd
@@ -44,7 +45,7 @@ class PoolHost(Host[PoolMachine]):
         self.lane: LaneEnd | None = None
         self._hub = hub
         self._config = config
-        self._dials = 0
+        self._dials = self._limit = 0
 
     @property
     def instance(self) -> int:
@@ -73,7 +74,10 @@ class PoolHost(Host[PoolMachine]):
 
     def _from_hub(self, data: object) -> None:
         if self.up:
-            self.tell(ev.FromHub(unpacked(data, _TO_POOL)))
+            message = unpacked(data, _TO_POOL)
+            if isinstance(message, m.Welcome):
+                self._limit = message.max_payload
+            self.tell(ev.FromHub(message))
 
     def _from_lane(self, lane: LaneEnd, data: object) -> None:
         if self.up and self.lane is lane:
@@ -158,6 +162,8 @@ class PoolHost(Host[PoolMachine]):
             match action:
                 case act.SendHub(message=message):
                     if isinstance(message, m.Results):
+                        if self._limit:
+                            hold_against(message, self._limit)
                         self.setting.audit.blamed(message.failed)
                     send(self.collector, message)
                 case act.SendBeat(message=beat):

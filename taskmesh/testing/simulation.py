@@ -19,7 +19,7 @@ from taskmesh.errors import TaskMeshError
 from taskmesh.testing.audit import Violation
 from taskmesh.testing.client_host import ClientHost
 from taskmesh.testing.faults import Faults
-from taskmesh.testing.hub_host import HubHost, LaneEnd
+from taskmesh.testing.hub_host import LIMITS, HubHost, LaneEnd
 from taskmesh.testing.network import Link
 from taskmesh.testing.orphans import orphans
 from taskmesh.testing.pool_host import PoolHost
@@ -116,6 +116,7 @@ class World:
             max_tasks=70 if tight else 100_000,
             spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,
             stored=True,
+            max_payload=chance.choice(LIMITS) if chance.random() < 0.25 else 0,
         )
 
     def _pool_config(self, index: int) -> PoolConfig:
@@ -153,7 +154,12 @@ class World:
     def _new_client(self) -> ClientHost:
         self._client_ids += 1
         config = ClientConfig(
-            self._client_ids, credit=self._credit, hello=0.5, patience=3 * BEAT, resend=2 * BEAT
+            self._client_ids,
+            max_payload=1000,
+            credit=self._credit,
+            hello=0.5,
+            patience=3 * BEAT,
+            resend=2 * BEAT,
         )
         host = self._gateways[config.client] = ClientHost(self.setting, self.hub, config)
         self.clients.append(host)

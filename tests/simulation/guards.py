@@ -17,6 +17,7 @@ from taskmesh.core.pool import PoolMachine
 from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.core.unclaimed import Unclaimed
 from taskmesh.ids import SEQ_BITS
+from taskmesh.testing import pool_host
 from taskmesh.wire import messages as m
 
 Patch = pytest.MonkeyPatch
@@ -165,6 +166,16 @@ def bound_repeated(patch: Patch) -> None:
     patch.setattr(Unclaimed, "is_dropped", lambda self, client, seq: False)
 
 
+def call_limit(patch: Patch) -> None:
+    """A client sends what its hub does not take."""
+    patch.setattr(ClientMachine, "_fitting", lambda self, runs, out: runs)
+
+
+def result_limit(patch: Patch) -> None:
+    """A pool does."""
+    patch.setattr(pool_host, "hold_against", lambda results, limit: None)
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -183,4 +194,6 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     expiry_time,
     bound_inventory,
     bound_repeated,
+    call_limit,
+    result_limit,
 )
