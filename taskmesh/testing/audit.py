@@ -13,6 +13,7 @@ from taskmesh.core.lanes import LONG, MAX_WINDOW, ONE_AHEAD, Lane
 from taskmesh.core.states import State
 from taskmesh.ids import SEQ_BITS
 from taskmesh.testing.workload import Act, Plan, Workload
+from taskmesh.wire.batches import Kept
 from taskmesh.wire.messages import CHUNK, DoneRun, Failed, Tasks
 
 
@@ -39,6 +40,8 @@ class Audit:
         self.cancel_known: set[tuple[int, int]] = set()
         self.unwanted: set[tuple[int, int]] = set()
         self.orphaned: set[tuple[int, int]] = set()
+        self._answers: dict[tuple[str, str], float] = {}
+        self._kept_until: dict[tuple[str, str], float] = {}
         self._workload = workload
         self._pushes: Counter[tuple[int, int, int]] = Counter()
         self._runs: Counter[tuple[int, int, int]] = Counter()
@@ -65,6 +68,9 @@ class Audit:
                         (run.client, seq) not in self.cancel_known, "S11: pushed after its cancellation"
                     )
                     key = (epoch, run.client, seq)
+                    plan = self._workload.plans[run.client, seq]
+                    answered = hub.memory.now < self._answers.get((plan.kind.spec.name, plan.key), 0.0)
+                    self.require(not answered, "S15: run, though the store had the outcome", key, plan.key)
                     rises = run.attempt > self._attempts.get(key, 0)
                     self.require(rises, "S5: attempts must rise", key, run.attempt)
                     self._attempts[key] = run.attempt
@@ -99,6 +105,18 @@ class Audit:
         """S14: nothing comes that is larger than this hub takes: it would cut the link for all others."""
         limit, largest = self.limits[-1], max(map(len, payloads), default=0)
         self.require(not 0 < limit < largest, "S14: larger than the hub takes", largest, limit)
+
+    def restored(self, entries: Sequence[tuple[float, Kept]], now: float, offset: float) -> None:
+        """A hub starts, at `now` of its clock, with these outcomes of hubs before it."""
+        ends = [(min(until, now + kept.keep), kept) for until, kept in entries]
+        self._answers = {(kept.name, kept.key): until for until, kept in ends}
+        self.kept([(until - offset, kept) for until, kept in ends])
+
+    def kept(self, entries: Sequence[tuple[float, Kept]]) -> None:
+        """A hub answers with these from now on, each until a moment of the world's time."""
+        for until, kept in entries:
+            at = (kept.name, kept.key)
+            self._kept_until[at] = max(until, self._kept_until.get(at, 0.0))
 
     def delivered(self, epoch: int, number: int, done: Sequence[DoneRun], failed: Sequence[Failed]) -> None:
         """S3, S4: the hub states one outcome of a task, under one number."""
@@ -168,6 +186,9 @@ class Audit:
         if plan.key:
             accepted = {other.result for other in self._same_key(plan)}
             self.require(payload in accepted, "S12: not the result of any task of this key", plan.key)
+            at = (plan.kind.spec.name, plan.key)
+            old = plan.kind.spec.keep and plan.submitted >= self._kept_until.get(at, 0.0)
+            self.require(not old, "S15: an outcome that should be forgotten", plan)
             return
         fits = any(not plan.too_large(limit) for limit in self.limits)
         self.require(fits, "S14: succeeded, and no hub takes as much", (plan.client, plan.seq))

@@ -35,6 +35,7 @@ EXPECTED = (
     ("oom", "slot"),
     ("fork failure", "slot"),
     ("drain", "pool"),
+    *((what, "store") for what in ("lost", "late", "away", "edited")),
     ("too large", "call"),
     ("too large", "result"),
     ("place given", "slot"),
@@ -83,6 +84,7 @@ class Faults:
             (self._drain, 2),
             (self._over_rate, 1),
             (self._leave, 1),
+            (self._store_away, 1),
         )
         kinds, weights = [kind for kind, _ in happenings], [weight for _, weight in happenings]
         for _ in range(round(severity * self._until * (0.3 + 0.7 * chance.random()))):
@@ -98,6 +100,7 @@ class Faults:
         world = self._world
         world.setting.network.weather = None
         world.hub.capped.clear()
+        world.hub.shelf.away_until = 0.0
         for link in list(self._cut):
             world.setting.network.unblock(link)
         self._cut.clear()
@@ -197,6 +200,11 @@ class Faults:
         hosts: list[Host[Any]] = [*world.pools, *world.clients]
         peer = self._chance.choice(hosts).name
         world.hub.capped[peer] = world.setting.timetable.now + self._later(0.1, 0.7 * world.lease)
+
+    def _store_away(self) -> None:
+        """Nothing is written to the store for a while, or read from it."""
+        now = self._world.setting.timetable.now
+        self._world.hub.shelf.away_until = now + self._later(0.5, 2.0 * self._world.lease)
 
     def _kill_slot(self) -> None:
         pool = self._chance.choice(self._world.pools)

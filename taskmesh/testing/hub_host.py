@@ -12,12 +12,14 @@ from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.memory import KEPT_BYTES
 from taskmesh.core.states import Cause, State
+from taskmesh.ports import Store
 from taskmesh.testing.host import Host
 from taskmesh.testing.network import Link, unpacked
 from taskmesh.testing.setting import Setting
+from taskmesh.testing.store import Shelf, SimulatedStore
 from taskmesh.wire import messages as m
-from taskmesh.wire.batches import Kept
 
 _FROM_CLIENT = msgspec.msgpack.Decoder(m.ClientMessage).decode
 _FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
@@ -63,7 +65,7 @@ class HubHost(Host[HubMachine]):
         lanes: endpoint -> lane, of the present life. transitions: those of all lives.
         heard: when anything came from a pool, in the world's time.
         capped: whose key has said too much, and until when what comes of it is dropped, in the world's time.
-        stored: what hubs have stored, by task name and key: until when in the world's time, and what.
+        shelf: what hubs have stored.
         restored: how many outcomes hubs were told when they started.
     """
 
@@ -76,9 +78,10 @@ class HubHost(Host[HubMachine]):
         self.resumed = 0.0
         self.heard: dict[str, float] = {}
         self.capped: dict[str, float] = {}
-        self.stored: dict[tuple[str, str], tuple[float, Kept]] = {}
+        self.shelf = Shelf()
         self.restored = 0
         self._far = far
+        self._store: Store | None = None
         self._config = config
         self._by_session: dict[int, LaneEnd] = {}
 
@@ -93,8 +96,13 @@ class HubHost(Host[HubMachine]):
         self.setting.audit.limits.append(self._config.max_payload)
         self.started = self.resumed = self.setting.timetable.now
         self.boot(HubMachine(self._config, self.clock()))
-        entries = [(until + self.offset, kept) for until, kept in self.stored.values()]
+        life = self._life
+        store = self._store = SimulatedStore(
+            self.setting, self.shelf, self.clock, lambda: self.up and self._life == life
+        )
+        entries = store.load(KEPT_BYTES, 0.0)
         self.restored += len(entries)
+        self.setting.audit.restored(entries, self.clock(), self.offset)
         self.tell(ev.Restored(entries))
 
     def resume(self) -> None:
@@ -192,13 +200,13 @@ class HubHost(Host[HubMachine]):
             self.tell(ev.ClientGone(client))
 
     def _note(self, action: act.Record | act.Store) -> None:
-        """Most outcomes reach the store; the rest waited when the hub died, or was dropped."""
         if isinstance(action, act.Record):
             self.records[action.kind] += 1
-            return
-        for until, kept in action.entries:
-            if self.setting.chance.random() < 0.8:
-                self.stored[kept.name, kept.key] = until - self.offset, kept
+        elif self._store is not None:
+            self.setting.audit.kept([(until - self.offset, kept) for until, kept in action.entries])
+            self._store.put(action.entries)
+            if self._store.changed:
+                self.tell(ev.StoreTold(*self._store.told()))
 
     def _push(self, session: int, message: m.Tasks) -> None:
         lane = self._by_session[session]

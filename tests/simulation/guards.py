@@ -13,6 +13,7 @@ from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.membership import Membership
+from taskmesh.core.memory import Memory
 from taskmesh.core.pool import PoolMachine
 from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.core.unclaimed import Unclaimed
@@ -176,6 +177,22 @@ def result_limit(patch: Patch) -> None:
     patch.setattr(pool_host, "hold_against", lambda results, limit: None)
 
 
+def stored_outcomes(patch: Patch) -> None:
+    """A hub does not look at what the one before has stored."""
+    patch.setattr(Memory, "restore", lambda self, entries: None)
+
+
+def kept_time(patch: Patch) -> None:
+    """Outcomes under a key are kept for longer than their tasks have asked for."""
+
+    def find(self: Memory, key: tuple[str, str]) -> object:
+        until, _, outcome = self._kept.get(key, (0.0, 0, None))
+        return outcome if until + 3.0 > self.now else None
+
+    patch.setattr(Memory, "find", find)
+    patch.setattr(Memory, "sweep", lambda self: None)
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -196,4 +213,6 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     bound_repeated,
     call_limit,
     result_limit,
+    stored_outcomes,
+    kept_time,
 )

@@ -35,7 +35,7 @@ def test_a_replaced_hub_is_told_what_an_earlier_one_has_stored():
         world.run()
 
     assert sum(world.hub.restored for world in worlds) > 0
-    assert {name for world in worlds for name, _ in world.hub.stored} == {"short"}
+    assert {name for world in worlds for name, _ in world.hub.shelf.entries} == {"short"}
 
 
 OWN = {("oom", "slot"), ("place given", "slot"), ("place refused", "slot")}
