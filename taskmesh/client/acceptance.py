@@ -32,8 +32,10 @@ class Acceptance:
         ahead = self._ahead
         if low == self.to + 1 and high - low + 1 == len(seqs):
             self.to = high
+            if ahead:  # cancelled before the hub confirmed them
+                ahead.difference_update(seqs)
         else:
-            ahead.update(seqs)
+            ahead.update([seq for seq in seqs if seq > self.to])
             if len(ahead) > _AHEAD_LIMIT:
                 self.to = max(self.to, oldest() - 1)
                 self._ahead = ahead = {seq for seq in ahead if seq > self.to}

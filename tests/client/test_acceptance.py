@@ -54,3 +54,25 @@ def test_acceptance_with_a_gap_for_ever_does_not_grow_for_ever():
 
     assert len(acceptance._ahead) < 200_000
     assert 400_001 in acceptance
+
+
+def test_acceptance_keeps_nothing_of_what_stands_before_its_number():
+    acceptance = Acceptance()
+    for first in range(1, 1001, 10):
+        acceptance.add([first + 4], _never)  # cancelled
+        acceptance.add(range(first, first + 10), _never)
+    acceptance.add([1003], _never)
+    acceptance.add([1000, 1004], _never)  # a repeat of one that has its place long since
+
+    assert acceptance.to == 1000
+    assert acceptance._ahead == {1003, 1004}
+
+
+def test_acceptance_without_gaps_has_none():
+    acceptance = Acceptance()
+    acceptance.add([5], _never)
+    assert acceptance.has_gaps
+
+    acceptance.add(range(1, 10), _never)
+
+    assert not acceptance.has_gaps
