@@ -17,6 +17,7 @@ from taskmesh.attendance import Gates, interruptible, running_loop, wake
 from taskmesh.client.acceptance import Acceptance
 from taskmesh.client.delivery import Delivery
 from taskmesh.client.ending import CANCELLED, Ending, Outcome, broken, outcome_of, settle
+from taskmesh.client.numbers import TAKE, Numbers
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import RAW, Batch, TaskFuture
@@ -56,7 +57,7 @@ class PendingTable:
         self._delivery = delivery
         self._pending: dict[int, TaskFuture[Any]] = {}
         self._dirty: list[Batch] = []
-        self._next = itertools.count(1).__next__
+        self._numbers = Numbers()
         self._ceiling = 0  # the highest seq that may be pending now; none before there is a port
         self._weights: dict[int, int] = {}
         self._weight = 0
@@ -88,7 +89,7 @@ class PendingTable:
             QueueFull: it is full, and an event loop runs in this thread.
             MeshClosed: nothing is taken any more; or ForkedMeshError, or what broke the port.
         """
-        seq = self._next()
+        seq = self._numbers.draw()
         if seq > self._ceiling or len(payload) > _WEIGHTY:
             seq = self._admit(seq, len(payload))
         future: TaskFuture[Any] = _new(TaskFuture)
@@ -117,26 +118,24 @@ class PendingTable:
                 self._open_port()
             except BaseException:
                 with self.lock:
-                    self._skip(seq)
+                    self._ceiling += self._numbers.give_back(seq)
                 raise
         with self.lock:
             if self.refusal is None and self._is_full():
-                self._skip(seq)
+                self._ceiling += self._numbers.give_back(seq)
                 self._wait_for_room()
-                seq = self._next()
+                seq = TAKE
             if self.refusal is not None:
                 raise self.refusal
+            if seq == TAKE:
+                seq, old = self._numbers.take()
+                self._ceiling -= old  # it takes room again
             if seq > self._ceiling:  # numbers that interrupted submits took are missing: count anew
                 self._ceiling = seq + self._limits.max_pending - len(self._pending)
             if size > _WEIGHTY:
                 self._weights[seq] = size
                 self._weight += size
             return seq
-
-    def _skip(self, seq: int) -> None:
-        """This seq will never be a task."""
-        self._ceiling += 1
-        self._acceptance.add((seq,), self._oldest)
 
     def _wait_for_room(self) -> None:
         if running_loop() is not None:

@@ -225,7 +225,7 @@ def test_numbers_that_interrupted_submits_took_cost_no_room_for_ever():
     batch = Batch(table, 1, Spec(b"f", "f"))
     table.put(batch, ARGUMENTS)
     for _ in range(10):
-        table._next()
+        table._numbers.draw()
 
     late = [table.put(batch, ARGUMENTS)._seq for _ in range(2)]
 

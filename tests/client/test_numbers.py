@@ -1,0 +1,72 @@
+"""Every number that a client draws becomes a task's: a hub remembers each gap while the client lives."""
+
+import asyncio
+import itertools
+import threading
+
+import pytest
+
+from taskmesh.client.delivery import Delivery
+from taskmesh.client.pending import PendingTable
+from taskmesh.config import ClientConfig
+from taskmesh.errors import QueueFull
+from taskmesh.future import Batch
+from taskmesh.wire.messages import Spec
+from tests.client.test_pending import ARGUMENTS, Port, done, make_table
+
+
+def test_put_that_finds_no_room_leaves_no_gap_in_the_numbers():
+    table = make_table(max_pending=2)
+    batch = Batch(table, 1, Spec(b"f", "f"))
+    seqs = [table.put(batch, ARGUMENTS)._seq for _ in range(2)]
+
+    async def poll():
+        for _ in range(50):
+            for _ in range(3):
+                with pytest.raises(QueueFull):
+                    table.put(batch, ARGUMENTS)
+            table.resolve(done(seqs[-2]), [])
+            seqs.append(table.put(batch, ARGUMENTS)._seq)
+
+    asyncio.run(poll())
+
+    assert seqs == list(range(1, 53))
+
+
+def test_numbers_of_threads_that_wait_for_room_are_all_used():
+    table = make_table(max_pending=3)
+    batch = Batch(table, 1, Spec(b"f", "f"))
+    seqs, each = [], 100
+
+    def put():
+        seqs.append([table.put(batch, ARGUMENTS)._seq for _ in range(each)])
+
+    threads = [threading.Thread(target=put) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    most = 0
+    while any(thread.is_alive() for thread in threads) or not table.idle:
+        with table.lock:
+            pending = [future._seq for future in table.unended]
+        most = max(most, len(pending))
+        table.resolve(done(*pending[:2]), [])
+
+    assert sorted(itertools.chain(*seqs)) == list(range(1, 4 * each + 1))
+    assert most <= 3 + len(threads)  # `put` takes no lock
+
+
+def test_numbers_when_the_port_does_not_open_are_used_by_the_next():
+    opened = []
+
+    def open_port():
+        if not opened:
+            opened.append(False)
+            raise OSError("no hub")
+        table.attach(Port())
+
+    table = PendingTable(ClientConfig(), Delivery(), open_port)
+    batch = Batch(table, 1, Spec(b"f", "f"))
+    with pytest.raises(OSError, match="no hub"):
+        table.put(batch, ARGUMENTS)
+
+    assert [table.put(batch, ARGUMENTS)._seq for _ in range(3)] == [1, 2, 3]
