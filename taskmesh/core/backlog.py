@@ -2,7 +2,8 @@
 
 A route is a queue name with the tags a pool must have. Entries are hints: a task that was cancelled or
 adopted stays in its deque and is passed over when its turn comes, so leaving a queue costs nothing; should it
-be queued again before that, it has its place already.
+be queued again before that, it has its place already. Where no turn comes, since no pool serves the queue or
+all are busy, `tidy` drops them.
 """
 
 from __future__ import annotations
@@ -91,16 +92,31 @@ class Lineup:
             del self.groups[key]
         return None
 
+    def tidy(self) -> None:
+        """Drops every stale entry."""
+        for key, line in list(self.groups.items()):
+            for record in line:
+                record.lined_up = record.state is State.QUEUED
+            queued = deque(record for record in line if record.lined_up)
+            if queued:
+                self.groups[key] = queued
+            else:
+                del self.groups[key]
+        self.turns = deque(key for key in self.turns if key in self.groups)
+
 
 class Backlog:
     """Every queued task of the hub, by route.
 
     Attributes:
         full: clients that have so many results to take that no more of their tasks are run for now.
+        left: tasks that have left it otherwise than by their turn since `tidy` looked: as many entries, at
+            most, are stale.
     """
 
     def __init__(self) -> None:
         self.full: set[int] = set()
+        self.left = 0
         self._routes: dict[Route, dict[int, Lineup]] = {}
 
     @property
@@ -163,6 +179,16 @@ class Backlog:
             del priorities[priority]
         if not priorities:
             del self._routes[route]
+
+    def tidy(self, live: int) -> None:
+        """Drops stale entries when they may be as many as there are tasks: each costs one look then."""
+        if not self.left or self.left < live:
+            return
+        self.left = 0
+        for route, priorities in list(self._routes.items()):
+            for priority, lineup in list(priorities.items()):
+                lineup.tidy()
+                self._forget_empty(route, priority)
 
     def count(self) -> int:
         """How many queued tasks wait; looks at every entry (for views and checks)."""

@@ -322,6 +322,7 @@ class HubMachine:
                 self.intake.out += session.again(now)
         self.intake.forget_absent(now)
         self.ledger.backlog.full.intersection_update(self.clients)
+        self.ledger.backlog.tidy(len(self.ledger.tasks))
         self.intake.drop_bound(now)
         self.unclaimed.sweep(now)
         self._forget_specs()

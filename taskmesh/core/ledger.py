@@ -175,6 +175,8 @@ class Ledger:
             )
         record.state = after
         self.count(before, cause, 1)
+        if before is State.QUEUED:
+            self.backlog.left += 1
 
     def count(self, before: State, cause: Cause, times: int) -> None:
         """Counts transitions that a batch made."""

@@ -99,3 +99,48 @@ def test_waiting_counts_no_further_than_enough():
     assert backlog.waiting(DEFAULT, 1000) == 100
     assert backlog.waiting(DEFAULT, 10) >= 10
     assert backlog.waiting(("other", frozenset()), 10) == 0
+
+
+def test_what_has_left_goes_where_no_turn_comes():
+    backlog = Backlog()
+    first, *others = tasks(1, 100)
+    backlog.append(DEFAULT, 0, (1, 0), [first, *others[:49]])
+    backlog.append(DEFAULT, 3, (1, 0), others[49:])
+    for record in others:
+        record.state = State.EXPIRED
+    backlog.left = len(others)
+
+    backlog.tidy(live=1)
+
+    assert list(backlog.entries()) == [first]
+    assert not any(record.lined_up for record in others)
+    assert backlog.priority(DEFAULT) == 0
+    assert taken(backlog, 9) == [1]
+    assert not backlog.waits
+
+
+def test_tidying_leaves_order_and_turns():
+    backlog = Backlog()
+    records = tasks(100, 6) + tasks(200, 6) + tasks(300, 2)
+    for group, own in enumerate((records[:6], records[6:12], records[12:])):
+        backlog.append(DEFAULT, 0, (group, 0), own)
+    assert taken(backlog, 3) == [100, 200, 300]
+    for record in (records[1], records[13]):
+        record.state = State.CANCELLED
+    backlog.left = 2
+
+    backlog.tidy(live=2)
+
+    assert taken(backlog, 9) == [102, 103, 104, 105, 201, 202, 203, 204, 205]
+
+
+def test_tidying_waits_until_it_is_worth_it():
+    backlog = Backlog()
+    records = tasks(1, 10)
+    backlog.append(DEFAULT, 0, (1, 0), records)
+    records[4].state = State.CANCELLED
+    backlog.left = 1
+
+    backlog.tidy(live=9)
+
+    assert len(list(backlog.entries())) == 10

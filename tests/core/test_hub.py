@@ -113,3 +113,34 @@ def test_control_messages_name_their_pool():
     actions = rig.tell(FromPool(m.Beat(EPOCH, 77, "b", 0, 0, 0, [])))
 
     assert [action.pool for action in actions if isinstance(action, Publish)] == ["b"]
+
+
+def test_tasks_that_end_in_a_queue_that_no_pool_serves_leave_nothing_there():
+    rig = HubRig()
+    rig.join()
+    rig.client()
+    rig.submit(one=spec("stays", queue="gpu"))  # for them all to stand behind
+    for number in range(50):
+        rig.submit(one=spec("brief", queue="gpu", expires=1.0))
+        rig.cancel(1, *rig.submit(one=spec("given up", queue=f"cpu-{number}")))
+    assert len(rig.hub.ledger.backlog.routes()) == 51
+
+    rig.after(2.0)
+
+    backlog = rig.hub.ledger.backlog
+    assert backlog.routes() == [("gpu", frozenset())]
+    assert len(list(backlog.entries())) == len(rig.hub.ledger.tasks) == 1
+
+
+def test_a_task_that_has_left_a_queue_nobody_serves_and_comes_back_is_there_once():
+    rig = HubRig()
+    rig.client()
+    (kept, gone) = rig.submit(count=2)
+    rig.cancel(1, gone)
+    rig.after(1.0)
+    session = rig.join()
+
+    assert [key[1] for key in rig.held[session]] == [kept]
+    rig.report(session, returned=tuple(rig.held[session]))
+    rig.after(1.0)
+    assert [key[1] for key in rig.held[session]] == [kept]
