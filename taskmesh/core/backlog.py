@@ -118,15 +118,19 @@ class Backlog:
         self.full: set[int] = set()
         self.left = 0
         self._routes: dict[Route, dict[int, Lineup]] = {}
+        self._of_queue: dict[str, list[Route]] = {}
 
     @property
-    def waits(self) -> bool:
-        """Whether anything may wait."""
-        return bool(self._routes)
+    def waits(self) -> int:
+        """On how many routes something may wait."""
+        return len(self._routes)
 
-    def routes(self) -> list[Route]:
-        """Routes on which something may wait."""
-        return list(self._routes)
+    def routes(self, queues: Iterable[str] | None = None) -> list[Route]:
+        """Routes on which something may wait: all, or those of some queues."""
+        if queues is None:
+            return list(self._routes)
+        of_queue = self._of_queue
+        return [route for queue in queues if queue in of_queue for route in of_queue[queue]]
 
     def priority(self, route: Route) -> int:
         """The highest priority that may wait on a route."""
@@ -179,6 +183,10 @@ class Backlog:
             del priorities[priority]
         if not priorities:
             del self._routes[route]
+            others = self._of_queue[route[0]]
+            others.remove(route)
+            if not others:
+                del self._of_queue[route[0]]
 
     def tidy(self, live: int) -> None:
         """Drops stale entries when they may be as many as there are tasks: each costs one look then."""
@@ -212,7 +220,10 @@ class Backlog:
         return total
 
     def _lineup(self, route: Route, priority: int) -> Lineup:
-        priorities = self._routes.setdefault(route, {})
+        priorities = self._routes.get(route)
+        if priorities is None:
+            priorities = self._routes[route] = {}
+            self._of_queue.setdefault(route[0], []).append(route)
         lineup = priorities.get(priority)
         if lineup is None:
             lineup = priorities[priority] = Lineup(self.full)

@@ -77,17 +77,25 @@ class Ventilator:
     def dispatch(self, now: float) -> list[Push]:
         """Pushes what can be pushed; one message per lane and round."""
         pushes: list[Push] = []
-        for route in self._in_turn(self._ledger.backlog.routes()):
+        for route in self._in_turn():
             self._dispatch_route(route, now, pushes)
         return pushes
 
-    def _in_turn(self, routes: list[Route]) -> list[Route]:
-        """Routes by the priority of what waits there, equal ones in turn: a busy queue starves no other."""
+    def _in_turn(self) -> list[Route]:
+        """Routes by the priority of what waits there, equal ones in turn: a busy queue starves no other.
+
+        Of several only those of queues that a pool serves now: of others there may be thousands.
+        """
+        backlog = self._ledger.backlog
+        if backlog.waits < 2:
+            return backlog.routes()
+        ready = [lane for lane in self.lanes.values() if lane.state is READY]
+        routes = backlog.routes(dict.fromkeys(queue for lane in ready for queue in lane.hello.queues))
         if len(routes) < 2:
             return routes
         self._first_route += 1
         first = self._first_route % len(routes)
-        priority = self._ledger.backlog.priority
+        priority = backlog.priority
         return sorted(routes[first:] + routes[:first], key=lambda route: -priority(route))
 
     def _dispatch_route(self, route: Route, now: float, pushes: list[Push]) -> None:

@@ -144,3 +144,18 @@ def test_tidying_waits_until_it_is_worth_it():
     backlog.tidy(live=9)
 
     assert len(list(backlog.entries())) == 10
+
+
+def test_routes_of_some_queues():
+    backlog = Backlog()
+    routes = [("a", frozenset()), ("b", frozenset()), ("a", frozenset({"gpu"}))]
+    for number, route in enumerate(routes):
+        backlog.append(route, 0, (1, 0), tasks(number, 1))
+
+    assert backlog.waits == 3
+    assert backlog.routes(["a", "c"]) == [routes[0], routes[2]]
+    assert len(backlog.take(routes[0], 9)) == 1
+    assert backlog.routes(["a", "b"]) == [routes[2], routes[1]]
+    assert [len(backlog.take(route, 9)) for route in routes] == [0, 1, 1]
+    assert not backlog.routes(["a", "b"])
+    assert not backlog._of_queue

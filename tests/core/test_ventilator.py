@@ -296,3 +296,24 @@ class TestRecall:
 
         assert self.recalls(rig) == []
         assert len(rig.held[first]) == 8
+
+
+def test_queues_that_no_pool_serves_are_not_looked_at(monkeypatch):
+    rig = HubRig()
+    session = rig.join()
+    rig.client()
+    for number in range(20):
+        rig.submit(one=spec(queue=f"nobody's-{number}"))
+    looked_at = []
+    ventilator = rig.hub.ventilator
+    look = ventilator._dispatch_route
+    monkeypatch.setattr(
+        ventilator, "_dispatch_route", lambda route, *rest: (looked_at.append(route), look(route, *rest))
+    )
+
+    (seq,) = rig.submit()
+    assert [key[1] for key in rig.held[session]] == [seq]
+    assert {queue for queue, _ in looked_at} == {"default"}
+
+    late = rig.join("late", instance=2, queues=["nobody's-3", "nobody's-4"])
+    assert sorted(key[1] for key in rig.held[late]) == [4, 5]
