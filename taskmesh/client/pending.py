@@ -18,6 +18,7 @@ from taskmesh.client.acceptance import Acceptance
 from taskmesh.client.delivery import Delivery
 from taskmesh.client.ending import CANCELLED, Ending, Outcome, broken, outcome_of, settle
 from taskmesh.client.numbers import TAKE, Numbers
+from taskmesh.client.specs import SpecsSent
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import RAW, Batch, TaskFuture
@@ -61,7 +62,7 @@ class PendingTable:
         self._ceiling = 0  # the highest seq that may be pending now; none before there is a port
         self._weights: dict[int, int] = {}
         self._weight = 0
-        self._specs_sent: set[int] = set()
+        self._specs_sent = SpecsSent()
         self._acceptance = Acceptance()
         self._changed = threading.Condition(self.lock)
         self._watching = 0
@@ -148,8 +149,7 @@ class PendingTable:
         self._wait(lambda: not self._is_full(), None)
 
     def _is_full(self) -> bool:
-        limits = self._limits
-        return len(self._pending) >= limits.max_pending or self._weight >= limits.max_bytes
+        return len(self._pending) >= self._limits.max_pending or self._weight >= self._limits.max_bytes
 
     def room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
         """What to await before `put` is tried again; None when there is room (or never will be)."""
@@ -317,8 +317,7 @@ class PendingTable:
             del batch.queued[: len(futures)]
             if futures:
                 runs.append(_run(batch, futures, again=False))
-                if batch.number not in self._specs_sent:
-                    self._specs_sent.add(batch.number)
+                if self._specs_sent.is_new(batch.number):
                     specs.append((batch.number, batch.spec))
         return specs, runs
 
