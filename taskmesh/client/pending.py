@@ -364,6 +364,7 @@ class PendingTable:
                     future._origin = origin
                     future._form = RAW
                     future._state = FINISHED
+            self.accepted([record.seq for record in failed])  # what is too large for it never reaches the hub
             for record in failed:
                 if (future := pop(record.seq, None)) is not None:
                     count += 1

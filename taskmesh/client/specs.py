@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SPECS_REMEMBERED = 10_000
-"""Beyond so many all are sent again: a hub that keeps far fewer may need them, and takes a known one calmly."""
+"""Beyond so many all are sent once more: a hub, which keeps far fewer, passes over those that it knows."""
 
 
 class SpecsSent:

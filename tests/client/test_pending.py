@@ -258,6 +258,16 @@ def test_cancelled_tasks_leave_no_gap_in_what_is_accepted(table, batch):
     assert table._acceptance.to == 3
 
 
+def test_tasks_that_fail_on_their_way_to_the_hub_leave_no_gap_in_what_is_accepted(table, batch):
+    large, *others = [table.put(batch, ARGUMENTS) for _ in range(3)]
+    table.drain()
+
+    table.resolve([], [Failed(7, large._seq, 0, "too_large")])
+    table.accepted([future._seq for future in others])
+
+    assert table._acceptance.to == 3
+
+
 def test_cancel_tells_the_port_once_for_all(table, batch):
     futures = [table.put(batch, ARGUMENTS) for _ in range(4)]
     table.resolve(done(3), [])
