@@ -155,18 +155,18 @@ class HubSockets:
 
     def send_client(self, client: int, message: m.ToClient) -> None:
         """To a client's newest link."""
-        identity = self._identities.get(client)
-        if identity is None:
+        if (identity := self._identities.get(client)) is None:
             return
         try:
             self.gateway.try_send_parts([identity, *encode(message)])
+            if isinstance(message, m.ClientRefused) and message.reason:
+                self._forget_client(client)  # it gives up, without a word
         except PeerUnreachable:
             self._forget_client(client)
             self._events.append(ClientGone(client))
 
     def _forget_client(self, client: int) -> None:
-        identity = self._identities.pop(client, None)
-        if identity is not None:
+        if (identity := self._identities.pop(client, None)) is not None:
             self._clients.pop(identity, None)
 
     def open_lane(self, session: int, pool: str, key: bytes) -> str:
