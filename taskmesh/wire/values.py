@@ -17,7 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any, ClassVar, Final, NamedTuple
 
 from taskmesh.errors import SerializationError, TaskMeshError, TaskTimeout
-from taskmesh.wire import remaking
+from taskmesh.wire import hints, remaking
 from taskmesh.wire.blob import SMALL
 from taskmesh.wire.files import Buffer
 
@@ -165,6 +165,7 @@ def encode_by_value(
 def _sharing_pickler() -> Any:
     module = cloudpickle()
     reducers = remaking.Reducers(module)
+    reducers.update(hints.reducers(module))
     reducers[io.TextIOWrapper] = _text_file
 
     class SharingPickler(module.Pickler):  # type: ignore[misc,name-defined]
@@ -179,10 +180,19 @@ def _sharing_pickler() -> Any:
                 number = self._number(obj)
                 if number is not None:
                     return definition, (number,)
-                made = _remade(module, obj)
-                if made is not None:
-                    return made
+                if is_by_value(obj):
+                    return self._by_value(obj)
             return super().reducer_override(obj)
+
+        def _by_value(self, obj: Any) -> Any:
+            if isinstance(obj, type):
+                slotted = remaking.has_slots(obj)
+                made = remaking.slotted_class(module, obj) if slotted else super().reducer_override(obj)
+                return hints.with_annotations(made, obj)
+            if remaking.is_dispatcher(obj):
+                return remaking.dispatcher(obj)
+            made = super().reducer_override(hints.told(obj))
+            return hints.with_type_params(made, obj)
 
     return SharingPickler
 
@@ -194,15 +204,6 @@ def _text_file(file: io.TextIOWrapper) -> tuple[Any, ...]:
     # cloudpickle would send all that is in it: the task would read a copy, and of a temporary file delete the
     # caller's own when it is through.
     raise TypeError(f"cannot pickle the open file {file!r:.200}")
-
-
-def _remade(module: ModuleType, obj: Any) -> tuple[Any, ...] | None:
-    """How to remake a class or function by value where cloudpickle does not know it; else None."""
-    if type(obj) is FunctionType:
-        own = remaking.is_dispatcher(obj) and is_by_value(obj)
-        return remaking.dispatcher(obj) if own else None
-    own = issubclass(type(obj), type) and remaking.has_slots(obj) and is_by_value(obj)
-    return remaking.slotted_class(module, obj) if own else None
 
 
 def definition(number: int) -> object:

@@ -25,6 +25,7 @@ SPECIAL_NEEDS = {
     "taskmesh/wire/files.py": frozenset({"errno", "fcntl", "mmap", "os", "tempfile"}),  # the files
     "taskmesh/wire/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own
     "taskmesh/wire/footprint.py": frozenset({"dis", "logging", "marshal"}),  # what a function refers to
+    "taskmesh/wire/hints.py": frozenset({"annotationlib", "sys"}),  # which Python defers annotations
     "taskmesh/wire/remaking.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells
 }
 

@@ -186,7 +186,7 @@ def test_only_imported_modules_can_be_registered():
         register_by_value(types.ModuleType("nowhere"))
 
 
-@pytest.mark.parametrize("program", ["main_program", "main_slots", "main_functools"])
+@pytest.mark.parametrize("program", ["main_program", "main_slots", "main_functools", "main_annotations"])
 def test_classes_and_functions_of_main_survive_a_round_trip(program):
     run = subprocess.run(
         [sys.executable, "-m", f"tests.wire.{program}"],
