@@ -107,6 +107,8 @@ def test_start_row_gives_time_and_memory_of_a_fresh_interpreter() -> None:
 
 def run(*arguments: str, out: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks", "--out", str(out), "--repeats", "1", "--quick", *arguments]
+    if machine.LINUX:  # a shell's background job ignores SIGINT, and so would all that it starts
+        command = ["env", "--default-signal", *command]
     pipe: Any = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
