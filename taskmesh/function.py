@@ -31,13 +31,11 @@ class Task(Generic[P, R_co]):
         options: how it is to be run.
     """
 
-    options: TaskOptions
-    __wrapped__: Callable[P, R_co]
-
     def __init__(self, fn: Callable[P, R_co], options: TaskOptions) -> None:
         functools.update_wrapper(self, fn)
-        self.__wrapped__ = fn.__wrapped__ if isinstance(fn, Task) else fn
-        self.options = options
+        # Annotated here: annotations of the class would be taken for the function's, from Python 3.14 on.
+        self.__wrapped__: Callable[P, R_co] = fn.__wrapped__ if isinstance(fn, Task) else fn
+        self.options: TaskOptions = options
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Calls the function here, as if it were not decorated."""

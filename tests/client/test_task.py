@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import typing
 
 import cloudpickle
 import pytest
@@ -58,6 +59,7 @@ def test_task_is_still_its_function():
     assert plain(2, b=3) == 5
     assert (plain.__name__, plain.__doc__, plain.__module__) == ("plain", "Adds.", __name__)
     assert list(inspect.signature(plain).parameters) == ["a", "b"]
+    assert typing.get_type_hints(plain) == {"a": int, "b": int, "return": int}
     assert slow.options.queue == "slow"
     assert slow.options.retries.max == 2
     assert "plain" in repr(plain)
