@@ -42,15 +42,27 @@ GLOBAL: Final = b"\x93\x94"
 """In every pickle that imports something (STACK_GLOBAL, MEMOIZE): one without it can always be rebuilt."""
 
 
+_CHILDS_MAIN: Final = "__mp_main__"
+"""What multiprocessing calls its parent's `__main__` in a process that it did not fork."""
+
+if (
+    getattr(sys.modules.get(_CHILDS_MAIN), "__name__", None) == _CHILDS_MAIN
+):  # elsewhere a second name of __main__
+    REGISTERED.append(_CHILDS_MAIN.encode())
+
+
 class WrongPython(SerializationError):
     """The bytes hold code of another Python minor version."""
 
 
+@cache
 def cloudpickle() -> ModuleType:
     """The cloudpickle module, imported when first needed: a slot that runs importable code never pays."""
     import cloudpickle.cloudpickle  # type: ignore[import-untyped]
 
     module: ModuleType = cloudpickle.cloudpickle
+    if REGISTERED:
+        module.register_pickle_by_value(sys.modules[_CHILDS_MAIN])
     return module
 
 

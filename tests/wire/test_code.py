@@ -19,6 +19,7 @@ from tests.wire.echo_slot import call_all_in_slot, call_in_slot
 
 ROOT = Path(__file__).parents[2]
 LOCK = threading.Lock()
+MAIN_PROGRAMS = ("main_program", "main_slots", "main_functools", "main_annotations", "main_spawned")
 
 
 def triple(x):
@@ -186,7 +187,7 @@ def test_only_imported_modules_can_be_registered():
         register_by_value(types.ModuleType("nowhere"))
 
 
-@pytest.mark.parametrize("program", ["main_program", "main_slots", "main_functools", "main_annotations"])
+@pytest.mark.parametrize("program", MAIN_PROGRAMS)
 def test_classes_and_functions_of_main_survive_a_round_trip(program):
     run = subprocess.run(
         [sys.executable, "-m", f"tests.wire.{program}"],
