@@ -16,8 +16,8 @@ from taskmesh.errors import InvalidTransition
 from taskmesh.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.wire.messages import CHUNK, Run, Spec
 
-FEW_TIMERS = 10_000
-"""Timers that are kept without asking whether their tasks still live."""
+FEW_TIMERS = 64
+"""Timers kept without asking whether their tasks still live: not many, see `Lane.remember`."""
 
 
 class SpecEntry:
