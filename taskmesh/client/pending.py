@@ -132,7 +132,7 @@ class PendingTable:
                 seq, old = self._numbers.take()
                 self._ceiling -= old  # it takes room again
             if seq > self._ceiling:  # numbers that interrupted submits took are missing: count anew
-                self._ceiling = seq + self._limits.max_pending - len(self._pending)
+                self._ceiling = seq + self._limits.max_pending - len(self._pending) - 1
             if size > _WEIGHTY:
                 self._weights[seq] = size
                 self._weight += size

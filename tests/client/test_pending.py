@@ -230,6 +230,7 @@ def test_numbers_that_interrupted_submits_took_cost_no_room_for_ever():
     late = [table.put(batch, ARGUMENTS)._seq for _ in range(2)]
 
     assert table._is_full()
+    assert table._ceiling == late[-1], "there is no room for one more"
     table.accepted([1, *late])
     table.flush(0)
     table.resolve(done(1, *late), [])
