@@ -183,9 +183,9 @@ class HubMachine:
                     self._tell(notice)
             case m.Hello():
                 self.pools.hello(message, now, user)
-            case m.Bye(epoch=epoch, session=session):
+            case m.Bye(epoch=epoch, session=session, sent=sent):
                 if self.pools.current(epoch, session) is not None:
-                    self.pools.bye(session)
+                    self.pools.bye(session, sent)
             case m.PoolNeedSpec(epoch=epoch, session=session, specs=specs):
                 lane = self.pools.current(epoch, session)
                 if lane is not None:

@@ -102,7 +102,7 @@ class PoolSessions:
         lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
         if current is not None:
             lane.wished = current.wished
-            self._end(current, alive=current.instance == hello.instance)
+            self._end(current, started=current.instance != hello.instance)
         self.out.append(OpenLane(lane.session, lane.pool, hello.key))
         self.out.append(
             Record("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
@@ -318,11 +318,11 @@ class PoolSessions:
             lane.state = LaneState.CUT
             lane.lost_at = now
 
-    def bye(self, session: int) -> None:
-        """A pool left in good order."""
+    def bye(self, session: int, sent: int) -> None:
+        """A pool left in good order: when all its reports are in, it has not started what it still holds."""
         lane = self.lanes.get(session)
         if lane is not None:
-            self._leave(lane, "left")
+            self._leave(lane, "left", started=lane.results < sent)
 
     # --- ending -------------------------------------------------------------------------------------------
 
@@ -345,21 +345,21 @@ class PoolSessions:
             elif lane.state is LaneState.READY and now - lane.heard > config.silent_beats * config.beat:
                 lane.state = LaneState.SILENT
 
-    def _leave(self, lane: Lane, reason: str) -> None:
+    def _leave(self, lane: Lane, reason: str, *, started: bool = True) -> None:
         if self._by_pool.get(lane.pool) == lane.session:
             del self._by_pool[lane.pool]
-        held = self._end(lane, alive=False)
+        held = self._end(lane, started=started)
         self.out.append(Record("pool.left", {"pool": lane.pool, "reason": reason, "held": held}))
 
-    def _end(self, lane: Lane, *, alive: bool) -> int:
-        """Takes from a session what it holds: of a pool that is alive, what it never started."""
+    def _end(self, lane: Lane, *, started: bool) -> int:
+        """Takes from a session what it holds, and what its pool may have started."""
         held = lane.held()
         self._collector.gave_up(lane.session, held)
         for record in reversed(held):
-            if alive:
-                self._collector.requeue(record, Cause.REQUEUE)
-            else:
+            if started:
                 self._collector.lost(record)
+            else:
+                self._collector.requeue(record, Cause.REQUEUE)
         del self.lanes[lane.session]
         self._of_user[lane.user] -= 1
         if not self._of_user[lane.user]:

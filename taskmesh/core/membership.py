@@ -203,6 +203,7 @@ class Membership:
             self.out.append(SendHub(results))
 
     def bye(self) -> None:
-        """Leaves for good."""
+        """Leaves for good; a report that is held back will never come."""
         if self.session:
-            self.out.append(SendHub(m.Bye(self.epoch, self.session)))
+            sent = self.spool.number + self.spool.has_news
+            self.out.append(SendHub(m.Bye(self.epoch, self.session, sent)))

@@ -75,8 +75,7 @@ class ClientHello(msgspec.Struct, tag=1):
     """A client session opens, or comes back. `epoch` is the hub's that it knew, 0 for none.
 
     `first` is the number that its next Submit will have; numbers are never used twice. `credit`: bytes of
-    deliveries it will hold unacknowledged; 0 for an embedded client, which needs no acknowledgements. `link`
-    counts its links to the hub.
+    deliveries it will hold unacknowledged; 0 for an embedded client. `link` counts its links to the hub.
     """
 
     client: int
@@ -286,10 +285,11 @@ class Beat(msgspec.Struct, tag=42):
 
 
 class Bye(msgspec.Struct, tag=43):
-    """The pool leaves for good; it holds nothing any more."""
+    """The pool leaves for good; what its Results, `sent` so many, do not name it has not started."""
 
     epoch: int
     session: int
+    sent: int = 0
 
 
 class Misrouted(msgspec.Struct, tag=44):

@@ -334,6 +334,33 @@ class TestRestartedHub:
         rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [run])))
 
 
+class TestLeavingInGoodOrder:
+    """What was on its way to a pool that left was never started: an at-most-once task was lost of it."""
+
+    def push(self, rig: HubRig) -> int:
+        session = rig.join(slots=2)
+        rig.client()
+        rig.submit(1, 2, spec("once", acks="early"))
+        assert len(rig.held[session]) == 2
+        return session
+
+    def test_what_it_has_not_reported_goes_to_others(self, rig):
+        session = self.push(rig)
+        rig.report(session, done=((1, 1, 1),))
+        rig.tell(FromPool(m.Bye(EPOCH, session, 1)))
+        other = rig.join("other", instance=2)
+
+        assert rig.held[other] == [(1, 2, 2)]
+        assert rig.outcomes() == {1: "done"}
+
+    def test_unless_a_report_is_missing(self, rig):
+        session = self.push(rig)
+        rig.report(session, done=((1, 1, 1),))
+        rig.tell(FromPool(m.Bye(EPOCH, session, 2)))
+
+        assert rig.outcomes() == {1: "done", 2: "lost"}
+
+
 def test_a_hub_lets_in_no_more_pools_than_it_may_have_and_one_more_when_one_has_left():
     rig = HubRig(max_pools=2)
     rig.join("a")
