@@ -54,6 +54,7 @@ class Lane:
         heard: when the pool was last heard of. stale: what its inventory listed and nobody waits for.
         warning: in which versions it differs from the hub, in words, or empty.
         wished: the state that an operator wants it in and its beats do not state yet, or empty.
+        leaves: its pool drains, which is for good: a beat of before that comes late says nothing.
         user: whose key the pool shows, empty without keys.
         unwanted: it may hold tasks that are to be cancelled unless they have started.
     """
@@ -89,6 +90,7 @@ class Lane:
         self.busy_slots = 0
         self.stale: list[Held] = []
         self.wished = ""
+        self.leaves = False
         self.warning = ""
         self.unwanted = False
         self._pushed: list[TaskRecord] = []
@@ -133,8 +135,8 @@ class Lane:
         return self.outstanding >= self.slots and now - self.progress >= max(SILENCE, 2.0 * self.round_trip)
 
     def wish(self, verb: str) -> None:
-        """Notes an operator's command; no more work from now on if it says so."""
-        if verb == "ping":
+        """Notes an operator's command; no more work from now on if it says so. Who is to leave leaves."""
+        if verb == "ping" or self.wished == "draining":
             return
         self.wished = {"pause": "paused", "resume": "ready", "drain": "draining"}[verb]
         if self.state is LaneState.READY and verb != "resume":

@@ -101,7 +101,7 @@ class PoolSessions:
         self._adopt(lane, hello, current, now)
         lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
         if current is not None:
-            lane.wished = current.wished
+            lane.wished = current.wished if current.instance == hello.instance else ""
             self._end(current, started=current.instance != hello.instance)
         self.out.append(OpenLane(lane.session, lane.pool, hello.key))
         self.out.append(
@@ -256,7 +256,8 @@ class PoolSessions:
         lane.busy_slots = beat.busy_slots
         lane.slots = lane.slots if beat.slots < 0 else beat.slots
         if lane.endpoint and lane.state is not LaneState.CUT:
-            lane.state = WORKING.get(beat.state, LaneState.READY)
+            lane.leaves |= beat.state == "draining"
+            lane.state = WORKING.get("draining" if lane.leaves else beat.state, LaneState.READY)
             if lane.wished:
                 self._insist(lane, beat.state)
         if beat.received > lane.received or beat.received >= lane.sequence:
