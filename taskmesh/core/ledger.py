@@ -251,11 +251,13 @@ class Ledger:
         """Forgets a terminal record; returns every id that waits for its outcome, its own first."""
         record.spec.live -= 1
         self.size -= len(record.payload)
+        extra = record.extra
         owner = self.accounts.get(record.id >> SEQ_BITS)
+        if extra is not None and extra.abandoned:
+            owner = extra.payer
         if owner is not None:
             owner.size -= len(record.payload)
         record.payload = b""
-        extra = record.extra
         waiting = [record.id]
         if extra is not None:
             waiting += extra.waiters
@@ -281,7 +283,7 @@ class Ledger:
             return True
         extra.waiters = others
         if task == record.id:
-            extra.abandoned = True
+            extra.abandoned, extra.payer = True, self.accounts[task >> SEQ_BITS]
         else:
             del self.tasks[task]
         self._settle(task)

@@ -131,12 +131,13 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
 class TaskExtra:
     """What only few tasks have: waiters by `key=`, failed attempts, memory kills, a due time.
 
-    `abandoned`: its own submitter has given it up, others still wait for it. `late`: it expired while a pool
-    had it, so it ends should it come back unstarted. `unwanted`: so do these of its ids, which their clients
-    gave up unless it had started.
+    `abandoned`: its own submitter has given it up, others still wait for it. `payer`: the account that it is
+    on then, which may be closed, and its client's next one not charged. `late`: it expired while a pool had
+    it, so it ends should it come back unstarted. `unwanted`: so do these of its ids, which their clients gave
+    up unless it had started.
     """
 
-    __slots__ = ("abandoned", "due", "history", "key", "late", "ooms", "unwanted", "waiters")
+    __slots__ = ("abandoned", "due", "history", "key", "late", "ooms", "payer", "unwanted", "waiters")
 
     def __init__(self) -> None:
         self.waiters: list[int] = []
@@ -145,5 +146,6 @@ class TaskExtra:
         self.ooms = 0
         self.due = 0.0
         self.abandoned = False
+        self.payer: Any = None
         self.late = False
         self.unwanted: list[int] = []

@@ -275,6 +275,18 @@ class TestLeaving:
 
         assert [rig.state(1, seq) for seq in (1, 2)] == ["QUEUED", "finished"]
 
+    def test_what_others_wait_for_is_on_the_books_of_who_left_and_not_of_who_comes_back(self, rig):
+        session = rig.join(slots=1)
+        rig.submit(1, 1, key="k")
+        rig.client(2)
+        rig.submit(2, 1, key="k")
+        rig.tell(FromClient(1, m.ClientBye(cancel=True)))
+        rig.client(1)
+        rig.report(session, done=((1, 1, 1),))
+
+        assert rig.outcomes(2) == {1: "done"}
+        assert rig.hub.ledger.account(1).size == 0
+
     def test_silence_cancels_what_is_bound_and_it_hears_of_it(self, rig):
         rig.submit(1, 1, spec("bound", on_client_loss="cancel"))
         rig.after(60.5)
