@@ -14,7 +14,7 @@ from taskmesh.core.states import State
 from taskmesh.ids import SEQ_BITS
 from taskmesh.testing.workload import Act, Plan, Workload
 from taskmesh.wire.batches import Kept
-from taskmesh.wire.messages import CHUNK, DoneRun, Failed, Tasks
+from taskmesh.wire.messages import CHUNK, DoneRun, Failed, Run, Tasks
 
 
 class Violation(AssertionError):
@@ -28,6 +28,7 @@ class Audit:
         faults: how often each fault met each role. limits: crash and memory limits of the hub.
         cancelled, unwanted: what clients gave up, and what they gave up unless it had started.
         limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
+        draining: sessions of an epoch whose pools have said so.
         orphaned: bound to clients that were gone for long when pools last held it.
     """
 
@@ -35,6 +36,7 @@ class Audit:
         self.faults: Counter[tuple[str, str]] = Counter()
         self.crash_limit = 3
         self.limits: list[int] = []
+        self.draining: set[tuple[int, int]] = set()
         self.outcomes: dict[tuple[int, int], str] = {}
         self.cancelled: set[tuple[int, int]] = set()
         self.cancel_known: set[tuple[int, int]] = set()
@@ -56,6 +58,8 @@ class Audit:
         epoch = hub.config.epoch
         tasks, total = hub.ledger.tasks, sum(len(run.seqs) for message in messages for run in message.runs)
         before = lane.outstanding - total
+        leaves = (epoch, lane.session) in self.draining
+        self.require(not leaves, "S16: work for a pool that leaves", lane.pool)
         for message in messages:
             for run in message.runs:
                 self._check_credit(hub, lane, run.spec, before, len(run.seqs))
@@ -69,8 +73,8 @@ class Audit:
                     )
                     key = (epoch, run.client, seq)
                     plan = self._workload.plans[run.client, seq]
-                    answered = hub.memory.now < self._answers.get((plan.kind.spec.name, plan.key), 0.0)
-                    self.require(not answered, "S15: run, though the store had the outcome", key, plan.key)
+                    until = self._answers.get((plan.kind.spec.name, plan.key), 0.0) if plan.key else 0.0
+                    self.require(hub.memory.now >= until, "S15: run, and the store had the outcome", key)
                     rises = run.attempt > self._attempts.get(key, 0)
                     self.require(rises, "S5: attempts must rise", key, run.attempt)
                     self._attempts[key] = run.attempt
@@ -101,10 +105,12 @@ class Audit:
         load = sum(count * cost(spec) for spec, count in lane.counts.items()) - cost(last)
         self.require(load < lane.slots * horizon + 1e-6, "S9: more than the horizon", lane.pool, load)
 
-    def received(self, payloads: Sequence[bytes]) -> None:
+    def received(self, runs: Sequence[Run] | Sequence[DoneRun]) -> None:
         """S14: nothing comes that is larger than this hub takes: it would cut the link for all others."""
-        limit, largest = self.limits[-1], max(map(len, payloads), default=0)
-        self.require(not 0 < limit < largest, "S14: larger than the hub takes", largest, limit)
+        limit = self.limits[-1]
+        for run in runs if limit else ():
+            largest = max(map(len, run.payloads), default=0)
+            self.require(largest <= limit, "S14: larger than the hub takes", largest, limit)
 
     def restored(self, entries: Sequence[tuple[float, Kept]], now: float, offset: float) -> None:
         """A hub starts, at `now` of its clock, with these outcomes of hubs before it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -19,6 +19,9 @@ from taskmesh.testing.workload import Plan
 from taskmesh.wire import messages as m
 
 _TO_CLIENT = msgspec.msgpack.Decoder(m.ToClient).decode
+
+
+Burst = Callable[[int, int, int], list[Plan]]
 
 
 class Table:
@@ -105,10 +108,12 @@ class ClientHost(Host[ClientMachine]):
 
     # --- what the application does ------------------------------------------------------------------------
 
-    def submit(self, count: int, *, calm: bool = False, bound: bool = False) -> list[Plan]:
-        """Submits `count` new tasks; `bound`: to this client, and long."""
-        workload = self.setting.workload
-        make = workload.bound_burst if bound else workload.calm_burst if calm else workload.burst
+    def submit(self, count: int) -> list[Plan]:
+        """Submits `count` new tasks."""
+        return self.submit_all(self.setting.workload.burst, count)
+
+    def submit_all(self, make: Burst, count: int) -> list[Plan]:
+        """Submits `count` new tasks of a sort."""
         plans = make(self.client, self._next, count)
         self._next += count
         for plan in plans:

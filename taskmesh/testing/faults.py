@@ -35,6 +35,8 @@ EXPECTED = (
     ("oom", "slot"),
     ("fork failure", "slot"),
     ("drain", "pool"),
+    ("scale-in", "pool"),
+    ("sigterm", "pool"),
     *((what, "store") for what in ("lost", "late", "away", "edited")),
     ("too large", "call"),
     ("too large", "result"),
@@ -59,13 +61,18 @@ class World(Protocol):
 
 
 class Faults:
-    """Plans faults for the time until the world heals, and does them."""
+    """Plans faults for the time until the world heals, and does them.
+
+    Attributes:
+        over: pools that leave now are not wanted back.
+    """
 
     def __init__(self, world: World, until: float) -> None:
         self._world = world
         self._until = until
         self._chance: random.Random = world.setting.chance
         self._counts = world.setting.audit.faults
+        self.over = False
         self._cut: dict[Link, None] = {}  # in order, which a set of objects has not
 
     def plan(self, severity: float) -> None:
@@ -116,6 +123,7 @@ class Faults:
             world.hub.start()
         for pool in world.pools:
             self._replace(pool)
+        self._keep_reviving()
 
     def _count(self, kind: str, role: str) -> None:
         self._counts[kind, role] += 1
@@ -232,9 +240,26 @@ class Faults:
         after(6.5, self._happen, lambda: self._replace(pool))
 
     def _tell_to_drain(self, pool: PoolHost) -> None:
-        if pool.up:
-            self._count("drain", "pool")
-            pool.tell(DrainRequested(self._chance.choice((0.5, 5.0))))
+        client, chance = self._world.clients[0], self._chance
+        verb = chance.choice(("sigterm", "drain", "scale-in"))
+        if verb == "sigterm" and pool.up:
+            self._count(verb, "pool")
+            pool.tell(DrainRequested(chance.choice((0.5, 5.0))))
+        elif verb != "sigterm" and not client.paused:
+            self._count(verb, "pool")
+            client.command(verb, pool.name if verb == "drain" else "1:pool")
+
+    def revive(self) -> None:
+        """Who leaves after the healing is started again: a command may have been long under way."""
+        for pool in self._world.pools:
+            if pool.up and pool.left is not None:
+                pool.kill()
+                pool.start()
+
+    def _keep_reviving(self) -> None:
+        if not self.over:
+            self.revive()
+            self._world.setting.timetable.after(1.0, self._keep_reviving)
 
     def _replace(self, pool: PoolHost) -> None:
         if pool.up and pool.machine.state == "draining":

@@ -15,6 +15,7 @@ from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.memory import KEPT_BYTES
 from taskmesh.core.states import Cause, State
 from taskmesh.ports import Store
+from taskmesh.testing.configs import LIMITS
 from taskmesh.testing.host import Host
 from taskmesh.testing.network import Link, unpacked
 from taskmesh.testing.setting import Setting
@@ -25,8 +26,6 @@ _FROM_CLIENT = msgspec.msgpack.Decoder(m.ClientMessage).decode
 _FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
 
 
-LIMITS = (35, 38)
-"""Bytes of a call or result that a hub takes that has a limit: most tasks have less."""
 TELL = 0.1
 """Seconds between a message that is over a cap and what its sender is told."""
 
@@ -66,6 +65,7 @@ class HubHost(Host[HubMachine]):
         heard: when anything came from a pool, in the world's time.
         capped: whose key has said too much, and until when what comes of it is dropped, in the world's time.
         shelf: what hubs have stored.
+        dismissed: pools that were told to leave, as often as they were.
         restored: how many outcomes hubs were told when they started.
     """
 
@@ -80,6 +80,7 @@ class HubHost(Host[HubMachine]):
         self.capped: dict[str, float] = {}
         self.shelf = Shelf()
         self.restored = 0
+        self.dismissed: list[str] = []
         self._far = far
         self._store: Store | None = None
         self._config = config
@@ -125,6 +126,12 @@ class HubHost(Host[HubMachine]):
             self.transitions.update(self.machine.ledger.counts)
             self.machine.ledger.counts.clear()
 
+    def _handle(self, event: object) -> None:
+        beat = event.message if type(event) is ev.FromPool else None
+        if isinstance(beat, m.Beat) and beat.state == "draining":
+            self.setting.audit.draining.add((beat.epoch, beat.session))
+        super()._handle(event)
+
     # --- what comes in ------------------------------------------------------------------------------------
 
     def from_client(self, client: int, data: object) -> None:
@@ -132,7 +139,7 @@ class HubHost(Host[HubMachine]):
         if self.up and not self._drops(f"client-{client}"):
             message = unpacked(data, _FROM_CLIENT)
             if isinstance(message, m.Submit) and message.epoch == self.epoch:
-                self.setting.audit.received([payload for run in message.runs for payload in run.payloads])
+                self.setting.audit.received(message.runs)
             self.tell(ev.FromClient(client, message))
 
     def from_pool(self, pool: str, data: object) -> None:
@@ -141,7 +148,7 @@ class HubHost(Host[HubMachine]):
         if self.up and not self._drops(pool):
             message = unpacked(data, _FROM_POOL)
             if isinstance(message, m.Results) and message.epoch == self.epoch:
-                self.setting.audit.received([payload for run in message.done for payload in run.payloads])
+                self.setting.audit.received(message.done)
             self.tell(ev.FromPool(message))
 
     def _drops(self, peer: str) -> bool:
@@ -174,8 +181,7 @@ class HubHost(Host[HubMachine]):
                 case act.SendClient(client=client, message=message):
                     self._send_client(client, message)
                 case act.Publish(pool=pool, message=message):
-                    for link in self._far.control(pool):
-                        self.setting.network.send(link, message)
+                    self._publish(pool, message)
                 case act.OpenLane(session=session, pool=pool):
                     lane = self._by_session[session] = LaneEnd(session, pool)
                     endpoint = f"{self.epoch}:{session}"
@@ -207,6 +213,12 @@ class HubHost(Host[HubMachine]):
             self._store.put(action.entries)
             if self._store.changed:
                 self.tell(ev.StoreTold(*self._store.told()))
+
+    def _publish(self, pool: str, message: m.ToPool) -> None:
+        if isinstance(message, m.PoolCommand) and message.verb == "drain":
+            self.dismissed.append(pool)
+        for link in self._far.control(pool):
+            self.setting.network.send(link, message)
 
     def _push(self, session: int, message: m.Tasks) -> None:
         lane = self._by_session[session]

@@ -1,8 +1,7 @@
-"""A scene for a world that is well: a client and the hub die together, and the hub comes back alone."""
+"""Scenes for a world that is well again: what must be seen to the end, with nothing else going wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from taskmesh.testing.client_host import ClientHost
@@ -10,18 +9,26 @@ from taskmesh.testing.hub_host import HubHost
 from taskmesh.testing.network import Weather
 from taskmesh.testing.pool_host import PoolHost
 from taskmesh.testing.setting import Setting
+from taskmesh.testing.workload import Plan
 
 TASKS = 8
-STARTED = 3.0
+STARTED = 1.0
 """Seconds in which some of them start."""
-FOUL = 4.0
+FOUL = 2.5
 """Seconds of bad weather from the death on."""
-GONE = 5.0
+GONE = 4.0
 """Seconds after that in which every pool has been told to drop what was bound to the client."""
 
 
+LEAVES = 14.0
+"""Seconds in which a pool leaves whose operator wants it to: what it runs takes no longer."""
+
+JOINS = 2.0
+"""Seconds in which one that is started has its session."""
+
+
 class World(Protocol):
-    """What the scene is played in."""
+    """What scenes are played in."""
 
     setting: Setting
     hub: HubHost
@@ -32,18 +39,22 @@ class World(Protocol):
         """A client has crashed: another takes its place."""
         ...
 
+    def until(self, when: float) -> None:
+        """Plays on to a moment."""
+        ...
 
-def orphans(world: World, until: Callable[[float], None]) -> None:
-    """S13: tasks bound to a client that is gone are dropped by their pools, and run no more.
+    def finish(self, promise: str, bound: float) -> None:
+        """Plays on until every task has its outcome."""
+        ...
 
-    Args:
-        until: plays the world to a moment.
-    """
+
+def orphans(world: World) -> None:
+    """S13: a client and the hub die together; what was bound to the client is dropped, and runs no more."""
     setting, hub = world.setting, world.hub
     timetable, chance, audit = setting.timetable, setting.chance, setting.audit
     client = chance.choice(world.clients)
-    plans = client.submit(TASKS, bound=True)
-    until(timetable.now + STARTED * chance.random())
+    plans = client.submit_all(setting.workload.bound_burst, TASKS)
+    world.until(timetable.now + STARTED * chance.random())
     audit.faults["crash", "hub with client"] += 1
     hub.kill()
     client.kill()
@@ -54,12 +65,54 @@ def orphans(world: World, until: Callable[[float], None]) -> None:
             pool.lane_closed(pool.lane, signalled=chance.random() < 0.5)
     setting.network.weather = Weather(chance.choice((0.0, 0.1, 0.3)))
     timetable.after(chance.random(), hub.start)
-    until(timetable.now + FOUL)
+    world.until(timetable.now + FOUL)
     setting.network.weather = None
-    until(timetable.now + GONE)
+    world.until(timetable.now + GONE)
     audit.orphaned.update((plan.client, plan.seq) for plan in plans)
     for pool in world.pools:
         left = [held for held in pool.machine.feeder.inventory() if held.client == client.client]
         audit.require(not left, "S13: a pool holds what is bound to a client that is gone", pool.name, left)
     unclaimed = len(hub.machine.unclaimed)
     audit.require(not unclaimed, "S13: the hub still counts on a client that is gone", unclaimed)
+
+
+def departure(world: World, *, foul: bool) -> list[Plan]:
+    """L6: who is told by an operator to leave does, with nothing lost; who takes its place gets work.
+
+    Args:
+        foul: messages are lost meanwhile.
+
+    Returns:
+        the tasks that went on meanwhile.
+    """
+    setting, hub = world.setting, world.hub
+    timetable, chance, audit = setting.timetable, setting.chance, setting.audit
+    client = chance.choice(world.clients)
+    plans = client.submit_all(setting.workload.calm_burst, 60)
+    verb = chance.choice(("drain", "scale-in"))
+    world.until(timetable.now + 0.1 * chance.random())
+    audit.faults[verb, "pool"] += 1
+    before = len(hub.dismissed)
+    client.command(verb, chance.choice(world.pools).name if verb == "drain" else "1:pool")
+    if foul:  # the command is on its way already
+        setting.network.weather = Weather(chance.choice((0.3, 0.6)))
+    world.until(timetable.now + 0.01)
+    named = sorted(set(hub.dismissed[before:]))
+    audit.require(len(named) == 1, "L6: not one pool was told to leave", verb, named)
+    (leaver,) = (pool for pool in world.pools if pool.name == named[0])
+    world.until(timetable.now + 1.5)
+    setting.network.weather = None
+    deadline = timetable.now + LEAVES
+    while leaver.left is None:
+        audit.require(timetable.now < deadline, "L6: told to leave, and has not", verb, leaver.name)
+        world.until(timetable.now + 0.5)
+    leaver.kill()
+    leaver.start()
+    world.until(timetable.now + JOINS)
+    world.finish("L6", LEAVES)
+    slots = sum(len(pool.machine.slots) for pool in world.pools)
+    plans += client.submit_all(setting.workload.steady_burst, 3 * slots)
+    world.finish("L6", LEAVES)
+    lane = hub.machine.pools.lane_of(leaver.name)
+    audit.require(lane is not None and lane.sequence > 0, "L6: it came late, and gets no work", leaver.name)
+    return plans

@@ -11,23 +11,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from taskmesh.core import events as ev
-from taskmesh.core.client_config import ClientConfig
-from taskmesh.core.hub_config import HubConfig
-from taskmesh.core.pool_config import PoolConfig
 from taskmesh.core.states import Cause, State
 from taskmesh.errors import TaskMeshError
 from taskmesh.testing.audit import Violation
 from taskmesh.testing.client_host import ClientHost
+from taskmesh.testing.configs import BEAT, LEASE, client_config, hub_config, pool_config
 from taskmesh.testing.faults import Faults
-from taskmesh.testing.hub_host import LIMITS, HubHost, LaneEnd
+from taskmesh.testing.hub_host import HubHost, LaneEnd
 from taskmesh.testing.network import Link
-from taskmesh.testing.orphans import orphans
 from taskmesh.testing.pool_host import PoolHost
+from taskmesh.testing.scenes import departure, orphans
 from taskmesh.testing.setting import Setting
 from taskmesh.testing.workload import Plan
 
-BEAT = 0.5
-LEASE = 3.0
 CHECK_EVERY = 150
 """Steps between two readings of the machines' books."""
 BOUND = 20.0
@@ -40,8 +36,8 @@ SETTLED = 4 * BEAT
 """Seconds after which a task that was given up unless it had started has started or ended."""
 GRACE = 10.0
 MAX_STEPS = 400_000
-ORPHANS = 5
-"""Every so many seeds a hub dies together with a client."""
+SCENES = 9
+"""Every so many seeds have the same scene at their end, if any."""
 
 
 class SimulationFailure(AssertionError):
@@ -82,8 +78,8 @@ class World:
         self.calm = self.setting.calm = seed % 12 == 0 if calm is None else calm
         self.setting.network.by_reference = seed % 4 == 1
         self._heal_at = 4.0 + 4.0 * chance.random()
-        self.hub = HubHost(self.setting, self, self._hub_config())
-        self.pools = [PoolHost(self.setting, self.hub, self._pool_config(index)) for index in range(3)]
+        self.hub = HubHost(self.setting, self, hub_config(chance))
+        self.pools = [PoolHost(self.setting, self.hub, pool_config(chance, index)) for index in range(3)]
         self.clients: list[ClientHost] = []
         self._gateways: dict[int, ClientHost] = {}
         self._client_ids = 0
@@ -97,40 +93,6 @@ class World:
     def trace(self) -> list[str]:
         """What happened, when it was asked for."""
         return self.setting.trace or []
-
-    def _hub_config(self) -> HubConfig:
-        chance = self.setting.chance
-        tight, full = chance.random() < 0.2, chance.random() < 0.2
-        return HubConfig(
-            epoch=1,
-            beat=BEAT,
-            lease=LEASE,
-            links_grace=0.5,
-            client_grace=2.0,
-            client_silence=6.0,
-            result_ttl=12.0
-            if full
-            else 600.0,  # a client that is gone for good takes no results: its tasks wait
-            client_max_bytes=2000 if full else 1 << 30,
-            client_max_tasks=40 if tight else 100_000,
-            max_tasks=70 if tight else 100_000,
-            spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,
-            stored=True,
-            max_payload=chance.choice(LIMITS) if chance.random() < 0.25 else 0,
-        )
-
-    def _pool_config(self, index: int) -> PoolConfig:
-        queues = (("default", "a", "b"), ("default", "a"), ("default", "b"))[index]
-        return PoolConfig(
-            pool=f"pool-{index}",
-            instance=index + 1,
-            slots=self.setting.chance.randint(1, 3),
-            queues=queues,
-            tags=("gpu",) if index != 1 else (),
-            hello=0.5,
-            beat=BEAT,
-            lease=LEASE,
-        )
 
     # --- far ends -----------------------------------------------------------------------------------------
 
@@ -153,14 +115,7 @@ class World:
 
     def _new_client(self) -> ClientHost:
         self._client_ids += 1
-        config = ClientConfig(
-            self._client_ids,
-            max_payload=1000,
-            credit=self._credit,
-            hello=0.5,
-            patience=3 * BEAT,
-            resend=2 * BEAT,
-        )
+        config = client_config(self._client_ids, self._credit)
         host = self._gateways[config.client] = ClientHost(self.setting, self.hub, config)
         self.clients.append(host)
         host.start()
@@ -192,23 +147,51 @@ class World:
         timetable, chance = self.setting.timetable, self.setting.chance
         timetable.after(0.0, self.hub.start)
         for pool in self.pools:
-            timetable.after(0.2 * chance.random(), pool.start)
+            late = pool is not self.pools[0] and chance.random() < 0.1  # that one serves every queue
+            timetable.after((self._heal_at if late else 0.2) * chance.random(), self._start, pool)
         for _ in range(2):
             self._new_client()
         self._plan_work()
         if not self.calm:
             self._faults.plan(chance.choice((0.5, 1.0, 2.0, 4.0)))
-        self._until(self._heal_at)
+        self.until(self._heal_at)
         self._faults.heal()
         timetable.after(0.0, self._ask_status)
-        self._finish("L1", BOUND)
+        self.finish("L1", BOUND)
         self._check_answers()
         self._check_left_behind()
-        if not self.calm and self.seed % ORPHANS == 2:
-            orphans(self, self._until)
+        self._play_scenes()
         if self.calm:
             self.setting.audit.check_once(self._plans)
         self._drain()
+
+    def _play_scenes(self) -> None:
+        self._faults.over = True
+        self._await_pools()
+        scene = self.seed % SCENES
+        if self.calm and scene in (0, 1):
+            self._plans += departure(self, foul=False)
+        elif not self.calm and scene == 2:
+            orphans(self)
+        elif not self.calm and scene == 3:
+            departure(self, foul=True)
+
+    def _await_pools(self) -> None:
+        """L3: where all is well every pool soon has its session, and none that is told to leave stays."""
+        deadline = self.setting.timetable.now + LEASE + 4 * BEAT
+        while away := [pool.name for pool in self.pools if not self._is_in(pool)]:
+            self._faults.revive()
+            self.setting.audit.require(self.setting.timetable.now < deadline, "L3: no session", away)
+            self._step()
+
+    def _is_in(self, pool: PoolHost) -> bool:
+        lane = self.hub.machine.pools.lane_of(pool.name)
+        leaves = pool.machine.state == "draining" or (lane is not None and lane.wished == "draining")
+        return lane is not None and lane.session == pool.machine.session and not leaves
+
+    def _start(self, pool: PoolHost) -> None:
+        if not pool.up:
+            pool.start()
 
     def _plan_work(self) -> None:
         chance = self.setting.chance
@@ -262,7 +245,8 @@ class World:
         elif self.setting.timetable.now < self._heal_at + BOUND / 2:
             self.setting.timetable.after(1.0, self._insist)
 
-    def _until(self, when: float) -> None:
+    def until(self, when: float) -> None:
+        """Plays on to a moment."""
         timetable = self.setting.timetable
         timetable.at(when, _nothing)
         while timetable.now < when:
@@ -301,7 +285,7 @@ class World:
     def _settled(self) -> bool:
         return not self.hub.machine.ledger.tasks and not any(client.table.plans for client in self.clients)
 
-    def _finish(self, promise: str, bound: float) -> None:
+    def finish(self, promise: str, bound: float) -> None:
         """Waits until every task has its outcome; breaks the promise when that takes longer than `bound`."""
         timetable = self.setting.timetable
         deadline = timetable.now + bound
@@ -364,12 +348,14 @@ class World:
     def _drain(self) -> None:
         """L5: pools leave one after the other under load, the last when all is done; nothing is lost."""
         timetable = self.setting.timetable
-        self._until(timetable.now + 2 * BEAT)
-        plans = [plan for client in self.clients for plan in client.submit(12, calm=True)]
+        self.until(timetable.now + 2 * BEAT)
+        self._await_pools()
+        burst = self.setting.workload.calm_burst
+        plans = [plan for client in self.clients for plan in client.submit_all(burst, 12)]
         first, *others = self.pools  # it serves every queue and stays to the last
         for pool in (*others, first):
             if pool is first or self.setting.chance.random() < 0.3:
-                self._finish("L5", BOUND)
+                self.finish("L5", BOUND)
             pool.tell(ev.DrainRequested(GRACE))
             deadline = timetable.now + GRACE + 2.0
             while pool.left is None:

@@ -6,6 +6,7 @@ import enum
 import random
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskmesh.wire.messages import CHUNK, Spec
@@ -164,10 +165,10 @@ KINDS = (
     _kind("tagged", tags=("gpu",), queue="b", seconds=(0.0, 0.02), weight=6),
     _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),
 )
-BOUND = KINDS[-1]
+URGENT, _, BOUND = KINDS[-3:]
 LONGER = 1000.0
 CALM_KINDS = tuple(
-    kind for kind in KINDS if kind.spec.name in ("instant", "short", "long", "instant-a", "urgent")
+    kind for kind in KINDS if kind.spec.name in ("instant", "short", "long", "instant-a", "urgent", "once")
 )
 
 
@@ -188,15 +189,24 @@ class Workload:
         kinds = self._chance.choices(KINDS, self._weights, k=count)
         return [self._plan(client, first + index, kind) for index, kind in enumerate(kinds)]
 
-    def calm_burst(self, client: int, first: int, count: int) -> list[Plan]:
+    def calm_burst(
+        self, client: int, first: int, count: int, kinds: Sequence[Kind] = CALM_KINDS
+    ) -> list[Plan]:
         """The same of tasks that succeed at once."""
         plans = []
         for index in range(count):
-            plan = self._plan(client, first + index, self._chance.choice(CALM_KINDS))
+            plan = self._plan(client, first + index, self._chance.choice(kinds))
             plan.act, plan.key, plan.calm = Act.OK, "", True
             plan.payload = plan.payload[: _KEY.size]  # no hub finds it too large
             plan.seconds = min(plan.seconds, 0.2)
             plans.append(plan)
+        return plans
+
+    def steady_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that every pool may run, and that take a while."""
+        plans = self.calm_burst(client, first, count, (URGENT,))
+        for plan in plans:
+            plan.seconds = 0.05
         return plans
 
     def bound_burst(self, client: int, first: int, count: int) -> list[Plan]:

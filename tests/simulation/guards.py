@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from taskmesh.core import liveness
 from taskmesh.core.actions import PeekSlot, RecallSlot, Resolve
 from taskmesh.core.client import ClientMachine
 from taskmesh.core.collector import Collector
 from taskmesh.core.feeder import Feeder
 from taskmesh.core.intake import Intake
-from taskmesh.core.lanes import Lane
+from taskmesh.core.lanes import Lane, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.membership import Membership
@@ -193,6 +194,28 @@ def kept_time(patch: Patch) -> None:
     patch.setattr(Memory, "sweep", lambda self: None)
 
 
+def draining_lanes(patch: Patch) -> None:
+    """A hub gives work to pools that have said that they leave."""
+    patch.setitem(liveness.WORKING, "draining", LaneState.READY)
+
+
+def insisting(patch: Patch) -> None:
+    """A command to leave is said once, and may be lost."""
+    patch.setattr(PoolSessions, "_insist", lambda self, lane, state: None)
+
+
+def drain_grace(patch: Patch) -> None:
+    """A pool that is told to leave kills what it runs."""
+    drain = PoolMachine._drain
+    patch.setattr(PoolMachine, "_drain", lambda self, now, grace: drain(self, now, 0.0))
+
+
+def left_in_order(patch: Patch) -> None:
+    """What was on its way to a pool that has left is taken for started."""
+    bye = PoolSessions.bye
+    patch.setattr(PoolSessions, "bye", lambda self, session, sent: bye(self, session, sent + 1))
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -215,4 +238,8 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_limit,
     stored_outcomes,
     kept_time,
+    draining_lanes,
+    insisting,
+    drain_grace,
+    left_in_order,
 )

@@ -39,13 +39,13 @@ def test_a_replaced_hub_is_told_what_an_earlier_one_has_stored():
 
 
 OWN = {("oom", "slot"), ("place given", "slot"), ("place refused", "slot")}
-OWN |= {("too large", "call"), ("too large", "result")}
+OWN |= {("too large", "call"), ("too large", "result"), ("drain", "pool"), ("scale-in", "pool")}
 
 
 def test_without_faults_every_task_runs_as_often_as_planned():
     report = World(7, calm=True).run()
 
-    assert set(report.faults) <= OWN, "what tasks do to themselves"
+    assert set(report.faults) <= OWN, "what tasks do to themselves, and operators to pools"
 
 
 def test_a_broken_promise_names_the_seed_and_the_command_that_replays_it(monkeypatch):

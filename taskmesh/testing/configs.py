@@ -1,0 +1,57 @@
+"""The settings of a simulated world's processes: short times; small caps in some seeds."""
+
+from __future__ import annotations
+
+import random
+
+from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.pool_config import PoolConfig
+
+BEAT = 0.5
+LEASE = 3.0
+LIMITS = (35, 38)
+"""Bytes of a call or result that a hub takes that has a limit: most tasks have less."""
+QUEUES = (("default", "a", "b"), ("default", "a"), ("default", "b"))
+
+
+def hub_config(chance: random.Random) -> HubConfig:
+    """The hub's."""
+    tight, full = chance.random() < 0.2, chance.random() < 0.2
+    return HubConfig(
+        epoch=1,
+        beat=BEAT,
+        lease=LEASE,
+        links_grace=0.5,
+        client_grace=2.0,
+        client_silence=6.0,
+        # A client that is gone for good takes no results: its tasks wait
+        result_ttl=12.0 if full else 600.0,
+        client_max_bytes=2000 if full else 1 << 30,
+        client_max_tasks=40 if tight else 100_000,
+        max_tasks=70 if tight else 100_000,
+        spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,
+        stored=True,
+        max_payload=chance.choice(LIMITS) if chance.random() < 0.25 else 0,
+    )
+
+
+def pool_config(chance: random.Random, index: int) -> PoolConfig:
+    """A pool's; the first serves every queue."""
+    return PoolConfig(
+        pool=f"pool-{index}",
+        instance=index + 1,
+        slots=chance.randint(1, 3),
+        queues=QUEUES[index],
+        tags=("gpu",) if index != 1 else (),
+        hello=0.5,
+        beat=BEAT,
+        lease=LEASE,
+    )
+
+
+def client_config(client: int, credit: int) -> ClientConfig:
+    """A client's."""
+    return ClientConfig(
+        client, max_payload=1000, credit=credit, hello=0.5, patience=3 * BEAT, resend=2 * BEAT
+    )
