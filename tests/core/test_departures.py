@@ -1,0 +1,77 @@
+"""Pools that leave, told to or not: what they hold, and who takes their place."""
+
+import pytest
+
+from taskmesh.core.events import FromClient, FromPool, LinksLost
+from taskmesh.wire import messages as m
+from tests.core.rig import EPOCH, HubRig, spec
+
+
+@pytest.fixture
+def rig() -> HubRig:
+    return HubRig()
+
+
+class TestCommandToLeave:
+    """`drain` is for good, and for the process that was there."""
+
+    def command(self, rig: HubRig, verb: str) -> None:
+        rig.tell(FromClient(1, m.Command(1, verb, "p")))
+
+    def drained(self, rig: HubRig) -> int:
+        return sum(isinstance(one, m.PoolCommand) and one.verb == "drain" for _, one in rig.published)
+
+    def test_a_beat_that_comes_late_does_not_bring_it_back(self, rig):
+        session = rig.join()
+        rig.beat(session, state="draining")
+        rig.beat(session, state="ready")
+        rig.client()
+        rig.submit(1, 1)
+
+        assert rig.held[session] == []
+
+    def test_a_resume_for_all_does_not_take_it_back_while_it_is_under_way(self, rig):
+        rig.client()
+        session = rig.join()
+        self.command(rig, "drain")
+        self.command(rig, "resume")
+        rig.beat(session)
+
+        assert self.drained(rig) == 2, "said again: the first word of it was lost"
+
+    @pytest.mark.parametrize(("instance", "times"), [(1, 2), (2, 1)])
+    def test_who_takes_the_place_of_a_process_that_was_told_to_leave_stays(self, rig, instance, times):
+        rig.client()
+        rig.join()
+        self.command(rig, "drain")
+        rig.tell(LinksLost("p"))
+        rig.join(instance=instance, number=2)
+
+        assert self.drained(rig) == times
+
+
+class TestLeavingInGoodOrder:
+    """What was on its way to a pool that left was never started: an at-most-once task was lost of it."""
+
+    def push(self, rig: HubRig) -> int:
+        session = rig.join(slots=2)
+        rig.client()
+        rig.submit(1, 2, spec("once", acks="early"))
+        assert len(rig.held[session]) == 2
+        return session
+
+    def test_what_it_has_not_reported_goes_to_others(self, rig):
+        session = self.push(rig)
+        rig.report(session, done=((1, 1, 1),))
+        rig.tell(FromPool(m.Bye(EPOCH, session, 1)))
+        other = rig.join("other", instance=2)
+
+        assert rig.held[other] == [(1, 2, 2)]
+        assert rig.outcomes() == {1: "done"}
+
+    def test_unless_a_report_is_missing(self, rig):
+        session = self.push(rig)
+        rig.report(session, done=((1, 1, 1),))
+        rig.tell(FromPool(m.Bye(EPOCH, session, 2)))
+
+        assert rig.outcomes() == {1: "done", 2: "lost"}
