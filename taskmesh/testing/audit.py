@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from taskmesh.core.backlog import Route
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.lanes import LONG, MAX_WINDOW, ONE_AHEAD, Lane
 from taskmesh.core.states import State
 from taskmesh.ids import SEQ_BITS
 from taskmesh.testing.workload import Act, Plan, Workload
 from taskmesh.wire.batches import Kept
-from taskmesh.wire.messages import CHUNK, DoneRun, Failed, Run, Tasks
+from taskmesh.wire.messages import CHUNK, DoneRun, Failed, LaneRun, Run, Tasks
 
 
 class Violation(AssertionError):
@@ -27,6 +28,7 @@ class Audit:
     Attributes:
         faults: how often each fault met each role. limits: crash and memory limits of the hub.
         cancelled, unwanted: what clients gave up, and what they gave up unless it had started.
+        calm: nothing goes wrong, so that order can be held against what was asked for.
         limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
         draining: sessions of an epoch whose pools have said so.
         orphaned: bound to clients that were gone for long when pools last held it.
@@ -35,6 +37,7 @@ class Audit:
     def __init__(self, workload: Workload) -> None:
         self.faults: Counter[tuple[str, str]] = Counter()
         self.crash_limit = 3
+        self.calm = False
         self.limits: list[int] = []
         self.draining: set[tuple[int, int]] = set()
         self.outcomes: dict[tuple[int, int], str] = {}
@@ -42,6 +45,7 @@ class Audit:
         self.cancel_known: set[tuple[int, int]] = set()
         self.unwanted: set[tuple[int, int]] = set()
         self.orphaned: set[tuple[int, int]] = set()
+        self._newest: dict[tuple[int, int, int], int] = {}
         self._answers: dict[tuple[str, str], float] = {}
         self._kept_until: dict[tuple[str, str], float] = {}
         self._workload = workload
@@ -104,6 +108,24 @@ class Audit:
 
         load = sum(count * cost(spec) for spec, count in lane.counts.items()) - cost(last)
         self.require(load < lane.slots * horizon + 1e-6, "S9: more than the horizon", lane.pool, load)
+
+    def ordered(self, hub: HubMachine, runs: Sequence[LaneRun]) -> None:
+        """S17 of what an event had pushed: nothing goes before what is more urgent, nor before its elders."""
+        urgent: dict[Route, int] = {}
+        for record in hub.ledger.backlog.entries():
+            if record.state is State.QUEUED and record.id >> SEQ_BITS not in hub.ledger.backlog.full:
+                urgent[record.spec.route] = max(record.spec.spec.priority, urgent.get(record.spec.route, 0))
+        for run in runs:
+            entry = hub.specs[run.spec]
+            waits = urgent.get(entry.route, 0)
+            self.require(waits <= entry.spec.priority, "S17: pushed before what is more urgent", entry.spec)
+            for seq in run.seqs if run.attempt == 1 else ():
+                plan = self._workload.plans[run.client, seq]
+                line = (run.client, plan.group, run.spec)
+                in_order = plan.key or seq > self._newest.get(line, 0)  # with a key: in a run of its own
+                self.require(bool(in_order), "S17: not first in, first out", line, seq)
+                if not plan.key:
+                    self._newest[line] = seq
 
     def received(self, runs: Sequence[Run] | Sequence[DoneRun]) -> None:
         """S14: nothing comes that is larger than this hub takes: it would cut the link for all others."""

@@ -193,6 +193,9 @@ class HubHost(Host[HubMachine]):
                     self._note(action)
                 case _:
                     raise TypeError(f"not an action of a hub: {action!r}")
+        if pushed and self.setting.audit.calm:
+            pushes = [action.message for action in actions if isinstance(action, act.Push)]
+            self.setting.audit.ordered(self.machine, [run for message in pushes for run in message.runs])
         for session, messages in pushed.items():
             self.setting.audit.pushed(self.machine, self.machine.lanes[session], messages)
 

@@ -6,6 +6,7 @@ import pytest
 
 from taskmesh.core import liveness
 from taskmesh.core.actions import PeekSlot, RecallSlot, Resolve
+from taskmesh.core.backlog import Backlog, Route
 from taskmesh.core.client import ClientMachine
 from taskmesh.core.collector import Collector
 from taskmesh.core.feeder import Feeder
@@ -216,6 +217,22 @@ def left_in_order(patch: Patch) -> None:
     patch.setattr(PoolSessions, "bye", lambda self, session, sent: bye(self, session, sent + 1))
 
 
+def priority(patch: Patch) -> None:
+    """What is urgent stands in line with everything else."""
+    lineup = Backlog._lineup
+    patch.setattr(Backlog, "_lineup", lambda self, route, priority: lineup(self, route, 0))
+
+
+def first_in_first_out(patch: Patch) -> None:
+    """What comes last in a Submit goes first."""
+    append = Backlog.append
+
+    def turn_round(self: Backlog, route: Route, priority: int, group: tuple[int, int], records: list) -> None:
+        append(self, route, priority, group, list(records)[::-1])
+
+    patch.setattr(Backlog, "append", turn_round)
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -242,4 +259,6 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     insisting,
     drain_grace,
     left_in_order,
+    priority,
+    first_in_first_out,
 )
