@@ -8,6 +8,16 @@ from tests.core.client_rig import delivery
 
 
 class TestOutcomes:
+    def test_not_before_the_welcome(self, session):
+        """They come again then, under the numbers of the new link's session."""
+        session.tell(ev.LinkLost())
+        before = session.reconnects
+        session.hear(delivery(1, 1))
+        session.hear(delivery(1, 1, epoch=2))
+
+        assert session.resolved == []
+        assert session.reconnects == before
+
     def test_each_once_and_acknowledged_each_time(self, session):
         session.hear(delivery(1, 1))
         session.after(ACK_DELAY)

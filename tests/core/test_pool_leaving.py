@@ -68,6 +68,41 @@ class TestCancel:
         assert rig.handed[0] == []
 
 
+class TestCancelOfWhatAlreadyStarted:
+    """Of those that a slot has taken the last one runs; the others have only not been reported."""
+
+    @pytest.fixture
+    def rig(self) -> PoolRig:
+        rig = PoolRig(slots=1)
+        rig.push(1)
+        rig.finish(0)  # so that its tasks are known to be short
+        rig.push(2)
+        rig.push(3, 4)
+        assert rig.handed[0] == [(1, 2, 1), (1, 3, 1), (1, 4, 1)]
+        return rig
+
+    @pytest.mark.parametrize(("seq", "killed"), [(2, 0), (3, 1)])
+    def test_only_the_last_one_costs_the_slot(self, rig, seq, killed):
+        control(rig, m.Cancel, [m.Held(1, 1, [seq])])
+        rig.recalled(0, 1)
+
+        assert len(rig.of(act.KillSlot)) == killed
+
+    def test_while_a_recall_is_under_way_nobody_knows_which_has_started(self, rig):
+        control(rig, m.Cancel, [m.Held(1, 1, [3])])
+        control(rig, m.Cancel, [m.Held(1, 1, [4])])
+
+        assert len(rig.of(act.RecallSlot)) == 1
+        assert not rig.of(act.KillSlot)
+
+    def test_a_slot_that_is_about_to_die_is_not_killed_again(self, rig):
+        control(rig, m.Cancel, [m.Held(1, 1, [3])])
+        rig.recalled(0, 1)
+        control(rig, m.Cancel, [m.Held(1, 1, [2, 3])])
+
+        assert len(rig.of(act.KillSlot)) == 1
+
+
 class TestHandingBack:
     def test_the_newest_first_and_no_more_than_asked_for(self, rig):
         rig.push(*range(1, 7))

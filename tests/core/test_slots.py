@@ -56,6 +56,15 @@ def test_what_was_reported_before_is_passed_over():
     assert reported(slot, results((0, 3), failed=(3,))) == ([], [])
 
 
+def test_a_failure_that_was_reported_before_is_passed_over_while_others_are_under_way():
+    """It was read from the outbox, and then from the socket: the next task must not fail for it."""
+    slot = slot_with(3)
+    assert reported(slot, results(failed=(0,))) == ([], [1])
+
+    assert reported(slot, results(failed=(0,))) == ([], [])
+    assert slot.count == 2
+
+
 def test_a_gap_is_a_broken_slot():
     slot = slot_with(4)
 

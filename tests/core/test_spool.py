@@ -1,6 +1,6 @@
 """Reports are kept until the hub has them."""
 
-from taskmesh.core.spool import FEW, MAX_REPORT, Spool
+from taskmesh.core.spool import FEW, MAX_REPORT, Spool, portion
 from taskmesh.wire.messages import DoneRun, Failed, Held
 
 
@@ -95,3 +95,16 @@ def test_what_is_held_is_not_overdue():
 
     assert spool.overdue(8.0, 1.0) == []
     assert len(spool.overdue(11.6, 1.0)) == 1
+
+
+def test_a_few_go_together_however_large():
+    items = [MAX_REPORT] * FEW
+
+    assert portion(items, int) == (items, [])
+
+
+def test_of_many_the_one_that_exceeds_a_report_is_its_last():
+    half, more = [MAX_REPORT // 2] * (FEW + 1), [MAX_REPORT + 1] * (FEW + 1)
+
+    assert portion(half, int) == (half[:3], half[3:]), "two of them fill it to the byte"
+    assert portion(more, int) == (more[:1], more[1:])
