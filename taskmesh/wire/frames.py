@@ -107,6 +107,11 @@ class Decoder(Generic[_T]):
     def _checks(self) -> dict[type, Callable[[Any], None] | None]:
         return {cls: _checker(cls) for cls in get_args(self._union) or (self._union,)}
 
+    @cached_property
+    def _batches(self) -> dict[type, list[str]]:
+        """The names of each message's lists of what has payloads."""
+        return {cls: _payloads_in(cls) for cls in get_args(self._union) or (self._union,)}
+
     def decode(self, frames: Sequence[Any]) -> _T:
         """The message in these frames: bytes, or anything with a buffer, which its Blobs keep alive.
 
@@ -171,16 +176,29 @@ class Decoder(Generic[_T]):
         return message  # type: ignore[no-any-return]
 
     def _with_blobs(self, header: Any, make: Callable[[list[int], list[int]], Blob]) -> Any:
-        def hook(code: int, data: memoryview) -> Blob:
-            if code != _BLOB:
-                raise RemoteProtocolError(f"an extension of unknown code {code}")
-            layout = _LAYOUT.decode(data)
-            sizes, flags = [size for size, _ in layout], [flag for _, flag in layout]
-            if not layout or min(sizes) < 0 or min(flags) < 0 or max(flags) > BYTES:
-                raise RemoteProtocolError("a payload's layout makes no sense")
-            return make(sizes, flags)
+        message = self._plain.decode(header)
+        for name in self._batches[type(message)]:
+            for batch in getattr(message, name):
+                batch.payloads = [_payload(each, make) for each in batch.payloads]
+        return message
 
-        return msgspec.msgpack.Decoder(self._union, ext_hook=hook).decode(header)
+
+def _payloads_in(cls: type) -> list[str]:
+    lists = [(field.name, get_args(field.type) or (None,)) for field in msgspec.structs.fields(cls)]
+    return [name for name, (content, *_) in lists if "payloads" in getattr(content, "__struct_fields__", ())]
+
+
+def _payload(came: bytes | msgspec.msgpack.Ext, make: Callable[[list[int], list[int]], Blob]) -> bytes | Blob:
+    """The payload that stands there, or the Blob that stands for."""
+    if isinstance(came, bytes):
+        return came
+    if came.code != _BLOB:
+        raise RemoteProtocolError(f"an extension of unknown code {came.code}")
+    layout = _LAYOUT.decode(came.data)
+    sizes, flags = [size for size, _ in layout], [flag for _, flag in layout]
+    if not layout or min(sizes) < 0 or min(flags) < 0 or max(flags) > BYTES:
+        raise RemoteProtocolError("a payload's layout makes no sense")
+    return make(sizes, flags)
 
 
 # --- what the types do not tell ---------------------------------------------------------------------------

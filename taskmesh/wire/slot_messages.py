@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from taskmesh.wire.batches import LaneRun, Spec
+from taskmesh.wire.batches import LaneRun, Payload, Spec
 
 
 class SlotTasks(msgspec.Struct, tag=80):
@@ -25,7 +23,7 @@ class SlotSegment(msgspec.Struct, array_like=True, gc=False):
     """Consecutive serials of one spec that succeeded, from `first` on; `elapsed` seconds for all."""
 
     first: int
-    payloads: list[Any]
+    payloads: list[Payload]
     elapsed: float
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from taskmesh.wire.batches import Payload
+
 INTS = (0, 1, 2, 3, 5, 7, -1, 255, 1 << 31, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1)
 FLOATS = (0.0, 0.01, 1.0, -1.0, 1e300, -1e300, math.nan, math.inf, -math.inf)
 TEXTS = (
@@ -25,6 +27,7 @@ PLAIN = {
     object: (1, "x", None),
     type(None): (None,),
     typing.Any: BYTES[1:],
+    Payload: BYTES[1:],
 }
 
 

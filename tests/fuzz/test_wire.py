@@ -121,9 +121,10 @@ def test_no_mutation_raises_anything_else(direction):
 
 @pytest.mark.parametrize("direction", WIRES)
 def test_a_small_frame_makes_no_large_allocation(direction):
-    """A length that is announced and not there costs nothing."""
+    """A length that is announced and not there costs nothing; nor does what no message has, deep or wide."""
     decoder, corpus = samples(direction)
     bombs = [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\x91" * 100_000]
+    bombs.append(b"\xdd" + (100_000).to_bytes(4) + b"\x90" * 100_000)
     bombs += [
         frames[0][:at] + bomb for frames in corpus for at in range(1, len(frames[0]), 7) for bomb in bombs
     ]

@@ -46,7 +46,7 @@ def test_a_large_payload_keeps_its_parts():
         (to_bytes(success("k", keep=float("inf"))), "not a number of seconds"),
         (to_bytes(success("k" * 2000)), "longer than"),
         (to_bytes(Kept("n", "k", 60.0, [*success("k").done, *success("k").done], [])), "one task"),
-        (to_bytes(success("k", 7)), "neither bytes nor a Blob"),
+        (to_bytes(success("k", 7)), "Expected `bytes | ext`"),
     ],
 )
 def test_what_is_no_outcome_is_refused(data, why):
