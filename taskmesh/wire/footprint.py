@@ -26,7 +26,8 @@ _SCALARS: Final = {int, float, complex, str, bytes, bool, type(None), type(...),
 
 # Types whose values never change and cannot lead back to a function, by name: not all of them are imported.
 _FROZEN: Final = {
-    *("pathlib.PosixPath", "pathlib.PurePosixPath", "pathlib._local.PosixPath", "decimal.Decimal"),
+    *("pathlib.PosixPath", "pathlib.PurePosixPath", "decimal.Decimal"),
+    *("pathlib._local.PosixPath", "pathlib._local.PurePosixPath"),  # in Python 3.13
     *("fractions.Fraction", "datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta"),
     *("datetime.timezone", "zoneinfo.ZoneInfo", "uuid.UUID", "numpy.ufunc", "builtins.range"),
     *("builtins.method_descriptor", "builtins.wrapper_descriptor", "_struct.Struct"),

@@ -10,7 +10,7 @@ import types
 import weakref
 from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -48,7 +48,8 @@ Named = collections.namedtuple("Named", "left right")
 
 STABLE = [
     *(1, 1.5, "text", b"bytes", None, True, 1j, ..., (1, ("a", 2)), frozenset({1}), range(3)),
-    *(Path("a"), Decimal(1), re.compile("x"), Color.RED, LOG, re, len, str.upper, Color, Named(1, "b")),
+    *(Path("a"), PurePosixPath("b")),
+    *(Decimal(1), re.compile("x"), Color.RED, LOG, re, len, str.upper, Color, Named(1, "b")),
     *([1, [2]], {"a": {1: (2,)}}, {1, 2}, bytearray(b"x"), Frozen((1, [2])), functools.partial(len, [1])),
     *(references, ("nested", references), collections.OrderedDict),
 ]
