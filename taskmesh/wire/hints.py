@@ -12,7 +12,7 @@ import sys
 import typing
 from collections.abc import Callable
 from types import FunctionType, ModuleType
-from typing import Any, Final, NewType, ParamSpec, TypeVarTuple
+from typing import Any, Final, NewType, ParamSpec, TypeVar, TypeVarTuple
 
 from taskmesh.errors import TaskTimeout
 
@@ -39,15 +39,19 @@ _UNSENT: Final = ("__annotate_func__", "__annotations_cache__")
 # --- of functions and classes -----------------------------------------------------------------------------
 
 
-def _texts(obj: Any) -> dict[str, str] | None:
-    """The annotations of a function or class as texts where they cannot be evaluated, else None."""
+def _evaluated(obj: Any, name: str) -> list[Any]:
+    """The value of an attribute, none where what was written there cannot be evaluated or is not there."""
     try:
-        obj.__annotations__  # noqa: B018  from Python 3.14 on it runs what was written there
+        return [getattr(obj, name)]
     except TaskTimeout:
         raise
-    except Exception:  # noqa: BLE001
-        return _written(obj)
-    return None
+    except Exception:  # noqa: BLE001  any expression may stand there, and is run now
+        return []
+
+
+def _texts(obj: Any) -> dict[str, str] | None:
+    """The annotations of a function or class as texts where they cannot be evaluated, else None."""
+    return None if _evaluated(obj, "__annotations__") else _written(obj)
 
 
 def told(fn: FunctionType) -> FunctionType:
@@ -93,12 +97,13 @@ def reducers(cloudpickle: ModuleType) -> dict[type, Callable[[Any], Any]]:
         def reducer(obj: Any) -> Any:
             found = cloudpickle._lookup_module_and_qualname(obj, name=obj.__name__)
             if found is not None and not cloudpickle._is_registered_pickle_by_value(found[0]):
-                return obj.__reduce__()
+                return getattr, found
             return reduce(cloudpickle, obj)
 
         return reducer
 
-    kinds: dict[Any, Any] = {NewType: _new_type, ParamSpec: _type_variable, TypeVarTuple: _type_variable}
+    kinds: dict[Any, Any] = {NewType: _new_type}
+    kinds |= dict.fromkeys((TypeVar, ParamSpec, TypeVarTuple), _type_variable)
     if _ALIAS is not None:
         kinds[_ALIAS] = _alias
     made = {kind: by_value(reduce) for kind, reduce in kinds.items()}
@@ -119,19 +124,19 @@ def new_type(track: Callable[[str, Any], Any], tracker: str, name: str, supertyp
 
 
 def _type_variable(cloudpickle: ModuleType, made: Any) -> tuple[Any, ...]:
-    options = {name: value for name in _OPTIONS if (value := getattr(made, f"__{name}__", None))}
-    if hasattr(made, "has_default") and made.has_default():
-        options["default"] = made.__default__
+    names = [*_OPTIONS, "default"] if hasattr(made, "has_default") and made.has_default() else _OPTIONS
+    options = {name: value for name in names for value in _evaluated(made, f"__{name}__")}
+    [constraints] = _evaluated(made, "__constraints__") or [()]
     tracker = cloudpickle._get_or_create_tracker_id(made)
-    args = cloudpickle._lookup_class_or_track, tracker, type(made), made.__name__, options
+    args = cloudpickle._lookup_class_or_track, tracker, type(made), (made.__name__, *constraints), options
     return type_variable, args, (None, {"__module__": made.__module__})  # the second part: by setattr()
 
 
 def type_variable(
-    track: Callable[[str, Any], Any], tracker: str, kind: type, name: str, options: dict[str, Any]
+    track: Callable[[str, Any], Any], tracker: str, kind: type, args: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:
-    """In a pickle: a ParamSpec or TypeVarTuple, the one of this process where it is known."""
-    return track(tracker, kind(name, **options))
+    """In a pickle: a TypeVar, ParamSpec or TypeVarTuple, the one of this process where it is known."""
+    return track(tracker, kind(*args, **options))
 
 
 def _forward(ref: Any) -> tuple[Any, ...]:
@@ -146,12 +151,7 @@ def forward(text: str, options: dict[str, bool]) -> Any:
 
 
 def _alias(cloudpickle: ModuleType, alias: Any) -> tuple[Any, ...]:
-    try:
-        value = [alias.__value__]
-    except TaskTimeout:
-        raise
-    except Exception:  # noqa: BLE001  it too is evaluated late, and may name what only type checkers import
-        value = []
+    value = _evaluated(alias, "__value__")
     if value and alias.__type_params__:
         return generic_alias, (alias.__name__, *value, alias.__type_params__)
     # What it stands for comes after it, for that may name the alias again.

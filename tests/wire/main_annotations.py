@@ -10,7 +10,7 @@ from tests.wire.echo_slot import call_in_slot
 
 UserId = NewType("UserId", int)
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", bound="int | None")
 Ts = TypeVarTuple("Ts")
 
 
@@ -64,12 +64,20 @@ def called[**Q](*args: Q.args) -> Names:
 def all_of[*Us](*args: *Us) -> Unknown:
     return args
 
+def least[T: Missing, *Us](x: T, *others: *Us) -> T:
+    return x
+
 class Box[T]:
     def __init__(self, content: T) -> None:
         self.content = content
 
     def get(self) -> T:
         return self.content
+"""
+
+SINCE_3_13 = """
+def kept[T = int, U: str = None](x: T) -> T:
+    return x, T.__default__, U.__bound__, U.__default__
 """
 
 SINCE_3_14 = """
@@ -99,6 +107,8 @@ def of_every_python():
     assert call_in_slot(lambda: UserId) is UserId, "the one of this process"
     assert call_in_slot(lambda: (UserId.__supertype__, UserId.__module__)) == (int, "__main__")
     assert call_in_slot(rest, 1, 2) == (2,)
+    assert call_in_slot(lambda: typing.AnyStr) is typing.AnyStr
+    assert call_in_slot(lambda: R) is R
     assert call_in_slot(lambda call: call.fn, Call(5)) == 5
     assert call_in_slot(lambda: (P, Ts, Call[P, R])) == (P, Ts, Call[P, R])
     assert call_in_slot(lambda variable: (variable.__name__, variable.__module__), P) == ("P", "__main__")
@@ -112,11 +122,16 @@ def of_python_3_12():
     assert call_in_slot(first, (1, 2)) == 1  # noqa: F821
     assert call_in_slot(lambda: first.__type_params__[0].__constraints__) == (int, str)  # noqa: F821
     assert call_in_slot(called, 1, 2) == call_in_slot(all_of, 1, 2) == (1, 2)  # noqa: F821
+    assert call_in_slot(least, 1, 2) == 1  # noqa: F821
     assert call_in_slot(lambda box: box.get(), Box(4)) == 4  # noqa: F821
     assert call_in_slot(lambda: Names.__value__) == list[str]  # noqa: F821
     assert call_in_slot(lambda: Tree.__value__.__args__[0].__args__[0] is Tree)  # noqa: F821
     assert call_in_slot(lambda: Pair[int].__value__.__args__ == Pair.__type_params__ * 2)  # noqa: F821
     assert call_in_slot(told_of, Unknown) == "what the type alias Unknown stands for"  # noqa: F821
+
+
+def of_python_3_13():
+    assert call_in_slot(kept, 1) == (1, int, str, None)  # noqa: F821
 
 
 def told_of(alias):
@@ -144,6 +159,9 @@ def main():
     if sys.version_info >= (3, 12):
         exec(SINCE_3_12, globals())  # noqa: S102
         of_python_3_12()
+    if sys.version_info >= (3, 13):
+        exec(SINCE_3_13, globals())  # noqa: S102
+        of_python_3_13()
     if sys.version_info >= (3, 14):
         exec(SINCE_3_14, globals())  # noqa: S102
         of_python_3_14()
