@@ -313,8 +313,11 @@ def test_row_33_sparks_worker_does_not_look_through_all_modules_after_every_task
         import gc
 
         for _ in batches:
-            held = {"kept": [len(gc.get_objects())], "spared": [gc.get_freeze_count()]}
-            yield pa.RecordBatch.from_pydict(held)
+            # Of bytes: pa.array() would import pandas, and the next partition here would count that.
+            counts = len(gc.get_objects()), gc.get_freeze_count()
+            held = [pa.py_buffer(count.to_bytes(8, "little")) for count in counts]
+            columns = [pa.Array.from_buffers(pa.int64(), 1, [None, count]) for count in held]
+            yield pa.RecordBatch.from_arrays(columns, names=["kept", "spared"])
 
     df = spark.range(0, 8, numPartitions=8)
     with Workers(spark):  # whose memory no other test has filled
