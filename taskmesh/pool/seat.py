@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from collections import deque
@@ -21,6 +22,8 @@ from taskmesh.pool.system import System
 from taskmesh.pool.tickets import TicketPipe
 from taskmesh.wire import frames
 from taskmesh.wire.batches import Spec
+from taskmesh.wire.blob import Blob
+from taskmesh.wire.refused import refused
 from taskmesh.wire.slot_messages import (
     FromSlot,
     SlotFailure,
@@ -130,8 +133,11 @@ class Seat:
             body, blobs = frames.encode_local(handed.message)
             try:
                 fds = [blob.to_fd() for blob in blobs]
-            except OSError:
-                return True
+            except OSError as error:
+                if error.errno != errno.EFBIG:
+                    return True
+                handed.message = _without_too_large(handed.message)  # it will never go
+                continue
             self._backlog.popleft()
             self._send(pack(orders.TASKS, body, len(fds)), fds, handed)
         return False
@@ -312,6 +318,28 @@ class Seat:
         if self.handle is not None:
             os.close(self.handle)
             self.handle = None
+
+
+def _without_too_large(message: SlotTasks) -> SlotTasks:
+    """The same tasks, but those fail whose arguments are larger than any file of this process may be."""
+    runs = [
+        msgspec.structs.replace(run, payloads=[_passable(payload) for payload in run.payloads])
+        for run in message.runs
+    ]
+    return msgspec.structs.replace(message, runs=runs)
+
+
+def _passable(payload: bytes | Blob) -> bytes | Blob:
+    try:
+        if isinstance(payload, Blob):
+            payload.to_fd()
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            return refused(
+                f"{len(payload):,} bytes of arguments are more than a file of the pool's process may hold "
+                "(RLIMIT_FSIZE). Cure: raise `ulimit -f` where the worker, or the embedded mesh, is started"
+            )
+    return payload
 
 
 def results_of(began: float, records: list[Record]) -> SlotResults:

@@ -1,6 +1,7 @@
 """When memory, processes or descriptors run out."""
 
 import os
+import resource
 import signal
 
 import psutil
@@ -12,6 +13,7 @@ from taskmesh.pool import host as host_module
 from taskmesh.pool.channel import Inbound
 from taskmesh.wire import payload
 from taskmesh.wire.blob import Blob
+from taskmesh.wire.messages import CHUNK
 from tests.pool import tasks
 from tests.pool.cgroup import group_of, is_available
 from tests.requirement import require
@@ -110,6 +112,26 @@ def test_large_argument_waits_for_a_descriptor(driver, monkeypatch, threads):
     assert len(driver.result(0, serial)) == 100_000
     assert len(refusals) == 2
     refusals.clear()
+
+
+def test_arguments_larger_than_files_may_be_fail_their_tasks_alone(driver):
+    driver.start(0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    large, small = bytes(3_000_000), b"x" * 200_000
+    payloads = [payload.dumps_call((each,), {}, where="test", memfd=False) for each in (small, large, small)]
+    chunk = payload.dumps_chunk([large], memfd=False, starred=False)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        first, second, third = driver.give(0, [driver.run_of(driver.spec(tasks.echo), payloads)])
+        [mapped] = driver.give(0, [driver.run_of(driver.spec(tasks.echo, kind=CHUNK), [chunk])])
+
+        assert driver.result(0, first) == driver.result(0, third) == small
+        for serial in (second, mapped):
+            failure = driver.failure(0, serial)
+            assert failure.type_name == "taskmesh.errors.SerializationError"
+            assert "ulimit -f" in failure.text
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.fault
