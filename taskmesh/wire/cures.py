@@ -8,6 +8,7 @@ from itertools import islice
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any, Final
 
+from taskmesh.errors import SerializationError
 from taskmesh.wire.encoding import encode
 from taskmesh.wire.footprint import references
 from taskmesh.wire.values import PASS, WrongPython, error_text, is_by_value, type_name
@@ -115,6 +116,8 @@ def _parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
 
 def cannot_rebuild(what: str, error: BaseException) -> str:
     """The text of a SerializationError for a payload that cannot be unpickled."""
+    if type(error) is SerializationError:  # of a payload that says itself why, and the cure
+        return f"{what} cannot be rebuilt here: {error}"
     return f"{what} cannot be rebuilt here: {error_text(error)}. Cure: {_rebuild_cure(error)}"
 
 
