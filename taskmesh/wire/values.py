@@ -45,9 +45,9 @@ GLOBAL: Final = b"\x93\x94"
 _CHILDS_MAIN: Final = "__mp_main__"
 """What multiprocessing calls its parent's `__main__` in a process that it did not fork."""
 
-if (
-    getattr(sys.modules.get(_CHILDS_MAIN), "__name__", None) == _CHILDS_MAIN
-):  # elsewhere a second name of __main__
+# Elsewhere it is a second name of `__main__`.
+_IN_CHILD: Final = getattr(sys.modules.get(_CHILDS_MAIN), "__name__", None) == _CHILDS_MAIN
+if _IN_CHILD:
     REGISTERED.append(_CHILDS_MAIN.encode())
 
 
@@ -61,7 +61,7 @@ def cloudpickle() -> ModuleType:
     import cloudpickle.cloudpickle  # type: ignore[import-untyped]
 
     module: ModuleType = cloudpickle.cloudpickle
-    if REGISTERED:
+    if _IN_CHILD:
         module.register_pickle_by_value(sys.modules[_CHILDS_MAIN])
     return module
 
