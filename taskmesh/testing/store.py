@@ -64,9 +64,9 @@ class SimulatedStore:
 
     def put(self, entries: Sequence[tuple[float, Kept]]) -> None:
         """Takes outcomes over: most are written at once."""
-        chance = self._setting.chance
+        chance, calm = self._setting.chance, self._setting.calm
         for until, kept in entries:
-            roll, delay = chance.random(), 2 * ON_ITS_WAY * chance.random()
+            roll, delay = 1.0 if calm else chance.random(), 2 * ON_ITS_WAY * chance.random()
             if roll < LOST:
                 self._drop("lost")
                 continue
