@@ -106,7 +106,7 @@ class File(msgspec.Struct, gc=False, eq=False):
     @classmethod
     def to_read(cls, fd: int) -> File:
         """A file that was received."""
-        return cls(fd, received=True, sends=0, owner=os.getpid(), forks=_forks[0], identity=_identity(fd))
+        return cls._of(fd, received=True)
 
     @classmethod
     def to_fill(cls, size: int) -> File:
@@ -116,9 +116,13 @@ class File(msgspec.Struct, gc=False, eq=False):
             OSError: no descriptor is left.
         """
         spare = _take_spare(size)
-        fd, uses, memory = (_anonymous_file(), 0, None) if spare is None else spare.take()
-        _filled[fd] = size
-        return cls(fd, False, 0, os.getpid(), _forks[0], _identity(fd), uses, memory)
+        file = cls._of(_anonymous_file(), received=False) if spare is None else spare.take()
+        _filled[file.fd] = size
+        return file
+
+    @classmethod
+    def _of(cls, fd: int, *, received: bool) -> File:
+        return cls(fd, received, 0, os.getpid(), _forks[0], _identity(fd))
 
     def __del__(self) -> None:
         _filled.pop(self.fd, None)  # first: the number may be given out again as soon as it is closed
@@ -252,8 +256,8 @@ class _Spare:
         except OSError:  # another thread has just closed it
             return False
 
-    def take(self) -> tuple[int, int, mmap.mmap | None]:
-        """Its descriptor, how often it was used and where it is mapped, for another payload."""
+    def take(self) -> File:
+        """The file, for another payload; it serves, so that it is ours and still the one that it was."""
         os.pwrite(self.fd, _IN_USE, 0)
         memory = self._memory
         if self._uses >= _MAPPED_AT and (memory is None or len(memory) < self.size):
@@ -262,7 +266,7 @@ class _Spare:
             except BaseException:
                 self.close()
                 raise
-        return self.fd, self._uses, memory
+        return File(self.fd, False, 0, self._owner, _forks[0], self._identity, self._uses, memory)
 
     def close(self) -> None:
         """Closes it, if it is still there."""
