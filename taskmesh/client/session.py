@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from typing import Any, Protocol
 
 from taskmesh.client.delivery import Delivery
@@ -129,14 +130,19 @@ class Session:
     def slots(self) -> int:
         """How many slots the mesh has, or may have: a remote hub is asked."""
         if not self.config.mesh.address:
-            return self.config.pool.slots
+            return self._configured
         try:
             pools = self.open().query("pools", limit=10_000, timeout=1.0)
         except TaskMeshError:
             pools = None
         if not isinstance(pools, list):
-            return self.config.pool.slots
-        return sum(int(pool["slots"]) for pool in pools) or self.config.pool.slots
+            return self._configured
+        return sum(int(pool["slots"]) for pool in pools) or self._configured
+
+    @cached_property
+    def _configured(self) -> int:
+        """Slots by the settings. Asked once, not at each map: a container's quota stands in files (50 us)."""
+        return self.config.pool.slots
 
     def cancel_unstarted(self, futures: Iterable[TaskFuture[Any]]) -> None:
         """Has the hub cancel those that have not started: each ends when the hub says so."""
