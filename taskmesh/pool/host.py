@@ -107,11 +107,8 @@ class SlotHost:
         try:
             seat = Seat(slot, self._next_token, self._system)
         except OSError as error:
-            self._post(
-                SlotExited(
-                    slot, 0, _REFUSED, ready=False, log=f"no descriptors or memory for a slot: {error}"
-                )
-            )
+            why = f"no descriptors or memory for a slot: {error}"
+            self._post(SlotExited(slot, 0, _REFUSED, ready=False, log=why))
             return
         self._next_token += 1
         self._seats[slot] = self._tokens[seat.token] = seat

@@ -26,9 +26,8 @@ class Audit:
     """Everything that is promised, checked as it happens.
 
     Attributes:
-        faults: how often each fault met each role. limits: crash and memory limits of the hub.
+        faults: how often each fault met each role. crash_limit: the hub's.
         cancelled, unwanted: what clients gave up, and what they gave up unless it had started.
-        calm: nothing goes wrong, so that order can be held against what was asked for.
         limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
         draining: sessions of an epoch whose pools have said so.
         orphaned: bound to clients that were gone for long when pools last held it.
@@ -37,7 +36,6 @@ class Audit:
     def __init__(self, workload: Workload) -> None:
         self.faults: Counter[tuple[str, str]] = Counter()
         self.crash_limit = 3
-        self.calm = False
         self.limits: list[int] = []
         self.draining: set[tuple[int, int]] = set()
         self.outcomes: dict[tuple[int, int], str] = {}

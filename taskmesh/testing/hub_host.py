@@ -193,7 +193,7 @@ class HubHost(Host[HubMachine]):
                     self._note(action)
                 case _:
                     raise TypeError(f"not an action of a hub: {action!r}")
-        if pushed and self.setting.audit.calm:
+        if pushed and self.setting.calm:  # nothing goes wrong: order can be held against what was asked for
             pushes = [action.message for action in actions if isinstance(action, act.Push)]
             self.setting.audit.ordered(self.machine, [run for message in pushes for run in message.runs])
         for session, messages in pushed.items():

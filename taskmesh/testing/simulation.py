@@ -75,7 +75,7 @@ class World:
         if trace:
             self.setting.trace = []
         chance = self.setting.chance
-        self.calm = self.setting.calm = self.setting.audit.calm = seed % 12 == 0 if calm is None else calm
+        self.calm = self.setting.calm = seed % 12 == 0 if calm is None else calm
         self.setting.network.by_reference = seed % 4 == 1
         self._heal_at = 4.0 + 4.0 * chance.random()
         self.hub = HubHost(self.setting, self, hub_config(chance))

@@ -2,28 +2,18 @@
 
 import gc
 import os
-from pathlib import Path
 
 import pytest
 
 from taskmesh import Mesh
 from taskmesh.wire import files
 from taskmesh.wire.blob import MAP_FROM
+from tests.memory_files import memory_files
 from tests.waiting import wait_until
 
 SIZE = 1 << 20
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there are no memfds here")
-
-
-def memory_files() -> int:
-    """How many of this process's descriptors are memfds of ours."""
-    targets = []
-    for fd in os.listdir("/proc/self/fd"):
-        path = Path("/proc/self/fd", fd)
-        if path.exists():  # else it was the listing's own
-            targets.append(str(path.readlink()))
-    return sum(target.startswith("/memfd:taskmesh") for target in targets)
 
 
 def use_two_meshes(size: int) -> None:

@@ -14,6 +14,7 @@ from taskmesh.errors import LocalProtocolError
 from taskmesh.ids import task_id, text_of
 from taskmesh.wire import payload
 from taskmesh.wire.messages import CHUNK, SlotTasks
+from tests.memory_files import memory_files
 from tests.pool import coroutines, objects, tasks
 from tests.pool.driver import CLIENT, Driver
 from tests.pool.gate import wait_at
@@ -329,15 +330,9 @@ def test_an_idle_slot_keeps_no_files(monkeypatch):
         for _ in range(4):
             driver.result(0, driver.call(0, tasks.echo, (bytes(200_000),))[0])
 
-        driver.run_until(lambda: not memfds(pid))
+        driver.run_until(lambda: not memory_files(pid, "taskmesh (deleted)"))
 
         assert driver.result(0, driver.call(0, tasks.echo, (b"still there",))[0]) == b"still there"
-
-
-def memfds(pid):
-    """How many memory files with payloads a process has open."""
-    targets = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
-    return sum(target.startswith("/memfd:taskmesh ") for target in targets)
 
 
 def test_module_that_cannot_be_loaded_is_told(system):
