@@ -72,16 +72,45 @@ class Task(Generic[P, R_co]):
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """By name where the name leads here, as a function would; else with the function itself."""
-        name: str = self.__wrapped__.__qualname__
-        found: Any = sys.modules.get(self.__wrapped__.__module__)
+        fn = self.__wrapped__
+        module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
+        found: Any = sys.modules.get(module or "")
         for part in name.split("."):
             found = getattr(found, part, None)
-        if found is self and not is_by_value_module(self.__wrapped__.__module__):
+        if module is None or found is not self:
+            return Task, (fn, self.options)
+        if not is_by_value_module(module):
             return name
-        return Task, (self.__wrapped__, self.options)
+        return _remade, (types.MethodType(fn, _Address(module, name)), self.options)
 
     def __repr__(self) -> str:
-        return f"<task {self.__wrapped__.__module__}.{self.__wrapped__.__qualname__}>"
+        fn = self.__wrapped__
+        return f"<task {fn.__module__}.{getattr(fn, '__qualname__', type(fn).__qualname__)}>"
+
+
+class _Address:
+    """The object of a bound method that plain pickle sends by name, and cloudpickle by value.
+
+    A pickler does not say which of them it is. But of a bound method plain pickle writes
+    `getattr(its object, its name)`, cloudpickle its function and its object: the one is led to the task
+    function, the other brings its function along.
+    """
+
+    def __init__(self, module: str, name: str) -> None:
+        self.__dict__ = {"module": module, "name": name}
+
+    def __getattribute__(self, attribute: str) -> Any:
+        own = object.__getattribute__(self, "__dict__")  # empty while it is unpickled
+        if attribute != own.get("name", "").rpartition(".")[2]:
+            return object.__getattribute__(self, attribute)
+        import pkgutil  # 3 ms, and seldom needed
+
+        return pkgutil.resolve_name(f"{own['module']}:{own['name']}")
+
+
+def _remade(found: Any, options: TaskOptions) -> Any:
+    """What a name has led to; or a task function anew where a bound method brought its function."""
+    return Task(found.__func__, options) if isinstance(found, types.MethodType) else found
 
 
 def _submit_in_task(fn: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:

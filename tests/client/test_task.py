@@ -1,14 +1,18 @@
 """@task: still the function, and something to submit."""
 
+import functools
 import inspect
 import pickle
+import sys
 import typing
+from collections.abc import Iterator
 
 import cloudpickle
 import pytest
 
 from taskmesh import Task, TaskFuture, task
 from taskmesh.errors import NoMesh
+from taskmesh.wire import values
 
 WAIT_S = 10
 
@@ -33,6 +37,11 @@ class Holder:
     @task(priority=3)
     def method(self, number):
         return (type(self).__name__, number)
+
+
+class Caller:
+    def __call__(self, number):
+        return -number
 
 
 def test_static_method_is_a_task_below_its_decorator(mesh):
@@ -137,6 +146,46 @@ def test_task_pickles_by_value_where_its_name_leads_nowhere():
 
     assert copy(1) == 2
     assert copy.options.queue == "inner"
+
+
+@pytest.fixture
+def by_value(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This module's functions travel by value, as those of `__main__` do."""
+    module = sys.modules[__name__]
+    monkeypatch.setattr(values, "REGISTERED", [__name__.encode()])
+    cloudpickle.register_pickle_by_value(module)
+    yield
+    cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.mark.parametrize("made", [plain, Holder.method])
+@pytest.mark.usefixtures("by_value")
+def test_a_task_that_travels_by_value_is_pickled_by_name_elsewhere(made):
+    """As a function of `__main__` is: multiprocessing takes it, and so does a foreign cloudpickle."""
+    assert pickle.loads(pickle.dumps(made)) is made
+    copy = cloudpickle.loads(cloudpickle.dumps(made))
+    assert copy is not made
+    assert copy.options == made.options
+    assert copy.__wrapped__ is not made.__wrapped__
+    assert copy.__wrapped__.__code__ == made.__wrapped__.__code__
+
+
+@pytest.mark.usefixtures("by_value")
+def test_a_task_whose_name_leads_nowhere_where_it_is_unpickled_says_so(monkeypatch):
+    data = pickle.dumps(plain)
+    monkeypatch.delattr(sys.modules[__name__], "plain")
+
+    with pytest.raises(AttributeError, match="plain"):
+        pickle.loads(data)
+
+
+@pytest.mark.parametrize("called", [functools.partial(divmod, 7), Caller()])
+def test_what_is_called_and_has_no_name_makes_a_task_that_travels(mesh, called):
+    made = task(called)
+
+    assert repr(made).startswith("<task ")
+    assert pickle.loads(pickle.dumps(made))(2) == called(2)
+    assert mesh.submit(lambda fn, number: fn(number), made, 2).result(WAIT_S) == called(2)
 
 
 def test_task_decorates_functions_only():
