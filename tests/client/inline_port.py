@@ -44,7 +44,7 @@ class InlinePort:
         self._specs: dict[int, Spec] = {}
         self._todo: deque[Run] = deque()
         self._bell = threading.Event()
-        self._unwanted: set[int] = set()
+        self._unwanted: deque[Sequence[int]] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="taskmesh-inline", daemon=True)
 
@@ -58,7 +58,7 @@ class InlinePort:
         if not unstarted:
             self.cancelled += seqs
             return
-        self._unwanted.update(seqs)
+        self._unwanted.append(seqs)
         self._bell.set()
 
     def query(self, what: str, argument: str = "", limit: int = 100, timeout: float = 5.0) -> object:
@@ -88,13 +88,14 @@ class InlinePort:
     def _work(self) -> None:
         while not self._closing:
             self.sleeping = True
-            if not self._sink.queued and not (self._todo and self.gate.is_set()):
+            if not self._sink.queued and not self._unwanted and not (self._todo and self.gate.is_set()):
                 self._bell.wait(1.0)
             self.sleeping = False
             self._bell.clear()
+            told = len(self._unwanted)  # what is told from here on may be of tasks that are not taken in now
             self._take()
-            if self._unwanted:
-                self._cancel_unstarted()
+            for _ in range(told):
+                self._cancel_unstarted(set(self._unwanted.popleft()))
             if self.gate.is_set() and self._todo:
                 self._run_some()
 
@@ -106,8 +107,7 @@ class InlinePort:
         if self.accepting:
             self._sink.accepted([seq for run in runs for seq in run.seqs])
 
-    def _cancel_unstarted(self) -> None:
-        unwanted, self._unwanted = self._unwanted, set()
+    def _cancel_unstarted(self, unwanted: set[int]) -> None:
         for run in self._todo:
             ended = [Failed(self.client, seq, 0, "cancelled") for seq in run.seqs if seq in unwanted]
             pairs = zip(run.seqs, run.payloads, strict=True)
