@@ -178,9 +178,9 @@ class Feed:
         if self._flying or not self.source.exhausted:
             self._break_off("its results were waited for")
 
-    def given(self, piece: Piece) -> None:
+    def given(self, count: int) -> None:
         """The user has all items of a piece: that makes room for others."""
-        self._held -= piece.count
+        self._held -= count
 
     # --- the port's side
 

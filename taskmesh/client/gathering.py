@@ -147,26 +147,28 @@ def _wait_for_first(futures: list[TaskFuture[Any]], deadline: float | None, *, f
 
 
 def _completed(futures: list[TaskFuture[Any]], deadline: float | None) -> Any:
-    """Futures as they end: a generator."""
+    """Futures as they end, taken out of the list: a generator, which keeps none that it has given."""
+    count = len(futures)
+    futures.reverse()
     arrivals: SimpleQueue[TaskFuture[Any]] = SimpleQueue()
     arrive = arrivals.put
     pending: set[TaskFuture[Any]] = set()
     try:
-        for future in futures:
-            if future._watch(arrive):
-                pending.add(future)
+        while futures:
+            if futures[-1]._watch(arrive):
+                pending.add(futures.pop())
             else:
-                yield future
+                yield futures.pop()
         while pending:
             left = _left(deadline)
             try:
-                future = arrivals.get(timeout=LOOK_S if left is None else min(left, LOOK_S))
+                ended = [arrivals.get(timeout=LOOK_S if left is None else min(left, LOOK_S))]
             except Empty:
                 if left is not None and left <= LOOK_S:
-                    raise TimeoutError(f"{len(pending)} of {len(futures)} tasks are not done") from None
+                    raise TimeoutError(f"{len(pending)} of {count} tasks are not done") from None
                 continue
-            pending.discard(future)
-            yield future
+            pending.discard(ended[0])
+            yield ended.pop()
     finally:
         for future in pending:
             future._unwatch(arrive)

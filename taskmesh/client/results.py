@@ -30,7 +30,7 @@ class MapResults(Generic[R_co]):
         self.feed = feed
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self._piece: Piece | None = None
+        self._taken = 0
         self._rest: Iterator[R_co] = iter(())
         self._chain: Iterator[R_co] | None = None
 
@@ -58,16 +58,20 @@ class MapResults(Generic[R_co]):
                 self.feed.abandon()
 
     def _rests(self) -> Iterator[Iterator[R_co]]:
-        """What is left of the piece in hand, then one piece after the other."""
+        """What is left of the piece in hand, then one piece after the other.
+
+        Nothing here keeps a piece, which keeps its results: they may be large, and the caller done with them.
+        """
         self._begun = True
         while True:
             yield self._rest
-            if self._piece is not None:
-                self.feed.given(self._piece)
-            self._piece = self._next_piece()
-            if self._piece is None:
+            self.feed.given(self._taken)
+            self._taken, self._rest = 0, iter(())
+            piece = self._next_piece()
+            if piece is None:
                 return
-            self._rest = _results(self._piece)
+            self._taken, self._rest = piece.count, _results(piece)
+            del piece
 
     def _next_piece(self) -> Piece | None:
         """The next piece with its outcome; works for the feed while it waits."""
@@ -135,7 +139,12 @@ def _results(piece: Piece) -> Iterator[Any]:
         if error is None:
             result: Any = future.result()
             if piece.count == 1:
-                return iter((result,))
+                return _lone([result])
             return _WithErrors(result.values, result.errors) if result.errors else iter(result.values)
     same = error or CancelledError()
     return _WithErrors([None] * piece.count, dict.fromkeys(range(piece.count), same))
+
+
+def _lone(held: list[Any]) -> Iterator[Any]:
+    """The only result of a piece, kept by nobody once it is given."""
+    yield held.pop()

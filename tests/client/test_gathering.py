@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import threading
+import weakref
 from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future
+from functools import partial
 
 import pytest
 
@@ -26,6 +28,14 @@ def test_what_is_no_future_is_refused_by_name(mesh, function):
         function(mesh.map(double, [1, 2]))
 
 
+class Box:
+    """Something that a weak reference can watch."""
+
+
+def is_gone(watched):
+    return watched() is None
+
+
 @pytest.fixture
 def held(mesh, port):
     """Futures that wait for port.release()."""
@@ -47,6 +57,19 @@ def test_as_completed_takes_a_generator_and_yields_each_once(mesh):
 
     assert len(seen) == 300
     assert set(seen) == set(futures)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_as_completed_keeps_no_future_that_it_has_given(mesh, ended):
+    futures = [mesh.submit(Box) for _ in range(10)]
+    if ended:
+        wait(futures, WAIT_S)
+    given = as_completed(futures, WAIT_S)
+    del futures
+    for future in given:
+        watched = weakref.ref(future.result())
+        del future
+        wait_until(partial(is_gone, watched))
 
 
 def test_as_completed_yields_in_the_order_of_ending(held, port):

@@ -4,7 +4,9 @@ import gc
 import itertools
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError
+from functools import partial
 
 import pytest
 
@@ -45,6 +47,17 @@ def shut_at_three(number):
     if number == 3:
         gates[0].clear()
     return number
+
+
+class Box:
+    """Something that a weak reference can watch."""
+
+    def __init__(self, number):
+        self.number = number
+
+
+def is_gone(watched):
+    return watched() is None
 
 
 class Unpicklable:
@@ -355,3 +368,25 @@ def test_map_of_items_that_take_time_spreads_over_small_chunks(mesh, port):
 
     assert time.monotonic() - started < WAIT_S
     assert sum(len(run.seqs) for run in port.runs) >= 8
+
+
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_a_result_of_its_own_task_is_not_kept_once_it_is_given(mesh, buffersize):
+    for box in mesh.map(Box, range(10), chunksize=1, buffersize=buffersize):
+        watched = weakref.ref(box)
+        del box
+        wait_until(partial(is_gone, watched))
+
+
+def test_a_chunk_is_not_kept_while_the_next_one_is_made(mesh):
+    watched = []
+
+    def numbers():
+        yield from (0, 1)
+        wait_until(lambda: all(map(is_gone, watched)))
+        yield from (2, 3)
+
+    results = mesh.map(Box, numbers(), chunksize=2, buffersize=2)
+    watched += [weakref.ref(next(results)), weakref.ref(next(results))]
+
+    assert next(results).number == 2
