@@ -67,7 +67,7 @@ class MeshClosed(TaskMeshError, RuntimeError):
 
 
 class NoMesh(TaskMeshError, RuntimeError):
-    """A task was submitted while no mesh is open in this context."""
+    """A task was submitted while no mesh is open in this context, or none may be opened."""
 
 
 class ForkedMeshError(TaskMeshError, RuntimeError):

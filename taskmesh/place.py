@@ -49,6 +49,11 @@ def offer(ask: Callable[[], Place | None] | None) -> None:
     _offers[:] = [] if ask is None else [ask]
 
 
+def in_slot() -> bool:
+    """Whether this process is a slot."""
+    return bool(_offers)
+
+
 def place() -> Place | None:
     """The place of the task that this slot runs, for tasks of its own; None where no task runs.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterable
@@ -16,14 +17,16 @@ from taskmesh.client.delivery import Delivery
 from taskmesh.client.options import TaskOptions, is_count
 from taskmesh.client.pending import PendingTable
 from taskmesh.config import MOST_SLOTS, Config
-from taskmesh.errors import ConfigError, ForkedMeshError, MeshClosed, TaskMeshError
+from taskmesh.errors import ConfigError, ForkedMeshError, MeshClosed, NoMesh, TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.net.opening import open_port
+from taskmesh.place import in_slot
 from taskmesh.ports import SubmitPort
 from taskmesh.wire.code import FunctionCodec
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
+_IMPORTING = "<frozen importlib._bootstrap>"
 
 
 class Feeding(Protocol):
@@ -72,6 +75,7 @@ class Session:
         Raises:
             HubUnreachable: no hub answered in time.
             MeshClosed: the session has ended; ForkedMeshError: in the parent process.
+            NoMesh: a slot imports a module that opens an embedded mesh.
         """
         if isinstance(self.table.refusal, ForkedMeshError):
             raise self.table.refusal
@@ -79,6 +83,8 @@ class Session:
             if self.closed:
                 raise MeshClosed("this mesh is closed: open a new one")
             if self._port is None:
+                if not self.config.mesh.address:
+                    _refuse_in_slots_import()
                 port = open_port(self.table, self.config)
                 self.table.attach(port)
                 try:
@@ -201,6 +207,21 @@ def check_slots(word: str, count: object) -> None:
         raise ConfigError(f"{word} has to be a whole number greater than 0, not {count!r}")
     if count > MOST_SLOTS:
         raise ConfigError(f"{word} may be {MOST_SLOTS:,} at most, since each is a process, not {count!r}")
+
+
+def _refuse_in_slots_import() -> None:
+    """Refuses an embedded mesh that a module opens while a slot imports it.
+
+    The slots of that mesh would import the module, too, and open one more each, without an end.
+    """
+    frame = sys._getframe() if in_slot() else None
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING and frame.f_code.co_name == "_find_and_load":
+            raise NoMesh(
+                "a module opens a mesh when it is imported, and a slot imports it for a task. Cure: open the "
+                "mesh in a function or under `if __name__ == '__main__'`; `mesh = Mesh()` alone opens none"
+            )
+        frame = frame.f_back
 
 
 _open_sessions: set[Session] = set()

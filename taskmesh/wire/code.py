@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from taskmesh.errors import FunctionUnavailable, SerializationError
+from taskmesh.errors import FunctionUnavailable, NoMesh, SerializationError
 from taskmesh.wire.cures import culprit
 from taskmesh.wire.encoding import decode, encode
 from taskmesh.wire.footprint import Footprint
@@ -262,10 +262,10 @@ def _import_problem(module: str, error: BaseException) -> str:
             f"it is found (PYTHONPATH, `taskmesh worker {module}`), or call "
             f"taskmesh.wire.code.register_by_value({top}) in the client"
         )
-    return (
-        f"importing that module on the worker's {_PYTHON} failed: {error_text(error)}. "
-        f"Cure: `python -c 'import {module}'` must work on the worker"
-    )
+    failed = f"importing that module on the worker's {_PYTHON} failed: {error_text(error)}"
+    if isinstance(error, NoMesh):
+        return failed  # it says the cure
+    return f"{failed}. Cure: `python -c 'import {module}'` must work on the worker"
 
 
 def _rebuild(data: bytes) -> Any:

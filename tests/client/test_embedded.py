@@ -1,6 +1,7 @@
 """The surface over a real embedded mesh: how each way of ending reaches the caller."""
 
 import asyncio
+import importlib
 import math
 import os
 import signal
@@ -215,3 +216,38 @@ def test_an_embedded_pool_runs_only_what_is_registered_when_it_is_told_so():
 
     assert isinstance(error, errors.FunctionUnavailable)
     assert "functions of math alone" in str(error)
+
+
+def test_a_module_that_opens_a_mesh_when_it_is_imported_is_told_in_the_slot(tmp_path, monkeypatch):
+    module = tmp_path / "opens_a_mesh_at_import.py"
+    module.write_text(
+        "from taskmesh import Mesh\n"
+        "def double(number):\n"
+        "    return 2 * number\n"
+        "with Mesh(workers=1) as mesh:\n"
+        f"    RESULT = mesh.submit(double, 2).result({WAIT_S})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(
+        errors.FunctionUnavailable, match=r"opens a mesh when it is imported.* Cure: open the mesh"
+    ):
+        importlib.import_module(module.stem)
+
+
+def test_a_module_that_makes_a_mesh_and_opens_it_later_may_be_imported_by_slots(tmp_path, monkeypatch):
+    module = tmp_path / "makes_a_mesh_at_import.py"
+    module.write_text(
+        "from taskmesh import Mesh\n"
+        "mesh = Mesh(workers=1)\n"
+        "def double(number):\n"
+        "    return 2 * number\n"
+        "def doubled(number):\n"
+        f"    return mesh.submit(double, number).result({WAIT_S})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    made = importlib.import_module(module.stem)
+
+    with made.mesh:
+        assert made.doubled(2) == 4
+        assert made.mesh.submit(made.doubled, 3).result(WAIT_S) == 6
