@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack
 
 from taskmesh.client.feed import Feed
 from taskmesh.client.gathering import wait as wait_for
@@ -78,6 +78,14 @@ class MeshExecutor(Executor):
         self._feeds: list[Feed] = []
         self._sweep_at = _SWEEP
         self._shut = False
+
+    @property
+    def _max_workers(self) -> int:
+        """How many tasks run at a time, by the name under which dask asks any executor for it."""
+        return self._mesh._session.slots()
+
+    def __reduce__(self) -> NoReturn:
+        self._mesh.__reduce__()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T]:
         """Submits `fn(*args, **kwargs)`; raises as `Mesh.submit`, and RuntimeError after `shutdown`."""

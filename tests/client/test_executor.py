@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from taskmesh import Mesh, MeshExecutor, task
-from taskmesh.errors import ConfigError
+from taskmesh.errors import ConfigError, SerializationError
 from tests.waiting import wait_until
 
 WAIT_S = 10
@@ -45,6 +45,18 @@ def test_executor_is_one_and_closes_its_own_mesh(opened):
 def test_executor_tells_what_to_do_in_place_of_what_others_have(options, cure):
     with pytest.raises(ConfigError, match=cure):
         MeshExecutor(2, **options)
+
+
+def test_other_libraries_find_how_many_tasks_run_at_a_time(opened, mesh):
+    with MeshExecutor(3) as executor:  # dask.config.set(pool=executor) looks here
+        assert (executor._max_workers, mesh.executor()._max_workers) == (3, 2)
+
+
+def test_executor_as_an_argument_says_why_it_cannot_be_one(mesh):
+    with pytest.raises(
+        SerializationError, match=r"a mesh belongs to its process.*inside a task use the mesh that"
+    ):
+        mesh.submit(double, mesh.executor())
 
 
 def test_executor_of_a_mesh_leaves_it_open(mesh, port):
