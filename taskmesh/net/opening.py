@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import _thread
+import queue
+import select
+import socket
+import subprocess
 import sys
 
 from taskmesh.config import Config
+from taskmesh.errors import TaskMeshError
 from taskmesh.pool.nursery import Nursery
 from taskmesh.pool.platforms import here
 from taskmesh.ports import OutcomeSink, SubmitPort
 
 
 def open_port(sink: OutcomeSink, config: Config) -> SubmitPort:
-    """Makes the port, to be started at once. ZeroMQ is imported only where sockets are needed."""
+    """Makes the port, to be started at once. ZeroMQ is imported only where sockets are needed.
+
+    Raises:
+        TaskMeshError: gevent or eventlet has replaced what the port works with.
+    """
+    _refuse_green_threads()
     if config.mesh.address:
         from taskmesh.net.remote import RemotePort
 
@@ -29,3 +40,21 @@ def open_port(sink: OutcomeSink, config: Config) -> SubmitPort:
     except BaseException:
         nursery.bury()
         raise
+
+
+def _refuse_green_threads() -> None:
+    """Refuses a program in which threads are coroutines of one thread: where one waits, all stand still."""
+    parts = {
+        "thread": _thread.start_new_thread,
+        "select": select.select,
+        "socket": socket.socket,
+        "subprocess": subprocess.Popen,
+        "queue": queue.SimpleQueue,
+    }
+    makers = {part.__module__.partition(".")[0] for part in parts.values()} & {"gevent", "eventlet"}
+    if makers:
+        left_out = ", ".join(f"{name}=False" for name in parts)
+        raise TaskMeshError(
+            f"a mesh cannot be opened here: {makers.pop()} has replaced Python's threads, or what they wait "
+            f"with. Cure: monkey.patch_all({left_out}), or open the mesh in a program that is not patched"
+        )

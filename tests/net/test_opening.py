@@ -1,0 +1,54 @@
+"""Which port a mesh gets, and where it gets none."""
+
+import _thread
+import queue
+import select
+import socket
+import subprocess
+
+import pytest
+
+from taskmesh import Mesh
+from taskmesh.config import load
+from taskmesh.errors import TaskMeshError
+from taskmesh.net.opening import open_port
+
+WAIT_S = 10
+
+
+def replacement_of(original, maker):
+    """What stands in the original's place, and does as much."""
+    if isinstance(original, type):
+        return type(original.__name__, (original,), {"__module__": maker})
+
+    def replacement(*args, **kwargs):
+        return original(*args, **kwargs)
+
+    replacement.__module__ = maker
+    return replacement
+
+
+REPLACED = [
+    (_thread, "start_new_thread"),
+    (select, "select"),
+    (socket, "socket"),
+    (subprocess, "Popen"),
+    (queue, "SimpleQueue"),
+]
+
+
+@pytest.mark.parametrize("address", [(), "tcp://127.0.0.1:1"])
+@pytest.mark.parametrize("maker", ["gevent", "eventlet"])
+@pytest.mark.parametrize(("module", "name"), REPLACED)
+def test_a_program_with_green_threads_is_told_so(monkeypatch, module, name, maker, address):
+    monkeypatch.setattr(module, name, replacement_of(getattr(module, name), f"{maker}.of.its"))
+
+    with pytest.raises(TaskMeshError, match=f"{maker} has replaced .* Cure: monkey.patch_all"):
+        open_port(None, load(None, {"mesh__address": address}))
+
+
+def test_a_socket_that_somebody_else_has_replaced_may_be_used(monkeypatch):
+    monkeypatch.setattr(socket, "socket", replacement_of(socket.socket, "socks"))
+
+    with Mesh(workers=1) as mesh:
+        assert mesh.submit(abs, -1).result(WAIT_S) == 1
