@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from types import TracebackType
@@ -38,8 +39,9 @@ class MeshExecutor(Executor):
 
     `MeshExecutor(max_workers=4)` opens an embedded mesh of its own, and closes it at shutdown;
     `mesh.executor()` uses an open one. Leaving the `with` block by an exception, Ctrl-C among them, cancels
-    what was submitted, running or not, as a mesh does; other executors wait for it first. A program that
-    ends without `shutdown` waits for the tasks of an executor with a mesh of its own.
+    what was submitted, running or not, as a mesh does; other executors wait for it first. A mesh of its own
+    that has had no `shutdown` ends after its tasks when nobody holds the executor any more, and a program
+    that ends waits for them.
 
     Args:
         max_workers: slots of the mesh of its own; None for one per CPU.
@@ -71,6 +73,7 @@ class MeshExecutor(Executor):
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}
             self._own = Session(load(None, {"mesh__address": (), **slots}))
             self._own.waits_at_exit = True
+            weakref.finalize(self, _end_aside, self._own).atexit = False  # at exit the session ends itself
             mesh = Submitter(self._own, {})
         self._mesh = mesh.with_options(**options)
         self._lock = threading.Lock()
@@ -112,6 +115,7 @@ class MeshExecutor(Executor):
             buffersize *= chunksize
         source = Source.of(iterables, lazily=buffersize is not None)
         results = self._mesh._mapped(fn, source, timeout, chunksize, buffersize, ordered=True)
+        results.owner = self
         with self._lock:
             self._feeds = [*(feed for feed in self._feeds if feed.active), results.feed]
         if self._shut:
@@ -192,3 +196,9 @@ class MeshExecutor(Executor):
             alive = [future for future in self._futures[:ended] if not future.done()]
             self._futures[:ended] = alive
             self._sweep_at = 2 * len(alive) + _SWEEP
+
+
+def _end_aside(session: Session) -> None:
+    """Ends the mesh of an executor that nobody holds, when its tasks have ended; a finalizer may not wait."""
+    if session.is_open and session.table.refusal is None:  # else it ends already, or was the parent's
+        session.delivery.put((threading.Thread(target=session.close, name="taskmesh-shutdown").start,))

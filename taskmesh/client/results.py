@@ -23,11 +23,13 @@ class MapResults(Generic[R_co]):
 
     Attributes:
         feed: where they come from.
+        owner: what must not be finalized before the last of them.
     """
 
     def __init__(self, feed: Feed, timeout: float | None) -> None:
         self._begun = False  # first: __del__ asks for it whatever fails here
         self.feed = feed
+        self.owner: object = None
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._taken = 0

@@ -104,6 +104,35 @@ def test_shutdown_without_wait_returns_at_once_and_closes_its_own_mesh_later(ope
     wait_until(lambda: opened.last.closed_with == [False])
 
 
+def test_executor_that_nobody_holds_ends_its_own_mesh_after_its_tasks(opened):
+    executor = MeshExecutor(1)
+    futures = [executor.submit(double, 1)]
+    opened.last.gate.clear()
+    futures += [executor.submit(double, i) for i in range(10)]
+    del executor
+    assert opened.last.closed_with == []
+    opened.last.release()
+
+    assert [f.result(WAIT_S) for f in futures] == [2, *(2 * i for i in range(10))]
+    wait_until(lambda: opened.last.closed_with == [False])
+
+
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_results_of_an_executor_that_nobody_holds_all_come(opened, buffersize):
+    results = MeshExecutor(1).map(double, range(100), buffersize=buffersize)
+
+    assert list(results) == [2 * i for i in range(100)]
+    del results
+    wait_until(lambda: opened.last.closed_with == [False])
+
+
+def test_mesh_of_an_executor_that_nobody_holds_stays_open(mesh, port):
+    assert mesh.executor().submit(double, 1).result(WAIT_S) == 2
+
+    assert mesh.submit(double, 2).result(WAIT_S) == 4
+    assert port.closed_with == []
+
+
 def test_shutdown_can_cancel_what_has_not_started(mesh, port):
     executor = mesh.executor()
     ended = executor.submit(double, 4)
