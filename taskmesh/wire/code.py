@@ -297,7 +297,8 @@ def _explain(fn: Any, error: BaseException) -> str:
     if part and isinstance(inner, types.FunctionType):
         return (
             f"the function {name} travels by value and takes {part} along, which cannot be pickled: "
-            f"{reason}. Cure: make it inside the function, or pass what it is made of as an argument"
+            f"{reason}. Cure: make it inside the function, pass what it is made of as an argument, or "
+            "define both in a module that workers can import"
         )
     because = f" because of its {part}" if part else ""
     return (
