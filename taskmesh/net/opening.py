@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
-import queue
-import select
-import socket
-import subprocess
 import sys
 
 from taskmesh.config import Config
@@ -14,6 +9,8 @@ from taskmesh.errors import TaskMeshError
 from taskmesh.pool.nursery import Nursery
 from taskmesh.pool.platforms import here
 from taskmesh.ports import OutcomeSink, SubmitPort
+
+_GREEN = {"gevent", "eventlet"}
 
 
 def open_port(sink: OutcomeSink, config: Config) -> SubmitPort:
@@ -44,6 +41,14 @@ def open_port(sink: OutcomeSink, config: Config) -> SubmitPort:
 
 def _refuse_green_threads() -> None:
     """Refuses a program in which threads are coroutines of one thread: where one waits, all stand still."""
+    if sys.modules.keys().isdisjoint(_GREEN):
+        return
+    import _thread
+    import queue
+    import select
+    import socket
+    import subprocess
+
     parts = {
         "thread": _thread.start_new_thread,
         "select": select.select,
@@ -51,7 +56,7 @@ def _refuse_green_threads() -> None:
         "subprocess": subprocess.Popen,
         "queue": queue.SimpleQueue,
     }
-    makers = {part.__module__.partition(".")[0] for part in parts.values()} & {"gevent", "eventlet"}
+    makers = {part.__module__.partition(".")[0] for part in parts.values()} & _GREEN
     if makers:
         left_out = ", ".join(f"{name}=False" for name in parts)
         raise TaskMeshError(

@@ -5,6 +5,8 @@ import queue
 import select
 import socket
 import subprocess
+import sys
+import types
 
 import pytest
 
@@ -41,6 +43,7 @@ REPLACED = [
 @pytest.mark.parametrize("maker", ["gevent", "eventlet"])
 @pytest.mark.parametrize(("module", "name"), REPLACED)
 def test_a_program_with_green_threads_is_told_so(monkeypatch, module, name, maker, address):
+    monkeypatch.setitem(sys.modules, maker, types.ModuleType(maker))
     monkeypatch.setattr(module, name, replacement_of(getattr(module, name), f"{maker}.of.its"))
 
     with pytest.raises(TaskMeshError, match=f"{maker} has replaced .* Cure: monkey.patch_all"):
@@ -49,6 +52,13 @@ def test_a_program_with_green_threads_is_told_so(monkeypatch, module, name, make
 
 def test_a_socket_that_somebody_else_has_replaced_may_be_used(monkeypatch):
     monkeypatch.setattr(socket, "socket", replacement_of(socket.socket, "socks"))
+
+    with Mesh(workers=1) as mesh:
+        assert mesh.submit(abs, -1).result(WAIT_S) == 1
+
+
+def test_green_threads_that_replace_nothing_may_be_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gevent", types.ModuleType("gevent"))
 
     with Mesh(workers=1) as mesh:
         assert mesh.submit(abs, -1).result(WAIT_S) == 1
