@@ -1,4 +1,4 @@
-"""What waits in the hub for a lane: by route, then priority, then round-robin over groups, then FIFO.
+"""What waits in the hub for a lane: by priority, then routes in turn, then groups in turn, then FIFO.
 
 A route is a queue name with the tags a pool must have. Entries are hints: a task that was cancelled or
 adopted stays in its deque and is passed over when its turn comes, so leaving a queue costs nothing; should it
@@ -12,24 +12,38 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from taskmesh.core.states import State, TaskRecord
+from taskmesh.ids import SEQ_BITS
 
 Route = tuple[str, frozenset[str]]
+Group = tuple[int, int]
 
 QUANTUM = 64
 """Most tasks that one group gives before the next group's turn; keeps runs long enough to be cheap."""
 
 
+def group_of(record: TaskRecord) -> Group:
+    """Whose turn a task takes: its client's, and there its group's."""
+    return record.id >> SEQ_BITS, record.group
+
+
 class Lineup:
-    """The groups of one priority of one route, served in turn; those of clients in `full` are passed over."""
+    """The groups of one priority of one route, served in turn; those of clients in `full` are passed over.
 
-    __slots__ = ("full", "groups", "turns")
+    Attributes:
+        place: among the lineups of its priority, the lowest first.
+    """
 
-    def __init__(self, full: set[int]) -> None:
+    __slots__ = ("full", "groups", "place", "priority", "route", "turns")
+
+    def __init__(self, route: Route, priority: int, place: int, full: set[int]) -> None:
+        self.route = route
+        self.priority = priority
+        self.place = place
         self.full = full
-        self.groups: dict[tuple[int, int], deque[TaskRecord]] = {}
-        self.turns: deque[tuple[int, int]] = deque()
+        self.groups: dict[Group, deque[TaskRecord]] = {}
+        self.turns: deque[Group] = deque()
 
-    def line(self, key: tuple[int, int]) -> deque[TaskRecord]:
+    def line(self, key: Group) -> deque[TaskRecord]:
         """The deque of a group, with a turn."""
         line = self.groups.get(key)
         if line is None:
@@ -52,11 +66,13 @@ class Lineup:
             want = count - len(taken)
             if len(self.turns) > 1:
                 want = min(want, max(1, min(QUANTUM, count // len(self.turns))))
-            for _ in range(min(want, len(line))):  # fewer when some are stale: then there is another turn
+            while line and want:
                 record = line.popleft()
                 record.lined_up = False
                 if record.state is queued:
                     taken.append(record)
+                    want -= 1
+            passed_over = 0
             if line:
                 self.turns.rotate(-1)
             else:
@@ -64,15 +80,21 @@ class Lineup:
                 del self.groups[key]
         return taken
 
-    def put_back(self, key: tuple[int, int], record: TaskRecord) -> None:
-        """Undoes the taking of the record taken last: it is its group's turn again.
+    def put_back(self, taken: list[TaskRecord], kept: int) -> None:
+        """Undoes the taking of all but the first few of what `take` has returned last.
 
-        `take` has passed the turn on. Were it left so, a group of which a task is taken only to be put back
-        would stand last each time, and never be served while another has tasks.
+        It has passed the turns on. Were they left so, a group of which a task is taken only to be put back
+        would stand last each time, and never be served while another has tasks. But a turn of which a part is
+        kept has been had: a group whose turn never fits into one message would not let go of it.
         """
-        self.line(key).appendleft(record)
-        if self.turns[-1] == key:
-            self.turns.rotate(1)
+        for record in reversed(taken[kept:]):
+            key = group_of(record)
+            record.lined_up = True
+            self.line(key).appendleft(record)
+            while self.turns[0] != key:
+                self.turns.rotate(1)
+        if 0 < kept < len(taken) and group_of(taken[kept - 1]) == group_of(taken[kept]):
+            self.turns.rotate(-1)
 
     def head(self) -> TaskRecord | None:
         """The task whose turn it is, or None; drops stale entries before it."""
@@ -91,6 +113,15 @@ class Lineup:
             self.turns.popleft()
             del self.groups[key]
         return None
+
+    def waiting(self, enough: int) -> int:
+        """How many entries there are, counted no further than `enough`."""
+        total = 0
+        for line in self.groups.values():
+            total += len(line)
+            if total >= enough:
+                break
+        return total
 
     def tidy(self) -> None:
         """Drops every stale entry."""
@@ -117,6 +148,7 @@ class Backlog:
     def __init__(self) -> None:
         self.full: set[int] = set()
         self.left = 0
+        self._places = 0
         self._routes: dict[Route, dict[int, Lineup]] = {}
         self._of_queue: dict[str, list[Route]] = {}
 
@@ -125,62 +157,41 @@ class Backlog:
         """On how many routes something may wait."""
         return len(self._routes)
 
-    def routes(self, queues: Iterable[str] | None = None) -> list[Route]:
-        """Routes on which something may wait: all, or those of some queues."""
+    def lineups(self, queues: Iterable[str] | None = None) -> list[Lineup]:
+        """Those in which something may wait, all or those of some queues: as their turns come."""
+        of_queue, routes = self._of_queue, self._routes
         if queues is None:
-            return list(self._routes)
-        of_queue = self._of_queue
-        return [route for queue in queues if queue in of_queue for route in of_queue[queue]]
+            found = [lineup for priorities in routes.values() for lineup in priorities.values()]
+        else:
+            known = [route for queue in queues if queue in of_queue for route in of_queue[queue]]
+            found = [lineup for route in known for lineup in routes[route].values()]
+        if len(found) > 1:
+            found.sort(key=_turn)
+        return found
 
-    def priority(self, route: Route) -> int:
-        """The highest priority that may wait on a route."""
-        return max(self._routes.get(route, ()), default=0)
+    def served(self, lineup: Lineup) -> None:
+        """It has had its turn: it stands last of its priority, or goes when nothing waits there any more."""
+        self._places += 1
+        lineup.place = self._places
+        self.forget_empty(lineup)
 
-    def append(
-        self, route: Route, priority: int, group: tuple[int, int], records: Iterable[TaskRecord]
-    ) -> None:
+    def append(self, route: Route, priority: int, group: Group, records: Iterable[TaskRecord]) -> None:
         """Queues new tasks behind the others of their group."""
         self._lineup(route, priority).line(group).extend(records)
 
-    def push_front(self, route: Route, priority: int, group: tuple[int, int], record: TaskRecord) -> None:
+    def push_front(self, route: Route, priority: int, group: Group, record: TaskRecord) -> None:
         """Queues a task that had been on its way before the others of its group, unless it has its place."""
         if not record.lined_up:
             record.lined_up = True
             self._lineup(route, priority).line(group).appendleft(record)
 
-    def put_back(self, route: Route, priority: int, group: tuple[int, int], record: TaskRecord) -> None:
-        """Undoes `take` for one record; of several, the one taken last is put back first."""
-        record.lined_up = True
-        self._lineup(route, priority).put_back(group, record)
-
-    def head(self, route: Route) -> TaskRecord | None:
-        """The next task of a route, or None; forgets what is empty."""
-        priorities = self._routes.get(route)
-        if priorities is None:
-            return None
-        for priority in list(priorities) if len(priorities) == 1 else sorted(priorities, reverse=True):
-            head = priorities[priority].head()
-            if head is not None:
-                return head
-            self._forget_empty(route, priority)
-        return None
-
-    def take(self, route: Route, count: int) -> list[TaskRecord]:
-        """Up to `count` tasks of the highest priority that waits on the route."""
-        priorities = self._routes.get(route, {})
-        for priority in priorities if len(priorities) == 1 else sorted(priorities, reverse=True):
-            taken = priorities[priority].take(count)
-            if not priorities[priority].turns:
-                self._forget_empty(route, priority)
-                return taken or self.take(route, count)
-            if taken:
-                return taken
-        return []
-
-    def _forget_empty(self, route: Route, priority: int) -> None:
+    def forget_empty(self, lineup: Lineup) -> None:
+        """Drops a lineup in which nothing waits."""
+        if lineup.turns:
+            return
+        route = lineup.route
         priorities = self._routes[route]
-        if not priorities[priority].turns:
-            del priorities[priority]
+        del priorities[lineup.priority]
         if not priorities:
             del self._routes[route]
             others = self._of_queue[route[0]]
@@ -193,10 +204,9 @@ class Backlog:
         if not self.left or self.left < live:
             return
         self.left = 0
-        for route, priorities in list(self._routes.items()):
-            for priority, lineup in list(priorities.items()):
-                lineup.tidy()
-                self._forget_empty(route, priority)
+        for lineup in self.lineups():
+            lineup.tidy()
+            self.forget_empty(lineup)
 
     def count(self) -> int:
         """How many queued tasks wait; looks at every entry (for views and checks)."""
@@ -209,16 +219,6 @@ class Backlog:
                 for line in lineup.groups.values():
                     yield from line
 
-    def waiting(self, route: Route, enough: int) -> int:
-        """How many entries the route has, counted no further than `enough`."""
-        total = 0
-        for lineup in self._routes.get(route, {}).values():
-            for line in lineup.groups.values():
-                total += len(line)
-                if total >= enough:
-                    return total
-        return total
-
     def _lineup(self, route: Route, priority: int) -> Lineup:
         priorities = self._routes.get(route)
         if priorities is None:
@@ -226,5 +226,10 @@ class Backlog:
             self._of_queue.setdefault(route[0], []).append(route)
         lineup = priorities.get(priority)
         if lineup is None:
-            lineup = priorities[priority] = Lineup(self.full)
+            self._places += 1
+            lineup = priorities[priority] = Lineup(route, priority, self._places, self.full)
         return lineup
+
+
+def _turn(lineup: Lineup) -> tuple[int, int]:
+    return -lineup.priority, lineup.place

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 
-from taskmesh.core.backlog import Backlog, Route
+from taskmesh.core.backlog import Backlog, Route, group_of
 from taskmesh.core.intervals import IntervalSet
 from taskmesh.core.states import TRANSITIONS, Cause, State, TaskRecord
 from taskmesh.errors import InvalidTransition
@@ -187,8 +187,7 @@ class Ledger:
         """Puts new records of one run behind their group."""
         if records:
             first = records[0]
-            group = (first.id >> SEQ_BITS, first.group)
-            self.backlog.append(first.spec.route, first.spec.priority, group, records)
+            self.backlog.append(first.spec.route, first.spec.priority, group_of(first), records)
 
     def requeue(self, record: TaskRecord) -> None:
         """Puts a QUEUED record before the others of its group: it has waited already."""
@@ -197,13 +196,7 @@ class Ledger:
             self.at(0.0, record, Cause.EXPIRE)
         if record.extra is not None and record.extra.unwanted:
             self.at(0.0, record, Cause.CANCEL)
-        group = (record.id >> SEQ_BITS, record.group)
-        self.backlog.push_front(record.spec.route, record.spec.priority, group, record)
-
-    def put_back(self, record: TaskRecord) -> None:
-        """Undoes that a QUEUED record was taken off the backlog; of several, the last one first."""
-        group = (record.id >> SEQ_BITS, record.group)
-        self.backlog.put_back(record.spec.route, record.spec.priority, group, record)
+        self.backlog.push_front(record.spec.route, record.spec.priority, group_of(record), record)
 
     def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
         """Sets a timer: DUE ends waiting, EXPIRE and CANCEL end a task that has not started."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from taskmesh.core.actions import Push
-from taskmesh.core.backlog import Route
+from taskmesh.core.backlog import Lineup, Route
 from taskmesh.core.lanes import MAX_WINDOW, READY, Lane, LaneState
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.states import QUEUED, SENT, Cause, TaskRecord
@@ -72,62 +72,70 @@ class Ventilator:
         self._specs = specs
         self._epoch = epoch
         self._last = 0
-        self._first_route = 0
 
     def dispatch(self, now: float) -> list[Push]:
         """Pushes what can be pushed; one message per lane and round."""
         pushes: list[Push] = []
-        for route in self._in_turn():
-            self._dispatch_route(route, now, pushes)
+        kept: set[int] = set()
+        for lineup in self._in_turn():
+            self._dispatch_lineup(lineup, now, pushes, kept)
         return pushes
 
-    def _in_turn(self) -> list[Route]:
-        """Routes by the priority of what waits there, equal ones in turn: a busy queue starves no other.
+    def _in_turn(self) -> list[Lineup]:
+        """Lineups by their priority, equal ones in turn: a busy queue starves no other.
 
-        Of several only those of queues that a pool serves now: of others there may be thousands.
+        Of several routes only those of queues that a pool serves now: of others there may be thousands.
         """
         backlog = self._ledger.backlog
         if backlog.waits < 2:
-            return backlog.routes()
+            return backlog.lineups()
         ready = [lane for lane in self.lanes.values() if lane.state is READY]
-        routes = backlog.routes(dict.fromkeys(queue for lane in ready for queue in lane.hello.queues))
-        if len(routes) < 2:
-            return routes
-        self._first_route += 1
-        first = self._first_route % len(routes)
-        priority = backlog.priority
-        return sorted(routes[first:] + routes[:first], key=lambda route: -priority(route))
+        return backlog.lineups(dict.fromkeys(queue for lane in ready for queue in lane.hello.queues))
 
-    def _dispatch_route(self, route: Route, now: float, pushes: list[Push]) -> None:
-        backlog = self._ledger.backlog
-        lanes = self._lanes_for(route, now)
+    def _dispatch_lineup(self, lineup: Lineup, now: float, pushes: list[Push], kept: set[int]) -> None:
+        """Pushes what can be pushed of one lineup.
+
+        Args:
+            kept: sessions for which a lineup waits whose turn comes first. A task that goes to a free slot
+                only would never find one, were another queue's put behind the running ones meanwhile.
+        """
+        route, before = lineup.route, len(pushes)
+        lanes = [lane for lane in self._lanes_for(route, now) if lane.session not in kept]
         turn = self._turn(lanes)
+        full: list[int] = []
         while lanes:
-            head = backlog.head(route)
+            head = lineup.head()
             if head is None:
-                return
+                break
             turn %= len(lanes)
             lane = lanes[turn]
             if lane.outstanding >= lane.slots and not lane.has_room(head.spec, lane.load(self._specs)):
+                full.append(lane.session)
                 del lanes[turn]
                 continue
             self._last = lane.session
             turn += 1
             share = MAX_MESSAGE
             if len(lanes) > 1:
-                waiting = backlog.waiting(route, 2 * len(lanes) * MAX_MESSAGE)
+                waiting = lineup.waiting(2 * len(lanes) * MAX_MESSAGE)
                 share = max(1, waiting // (2 * len(lanes)))
-            load = self._load(lane, route, min(share, MAX_MESSAGE), head.spec)
+            load = self._load(lane, lineup, min(share, MAX_MESSAGE), head.spec)
             lane.pushed(load.size)
             pushes.append(Push(lane.session, self._message(lane, load.runs, load.records, now)))
+        else:
+            kept.update(full)
+        if len(pushes) > before:
+            self._ledger.backlog.served(lineup)
+        else:
+            self._ledger.backlog.forget_empty(lineup)
 
-    def _load(self, lane: Lane, route: Route, count: int, first: SpecEntry) -> Load:
+    def _load(self, lane: Lane, lineup: Lineup, count: int, first: SpecEntry) -> Load:
         """Takes up to `count` tasks that the lane has room for, at least one, as runs: they are SENT.
 
         Args:
             first: the spec of the task whose turn it is.
         """
-        take, session = self._ledger.backlog.take, lane.session
+        session = lane.session
         idle, load = lane.slots - lane.outstanding, Load(lane, self._specs)
         window = min(count, lane.slots * MAX_WINDOW - lane.outstanding)
         records, sent, size = load.records, SENT, 0
@@ -136,18 +144,17 @@ class Ventilator:
         payloads: list[object] = []
         client = attempt = returns = -1
         while (taken := len(records)) < window:
-            # No more than there is room for, and one to see whether another spec's turn has come
-            wanted = min(CHUNK_TAKEN, window - taken, left + 1)
-            chunk = take(route, wanted)
+            # No more than there is room for; then one, to see whether another spec's turn has come
+            wanted = min(CHUNK_TAKEN, window - taken, max(1, left))
+            chunk = lineup.take(wanted)
             if len(chunk) < wanted:
-                window = 0  # that was all, or all of one priority
+                window = 0  # that was all
             for index, record in enumerate(chunk):
                 if record.spec is not entry:
                     entry, client = record.spec, -1
                     left = load.room(entry, idle)
                 if left <= 0 or (size > MAX_MESSAGE_BYTES and len(records) >= idle):
-                    for other in reversed(chunk[index:]):
-                        self._ledger.put_back(other)
+                    lineup.put_back(chunk, index)
                     window = 0
                     break
                 left -= 1

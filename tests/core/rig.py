@@ -148,7 +148,14 @@ class HubRig:
         return client
 
     def submit(
-        self, client: int = 1, count: int = 1, one: m.Spec | None = None, *, group: int = 0, key: str = ""
+        self,
+        client: int = 1,
+        count: int = 1,
+        one: m.Spec | None = None,
+        *,
+        group: int = 0,
+        key: str = "",
+        size: int = 8,
     ) -> list[int]:
         """Submits tasks; returns their counters."""
         one = one or spec()
@@ -156,7 +163,7 @@ class HubRig:
         self._next[client] += count
         self._submits[client] += 1
         seqs = list(range(first, first + count))
-        run = m.Run(number_of(one), group, seqs, [b"x" * 8] * count, key)
+        run = m.Run(number_of(one), group, seqs, [b"x" * size] * count, key)
         self.tell(ev.FromClient(client, m.Submit(self._submits[client], [(number_of(one), one)], [run])))
         return seqs
 

@@ -1,6 +1,6 @@
 """The order in which queued tasks leave the hub."""
 
-from taskmesh.core.backlog import QUANTUM, Backlog
+from taskmesh.core.backlog import QUANTUM, Backlog, Lineup, Route
 from taskmesh.core.states import State, TaskRecord
 
 DEFAULT = ("default", frozenset())
@@ -10,8 +10,27 @@ def tasks(first: int, count: int) -> list[TaskRecord]:
     return [TaskRecord(number, None, 0, b"") for number in range(first, first + count)]
 
 
-def taken(backlog: Backlog, count: int) -> list[int]:
-    return [record.id for record in backlog.take(DEFAULT, count)]
+def of(backlog: Backlog, route: Route) -> list[Lineup]:
+    return [lineup for lineup in backlog.lineups() if lineup.route == route]
+
+
+def taken(backlog: Backlog, count: int, route: Route = DEFAULT) -> list[int]:
+    """What the route's first lineup gives."""
+    for lineup in of(backlog, route)[:1]:
+        records = lineup.take(count)
+        backlog.served(lineup)
+        return [record.id for record in records]
+    return []
+
+
+def queued(*groups: list[TaskRecord]) -> tuple[Backlog, Lineup]:
+    """A lineup of some groups of one client."""
+    backlog = Backlog()
+    for number, records in enumerate(groups):
+        for record in records:
+            record.group = number
+        backlog.append(DEFAULT, 0, (0, number), records)
+    return backlog, backlog.lineups()[0]
 
 
 def test_first_in_first_out_within_a_group():
@@ -21,7 +40,7 @@ def test_first_in_first_out_within_a_group():
     assert taken(backlog, 3) == [1, 2, 3]
     assert taken(backlog, 3) == [4, 5]
     assert taken(backlog, 3) == []
-    assert backlog.routes() == []
+    assert backlog.lineups() == []
 
 
 def test_groups_in_turn():
@@ -46,8 +65,8 @@ def test_the_highest_priority_first():
     backlog.append(DEFAULT, 0, (1, 0), tasks(1, 2))
     backlog.append(DEFAULT, 5, (1, 0), tasks(11, 2))
 
-    assert backlog.priority(DEFAULT) == 5
-    head = backlog.head(DEFAULT)
+    assert [lineup.priority for lineup in backlog.lineups()] == [5, 0]
+    head = backlog.lineups()[0].head()
     assert head is not None
     assert head.id == 11
     assert taken(backlog, 9) == [11, 12]
@@ -72,7 +91,7 @@ def test_what_is_not_queued_any_more_is_passed_over():
     records[2].state = State.SENT
 
     assert backlog.count() == 2
-    head = backlog.head(DEFAULT)
+    head = backlog.lineups()[0].head()
     assert head is records[1]
     assert taken(backlog, 9) == [2, 4]
 
@@ -94,11 +113,11 @@ def test_a_task_that_left_and_came_back_is_there_once():
 def test_waiting_counts_no_further_than_enough():
     backlog = Backlog()
     backlog.append(DEFAULT, 0, (1, 0), tasks(0, 50))
-    backlog.append(DEFAULT, 1, (2, 0), tasks(100, 50))
+    backlog.append(DEFAULT, 0, (2, 0), tasks(100, 50))
 
-    assert backlog.waiting(DEFAULT, 1000) == 100
-    assert backlog.waiting(DEFAULT, 10) >= 10
-    assert backlog.waiting(("other", frozenset()), 10) == 0
+    (lineup,) = backlog.lineups()
+    assert lineup.waiting(1000) == 100
+    assert lineup.waiting(10) >= 10
 
 
 def test_what_has_left_goes_where_no_turn_comes():
@@ -114,9 +133,17 @@ def test_what_has_left_goes_where_no_turn_comes():
 
     assert list(backlog.entries()) == [first]
     assert not any(record.lined_up for record in others)
-    assert backlog.priority(DEFAULT) == 0
+    assert [lineup.priority for lineup in backlog.lineups()] == [0]
     assert taken(backlog, 9) == [1]
     assert not backlog.waits
+
+
+def test_what_is_not_queued_any_more_takes_no_turn():
+    backlog, lineup = queued(tasks(10, 9), tasks(20, 9))
+    for record in list(backlog.entries())[9:12]:
+        record.state = State.CANCELLED
+
+    assert [record.id for record in lineup.take(1) + lineup.take(1) + lineup.take(1)] == [10, 23, 11]
 
 
 def test_tidying_leaves_order_and_turns():
@@ -146,16 +173,77 @@ def test_tidying_waits_until_it_is_worth_it():
     assert len(list(backlog.entries())) == 10
 
 
-def test_routes_of_some_queues():
+def test_lineups_of_some_queues():
     backlog = Backlog()
     routes = [("a", frozenset()), ("b", frozenset()), ("a", frozenset({"gpu"}))]
     for number, route in enumerate(routes):
         backlog.append(route, 0, (1, 0), tasks(number, 1))
 
+    def routes_of(*queues: str) -> list[Route]:
+        return [lineup.route for lineup in backlog.lineups(queues)]
+
     assert backlog.waits == 3
-    assert backlog.routes(["a", "c"]) == [routes[0], routes[2]]
-    assert len(backlog.take(routes[0], 9)) == 1
-    assert backlog.routes(["a", "b"]) == [routes[2], routes[1]]
-    assert [len(backlog.take(route, 9)) for route in routes] == [0, 1, 1]
-    assert not backlog.routes(["a", "b"])
+    assert routes_of("a", "c") == [routes[0], routes[2]]
+    assert taken(backlog, 9, routes[0]) == [0]
+    assert routes_of("a", "b") == [routes[1], routes[2]]
+    assert [taken(backlog, 9, route) for route in routes] == [[], [1], [2]]
+    assert not routes_of("a", "b")
     assert not backlog._of_queue
+
+
+def test_who_was_served_stands_behind_its_equals():
+    backlog = Backlog()
+    routes = [(queue, frozenset()) for queue in "abc"]
+    for number, route in enumerate(routes):
+        backlog.append(route, 0, (1, 0), tasks(10 * number, 5))
+    backlog.append(routes[1], 7, (1, 0), tasks(90, 5))
+
+    assert [(lineup.route[0], lineup.priority) for lineup in backlog.lineups()] == [
+        ("b", 7),
+        ("a", 0),
+        ("b", 0),
+        ("c", 0),
+    ]
+    for route in routes:
+        assert taken(backlog, 1, route)
+    assert [lineup.route[0] for lineup in backlog.lineups()] == ["b", "b", "a", "c"]
+
+
+def test_what_is_put_back_keeps_its_turn():
+    _, lineup = queued(tasks(10, 9), tasks(20, 9), tasks(30, 9))
+    records = lineup.take(3)
+
+    lineup.put_back(records, 1)
+
+    assert [record.id for record in lineup.take(4)] == [20, 30, 11, 21]
+
+
+def test_a_turn_of_which_a_part_is_kept_has_been_had():
+    _, lineup = queued(tasks(10, 9), tasks(20, 9))
+    records = lineup.take(8)
+    assert [record.id for record in records] == [10, 11, 12, 13, 20, 21, 22, 23]
+
+    lineup.put_back(records, 2)
+
+    assert [record.id for record in lineup.take(4)] == [20, 21, 12, 13]
+
+
+def test_what_is_put_back_keeps_its_turn_beside_groups_that_are_passed_over():
+    backlog, lineup = queued(tasks(10, 2), tasks(20, 9))
+    other = [TaskRecord(7 << 64 | 1, None, 0, b"")]
+    backlog.append(DEFAULT, 0, (7, 0), other)
+    backlog.full.add(7)
+    records = lineup.take(4)  # the first group is empty now
+
+    lineup.put_back(records, 0)
+    backlog.full.clear()
+
+    assert [record.id for record in lineup.take(4)] == [10, 20, 7 << 64 | 1, 11]
+
+
+def test_groups_that_are_passed_over_do_not_end_the_taking():
+    backlog, lineup = queued(tasks(10, 50), tasks(80, 50))
+    backlog.append(DEFAULT, 0, (7, 0), [TaskRecord(7 << 64 | 1, None, 0, b"")])
+    backlog.full.add(7)
+
+    assert len(lineup.take(30)) == 30

@@ -1,8 +1,11 @@
 """What goes to which pool, how much of it, and what is called back."""
 
+from itertools import groupby
+
 import pytest
 
-from taskmesh.core.events import FromClient
+from taskmesh.core.backlog import Lineup
+from taskmesh.core.events import FromClient, Tick
 from taskmesh.core.lanes import MAX_WINDOW
 from taskmesh.wire import messages as m
 from tests.core.rig import HubRig, number_of, spec
@@ -57,9 +60,11 @@ def test_hardly_more_is_taken_off_the_queue_than_there_is_room_for(rig, monkeypa
     session = rig.join(slots=2)
     teach(rig, session, 1.0)
     returned = []
-    put_back = rig.hub.ledger.put_back
+    put_back = Lineup.put_back
     monkeypatch.setattr(
-        rig.hub.ledger, "put_back", lambda record: returned.append(record) or put_back(record)
+        Lineup,
+        "put_back",
+        lambda self, taken, kept: returned.extend(taken[kept:]) or put_back(self, taken, kept),
     )
 
     rig.submit(1, 300)
@@ -176,6 +181,78 @@ def test_a_busy_queue_starves_no_other_that_the_same_pool_serves(rig):
         rig.report(session, done=tuple(rig.held[session]), elapsed=1.0)
 
     pytest.fail("the other queue's task was not pushed in four turns")
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 3])
+def test_queues_have_equal_turns_whatever_else_the_hub_hears(rig, others):
+    """A client acknowledges each outcome: counted by events, the turn was the same queue's each time."""
+    session = rig.join(slots=1, queues=["default", "a"])
+    teach(rig, session, 1.0, name="busy")
+    teach(rig, session, 1.0, name="quiet", queue="a")
+    rig.submit(1, 20, spec("busy"))
+    quiet = rig.submit(1, 20, spec("quiet", queue="a"))
+    run = []
+    for _ in range(20):
+        (first,) = rig.held[session]
+        run.append(first[1] in quiet)
+        rig.report(session, done=(first,), elapsed=1.0)
+        for _ in range(others):
+            rig.tell(Tick())
+
+    assert abs(sum(run) - 10) <= 1
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+def test_a_long_task_finds_a_slot_beside_another_queue_s_short_ones(rig, priority):
+    """Short tasks go behind running ones, a long one does not: the pool never had a free slot for it."""
+    session = rig.join(slots=2, queues=["default", "a"])
+    long = spec("long", queue="a", priority=priority)
+    teach(rig, session, 0.002, name="short")
+    teach(rig, session, 2.0, name="long", queue="a", priority=priority)
+    rig.submit(1, 300, spec("short"))
+    (seq,) = rig.submit(1, 1, long)
+    for _ in range(2 * len(rig.held[session])):  # what is there, and one more turn of the other queue
+        if any(key[1] == seq for key in rig.held[session]):
+            return
+        rig.now += 0.002
+        rig.report(session, done=(rig.held[session][0],), elapsed=0.002)
+
+    pytest.fail("the other queue has had its turn, and the long task has no slot")
+
+
+def test_a_queue_waits_for_no_other_that_is_served_elsewhere(rig):
+    busy = rig.join("busy", slots=1, queues=["default", "a"])
+    rig.submit(1, 1)
+    free = rig.join("free", slots=1, instance=2, queues=["a"])
+    rig.submit(1, 1)
+    (seq,) = rig.submit(1, 1, spec(queue="a"))
+
+    assert len(rig.held[busy]) == 1
+    assert [key[1] for key in rig.held[free]] == [seq]
+
+
+def test_higher_priorities_of_two_queues_come_before_lower_ones_of_either(rig):
+    session = rig.join(slots=3, queues=["default", "a"])
+    holding = rig.submit(1, 3)
+    rig.submit(1, 5, spec("low"))
+    (first,) = rig.submit(1, 1, spec("first", priority=9))
+    (second,) = rig.submit(1, 1, spec("second", queue="a", priority=5))
+    rig.report(session, done=tuple((1, seq, 1) for seq in holding), elapsed=3.0)
+
+    assert [key[1] for key in rig.held[session]][:2] == [first, second]
+
+
+def test_groups_of_large_tasks_take_turns(rig):
+    """A turn that does not fit into one message has been had by its end, or would never pass on."""
+    session = rig.join(slots=1)
+    teach(rig, session, 0.0)
+    rig.hub.pools.lane_lost(session, rig.now)
+    group_of = {seq: group for group in (1, 2) for seq in rig.submit(1, 70, group=group, size=1 << 20)}
+    rig.beat(rig.join(number=2))
+
+    groups = [group_of[seq] for _, seq, _ in rig.held[rig.session()]]
+    assert len(groups) == 140
+    assert max(len(list(turn)) for _, turn in groupby(groups[:100])) <= 5
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
@@ -306,14 +383,14 @@ def test_queues_that_no_pool_serves_are_not_looked_at(monkeypatch):
         rig.submit(one=spec(queue=f"nobody's-{number}"))
     looked_at = []
     ventilator = rig.hub.ventilator
-    look = ventilator._dispatch_route
+    look = ventilator._dispatch_lineup
     monkeypatch.setattr(
-        ventilator, "_dispatch_route", lambda route, *rest: (looked_at.append(route), look(route, *rest))
+        ventilator, "_dispatch_lineup", lambda lineup, *rest: (looked_at.append(lineup), look(lineup, *rest))
     )
 
     (seq,) = rig.submit()
     assert [key[1] for key in rig.held[session]] == [seq]
-    assert {queue for queue, _ in looked_at} == {"default"}
+    assert {lineup.route[0] for lineup in looked_at} == {"default"}
 
     late = rig.join("late", instance=2, queues=["nobody's-3", "nobody's-4"])
     assert sorted(key[1] for key in rig.held[late]) == [4, 5]
