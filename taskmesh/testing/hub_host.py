@@ -172,11 +172,11 @@ class HubHost(Host[HubMachine]):
 
     def perform(self, actions: list[object]) -> None:
         """Does what the machine wants done, in order."""
-        pushed: dict[int, list[m.Tasks]] = {}
+        pushes: list[act.Push] = []
         for action in actions:
             match action:
                 case act.Push(session=session, message=message):
-                    pushed.setdefault(session, []).append(message)
+                    pushes.append(action)
                     self._push(session, message)
                 case act.SendClient(client=client, message=message):
                     self._send_client(client, message)
@@ -193,11 +193,21 @@ class HubHost(Host[HubMachine]):
                     self._note(action)
                 case _:
                     raise TypeError(f"not an action of a hub: {action!r}")
-        if pushed and self.setting.calm:  # nothing goes wrong: order can be held against what was asked for
-            pushes = [action.message for action in actions if isinstance(action, act.Push)]
-            self.setting.audit.ordered(self.machine, [run for message in pushes for run in message.runs])
-        for session, messages in pushed.items():
-            self.setting.audit.pushed(self.machine, self.machine.lanes[session], messages)
+        if pushes:
+            self._check(pushes)
+        elif full := self.machine.ledger.backlog.full:
+            self.setting.fairness.excuse(full)
+
+    def _check(self, pushes: list[act.Push]) -> None:
+        audit = self.setting.audit
+        if self.setting.calm:  # nothing goes wrong: order can be held against what was asked for
+            audit.ordered(self.machine, [run for push in pushes for run in push.message.runs])
+        self.setting.fairness.pushed(self.machine, pushes)
+        by_lane: dict[int, list[m.Tasks]] = {}
+        for push in pushes:
+            by_lane.setdefault(push.session, []).append(push.message)
+        for session, messages in by_lane.items():
+            audit.pushed(self.machine, self.machine.lanes[session], messages)
 
     def _send_client(self, client: int, message: m.ToClient) -> None:
         if isinstance(message, m.Deliver):

@@ -6,6 +6,7 @@ import random
 import re
 
 from taskmesh.testing.audit import Audit
+from taskmesh.testing.fairness import Fairness
 from taskmesh.testing.network import Network
 from taskmesh.testing.timetable import Timetable
 from taskmesh.testing.workload import Workload
@@ -15,7 +16,7 @@ _BYTES = re.compile(r"""b'[^']*'|b"[^"]*\"""")
 
 
 class Setting:
-    """What all processes share: time, chance, network, plans and the audit.
+    """What all processes share: time, chance, network, plans and the checks of what is promised.
 
     Attributes:
         parents: share of the tasks that take time which submit tasks of their own, and wait for them.
@@ -27,6 +28,7 @@ class Setting:
         self.network = Network(self.chance, self.timetable)
         self.workload = Workload(self.chance)
         self.audit = Audit(self.workload)
+        self.fairness = Fairness()
         self.trace: list[str] | None = None
         self.calm = False
         self.parents = (0.0, 0.05, 0.6)[seed % 3]

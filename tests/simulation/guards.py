@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from taskmesh.core import liveness
-from taskmesh.core.actions import PeekSlot, RecallSlot, Resolve
-from taskmesh.core.backlog import Backlog, Route
+from taskmesh.core.actions import PeekSlot, Push, RecallSlot, Resolve
+from taskmesh.core.backlog import Backlog, Lineup, Route, group_of
 from taskmesh.core.client import ClientMachine
 from taskmesh.core.collector import Collector
 from taskmesh.core.feeder import Feeder
@@ -19,6 +19,7 @@ from taskmesh.core.memory import Memory
 from taskmesh.core.pool import PoolMachine
 from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.core.unclaimed import Unclaimed
+from taskmesh.core.ventilator import Ventilator
 from taskmesh.ids import SEQ_BITS
 from taskmesh.testing import pool_host
 from taskmesh.wire import messages as m
@@ -233,6 +234,47 @@ def first_in_first_out(patch: Patch) -> None:
     patch.setattr(Backlog, "append", turn_round)
 
 
+def group_turns(patch: Patch) -> None:
+    """A group that has been served stays first until nothing of it is left."""
+    take = Lineup.take
+
+    def stay(self: Lineup, count: int) -> list[TaskRecord]:
+        first = self.turns[0]
+        taken = take(self, count)
+        if first in self.groups:
+            self.turns.remove(first)
+            self.turns.appendleft(first)
+        return taken
+
+    patch.setattr(Lineup, "take", stay)
+
+
+def turns_put_back(patch: Patch) -> None:
+    """A group of which a task is looked at and put back has had its turn."""
+
+    def put_back(self: Lineup, taken: list[TaskRecord], kept: int) -> None:
+        for record in reversed(taken[kept:]):
+            record.lined_up = True
+            self.line(group_of(record)).appendleft(record)
+
+    patch.setattr(Lineup, "put_back", put_back)
+
+
+def queue_turns(patch: Patch) -> None:
+    """Queues are served in the order in which they came."""
+    patch.setattr(Backlog, "served", Backlog.forget_empty)
+
+
+def kept_lanes(patch: Patch) -> None:
+    """A lane that has no room for who is first in turn goes to the next."""
+    dispatch = Ventilator._dispatch_lineup
+
+    def keep_none(self: Ventilator, lineup: Lineup, now: float, pushes: list[Push], kept: set[int]) -> None:
+        dispatch(self, lineup, now, pushes, set())
+
+    patch.setattr(Ventilator, "_dispatch_lineup", keep_none)
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -261,4 +303,8 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     left_in_order,
     priority,
     first_in_first_out,
+    group_turns,
+    turns_put_back,
+    queue_turns,
+    kept_lanes,
 )
