@@ -18,6 +18,7 @@ from taskmesh.core.rivals import Rivals
 from taskmesh.core.states import Cause, State, TaskRecord
 from taskmesh.core.unclaimed import Unclaimed
 from taskmesh.core.versions import REFUSE, difference
+from taskmesh.core.wishes import Wishes
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
@@ -67,6 +68,7 @@ class PoolSessions:
         self._by_pool: dict[str, int] = {}
         self._hellos: dict[str, tuple[int, int]] = {}
         self._rivals = Rivals(config.beat)
+        self._wishes = Wishes()
         self._sessions = 0
         self._cancels: dict[int, dict[tuple[int, int], list[int]]] = {}
         self._of_user: Counter[str] = Counter()
@@ -101,8 +103,8 @@ class PoolSessions:
         self._adopt(lane, hello, current, now)
         lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
         if current is not None:
-            lane.wished = current.wished if current.instance == hello.instance else ""
             self._end(current, started=current.instance != hello.instance)
+        lane.wished = self._wishes.take(hello.pool, hello.instance)
         self.out.append(OpenLane(lane.session, lane.pool, hello.key))
         self.out.append(
             Record("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
@@ -355,6 +357,7 @@ class PoolSessions:
     def _end(self, lane: Lane, *, started: bool) -> int:
         """Takes from a session what it holds, and what its pool may have started."""
         held = lane.held()
+        self._wishes.keep(lane)
         self._collector.gave_up(lane.session, held)
         for record in reversed(held):
             if started:

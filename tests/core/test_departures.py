@@ -49,6 +49,48 @@ class TestCommandToLeave:
 
         assert self.drained(rig) == times
 
+    @pytest.mark.parametrize("verb", ["drain", "pause"])
+    @pytest.mark.parametrize(("instance", "times"), [(1, 2), (2, 1)])
+    def test_who_was_cut_off_when_it_was_told_hears_it_when_it_is_back(self, rig, verb, instance, times):
+        """For longer than its lease: its session has ended, and the wish was forgotten with it."""
+        rig.client()
+        rig.join()
+        self.command(rig, verb)
+        rig.after(rig.config.lease + 1.0)
+        assert not rig.hub.lanes
+        session = rig.join(instance=instance, number=2)
+        rig.submit(1, 1)
+
+        told = [one for _, one in rig.published if isinstance(one, m.PoolCommand) and one.verb == verb]
+        assert len(told) == times
+        assert (rig.held[session] == []) == (times == 2)
+
+    def test_one_that_takes_its_place_for_a_while_takes_the_wish_away(self, rig):
+        rig.client()
+        rig.join()
+        self.command(rig, "drain")
+        for instance in (1, 2, 1):
+            rig.after(rig.config.lease + 1.0)
+            rig.join(instance=instance, number=2)
+            if instance == 1:
+                rig.beat(rig.session(), state="draining")
+
+        assert self.drained(rig) == 2
+
+    def test_as_many_are_waited_for_as_a_hub_has_names_for(self, rig, monkeypatch):
+        monkeypatch.setattr("taskmesh.core.wishes.MOST", 2)
+        rig.client()
+        for pool in "pqr":
+            rig.join(pool)
+            rig.tell(FromClient(1, m.Command(1, "drain", pool)))
+        rig.after(rig.config.lease + 1.0)
+        rig.published.clear()
+        for pool in "pqr":
+            rig.join(pool, number=2)
+
+        told = [pool for pool, one in rig.published if isinstance(one, m.PoolCommand)]
+        assert told == ["q", "r"], "the oldest is forgotten"
+
 
 class TestLeavingInGoodOrder:
     """What was on its way to a pool that left was never started: an at-most-once task was lost of it."""
