@@ -178,7 +178,9 @@ class ClientMachine:
         if same or first_time:
             if self._max_payload:
                 for number, submit in self._unacked.items():
-                    self._unacked[number] = replace(submit, runs=self._fitting(submit.runs, out), delivered=0)
+                    runs, over = self._fitting(submit.runs, out)
+                    cancels = submit.cancels + over
+                    self._unacked[number] = replace(submit, runs=runs, cancels=cancels, delivered=0)
             if first_time:
                 self._cut_anew()
             self._send_from(0, out)
@@ -273,16 +275,19 @@ class ClientMachine:
         if not self._unacked:
             self._moved = now
         first = self._next
-        self._cut(specs, self._fitting(runs, out) if self._max_payload else runs)
+        kept, over = self._fitting(runs, out) if self._max_payload else (runs, [])
+        self._cut(specs, kept)
+        if over:
+            self._close(m.Submit(self._next, [], [], over), 0)
         if self.open and self._next > first:
             self._send_from(first, out)
 
-    def _fitting(self, runs: list[m.Run], out: list[object]) -> list[m.Run]:
-        """Tasks that the hub takes; the others fail."""
+    def _fitting(self, runs: list[m.Run], out: list[object]) -> tuple[list[m.Run], list[int]]:
+        """Tasks that the hub takes; the others fail. It is told their numbers, or it would wait for them."""
         kept, failed = without_large(runs, self._max_payload)
         if failed:
             out.append(Resolve([], failed))
-        return kept
+        return kept, [failure.seq for failure in failed]
 
     def _cut(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run]) -> None:
         """Makes Submits of tasks, none larger than the limit."""

@@ -226,6 +226,8 @@ class Intake:
             self._enter(session.client, run, now, alone=alone)
         if submit.cancels or submit.unstarted:
             self.give_up(session.client, submit.cancels, submit.unstarted)
+            # Those that never come as well: each number that is missing costs an interval
+            self._ledger.account(session.client).finished.add_all(submit.cancels)
         if submit.whole:
             self._drop_unclaimed(session.client)
         self._acknowledge(session, now)

@@ -93,9 +93,9 @@ class ClientHello(msgspec.Struct, tag=1):
 class Submit(msgspec.Struct, tag=2):
     """Tasks for the ledger; `number` counts a session's Submits and is acknowledged cumulatively.
 
-    `cancels`: given up; `unstarted`: given up unless they have started, and the hub says which had not.
-    `epoch`: of the hub it is for, or 0. `delivered`: what a ResultAck would say. `whole`: all that it waits
-    for of an earlier hub's time has been submitted now.
+    `cancels`: given up, or such as never come; `unstarted`: given up unless they have started, and the hub
+    says which had not. `epoch`: of the hub it is for, or 0. `delivered`: what a ResultAck would say. `whole`:
+    all that it waits for of an earlier hub's time has been submitted now.
     """
 
     number: int

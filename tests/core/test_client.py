@@ -8,7 +8,7 @@ from taskmesh.core.events import Ask, Queued
 from taskmesh.core.receipts import ACK_DELAY
 from taskmesh.wire import messages as m
 from tests.core.client_rig import Client, delivery
-from tests.core.rig import number_of, spec
+from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 
 class TestOpening:
@@ -355,11 +355,29 @@ class TestHubThatTakesLess:
         if not before:
             self.large(client, [1, 2, 3], [10, 500, 20])
 
-        assert client.submitted() == [[1, 3]]
+        assert client.submitted()[0] == [1, 3]
         (failure,) = client.failed
         assert (failure.seq, failure.type_name) == (2, "taskmesh.errors.TooLarge")
         assert "500 bytes" in failure.text
         assert "max_payload = 100 " in failure.text
+
+    @pytest.mark.parametrize("before", [True, False])
+    def test_the_hub_is_told_which_numbers_never_come(self, before):
+        """It keeps finished tasks as intervals of their numbers: each that is missing costs it one more."""
+        rig, client = HubRig(), Client(max_payload=1000)
+        rig.client(7)
+        seqs = range(1, 100, 3)
+        for seq in seqs if before else ():
+            self.large(client, [seq, seq + 1, seq + 2], [10, 500, 20])
+        client.hear(m.ClientWelcome(EPOCH, False, 10_000, 1 << 30, 1.0, 100))
+        for seq in () if before else seqs:
+            self.large(client, [seq, seq + 1, seq + 2], [10, 500, 20])
+        for submit in client.of(m.Submit):
+            rig.tell(ev.FromClient(7, submit))
+        rig.hub.intake.cancel_all(7, only_bound=False)
+
+        assert rig.hub.ledger.account(7).finished.pieces == 1
+        assert not rig.hub.ledger.tasks
 
     @pytest.mark.parametrize("limit", [0, 1000, 5000])
     def test_one_that_takes_as_much_gets_everything(self, limit):

@@ -172,7 +172,7 @@ def bound_repeated(patch: Patch) -> None:
 
 def call_limit(patch: Patch) -> None:
     """A client sends what its hub does not take."""
-    patch.setattr(ClientMachine, "_fitting", lambda self, runs, out: runs)
+    patch.setattr(ClientMachine, "_fitting", lambda self, runs, out: (runs, []))
 
 
 def result_limit(patch: Patch) -> None:
