@@ -97,6 +97,7 @@ class Decoder(Generic[_T]):
 
     def __init__(self, union: Any) -> None:
         self._union = union
+        self._classes: tuple[type, ...] = get_args(union) or (union,)
 
     @cached_property
     def _plain(self) -> msgspec.msgpack.Decoder[Any]:
@@ -105,12 +106,12 @@ class Decoder(Generic[_T]):
 
     @cached_property
     def _checks(self) -> dict[type, Callable[[Any], None] | None]:
-        return {cls: _checker(cls) for cls in get_args(self._union) or (self._union,)}
+        return {cls: _checker(cls) for cls in self._classes}
 
     @cached_property
     def _batches(self) -> dict[type, list[str]]:
         """The names of each message's lists of what has payloads."""
-        return {cls: _payloads_in(cls) for cls in get_args(self._union) or (self._union,)}
+        return {cls: _payloads_in(cls) for cls in self._classes}
 
     def decode(self, frames: Sequence[Any]) -> _T:
         """The message in these frames: bytes, or anything with a buffer, which its Blobs keep alive.
