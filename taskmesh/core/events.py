@@ -61,9 +61,9 @@ class LaneLost(msgspec.Struct):
 
 
 class LinksLost(msgspec.Struct):
-    """Every link of the pool is closed: its process is gone, or its network."""
+    """Every link of the session's pool is closed: its process is gone, or its network."""
 
-    pool: str
+    session: int
 
 
 class Restored(msgspec.Struct):

@@ -287,8 +287,8 @@ class HubMachine:
                 self.pools.lane_opened(session, endpoint)
             case ev.LaneLost(session=session):
                 self.pools.lane_lost(session, now)
-            case ev.LinksLost(pool=pool):
-                self.pools.links_lost(pool, now)
+            case ev.LinksLost(session=session):
+                self.pools.links_lost(session, now)
             case ev.ClientGone(client=client):
                 self.intake.gone(client)
 

@@ -314,9 +314,9 @@ class PoolSessions:
             lane.state = LaneState.CUT
             self.out.append(Publish(lane.pool, m.BeatReply(self._config.epoch, 0, 0, session)))
 
-    def links_lost(self, pool: str, now: float) -> None:
+    def links_lost(self, session: int, now: float) -> None:
         """Every link closed: the pool has `links_grace` to come back with its inventory."""
-        lane = self.lane_of(pool)
+        lane = self.lanes.get(session)
         if lane is not None and lane.lost_at is None:
             lane.state = LaneState.CUT
             lane.lost_at = now

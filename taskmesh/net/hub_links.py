@@ -360,10 +360,10 @@ class HubSockets:
                 self._events.append(LaneLost(session))
         silenced = self._subscriptions.silenced
         for pool in list(silenced):
-            lanes = [lane for lane in self._lanes.values() if lane.pool == pool]
-            if any(lane.lost for lane in lanes):
-                self._events.append(LinksLost(pool))
-            if not lanes or any(lane.lost for lane in lanes):
+            lanes = [(session, lane) for session, lane in self._lanes.items() if lane.pool == pool]
+            lost = [session for session, lane in lanes if lane.lost]
+            self._events += map(LinksLost, lost)
+            if lost or not lanes:
                 silenced.discard(pool)
 
     def revoke(self, users: frozenset[str]) -> None:
@@ -379,7 +379,7 @@ class HubSockets:
             self._events.append(ClientGone(client))
         for session in self._rights.sessions_of(users):
             if session in self._lanes:
-                self._events.extend((LaneLost(session), LinksLost(self._lanes[session].pool)))
+                self._events.extend((LaneLost(session), LinksLost(session)))
             self.close_lane(session)
         roles = {user.partition(":")[0] for user in users}
         if roles & DOMAINS[GATEWAY]:

@@ -23,6 +23,8 @@ from taskmesh.wire import messages as m
 _TO_POOL = msgspec.msgpack.Decoder(m.ToPool).decode
 START = 0.01
 """Seconds that a slot's fork takes."""
+SWEEP = 0.3
+"""Seconds between a hub's looks at who has lost all links."""
 
 
 class PoolHost(Host[PoolMachine]):
@@ -137,12 +139,21 @@ class PoolHost(Host[PoolMachine]):
             self.lane_closed(lane, signalled=self.setting.chance.random() < 0.5)
 
     def reset_links(self) -> None:
-        """A reset of every connection to the hub; all but the lane's are made again."""
+        """A reset of every connection to the hub; all but the lane's are made again.
+
+        The hub may learn of it when it has welcomed the pool anew.
+        """
+        hub, chance = self._hub, self.setting.chance
+        lost = hub.machine.pools.lane_of(self.name) if hub.up and chance.random() < 0.5 else None
+        if lost is not None:
+            self.setting.timetable.after(SWEEP * chance.random(), self._tell_lost, lost.session, hub.epoch)
         self.reset_lane()
         for link in (self.collector, self.beat, self.control):
             link.reset()
-        if self._hub.up and self.setting.chance.random() < 0.5:
-            self._hub.tell(ev.LinksLost(self.name))
+
+    def _tell_lost(self, session: int, epoch: int) -> None:
+        if self._hub.up and self._hub.epoch == epoch:
+            self._hub.tell(ev.LinksLost(session))
 
     def links_in(self) -> list[Link]:
         """Links from the hub."""

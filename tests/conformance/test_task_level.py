@@ -131,7 +131,7 @@ def test_task_PIPE_10_what_the_lane_held_is_thrown_away_and_pushed_again(hub: Hu
     hub.submit(count=4)
     lost = seqs(hub.held[gone])
     hub.report(stays, done=tuple(hub.held[stays]))
-    hub.tell(ev.LinksLost("gone"))
+    hub.tell(ev.LinksLost(gone))
     hub.after(1.5)
 
     assert hub.closed == [gone]
@@ -287,7 +287,7 @@ def test_task_PIPE_24_reports_that_a_leaving_pool_had_sent_still_count(hub: HubR
     session = hub.join(slots=1)
     (seq,) = hub.submit()
     keys = tuple(hub.held[session])
-    hub.tell(ev.LinksLost("p"))
+    hub.tell(ev.LinksLost(session))
     hub.report(session, done=keys)
 
     assert hub.outcomes() == {seq: "done"}
@@ -298,7 +298,7 @@ def test_task_PIPE_25_a_result_of_an_ended_session_is_not_thrown_away(hub: HubRi
     session = hub.join("p", slots=1)
     (seq,) = hub.submit()
     keys = tuple(hub.held[session])
-    hub.tell(ev.LinksLost("p"))
+    hub.tell(ev.LinksLost(session))
     hub.after(1.5)
     other = hub.join("q", slots=1)
     assert [attempt for _, _, attempt in hub.held[other]] == [2]

@@ -44,7 +44,7 @@ class TestCommandToLeave:
         rig.client()
         rig.join()
         self.command(rig, "drain")
-        rig.tell(LinksLost("p"))
+        rig.tell(LinksLost(rig.session()))
         rig.join(instance=instance, number=2)
 
         assert self.drained(rig) == times

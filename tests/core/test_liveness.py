@@ -98,7 +98,7 @@ class TestNewSession:
     def test_but_not_when_the_pool_was_started_anew(self, rig):
         rig.join(slots=2)
         rig.submit(1, 1, spec("once", acks="early"))
-        rig.tell(LinksLost("p"))
+        rig.tell(LinksLost(rig.session()))
         rig.join(slots=2, number=1, instance=2)
 
         assert rig.outcomes() == {1: "lost"}
@@ -107,7 +107,7 @@ class TestNewSession:
         first = rig.join(slots=2)
         rig.hello(slots=2, instance=2)
         assert rig.session() == first
-        rig.tell(LinksLost("p"))
+        rig.tell(LinksLost(rig.session()))
         second = rig.join(slots=2, instance=2)
 
         assert second != first
@@ -243,12 +243,25 @@ class TestLinks:
     def test_with_every_link_lost_it_has_a_second(self, rig):
         rig.join("p", slots=1)
         rig.submit(1, 1)
-        rig.tell(LinksLost("p"))
+        rig.tell(LinksLost(rig.session()))
         rig.after(0.8)
         assert rig.state(1, 1) == "SENT"
         rig.after(0.6)
 
         assert rig.state(1, 1) == "QUEUED"
+
+    def test_what_is_told_of_the_links_of_a_session_before_is_nothing_to_the_next(self, rig):
+        """It came back within the turn in which its loss was seen: an at-most-once task would be lost."""
+        first = rig.join("p", slots=1)
+        rig.submit(1, 1, spec("once", acks="early"))
+        (key,) = rig.held[first]
+        held = m.Held(key[0], key[2], [key[1]])
+        second = rig.join("p", slots=1, number=2, inventory=[held])
+        rig.tell(LinksLost(first))
+        rig.after(2.0)
+
+        assert rig.hub.lanes[second].state is LaneState.READY
+        assert rig.state(1, 1) == "SENT"
 
     def test_a_pool_that_says_goodbye_is_gone_at_once(self, rig):
         session = rig.join()

@@ -110,7 +110,7 @@ def test_of_what_a_dead_pool_had_only_what_was_known_to_run_is_run_again(rig):
     rig.submit(1, 2)
     rig.cancel_unstarted(1, 1, 2)
     rig.beat(session, running=((1, 2, 1),))
-    rig.tell(LinksLost("p"))
+    rig.tell(LinksLost(rig.session()))
     rig.after(rig.config.links_grace + 0.5)
     session = rig.join(instance=2)
 

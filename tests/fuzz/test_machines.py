@@ -56,7 +56,7 @@ class HostilePeers:
         if roll < 0.92:
             message = decoded(from_pool, self.forger.struct(self._one_of(m.PoolMessage)))
             return message and ev.FromPool(message)
-        return self.chance.choice((ev.Tick(), ev.LaneLost(1), ev.LinksLost("p"), ev.ClientGone(1)))
+        return self.chance.choice((ev.Tick(), ev.LaneLost(1), ev.LinksLost(1), ev.ClientGone(1)))
 
     def _one_of(self, union: object) -> type:
         return self.chance.choice(typing.get_args(union))
