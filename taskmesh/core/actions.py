@@ -74,9 +74,13 @@ class SendBeat(msgspec.Struct):
 
 
 class DialLane(msgspec.Struct):
-    """Connect a fresh PULL to the lane's endpoint, in place of any older one."""
+    """Connect a fresh PULL to the lane's endpoint, in place of any older one.
+
+    `max_payload`: bytes of one result that this hub takes, 0 for any.
+    """
 
     endpoint: str
+    max_payload: int = 0
 
 
 class HangUp(msgspec.Struct):

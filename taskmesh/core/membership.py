@@ -116,7 +116,7 @@ class Membership:
         self._replied = self._opened = now
         self._stamp = (0.0, now)
         self._beat_at = now
-        self.out.append(DialLane(welcome.lane))
+        self.out.append(DialLane(welcome.lane, welcome.max_payload))
         return True
 
     # --- staying ------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class InProcessLinks:
         """The collector."""
         self.hub.append(FromPool(message))
 
-    def dial(self, endpoint: str) -> None:
+    def dial(self, endpoint: str, max_payload: int = 0) -> None:
         """Nothing to dial."""
 
     def hang_up(self) -> None:

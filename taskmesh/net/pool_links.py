@@ -222,8 +222,9 @@ class PoolSockets:
         elif dead or len(self._ways) > 1:
             self._unanswered = HELLOS
 
-    def dial(self, endpoint: str) -> None:
+    def dial(self, endpoint: str, max_payload: int = 0) -> None:
         """Connects a fresh PULL to the lane; where none is to be had now, the pool asks for another lane."""
+        self._limit = min(self._max_payload, max_payload or self._max_payload)
         self.hang_up()
         try:
             self._connect_lane(endpoint)
@@ -292,9 +293,7 @@ class PoolSockets:
             except RemoteProtocolError:
                 self.refused += 1
                 continue
-            if isinstance(message, m.Welcome) and message.max_payload:
-                self._limit = min(self._max_payload, message.max_payload)
-            elif isinstance(message, m.BeatReply) and message.session:
+            if isinstance(message, m.BeatReply) and message.session:
                 self._beats_answered = True
             if self._seal is not None and isinstance(message, m.Tasks):
                 message = self._seal.tasks(message)

@@ -27,8 +27,8 @@ class HubLink(Protocol):
         """To the collector, by the beat's own connection."""
         ...
 
-    def dial(self, endpoint: str) -> None:
-        """Connects a fresh PULL to the lane."""
+    def dial(self, endpoint: str, max_payload: int = 0) -> None:
+        """Connects a fresh PULL to the lane of a hub that takes results of so many bytes, 0 for any."""
         ...
 
     def hang_up(self) -> None:
@@ -79,7 +79,7 @@ class PoolShell:
             act.StopSlot: lambda action: host.stop(action.slot),
             act.SendHub: lambda action: link.send(action.message),
             act.SendBeat: lambda action: link.beat(action.message),
-            act.DialLane: lambda action: link.dial(action.endpoint),
+            act.DialLane: lambda action: link.dial(action.endpoint, action.max_payload),
             act.HangUp: lambda _: link.hang_up(),
             act.Leave: self._leave,
         }

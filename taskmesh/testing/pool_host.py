@@ -76,10 +76,7 @@ class PoolHost(Host[PoolMachine]):
 
     def _from_hub(self, data: object) -> None:
         if self.up:
-            message = unpacked(data, _TO_POOL)
-            if isinstance(message, m.Welcome):
-                self._limit = message.max_payload
-            self.tell(ev.FromHub(message))
+            self.tell(ev.FromHub(unpacked(data, _TO_POOL)))
 
     def _from_lane(self, lane: LaneEnd, data: object) -> None:
         if self.up and self.lane is lane:
@@ -179,7 +176,8 @@ class PoolHost(Host[PoolMachine]):
                     send(self.collector, message)
                 case act.SendBeat(message=beat):
                     send(self.beat, beat)
-                case act.DialLane(endpoint=endpoint):
+                case act.DialLane(endpoint=endpoint, max_payload=limit):
+                    self._limit = limit
                     self._dial(endpoint)
                 case act.HangUp():
                     self._hang_up(signalled=self.setting.chance.random() < 0.7)

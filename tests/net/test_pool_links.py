@@ -13,6 +13,7 @@ from taskmesh.net.loop import Loop
 from taskmesh.net.pool_links import FEW_HELLOS, PoolSockets
 from taskmesh.sockets import Context, Pull, Router, SocketError
 from taskmesh.wire import messages as m
+from taskmesh.wire.frames import encode
 from tests.waiting import wait_until
 
 
@@ -30,6 +31,26 @@ def test_a_lane_for_which_no_socket_is_to_be_had_is_lost_and_asked_for_again(tmp
         links.dial(f"ipc://{tmp_path}/lane")
         assert len(events) == 1
         links.close()
+
+
+def test_a_result_is_held_against_the_limit_of_the_hub_that_has_opened_the_session(tmp_path):
+    """Seed 530974: a welcome of the hub before came late, and what the new one does not take cut the link."""
+    events = deque()
+    with Context() as context:
+        loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
+        links = PoolSockets(context, loop, [f"ipc://{tmp_path}/hub"], "pool", events, max_payload=100)
+        taken = []
+        for limit in (0, 10, 1000, 0):
+            links.dial(f"ipc://{tmp_path}/lane", limit)
+            late = m.Welcome(1, 1, "pool", 1, 1, "port", 1.0, 3.0, [], 50)
+            links._take([encode(late)], 0)
+            runs = [m.DoneRun(1, 1, 1, "p/0", [size], [bytes(size)], 0.1) for size in (10, 50, 100, 101)]
+            results = m.Results(1, 1, 1, runs, [], [])
+            links.send(results)
+            taken.append([seq for run in results.done for seq in run.seqs])
+        links.close()
+
+    assert taken == [[10, 50, 100], [10], [10, 50, 100], [10, 50, 100]]
 
 
 def hello(number=1):
