@@ -35,6 +35,7 @@ EXPECTED = (
     ("oom", "slot"),
     ("fork failure", "slot"),
     ("drain", "pool"),
+    ("cut off and told to leave", "pool"),
     ("scale-in", "pool"),
     ("sigterm", "pool"),
     *((what, "store") for what in ("lost", "late", "away", "edited")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from taskmesh.testing.client_host import ClientHost
+from taskmesh.testing.configs import BEAT, LEASE
 from taskmesh.testing.hub_host import HubHost
 from taskmesh.testing.network import Weather
 from taskmesh.testing.pool_host import PoolHost
@@ -76,11 +77,28 @@ def orphans(world: World) -> None:
     audit.require(not unclaimed, "S13: the hub still counts on a client that is gone", unclaimed)
 
 
+def _cut_off(world: World, pool: PoolHost) -> None:
+    """Nothing passes between a pool and its hub for longer than its lease."""
+    timetable, network = world.setting.timetable, world.setting.network
+    links = pool.links_in() + pool.links_out()
+    pool.blocked_in = "drop"
+    for link in links:
+        link.blocked = "drop"
+
+    def mend() -> None:
+        pool.blocked_in = ""
+        for link in dict.fromkeys(links + pool.links_in()):
+            network.unblock(link)
+
+    world.setting.audit.faults["cut off and told to leave", "pool"] += 1
+    timetable.after(LEASE + 2 * BEAT, mend)
+
+
 def departure(world: World, *, foul: bool) -> list[Plan]:
     """L6: who is told by an operator to leave does, with nothing lost; who takes its place gets work.
 
     Args:
-        foul: messages are lost meanwhile.
+        foul: messages are lost meanwhile, or the pool is cut off for longer than its lease.
 
     Returns:
         the tasks that went on meanwhile.
@@ -89,11 +107,13 @@ def departure(world: World, *, foul: bool) -> list[Plan]:
     timetable, chance, audit = setting.timetable, setting.chance, setting.audit
     client = chance.choice(world.clients)
     plans = client.submit_all(setting.workload.calm_burst, 60)
-    verb = chance.choice(("drain", "scale-in"))
+    verb, pool = chance.choice(("drain", "scale-in")), chance.choice(world.pools)
     world.until(timetable.now + 0.1 * chance.random())
     audit.faults[verb, "pool"] += 1
     before = len(hub.dismissed)
-    client.command(verb, chance.choice(world.pools).name if verb == "drain" else "1:pool")
+    if foul and verb == "drain" and chance.random() < 0.5:
+        _cut_off(world, pool)
+    client.command(verb, pool.name if verb == "drain" else "1:pool")
     if foul:  # the command is on its way already
         setting.network.weather = Weather(chance.choice((0.3, 0.6)))
     world.until(timetable.now + 0.01)

@@ -20,6 +20,7 @@ from taskmesh.core.pool import PoolMachine
 from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.core.unclaimed import Unclaimed
 from taskmesh.core.ventilator import Ventilator
+from taskmesh.core.wishes import Wishes
 from taskmesh.ids import SEQ_BITS
 from taskmesh.testing import pool_host
 from taskmesh.wire import messages as m
@@ -206,6 +207,11 @@ def insisting(patch: Patch) -> None:
     patch.setattr(PoolSessions, "_insist", lambda self, lane, state: None)
 
 
+def wishes(patch: Patch) -> None:
+    """What an operator wants of a pool is forgotten with its session."""
+    patch.setattr(Wishes, "keep", lambda self, lane: None)
+
+
 def drain_grace(patch: Patch) -> None:
     """A pool that is told to leave kills what it runs."""
     drain = PoolMachine._drain
@@ -299,6 +305,7 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     kept_time,
     draining_lanes,
     insisting,
+    wishes,
     drain_grace,
     left_in_order,
     priority,
