@@ -213,7 +213,7 @@ class ClientMachine:
         self._unstarted.intersection_update([seq for run in runs for seq in run.seqs])
         out.append(Send(self._hello()))
         self._queue(specs, runs, now, out)
-        self._close(m.Submit(self._next, [], [], whole=True), 0)
+        self._close(m.Submit(self._next, [], [], [failure.seq for failure in lost], whole=True), 0)
         self._send_from(self._next - 1, out)
 
     def _accepted(self, number: int, now: float, out: list[object]) -> None:

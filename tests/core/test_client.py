@@ -271,6 +271,7 @@ class TestHubLost:
 
         assert session.resolved == [1]
         assert session.submitted() == [[2]]
+        assert session.of(m.Submit)[-1].cancels == [1], "nor is its number waited for"
 
     def test_a_late_answer_to_a_hello_of_an_earlier_link_says_nothing(self, session):
         """A hub that stood still answered it as if it had never heard of the client, whose tasks it runs."""
