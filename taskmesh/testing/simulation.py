@@ -160,6 +160,7 @@ class World:
         self.finish("L1", BOUND)
         self._check_answers()
         self._check_left_behind()
+        self._check_numbers()
         self._play_scenes()
         if self.calm:
             self.setting.audit.check_once(self._plans)
@@ -327,6 +328,15 @@ class World:
                 if epoch == self.hub.epoch and not excused and (client.client, seq) not in audit.cancelled:
                     self._left_behind += 1
                     audit.require(plan.runs > 0, "S1: accepted and never run", plan)
+
+    def _check_numbers(self) -> None:
+        """S19: a hub that was there from the start knows all finished tasks of a client as one interval."""
+        if self.hub.epoch > 1 or self.hub.machine.config.result_ttl < BOUND:  # it forgets clients
+            return
+        for client in self.clients:
+            account = self.hub.machine.ledger.accounts.get(client.client)
+            pieces = account.finished.pieces if account is not None else 0
+            self.setting.audit.require(pieces <= 1, "S19: numbers are left out", client.name, pieces)
 
     def _ask_status(self) -> None:
         for client in self.clients:

@@ -176,6 +176,12 @@ def call_limit(patch: Patch) -> None:
     patch.setattr(ClientMachine, "_fitting", lambda self, runs, out: (runs, []))
 
 
+def numbers(patch: Patch) -> None:
+    """A hub is not told of calls that are too large for it."""
+    fitting = ClientMachine._fitting
+    patch.setattr(ClientMachine, "_fitting", lambda self, runs, out: (fitting(self, runs, out)[0], []))
+
+
 def result_limit(patch: Patch) -> None:
     """A pool does."""
     patch.setattr(pool_host, "hold_against", lambda results, limit: None)
@@ -300,6 +306,7 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     bound_inventory,
     bound_repeated,
     call_limit,
+    numbers,
     result_limit,
     stored_outcomes,
     kept_time,
