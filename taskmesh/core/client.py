@@ -204,16 +204,18 @@ class ClientMachine:
     def _start_over(self, now: float, out: list[object]) -> None:
         """The hub knows nothing of this session: everything unresolved is submitted again."""
         self._receipts.restart()
+        never = [seq for submit in self._unacked.values() for seq in submit.cancels]
         self._unacked.clear()
         self._sizes.clear()
         self._under_way = 0
         if lost := self._pending.lose_early():
             out.append(Resolve([], lost))
+            never += [failure.seq for failure in lost]
         specs, runs = self._pending.pending_runs()
         self._unstarted.intersection_update([seq for run in runs for seq in run.seqs])
         out.append(Send(self._hello()))
         self._queue(specs, runs, now, out)
-        self._close(m.Submit(self._next, [], [], [failure.seq for failure in lost], whole=True), 0)
+        self._close(m.Submit(self._next, [], [], never, whole=True), 0)
         self._send_from(self._next - 1, out)
 
     def _accepted(self, number: int, now: float, out: list[object]) -> None:
