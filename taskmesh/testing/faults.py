@@ -38,6 +38,7 @@ EXPECTED = (
     ("cut off and told to leave", "pool"),
     ("scale-in", "pool"),
     ("sigterm", "pool"),
+    ("name taken again", "pool"),
     *((what, "store") for what in ("lost", "late", "away", "edited")),
     ("too large", "call"),
     ("too large", "result"),
@@ -75,6 +76,7 @@ class Faults:
         self._counts = world.setting.audit.faults
         self.over = False
         self._cut: dict[Link, None] = {}  # in order, which a set of objects has not
+        self._twins = 0
 
     def plan(self, severity: float) -> None:
         """Chooses the weather and about `severity` events a second."""
@@ -93,6 +95,7 @@ class Faults:
             (self._over_rate, 1),
             (self._leave, 1),
             (self._store_away, 1),
+            (self._name_again, 1),
         )
         kinds, weights = [kind for kind, _ in happenings], [weight for _, weight in happenings]
         for _ in range(round(severity * self._until * (0.3 + 0.7 * chance.random()))):
@@ -106,6 +109,8 @@ class Faults:
     def heal(self) -> None:
         """Everything is mended: the weather is fair, ways are open, who was stopped or dead is back."""
         world = self._world
+        for twin in [pool for pool in world.pools if pool.is_twin]:
+            self._end_twin(twin)
         world.setting.network.weather = None
         world.hub.capped.clear()
         world.hub.shelf.away_until = 0.0
@@ -209,6 +214,23 @@ class Faults:
         hosts: list[Host[Any]] = [*world.pools, *world.clients]
         peer = self._chance.choice(hosts).name
         world.hub.capped[peer] = world.setting.timetable.now + self._later(0.1, 0.7 * world.lease)
+
+    def _name_again(self) -> None:
+        """Another process asks for a pool's name for a while: perhaps the first had seemed to be gone."""
+        world = self._world
+        pool = self._chance.choice(world.pools)
+        if pool.up and not pool.is_twin:
+            self._count("name taken again", "pool")
+            self._twins += 1
+            twin = pool.twin(self._twins)
+            world.pools.append(twin)
+            twin.start()
+            world.setting.timetable.after(self._later(0.1, 2.0 * world.lease), self._end_twin, twin)
+
+    def _end_twin(self, twin: PoolHost) -> None:
+        if twin in self._world.pools:
+            self._world.pools.remove(twin)
+            twin.kill()
 
     def _store_away(self) -> None:
         """Nothing is written to the store for a while, or read from it."""

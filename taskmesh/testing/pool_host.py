@@ -32,7 +32,7 @@ class PoolHost(Host[PoolMachine]):
 
     Attributes:
         collector, beat: links to the hub. control: the link from it. fork_failures: of the next forks.
-        left: why the machine has left, None while it has not.
+        left: why the machine has left, None while it has not. is_twin: it asks for another one's name.
     """
 
     def __init__(self, setting: Setting, hub: HubHost, config: PoolConfig) -> None:
@@ -45,6 +45,7 @@ class PoolHost(Host[PoolMachine]):
         self.fork_failures = 0
         self.left: str | None = None
         self.lane: LaneEnd | None = None
+        self.is_twin = False
         self._hub = hub
         self._config = config
         self._dials = self._limit = 0
@@ -53,6 +54,12 @@ class PoolHost(Host[PoolMachine]):
     def instance(self) -> int:
         """Of the present or the next life."""
         return self._config.instance
+
+    def twin(self, number: int) -> PoolHost:
+        """Another process with the same name and settings."""
+        twin = PoolHost(self.setting, self._hub, replace(self._config, instance=500_000 * number))
+        twin.is_twin = True
+        return twin
 
     def start(self) -> None:
         """Starts a supervisor; its slots follow."""
