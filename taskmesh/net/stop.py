@@ -40,10 +40,12 @@ class Stop:
         os.set_blocking(wakes, False)
         former_fd = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         former = {number: signal.signal(number, self._signalled) for number in heeded()}
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, former)  # by who started this program, perhaps
         self._loop.watch(heard, lambda: drain(heard))
         try:
             yield self
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             for number, handler in former.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(former_fd)

@@ -63,6 +63,8 @@ class ForkServer:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        # Inherited: whoever started the supervisor, or its thread that started us, may have blocked some.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._system.adopt_orphans()
         cloudpickle()  # 5 ms here, or in every slot that gets a function of somebody's __main__
         gc.freeze()  # what is shared with slots stays untouched by their collectors

@@ -247,6 +247,19 @@ def test_a_terminal_that_closes_ends_programs_as_sigterm_does(programs: Programs
     assert not (tmp_path / "hub").exists()
 
 
+def test_a_signal_that_was_blocked_by_who_started_a_program_ends_it(programs: Programs):
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        hub = programs.start("hub", "--bind", f"ipc://{programs.folder}/blocked", "--json")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+    hub.ready()
+
+    hub.signal(signal.SIGTERM)
+
+    assert hub.wait() == 0
+
+
 def test_under_nohup_a_terminal_that_closes_is_no_matter(programs: Programs, tmp_path: Path):
     bind = f"ipc://{tmp_path}/hub"
     line = ["nohup", *command("hub", "--bind", bind)]
