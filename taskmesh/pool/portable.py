@@ -7,6 +7,7 @@ import os
 import selectors
 
 from taskmesh.pool.system import READ, WRITE
+from taskmesh.wire.files import unlinked_file
 
 
 class SelectorPoller:
@@ -80,11 +81,7 @@ class Portable:
 
     def memory(self, size: int) -> int:
         """An unlinked temporary file, in memory where /dev/shm is."""
-        folder = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108
-        import tempfile  # 5 ms, and hardly ever needed
-
-        fd, path = tempfile.mkstemp(prefix="taskmesh-", dir=folder)
-        os.unlink(path)
+        fd = unlinked_file(size)
         os.ftruncate(fd, size)
         return fd
 

@@ -29,6 +29,10 @@ SPARE_BYTES: Final = 200 << 20
 KEPT_S: Final = 5.0
 """Seconds that a file is kept without being used."""
 
+_MEMORY: Final = "/dev/shm"  # noqa: S108 -- mkstemp opens exclusively, and the name is gone at once
+_REFUSED: Final = (errno.EPERM, errno.EACCES, errno.ENOSYS)  # what sandboxes answer
+_NOT_THERE: Final = (errno.ENOSPC, errno.EPERM, errno.EACCES, errno.EROFS)  # no place for our file
+
 _IN_USE, _FREE = b"\0", b"\1"
 _MAX_SPARES = 16
 _MAPPED_AT = 2  # uses after which the next one maps: to map 1 MiB takes as long as to write it four times
@@ -116,7 +120,7 @@ class File(msgspec.Struct, gc=False, eq=False):
             OSError: no descriptor is left.
         """
         spare = _take_spare(size)
-        file = cls._of(_anonymous_file(), received=False) if spare is None else spare.take()
+        file = cls._of(anonymous_file("taskmesh", size), received=False) if spare is None else spare.take()
         _filled[file.fd] = size
         return file
 
@@ -202,16 +206,53 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _anonymous_file() -> int:
+def anonymous_file(name: str, size: int) -> int:
+    """A new file for `size` bytes that no path names: in memory, or where a sandbox refuses that, unlinked.
+
+    Raises:
+        OSError: no descriptor, or no room, is left.
+    """
     if hasattr(os, "memfd_create") and os.environ.get("TASKMESH_OS") != "portable":
-        fd = os.memfd_create("taskmesh", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # who maps it may rely on its pages
-        return fd
-    memory = "/dev/shm"  # noqa: S108 -- mkstemp opens exclusively, and the name is gone at once
+        try:
+            fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+        else:
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # who maps it may rely on its pages
+            return fd
+    return unlinked_file(size)
+
+
+def unlinked_file(size: int) -> int:
+    """A new file for `size` bytes without a name any more: in memory where there is room, else on disk.
+
+    Its room is taken at once: to touch mapped memory that has none ends a process, and containers often have
+    64 MiB in /dev/shm.
+
+    Raises:
+        OSError: no descriptor, or no room, is left.
+    """
     import tempfile  # 5 ms, and hardly ever needed
 
-    fd, path = tempfile.mkstemp(prefix="taskmesh-", dir=memory if os.path.isdir(memory) else None)
-    os.unlink(path)
+    if os.path.isdir(_MEMORY):
+        try:
+            return _with_room(*tempfile.mkstemp(prefix="taskmesh-", dir=_MEMORY), size)
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise
+    return _with_room(*tempfile.mkstemp(prefix="taskmesh-"), size)
+
+
+def _with_room(fd: int, path: str, size: int) -> int:
+    """A file that has just been made, without its name and with its room."""
+    try:
+        os.unlink(path)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 

@@ -200,10 +200,10 @@ def test_descriptors_are_bounded_and_payloads_go_on_on_the_heap(monkeypatch):
 
 
 def test_no_descriptor_left_means_the_heap(monkeypatch):
-    def refuse():
+    def refuse(name, size):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(files, "_anonymous_file", refuse)
+    monkeypatch.setattr(files, "anonymous_file", refuse)
 
     made = Blob.pack([bytes(MEMFD_FROM)], [])
 
