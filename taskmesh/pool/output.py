@@ -147,9 +147,13 @@ class Tee:
 
 
 def _write(stream: object, text: str) -> None:
-    """Writes to a text stream that may be closed, replaced by anything, or None."""
+    """Writes to a text stream that may be closed, replaced by anything, or None; what it lacks is escaped."""
     try:
-        stream.write(text)  # type: ignore[attr-defined]
+        try:
+            stream.write(text)  # type: ignore[attr-defined]
+        except UnicodeEncodeError as error:  # LC_ALL=C, say; slots write UTF-8
+            encoded = text.encode(error.encoding, "backslashreplace")
+            stream.write(encoded.decode(error.encoding))  # type: ignore[attr-defined]
         stream.flush()  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001  the user's stream may fail as it likes
         return

@@ -108,6 +108,17 @@ def test_stream_of_the_users_that_fails_loses_output_alone(system, monkeypatch):
         assert driver.result(0, driver.call(0, tasks.chatter, (10,))[0]) == 10
 
 
+def test_what_the_users_stream_cannot_show_is_escaped(system, monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    with Driver(tee=True) as driver:
+        driver.start(0)
+        assert driver.result(0, driver.call(0, tasks.speak, ("h\xe9", ""))[0]) is None
+        driver.close(1.0)
+
+    assert shown.getvalue().strip() == b"h\\xe9"
+
+
 def test_tail_joins_characters_and_lines_across_reads():
     tail = OutputTail()
     try:
