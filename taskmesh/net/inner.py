@@ -32,8 +32,7 @@ class InnerGateway:
         """Where slots reach the hub; opens the sockets at the first call.
 
         Raises:
-            OSError: there is no room for the folder. ConfigError: its path is too long for sockets.
-            SocketError: the sockets cannot be had.
+            ConfigError: there is no folder for them. SocketError: the sockets cannot be had.
         """
         if self._sockets is None:
             try:
@@ -44,16 +43,13 @@ class InnerGateway:
         return [self._sockets.endpoints.gateway]
 
     def _open(self) -> HubSockets:
-        import tempfile
-
         import zmq
 
-        from taskmesh.net.endpoints import Endpoints
         from taskmesh.net.hub_links import HubSockets
+        from taskmesh.net.private_folder import private_folder
         from taskmesh.sockets import Context
 
-        self._folder = tempfile.mkdtemp(prefix="taskmesh-")
-        endpoints = Endpoints.of(f"ipc://{self._folder}/hub")
+        self._folder, endpoints = private_folder()
         self._context = Context()
         self._loop.use(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
         sockets = HubSockets(self._context, self._loop, self._hub, lambda kind, fields: None)

@@ -6,12 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict, replace
 
 from taskmesh.config import Config
-from taskmesh.errors import ConfigError
-from taskmesh.net.endpoints import Endpoints
+from taskmesh.net.private_folder import private_folder
 from taskmesh.net.remote import RemotePort
 from taskmesh.ports import OutcomeSink
 
@@ -37,19 +35,14 @@ class LaunchedPort(RemotePort):
 
         Raises:
             HubUnreachable: the child did not come up within `timeout` seconds.
-            ConfigError: the folder for temporary files has too long a path for sockets.
+            ConfigError: there is no folder for its sockets.
         """
-        self._folder = tempfile.mkdtemp(prefix="taskmesh-")
-        address = f"ipc://{self._folder}/hub"
-        self._addresses = [address]
+        self._folder, endpoints = private_folder()
+        self._addresses = [endpoints.gateway]
         try:
-            Endpoints.of(address)
-            line = command(self._config, address, self._folder)
+            line = command(self._config, endpoints.gateway, self._folder)
             self._process = subprocess.Popen(line, stdin=subprocess.DEVNULL, start_new_session=True)
             super().start(timeout)
-        except ConfigError as error:
-            self._end_child()
-            raise ConfigError(f"{error}: set TMPDIR to one") from None
         except BaseException:
             self._end_child()
             raise

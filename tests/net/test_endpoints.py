@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import tempfile
 
 import pytest
 
@@ -9,8 +10,15 @@ from taskmesh.config import Config, MeshConfig
 from taskmesh.errors import ConfigError, InsecureBind
 from taskmesh.mesh import Mesh
 from taskmesh.net.embedded import InProcessLinks
-from taskmesh.net.endpoints import Endpoints, check_dialled, check_local, refuse_taken, tcp_parts
+from taskmesh.net.endpoints import (
+    Endpoints,
+    check_dialled,
+    check_local,
+    refuse_taken,
+    tcp_parts,
+)
 from taskmesh.net.listening import bind_path
+from taskmesh.net.private_folder import private_folder
 from taskmesh.net.programs import listen, new_loop, worker_credentials
 from taskmesh.sockets import Context, EndpointError, Pull, Push
 from tests import obstacles
@@ -31,6 +39,19 @@ def test_over_ipc_they_are_beside_the_gateway():
         "ipc:///run/mesh/hub.control",
     )
     assert found.lane("ipc:///run/mesh/hub.lane-7") == "ipc:///run/mesh/hub.lane-7"
+
+
+def test_without_a_folder_for_sockets_the_cure_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match="set TMPDIR"):
+        private_folder()
+
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with pytest.raises(ConfigError, match="set TMPDIR"):
+        private_folder()
+    assert list(deep.iterdir()) == []
 
 
 def test_an_address_of_version_6_keeps_its_brackets():
