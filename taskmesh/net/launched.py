@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 from taskmesh.config import load
+from taskmesh.errors import TaskMeshError
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.programs import run_hub
 
@@ -28,5 +30,7 @@ def serve(settings: dict[str, dict[str, object]], bind: str, folder: str, parent
     slots = config.pool.slots
     try:
         run_hub(config, bind, slots=slots, name="local", ready=ready, record=record, parent=parent)
+    except TaskMeshError as error:  # our starter is told the exit code, and people see this
+        sys.exit(f"taskmesh: the hub process of a mesh cannot go on: {error}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -29,6 +29,9 @@ MAX_SOCKETS = 65_535
 """The most sockets that libzmq allows in one context."""
 
 
+_FILES_TO_BEGIN = 16  # two threads and the first sockets, with some to spare
+
+
 class InprocBoard:
     """Which roles are bound and connected at each inproc endpoint of one context."""
 
@@ -98,11 +101,15 @@ class Context:
     Args:
         io_threads: libzmq's I/O threads; one carries about 1 GB/s.
         max_sockets: how many sockets may be open at a time; a monitor counts as two more.
+
+    Raises:
+        SocketError: too few descriptors are left to begin with.
     """
 
     def __init__(self, *, io_threads: int = 1, max_sockets: int = 8192) -> None:
         if io_threads < 0 or not 1 <= max_sockets <= MAX_SOCKETS:
             raise InvalidOption(f"io_threads must be >= 0 and max_sockets between 1 and {MAX_SOCKETS}")
+        _check_descriptors()
         self._raw: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=io_threads)
         self._raw.set(zmq.MAX_SOCKETS, max_sockets)
         self._pid = os.getpid()
@@ -225,6 +232,23 @@ def forked_context() -> ForkedContext:
     return ForkedContext(
         "a context cannot be used in a forked child; make a new Context there, or start the child by spawn"
     )
+
+
+def _check_descriptors() -> None:
+    """Looks whether libzmq will get the descriptors of its threads: without them it ends the process.
+
+    Raises:
+        SocketError: it will not.
+    """
+    taken: list[int] = []
+    try:
+        while len(taken) < _FILES_TO_BEGIN:
+            taken += os.pipe()
+    except OSError as error:
+        raise SocketError(f"no socket can be made ({error}); raise `ulimit -n`", error.errno or 0) from None
+    finally:
+        for fd in taken:
+            os.close(fd)
 
 
 def no_socket(error: zmq.ZMQError) -> SocketError:

@@ -14,7 +14,7 @@ from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net import launch
 from taskmesh.net.port import ThreadPort
 from tests.net import workload
-from tests.programs import environment
+from tests.programs import environment, outcome_of
 from tests.waiting import wait_until
 
 PARENT = """
@@ -45,6 +45,18 @@ def test_a_child_that_does_not_come_up_is_told_at_once(monkeypatch):
 
     with pytest.raises(HubUnreachable, match="ended with exit code 7"):
         mesh.submit(workload.add, 1, 2)
+
+
+def test_a_hub_process_that_cannot_start_says_why_in_one_line():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)); "
+        "from taskmesh.net.launched import serve; serve({}, 'ipc:///nowhere/hub', '/nowhere', 0)"
+    )
+    outcome = outcome_of([sys.executable, "-c", code])
+
+    assert outcome.returncode == 1
+    assert outcome.stderr.count("\n") == 1
+    assert "raise the limit (ulimit -n)" in outcome.stderr
 
 
 def test_a_folder_that_is_too_deep_for_sockets_is_told_with_the_cure(tmp_path, monkeypatch):

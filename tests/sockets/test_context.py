@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections.abc import Callable
 
@@ -31,6 +32,18 @@ def test_a_closed_context_makes_no_sockets() -> None:
     assert context.closed
     with pytest.raises(ContextClosed, match="make a new Context"):
         Push(context)
+
+
+def test_a_context_without_descriptors_to_begin_with_is_refused_and_ends_no_process() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)  # what is free below it is no matter: the limit is of the numbers
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 3, hard))
+    try:
+        with pytest.raises(SocketError, match="ulimit -n"):
+            Context()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_close_names_the_sockets_that_were_left_open_and_ends_once_they_are_closed() -> None:
