@@ -373,7 +373,7 @@ def _nearest(directory: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:
 
 def _parsed(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # a BOM is Notepad's
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as TOML: {error}") from error
 
