@@ -107,7 +107,7 @@ class SlotHost:
         try:
             seat = Seat(slot, self._next_token, self._system)
         except OSError as error:
-            why = f"no descriptors or memory for a slot: {error}"
+            why = f"no descriptors, memory or files for a slot (see `ulimit -n`, `-v`, `-f`): {error}"
             self._post(SlotExited(slot, 0, _REFUSED, ready=False, log=why))
             return
         self._next_token += 1

@@ -82,7 +82,11 @@ class Linux:
     def memory(self, size: int) -> int:
         """A memfd, or an unlinked file where a sandbox refuses those."""
         fd = anonymous_file("taskmesh-outbox", size)
-        os.ftruncate(fd, size)
+        try:
+            os.ftruncate(fd, size)
+        except OSError:  # files may not be so large here
+            os.close(fd)
+            raise
         return fd
 
     def process(self, pid: int) -> int | None:

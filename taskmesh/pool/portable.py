@@ -81,9 +81,7 @@ class Portable:
 
     def memory(self, size: int) -> int:
         """An unlinked temporary file, in memory where /dev/shm is."""
-        fd = unlinked_file(size)
-        os.ftruncate(fd, size)
-        return fd
+        return unlinked_file(size)
 
     def process(self, pid: int) -> int | None:
         """Always None: deaths are told by the fork server's waitpid alone."""

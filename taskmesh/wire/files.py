@@ -250,6 +250,8 @@ def _with_room(fd: int, path: str, size: int) -> int:
         os.unlink(path)
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
+        else:
+            os.ftruncate(fd, size)
     except BaseException:
         os.close(fd)
         raise

@@ -134,6 +134,19 @@ def test_arguments_larger_than_files_may_be_fail_their_tasks_alone(driver):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+def test_slot_whose_outbox_is_larger_than_files_may_be_is_reported_with_the_limits(driver):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        driver.host.start(0)
+        exited = driver.exit_of(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert not exited.ready
+    assert "`ulimit -n`, `-v`, `-f`" in exited.log
+
+
 @pytest.mark.fault
 def test_slot_that_runs_out_of_descriptors(driver):
     driver.start(0)
