@@ -360,6 +360,7 @@ class World:
         timetable = self.setting.timetable
         self.until(timetable.now + 2 * BEAT)
         self._await_pools()
+        self.finish("L1", BOUND)  # what clients that are gone had said may have come only now
         burst = self.setting.workload.calm_burst
         plans = [plan for client in self.clients for plan in client.submit_all(burst, 12)]
         first, *others = self.pools  # it serves every queue and stays to the last
