@@ -309,8 +309,12 @@ class Collector:
             if record is None or not self.is_owner(record, base | seq):
                 self._unclaimed(Held(held.client, held.attempt, [seq]))
             elif self.is_current(record, session, held.attempt):
-                record.returns += 1
-                self.requeue(record, Cause.RETURN)
+                self.not_started(record)
+
+    def not_started(self, record: TaskRecord) -> None:
+        """What its pool has never begun: its next attempt has the number of this one."""
+        record.returns += 1
+        self.requeue(record, Cause.RETURN)
 
     def expire(self, record: TaskRecord) -> None:
         """It has not started in time."""

@@ -363,7 +363,7 @@ class PoolSessions:
             if started:
                 self._collector.lost(record)
             else:
-                self._collector.requeue(record, Cause.REQUEUE)
+                self._collector.not_started(record)
         del self.lanes[lane.session]
         self._of_user[lane.user] -= 1
         if not self._of_user[lane.user]:

@@ -270,6 +270,23 @@ class TestLinks:
         assert not rig.hub.lanes
         assert rig.closed == [session]
 
+    def test_what_was_on_its_way_to_a_pool_that_said_goodbye_is_no_attempt(self, rig):
+        """Nobody has begun it: the next one to get it makes its first attempt."""
+        session = rig.join()
+        rig.submit(1, 1)
+        rig.tell(FromPool(m.Bye(EPOCH, session)))
+        record = rig.hub.ledger.tasks[1 << 64 | 1]
+
+        assert (record.state.name, record.attempt - record.returns) == ("QUEUED", 0)
+
+    def test_nor_is_what_a_pool_that_is_back_has_never_received(self, rig):
+        rig.join("p")
+        rig.submit(1, 1)
+        rig.join("p", number=2)
+        record = rig.hub.ledger.tasks[1 << 64 | 1]
+
+        assert (record.state.name, record.attempt - record.returns) == ("SENT", 1)
+
 
 class TestRunning:
     def test_what_a_beat_lists_has_started(self, rig):
