@@ -14,8 +14,9 @@ import msgspec
 from taskmesh.client.options import NAME, TaskOptions, is_name
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, Keeper
-from taskmesh.wire.batches import LONGEST_NAME, PICKLE
+from taskmesh.wire.batches import PICKLE
 from taskmesh.wire.blob import SMALL
+from taskmesh.wire.bounds import LONGEST_NAME
 from taskmesh.wire.code import FunctionCodec, unwrap
 from taskmesh.wire.footprint import references
 from taskmesh.wire.messages import CHUNK, Spec

@@ -41,7 +41,7 @@ from taskmesh.net.storing import outcome_store
 from taskmesh.observe.hub import hub_answers
 from taskmesh.pool.host import SlotHost
 from taskmesh.sockets import Context, EndpointError
-from taskmesh.wire.batches import LONGEST_NAME as LONGEST_TEXT
+from taskmesh.wire.bounds import LONGEST_NAME as LONGEST_TEXT
 
 Record = Callable[[str, dict[str, object]], None]
 News = Callable[[str, str], None]

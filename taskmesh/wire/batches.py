@@ -2,14 +2,17 @@
 
 Hot shapes (`Run`, `LaneRun`, `DoneRun`) are lists side by side, not lists of objects: a batch of a thousand
 tasks costs a handful of Python objects. A payload is `bytes`, or a `taskmesh.wire.blob.Blob` when it is
-large; no machine ever looks inside one.
+large; no machine ever looks inside one. Decoders hold what comes in against the bounds that types state.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
+
+from taskmesh.wire.bounds import MOST_NAMES, Counter, Name, Number
 
 if TYPE_CHECKING:
     Payload = Any  # `bytes | Blob`: this module is below those that know Blobs
@@ -20,11 +23,6 @@ else:
 
 CALL, CHUNK = 0, 1
 """`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map."""
-
-LONGEST_NAME = 1024
-"""Characters of a name: of a task, queue, tag, key, pool, client or host."""
-MOST_NAMES = 1000
-"""Queues or tags of one pool or task."""
 
 PICKLE, SAFE, ARROW_IPC = "pickle5", "safe", "arrow-ipc"
 """`Spec.codec`. SAFE: results are plain data, and clients unpickle nothing. With any further one, client and
@@ -52,25 +50,25 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """
 
     function: bytes
-    name: str
-    queue: str = "default"
+    name: Name
+    queue: Name = "default"
     priority: int = 0
-    timeout: float = 0.0
-    hard_timeout: float = 0.0
-    expires: float = 0.0
+    timeout: Number = 0.0
+    hard_timeout: Number = 0.0
+    expires: Number = 0.0
     max_retries: int = 0
-    backoff: float = 1.0
-    factor: float = 2.0
-    max_backoff: float = 600.0
+    backoff: Number = 1.0
+    factor: Number = 2.0
+    max_backoff: Number = 600.0
     jitter: bool = True
     retry_filter: bytes = b""
-    acks: str = "late"
-    tags: tuple[str, ...] = ()
-    on_client_loss: str = "run"
-    codec: str = PICKLE
+    acks: Name = "late"
+    tags: Annotated[tuple[Name, ...], Meta(max_length=MOST_NAMES)] = ()
+    on_client_loss: Name = "run"
+    codec: Name = PICKLE
     kind: int = CALL
-    keep: float = 0.0
-    shared: str = "all"
+    keep: Number = 0.0
+    shared: Name = "all"
 
 
 class Run(msgspec.Struct, array_like=True, gc=False):
@@ -78,9 +76,9 @@ class Run(msgspec.Struct, array_like=True, gc=False):
 
     spec: int
     group: int
-    seqs: list[int]
+    seqs: list[Counter]
     payloads: list[Payload]
-    key: str = ""
+    key: Name = ""
     again: bool = False
 
 
@@ -95,7 +93,7 @@ class LaneRun(msgspec.Struct, array_like=True, gc=False):
     client: int
     attempt: int
     returns: int
-    seqs: list[int]
+    seqs: list[Counter]
     payloads: list[Payload]
 
 
@@ -109,9 +107,9 @@ class DoneRun(msgspec.Struct, array_like=True, gc=False):
     client: int
     attempt: int
     worker: str
-    seqs: list[int]
+    seqs: list[Counter]
     payloads: list[Payload]
-    elapsed: float
+    elapsed: Number
     returns: int = 0
 
 
@@ -127,7 +125,7 @@ class Failed(msgspec.Struct, array_like=True):
     """
 
     client: int
-    seq: int
+    seq: Counter
     attempt: int
     kind: str
     type_name: str = ""
@@ -135,7 +133,7 @@ class Failed(msgspec.Struct, array_like=True):
     traceback: str = ""
     pickled: bytes = b""
     retryable: bool = False
-    retry_after: float = -1.0
+    retry_after: Number = -1.0
     worker: str = ""
     history: list[str] = []
 
@@ -147,9 +145,9 @@ class Kept(msgspec.Struct, array_like=True):
         name, key: of the task. keep: seconds for which it answers later submissions, from its end on.
     """
 
-    name: str
-    key: str
-    keep: float
+    name: Name
+    key: Name
+    keep: Number
     done: list[DoneRun]
     failed: list[Failed]
 
@@ -162,7 +160,7 @@ class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 
     client: int
     attempt: int
-    seqs: list[int]
+    seqs: list[Counter]
     bound: bool = False
 
 
@@ -170,8 +168,8 @@ class Progress(msgspec.Struct, array_like=True):
     """How far a running task is: `done` of `total` (0 when unknown); total = -1 says only that it runs."""
 
     client: int
-    seq: int
+    seq: Counter
     attempt: int
-    done: float
-    total: float
+    done: Number
+    total: Number
     worker: str = ""

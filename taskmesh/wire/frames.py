@@ -11,15 +11,15 @@ What comes off a socket is never trusted: decoders raise RemoteProtocolError, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from math import isfinite
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, Generic, NoReturn, TypeVar, get_args
 
 import msgspec
 
 from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.wire import messages as m
-from taskmesh.wire.batches import LONGEST_NAME, MOST_NAMES, Kept
+from taskmesh.wire.batches import Kept
 from taskmesh.wire.blob import BYTES, Blob, discard, layout_of
 from taskmesh.wire.files import Buffer
 from taskmesh.wire.slot_messages import FromSlot
@@ -28,7 +28,6 @@ Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool | Kept
 
 _T = TypeVar("_T")
 
-_SENTENCES = frozenset({"reason", "error"})
 _BLOB = 1
 _KINDS = {bytes, Blob}
 _PACK = msgspec.msgpack.Encoder()
@@ -205,38 +204,9 @@ def _payload(came: bytes | msgspec.msgpack.Ext, make: Callable[[list[int], list[
 # --- what the types do not tell ---------------------------------------------------------------------------
 
 
-def _check_payloads(payloads: list[Any]) -> None:
-    if not _KINDS.issuperset(map(type, payloads)):
+def _check_payloads(batch: m.Run | m.LaneRun | m.DoneRun | m.SlotSegment) -> None:
+    if not _KINDS.issuperset(map(type, batch.payloads)):
         raise RemoteProtocolError("a payload that is neither bytes nor a Blob")
-
-
-def _check_counters(seqs: list[int]) -> None:
-    # Counters are half of a task id: a negative one would reach into the other half.
-    if seqs and min(seqs) < 0:
-        raise RemoteProtocolError("a negative task counter")
-
-
-def _check_numbers(one: Any, names: Sequence[str]) -> None:
-    # A NaN would spoil the order of every queue of times that it gets into.
-    for name in names:
-        if not isfinite(getattr(one, name)):
-            raise RemoteProtocolError(f"{name} is not a number of seconds")
-
-
-def _check_texts(one: Any, names: Sequence[str]) -> None:
-    # What names something is kept by the hub for as long as its owner is there.
-    for name in names:
-        if len(getattr(one, name)) > LONGEST_NAME:
-            raise RemoteProtocolError(f"{name} is longer than {LONGEST_NAME} characters")
-
-
-def _check_lists(one: Any, names: Sequence[str]) -> None:
-    for name in names:
-        texts = getattr(one, name)
-        if len(texts) > MOST_NAMES or max(map(len, texts), default=0) > LONGEST_NAME:
-            raise RemoteProtocolError(
-                f"{name}: more than {MOST_NAMES}, or one longer than {LONGEST_NAME} characters"
-            )
 
 
 def _check_run(run: m.Run | m.LaneRun | m.DoneRun) -> None:
@@ -244,100 +214,37 @@ def _check_run(run: m.Run | m.LaneRun | m.DoneRun) -> None:
         raise RemoteProtocolError(f"{len(run.seqs)} tasks with {len(run.payloads)} payloads")
     if not run.seqs:
         raise RemoteProtocolError("a run without tasks")
-    _check_payloads(run.payloads)
-    _check_counters(run.seqs)
+    _check_payloads(run)
 
 
 def _check_submitted(run: m.Run) -> None:
     _check_run(run)
-    if len(run.key) > LONGEST_NAME:
-        raise RemoteProtocolError("a key that is too long")
     if run.key and len(run.seqs) != 1:
         raise RemoteProtocolError("a run with a key that is not one task")
     if len(set(run.seqs)) != len(run.seqs):
         raise RemoteProtocolError("a task that is twice in one run")
 
 
-def _check_held(held: m.Held) -> None:
-    _check_counters(held.seqs)
-
-
-def _check_counter(one: m.Failed | m.Progress) -> None:
-    if one.seq < 0:
-        raise RemoteProtocolError("a negative task counter")
-
-
-def _check_spec(numbered: tuple[int, m.Spec]) -> None:
-    _check_numbers(numbered[1], _SPEC_NUMBERS)
-    _check_texts(numbered[1], _SPEC_TEXTS)
-    _check_lists(numbered[1], ("tags",))
-
-
-def _check_done(run: m.DoneRun) -> None:
-    _check_run(run)
-    _check_numbers(run, ("elapsed",))
-
-
-def _check_failed(failed: m.Failed) -> None:
-    _check_counter(failed)
-    _check_numbers(failed, ("retry_after",))
-
-
-def _check_segment(segment: m.SlotSegment) -> None:
-    _check_payloads(segment.payloads)
-
-
-_SPEC_NUMBERS = tuple(field.name for field in msgspec.structs.fields(m.Spec) if field.type is float)
-_SPEC_TEXTS = tuple(field.name for field in msgspec.structs.fields(m.Spec) if field.type is str)
 _RULES: dict[Any, Callable[[Any], None]] = {
-    tuple[int, m.Spec]: _check_spec,
     m.Run: _check_submitted,
     m.LaneRun: _check_run,
-    m.DoneRun: _check_done,
-    m.Held: _check_held,
-    m.Failed: _check_failed,
-    m.Progress: _check_counter,
-    m.SlotSegment: _check_segment,
+    m.DoneRun: _check_run,
+    m.SlotSegment: _check_payloads,
 }
 
 
 def _checker(cls: type) -> Callable[[Any], None] | None:
-    """What to check in messages of this class: its lists of batches, its own counters, times and names."""
-    lists: list[tuple[str, Callable[[Any], None]]] = []
-    own: dict[Callable[[Any, Sequence[str]], None], list[str]] = {}
+    """What to check in the batches of a message of this class; a class has one list of batches at most."""
     for field in msgspec.structs.fields(cls):
         (content, *_) = get_args(field.type) or (None,)
-        rule = _field_rule(field.name, field.type, content)
         if content in _RULES:
-            lists.append((field.name, _RULES[content]))
-        elif rule is not None:
-            own.setdefault(rule, []).append(field.name)
-    rules = list(own.items())
-
-    def check(message: Any) -> None:
-        for name, rule in lists:
-            for item in getattr(message, name):
-                rule(item)
-        for check_all, names in rules:
-            check_all(message, names)
-
-    return check if lists or rules else None
+            return partial(_check_each, attrgetter(field.name), _RULES[content])
+    return None
 
 
-def _field_rule(name: str, kind: Any, content: Any) -> Callable[[Any, Sequence[str]], None] | None:
-    """How a message's own field of this type is checked."""
-    if content is int and name in {"seqs", "cancels", "unstarted"}:
-        return _check_own_counters
-    if content is str:
-        return _check_lists
-    if kind is str and name not in _SENTENCES:
-        return _check_texts
-    return _check_numbers if kind is float else None
-
-
-def _check_own_counters(one: Any, names: Sequence[str]) -> None:
-    for name in names:
-        _check_counters(getattr(one, name))
+def _check_each(batches: Callable[[Any], list[Any]], rule: Callable[[Any], None], message: Any) -> None:
+    for batch in batches(message):
+        rule(batch)
 
 
 from_client: Decoder[m.ClientMessage] = Decoder(m.ClientMessage)

@@ -1,7 +1,6 @@
 """The messages that clients, hub, pools and slots speak, as msgspec structs.
 
-These shapes are also what the core's machines take in and give out, so nothing is translated on the way from
-a socket to a decision (docs/adr/0005). Nobody changes a message after giving it away.
+The core's machines take in and give out these very shapes (docs/adr/0005). Nobody changes one given away.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 
 from taskmesh.wire.batches import CALL, CHUNK, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
+from taskmesh.wire.bounds import Counter, Name, Names, Number
 from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
 
 PROTOCOL = 4
@@ -82,11 +82,11 @@ class ClientHello(msgspec.Struct, tag=1):
     epoch: int
     first: int = 1
     protocol: int = PROTOCOL
-    python: str = ""
-    name: str = ""
+    python: Name = ""
+    name: Name = ""
     credit: int = 64 << 20
     pickle: int = PICKLE_PROTOCOL
-    cloudpickle: str = ""
+    cloudpickle: Name = ""
     link: int = 0
 
 
@@ -101,18 +101,18 @@ class Submit(msgspec.Struct, tag=2):
     number: int
     specs: list[tuple[int, Spec]]
     runs: list[Run]
-    cancels: list[int] = []
+    cancels: list[Counter] = []
     epoch: int = 0
     delivered: int = 0
-    unstarted: list[int] = []
+    unstarted: list[Counter] = []
     whole: bool = False
 
 
 class CancelTasks(msgspec.Struct, tag=3):
     """The client has given these tasks up; those `unstarted` only if they have not started."""
 
-    seqs: list[int]
-    unstarted: list[int] = []
+    seqs: list[Counter]
+    unstarted: list[Counter] = []
 
 
 class ResultAck(msgspec.Struct, tag=4):
@@ -138,8 +138,8 @@ class Query(msgspec.Struct, tag=7):
     """Asks for a view: what = "status" | "pools" | "tasks" | "task" | "events"; answered by `Answer`."""
 
     number: int
-    what: str
-    argument: str = ""
+    what: Name
+    argument: Name = ""
     limit: int = 100
 
 
@@ -147,8 +147,8 @@ class Command(msgspec.Struct, tag=8):
     """verb = "ping", "pause", "resume", "drain" (a pool), "scale-in" (COUNT:POOLS), "cancel" (a task id)."""
 
     number: int
-    verb: str
-    target: str
+    verb: Name
+    target: Name
 
 
 # --- hub -> client ----------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class ClientWelcome(msgspec.Struct, tag=20):
     known: bool
     max_tasks: int
     max_bytes: int
-    beat: float
+    beat: Number
     max_payload: int = 0
     link: int = 0
 
@@ -179,7 +179,7 @@ class Busy(msgspec.Struct, tag=22):
     """A cap is reached, Submit `number` was not taken (0: anything may have been dropped): again later."""
 
     number: int
-    retry_after: float
+    retry_after: Number
 
 
 class NeedSpec(msgspec.Struct, tag=23):
@@ -230,21 +230,21 @@ class Hello(msgspec.Struct, tag=40):
     all that it holds of the hub whose epoch it states: queued, running, finished but not acknowledged.
     """
 
-    pool: str
+    pool: Name
     instance: int
     number: int
     slots: int
-    queues: list[str]
-    tags: list[str]
+    queues: Names
+    tags: Names
     epoch: int
     session: int
     inventory: list[Held]
     protocol: int = PROTOCOL
-    python: str = ""
-    host: str = ""
+    python: Name = ""
+    host: Name = ""
     pid: int = 0
     pickle: int = PICKLE_PROTOCOL
-    cloudpickle: str = ""
+    cloudpickle: Name = ""
     key: bytes = b""
 
 
@@ -261,9 +261,9 @@ class Results(msgspec.Struct, tag=41):
     done: list[DoneRun]
     failed: list[Failed]
     returned: list[Held]
-    echo: float = 0.0
-    held: float = 0.0
-    lag: float = 0.0
+    echo: Number = 0.0
+    held: Number = 0.0
+    lag: Number = 0.0
 
 
 class Beat(msgspec.Struct, tag=42):
@@ -274,12 +274,12 @@ class Beat(msgspec.Struct, tag=42):
 
     epoch: int
     session: int
-    pool: str
+    pool: Name
     received: int
     acked: int
     sent: int
     running: list[Progress]
-    state: str = "ready"
+    state: Name = "ready"
     busy_slots: int = 0
     slots: int = -1
 
@@ -295,7 +295,7 @@ class Bye(msgspec.Struct, tag=43):
 class Misrouted(msgspec.Struct, tag=44):
     """A lane message of a session that is not this pool's came in: session as found in it."""
 
-    pool: str
+    pool: Name
     epoch: int
     session: int
 
@@ -318,7 +318,7 @@ class Tasks(msgspec.Struct, tag=60):
     session: int
     lane_seq: int
     acked: int
-    sent: float
+    sent: Number
     specs: list[tuple[int, Spec]]
     runs: list[LaneRun]
 
@@ -332,12 +332,12 @@ class Welcome(msgspec.Struct, tag=61):
 
     epoch: int
     session: int
-    pool: str
+    pool: Name
     instance: int
     number: int
-    lane: str
-    beat: float
-    lease: float
+    lane: Name
+    beat: Number
+    lease: Number
     stale: list[Held] = []
     max_payload: int = 0
 
@@ -352,7 +352,7 @@ class BeatReply(msgspec.Struct, tag=62):
     session: int
     acked: int
     about: int = 0
-    wait: float = 0.0
+    wait: Number = 0.0
 
 
 class Recall(msgspec.Struct, tag=63):
@@ -374,7 +374,7 @@ class Cancel(msgspec.Struct, tag=64):
 class PoolCommand(msgspec.Struct, tag=65):
     """ping | pause | resume | drain, for one pool or all."""
 
-    verb: str
+    verb: Name
     number: int = 0
 
 
@@ -389,7 +389,7 @@ class ForgetSpecs(msgspec.Struct, tag=66):
 class Refused(msgspec.Struct, tag=67):
     """The hub will not have this pool, for the reason given; it need not ask again."""
 
-    pool: str
+    pool: Name
     instance: int
     reason: str
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from taskmesh.wire.batches import LaneRun, Payload, Spec
+from taskmesh.wire.bounds import Number
 
 
 class SlotTasks(msgspec.Struct, tag=80):
@@ -24,7 +25,7 @@ class SlotSegment(msgspec.Struct, array_like=True, gc=False):
 
     first: int
     payloads: list[Payload]
-    elapsed: float
+    elapsed: Number
 
 
 class SlotFailure(msgspec.Struct, array_like=True):
@@ -37,8 +38,8 @@ class SlotFailure(msgspec.Struct, array_like=True):
     traceback: str = ""
     pickled: bytes = b""
     retryable: bool = False
-    retry_after: float = -1.0
-    elapsed: float = 0.0
+    retry_after: Number = -1.0
+    elapsed: Number = 0.0
 
 
 class SlotResults(msgspec.Struct, tag=81):
@@ -46,16 +47,16 @@ class SlotResults(msgspec.Struct, tag=81):
 
     done: list[SlotSegment]
     failed: list[SlotFailure]
-    sent: float
-    idle: float = 0.0
+    sent: Number
+    idle: Number = 0.0
 
 
 class SlotProgress(msgspec.Struct, tag=82):
     """current_task().progress(done, total) of the running serial."""
 
     serial: int
-    done: float
-    total: float
+    done: Number
+    total: Number
 
 
 FromSlot = SlotResults | SlotProgress

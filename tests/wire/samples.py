@@ -2,7 +2,7 @@
 
 import os
 from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
@@ -43,6 +43,8 @@ def sample(kind, payloads=(b"a", b"b")):
     match kind:
         case type() if issubclass(kind, msgspec.Struct):
             return _struct(kind, payloads)
+        case _ if get_origin(kind) is Annotated:
+            return sample(get_args(kind)[0], payloads)
         case _ if get_origin(kind) is list:
             return [sample(get_args(kind)[0], payloads), sample(get_args(kind)[0], payloads)]
         case _ if get_origin(kind) is tuple:

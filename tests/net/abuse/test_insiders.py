@@ -142,7 +142,7 @@ def test_A08_lengths_depths_and_numbers_that_are_bombs(keyed: Keyed, meet: Meet)
             client.gateway.send_parts([bomb], timeout=10)
             pool.collector.send_parts([pool.token, bomb], timeout=10)
             siege.work(10)
-        wait_until(lambda: "longer than" in keyed.program.errors)
+        wait_until(lambda: "`str` of length <= 1024" in keyed.program.errors)
         assert [row["name"] for row in mesh.status()["clients"] if len(row["name"]) > 1024] == []
 
 
