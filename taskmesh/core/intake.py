@@ -226,8 +226,8 @@ class Intake:
             self._enter(session.client, run, now, alone=alone)
         if submit.cancels or submit.unstarted:
             self.give_up(session.client, submit.cancels, submit.unstarted)
-            # Those that never come as well: each number that is missing costs an interval
-            self._ledger.account(session.client).finished.add_all(submit.cancels)
+            account = self._ledger.account(session.client)
+            account.never(submit.cancels, self._config.client_max_bytes)
         if submit.whole:
             self._drop_unclaimed(session.client)
         self._acknowledge(session, now)
@@ -287,7 +287,7 @@ class Intake:
         bytes_fit = (ledger.size + size <= config.max_bytes or not ledger.size) and (
             kept + size <= config.client_max_bytes or not kept
         )
-        return tasks_fit and bytes_fit
+        return tasks_fit and bytes_fit and not account.is_scattered(config.client_max_bytes)
 
     def _enter(self, client: int, run: m.Run, now: float, *, alone: bool) -> None:
         entry, ledger = self._specs[run.spec], self._ledger

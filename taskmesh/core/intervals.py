@@ -1,36 +1,57 @@
-"""A set of counters kept as intervals: a million finished tasks cost a few numbers."""
+"""A set of counters kept as intervals and bits: a million finished tasks cost a few numbers, in any order."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
 
+BITS = 10
+BLOCK = 1 << BITS
+"""Numbers of one block. Blocks that are not whole are found by a hash: kept as intervals, a million tasks
+that end in another order than they came in moved megabytes for each of them."""
+LAST = BLOCK - 1
+FULL = (1 << BLOCK) - 1
+COST = 300
+"""Bytes that a block which is not whole takes, about."""
+
 
 class IntervalSet:
-    """Non-negative ints, mostly consecutive. Adding a consecutive run costs one bisection."""
+    """Non-negative ints, mostly consecutive. Adding a consecutive run costs a step or three.
 
-    __slots__ = ("_ends", "_starts")
+    Attributes:
+        end: one more than the highest number, 0 when there is none.
+    """
+
+    __slots__ = ("_blocks", "_ends", "_starts", "end")
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
+        self.end = 0
+        self._blocks: dict[int, int] = {}
+        self._starts: list[int] = []  # of whole blocks
         self._ends: list[int] = []
 
     def __contains__(self, number: int) -> bool:
-        at = bisect_right(self._starts, number) - 1
-        return at >= 0 and number < self._ends[at]
+        bits = self._blocks.get(number >> BITS)
+        if bits is None:
+            return self._is_whole(number >> BITS)
+        return bool(bits >> (number & LAST) & 1)
 
     def __len__(self) -> int:
-        return sum(end - start for start, end in zip(self._starts, self._ends, strict=True))
-
-    @property
-    def end(self) -> int:
-        """One more than the highest number, 0 when there is none."""
-        return self._ends[-1] if self._ends else 0
+        whole = sum(end - start for start, end in zip(self._starts, self._ends, strict=True))
+        return whole * BLOCK + sum(bits.bit_count() for bits in self._blocks.values())
 
     @property
     def pieces(self) -> int:
-        """How many intervals it takes."""
-        return len(self._starts)
+        """How many intervals it takes; looks at every block."""
+        begins = sum((bits & ~(bits << 1)).bit_count() for bits in self._blocks.values())
+        edges = [block for block, bits in self._blocks.items() if bits & 1] + self._starts
+        joined = sum((block << BITS) - 1 in self for block in edges)
+        return begins + len(self._starts) - joined
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, about."""
+        return COST * len(self._blocks)
 
     def add(self, number: int) -> None:
         """Adds one number; adding it again changes nothing."""
@@ -47,20 +68,46 @@ class IntervalSet:
         if last - first + 1 == len(numbers) and list(numbers) == list(range(first, last + 1)):
             self._add(first, last + 1)
             return
-        ordered = sorted(numbers)
-        start = previous = ordered[0]
-        for number in ordered:
-            if number > previous + 1:
-                self._add(start, previous + 1)
-                start = number
-            previous = number
-        self._add(start, previous + 1)
+        self.end = max(self.end, max(numbers) + 1)
+        block, bits = first >> BITS, 0
+        for number in numbers:
+            if number >> BITS != block:
+                self._fill(block, bits)
+                block, bits = number >> BITS, 0
+            bits |= 1 << (number & LAST)
+        self._fill(block, bits)
 
     def _add(self, start: int, end: int) -> None:
-        starts, ends = self._starts, self._ends
-        if ends and start == ends[-1]:  # finished in order
-            ends[-1] = end
+        self.end = max(self.end, end)
+        first, last = start >> BITS, (end - 1) >> BITS
+        if first == last:
+            self._fill(first, (1 << (end - start)) - 1 << (start & LAST))
             return
+        self._fill(first, FULL >> (start & LAST) << (start & LAST))
+        self._fill(last, FULL >> (LAST - (end - 1 & LAST)))
+        if first + 1 < last:
+            for block in range(first + 1, last):
+                self._blocks.pop(block, None)
+            self._join(first + 1, last)
+
+    def _fill(self, block: int, bits: int) -> None:
+        known = self._blocks.get(block)
+        if known is None and self._starts and self._is_whole(block):
+            return
+        bits |= known or 0
+        if bits != FULL:
+            self._blocks[block] = bits
+            return
+        self._blocks.pop(block, None)
+        self._join(block, block + 1)
+
+    def _is_whole(self, block: int) -> bool:
+        at = bisect_right(self._starts, block) - 1
+        return at >= 0 and block < self._ends[at]
+
+    def _join(self, start: int, end: int) -> None:
+        """Notes blocks as whole."""
+        starts, ends = self._starts, self._ends
         low = bisect_right(starts, start)
         if low and ends[low - 1] >= start:
             low -= 1

@@ -22,8 +22,8 @@ MAX_WINDOW = 4096
 """Most tasks outstanding per slot, however short they are."""
 RESULTS_AHEAD = 8 << 20
 """Bytes of results that a slot may have outstanding: a client's cap sees them only when they come."""
-
-
+MOST_EARLY = 10_000
+"""Results ahead of a missing one that are taken in; a pool says the others again."""
 LARGE = 1 << 16
 """Bytes from which on a lane message's size is remembered until it is received."""
 
@@ -223,6 +223,8 @@ class Lane:
         if number <= self.results or number in self.early:
             return False
         if number != self.results + 1:
+            if len(self.early) >= MOST_EARLY:
+                return False
             self.early.add(number)
             return True
         self.results = number

@@ -16,6 +16,9 @@ from taskmesh.errors import InvalidTransition
 from taskmesh.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.wire.messages import CHUNK, Run, Spec
 
+SCATTERED = 64 << 20
+"""Bytes that a client's finished numbers may take at least: no program's lie so far apart."""
+PORTION = 10_000
 FEW_TIMERS = 64
 """Timers kept without asking whether their tasks still live: not many, see `Lane.remember`."""
 
@@ -72,6 +75,16 @@ class Account:
     def is_over(self, seq: int) -> bool:
         """Of a task that is not on its way: whether nobody can come for it any more."""
         return self.whole or seq in self.finished
+
+    def is_scattered(self, most: int) -> bool:
+        """Whether its finished numbers take more bytes than that."""
+        return self.finished.size > max(most, SCATTERED)
+
+    def never(self, seqs: list[int], most: int) -> None:
+        """These never come, or are over: what is left out costs memory, and so does what lies far off."""
+        for at in range(0, len(seqs), PORTION):
+            if not self.is_scattered(most):
+                self.finished.add_all(seqs[at : at + PORTION])
 
 
 class Ledger:
