@@ -277,7 +277,7 @@ class PoolSessions:
             lane.wished = ""
             return
         lane.state = WORKING[lane.wished]
-        self.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished])))
+        self.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], instance=lane.instance)))
 
     def _running(self, lane: Lane, running: list[m.Progress]) -> m.Notice | None:
         told = []

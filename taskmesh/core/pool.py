@@ -133,8 +133,9 @@ class PoolMachine:
             case m.Welcome():
                 if member.welcomed(message, now):
                     self._welcomed(message)
-            case m.PoolCommand(verb=verb):
-                self._command(verb, now)
+            case m.PoolCommand(verb=verb, instance=instance):
+                if instance in (0, self.config.instance):
+                    self._command(verb, now)
             case m.Refused(instance=instance, reason=reason):
                 if instance == self.config.instance and not self.session:
                     self._leave(reason)

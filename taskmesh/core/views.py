@@ -243,7 +243,7 @@ class Views:
         for lane in lanes:
             told = "drain" if verb == "scale-in" else verb
             lane.wish(told)
-            actions.append(Publish(lane.pool, m.PoolCommand(told, command.number)))
+            actions.append(Publish(lane.pool, m.PoolCommand(told, command.number, lane.instance)))
         value = [
             {
                 "pool": lane.pool,

@@ -372,10 +372,14 @@ class Cancel(msgspec.Struct, tag=64):
 
 
 class PoolCommand(msgspec.Struct, tag=65):
-    """ping | pause | resume | drain, for one pool or all."""
+    """ping | pause | resume | drain, for the process with this `instance` (0: for whoever hears it).
+
+    A name alone does not say which: another process that waits for the same one hears the same.
+    """
 
     verb: Name
     number: int = 0
+    instance: int = 0
 
 
 class ForgetSpecs(msgspec.Struct, tag=66):

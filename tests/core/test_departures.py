@@ -2,7 +2,9 @@
 
 import pytest
 
-from taskmesh.core.events import FromClient, FromPool, LinksLost
+from taskmesh.core.events import FromClient, FromHub, FromPool, LinksLost
+from taskmesh.core.pool import PoolMachine
+from taskmesh.core.pool_config import PoolConfig
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, spec
 
@@ -48,6 +50,21 @@ class TestCommandToLeave:
         rig.join(instance=instance, number=2)
 
         assert self.drained(rig) == times
+
+    @pytest.mark.parametrize(("verb", "state"), [("drain", "draining"), ("pause", "paused")])
+    def test_who_waits_for_the_same_name_obeys_no_command_to_who_has_it(self, rig, verb, state):
+        rig.client()
+        session = rig.join(instance=3)
+        first, second = (PoolMachine(PoolConfig("p", instance, 1), 50.0) for instance in (3, 4))
+        self.command(rig, verb)
+        rig.beat(session)
+        told = [one for _, one in rig.published if isinstance(one, m.PoolCommand)]
+        for one in told:
+            first.handle(FromHub(one), 50.0)
+            second.handle(FromHub(one), 50.0)
+
+        assert len(told) == 2, "at once and after a beat that does not state it"
+        assert (first.state, second.state) == (state, "ready")
 
     @pytest.mark.parametrize("verb", ["drain", "pause"])
     @pytest.mark.parametrize(("instance", "times"), [(1, 2), (2, 1)])
