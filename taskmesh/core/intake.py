@@ -344,9 +344,9 @@ class Intake:
         holding = unclaimed.take(client_of(record.id), seq_of(record.id))
         lane = self._pools.lanes.get(holding.session) if holding is not None else None
         if holding is not None and holding.dropped:
-            record.attempt = holding.attempt  # it ends there: the next one has another number
+            record.attempt, record.returns = holding.attempt, holding.returns  # it ends there
         elif holding is not None and lane is not None:
-            self._pools.adopt(record, lane, holding.attempt)
+            self._pools.adopt(record, lane, holding)
             lane.hold([record])
             return True
         if now < self._started + self._config.lease:
@@ -394,5 +394,5 @@ class Intake:
             self._ledger.move(record, Cause.CANCEL)
             self._ledger.drop(record)
         if not quiet:
-            self._collector.give(m.Failed(0, 0, record.attempt, "cancelled"), task)
+            self._collector.give(m.Failed(0, 0, record.attempt - record.returns, "cancelled"), task)
         return True

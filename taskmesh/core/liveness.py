@@ -16,7 +16,7 @@ from taskmesh.core.lanes import MAX_WINDOW, Lane, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.rivals import Rivals
 from taskmesh.core.states import Cause, State, TaskRecord
-from taskmesh.core.unclaimed import Unclaimed
+from taskmesh.core.unclaimed import Holding, Unclaimed
 from taskmesh.core.versions import REFUSE, difference
 from taskmesh.core.wishes import Wishes
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
@@ -204,7 +204,7 @@ class PoolSessions:
                 if record is None and not self._is_over(held.client, seq):
                     unclaimed.append(seq)
                 elif record is not None and self._may_adopt(record, held.attempt, former):
-                    self.adopt(record, lane, held.attempt)
+                    self.adopt(record, lane, held)
                     taken.append(record)
                 else:
                     gone.append(seq)
@@ -225,7 +225,7 @@ class PoolSessions:
             return record.attempt in (0, attempt) and not (record.extra is not None and record.extra.history)
         return former is not None and record.session == former.session and record.attempt == attempt
 
-    def adopt(self, record: TaskRecord, lane: Lane, attempt: int) -> None:
+    def adopt(self, record: TaskRecord, lane: Lane, held: m.Held | Holding) -> None:
         """A pool holds this attempt of the task already: it is this session's now, and not sent again.
 
         The caller puts it on the lane's books with `hold`.
@@ -234,8 +234,8 @@ class PoolSessions:
             self._collector.release(record)
         else:
             self._ledger.move(record, Cause.ADOPT)
-        record.attempt = attempt
-        record.session = lane.session
+        record.attempt, record.session = held.attempt, lane.session
+        record.returns = max(record.returns, min(held.returns, held.attempt - 1))
         lane.unwanted |= record.extra is not None and bool(record.extra.unwanted)
 
     # --- living -------------------------------------------------------------------------------------------

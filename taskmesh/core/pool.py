@@ -291,9 +291,9 @@ class PoolMachine:
         if running and slot.reason in ("", "hard_timeout"):
             kind = slot.reason or ("oom" if exited.oom else "crash")
         text = exit_text(exited, kind, self.feeder.specs[run.spec])
-        self.spool.failed.append(
-            m.Failed(run.client, seq, run.attempt, kind, text=text, worker=self._worker(slot))
-        )
+        failure = m.Failed(run.client, seq, run.attempt, kind, text=text, worker=self._worker(slot))
+        failure.returns = run.returns
+        self.spool.failed.append(failure)
 
     def _enforce_limits(self, now: float) -> None:
         for slot in self.slots.values():

@@ -87,7 +87,8 @@ class Piece:
 
     def held(self) -> Held:
         """The tasks as an inventory's line."""
-        return Held(self.run.client, self.run.attempt, self.run.seqs[self.low : self.high])
+        run = self.run
+        return Held(run.client, run.attempt, run.seqs[self.low : self.high], returns=run.returns)
 
 
 class Slot:
@@ -308,6 +309,7 @@ class Slot:
             failure.retryable,
             failure.retry_after,
             worker,
+            returns=piece.run.returns,
         )
 
     def running(self) -> tuple[LaneRun, int] | None:

@@ -102,8 +102,11 @@ class Spool:
 
     def inventory(self) -> list[Held]:
         """What is finished and not acknowledged; call after `renew`."""
-        held = [Held(run.client, run.attempt, run.seqs) for run in self.done]
-        return held + [Held(failure.client, failure.attempt, [failure.seq]) for failure in self.failed]
+        held = [Held(run.client, run.attempt, run.seqs, returns=run.returns) for run in self.done]
+        return held + [
+            Held(failure.client, failure.attempt, [failure.seq], returns=failure.returns)
+            for failure in self.failed
+        ]
 
 
 def portion(items: list[T], weigh: Callable[[T], int]) -> tuple[list[T], list[T]]:

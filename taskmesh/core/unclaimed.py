@@ -15,10 +15,14 @@ MOST_RESULTS = 100_000
 
 
 class Holding(NamedTuple):
-    """Where a pool holds a task. `bound`: to its client. `dropped`: the pool has been told not to run it."""
+    """Where a pool holds a task, and which attempt, of which so many were handed back unstarted.
+
+    `bound`: to its client. `dropped`: the pool has been told not to run it.
+    """
 
     session: int
     attempt: int
+    returns: int = 0
     bound: bool = False
     dropped: bool = False
 
@@ -64,7 +68,8 @@ class Unclaimed:
         if absence is None:
             absence = self._absent[held.client] = Absence(now)
         absence.bound |= held.bound
-        absence.held.update(dict.fromkeys(seqs, Holding(session, held.attempt, held.bound)))
+        returns = max(0, min(held.returns, held.attempt - 1))
+        absence.held.update(dict.fromkeys(seqs, Holding(session, held.attempt, returns, held.bound)))
 
     def take(self, client: int, seq: int) -> Holding | None:
         """Somebody asks for a task, or its pool does not hold it any more: it is struck off."""

@@ -44,4 +44,5 @@ def failure(run: m.DoneRun, seq: int, error: TooLarge) -> m.Failed:
         type_name=f"{type(error).__module__}.{type(error).__qualname__}",
         text=str(error),
         worker=run.worker,
+        returns=run.returns,
     )

@@ -13,6 +13,7 @@ from taskmesh.core.hub import HubMachine
 from taskmesh.core.lanes import LONG, MAX_WINDOW, ONE_AHEAD, Lane
 from taskmesh.core.states import State
 from taskmesh.ids import SEQ_BITS
+from taskmesh.testing.attempts import Attempts
 from taskmesh.testing.workload import Act, Plan, Workload
 from taskmesh.wire.batches import Kept
 from taskmesh.wire.messages import CHUNK, DoneRun, Failed, LaneRun, Run, Tasks
@@ -43,6 +44,7 @@ class Audit:
         self.cancel_known: set[tuple[int, int]] = set()
         self.unwanted: set[tuple[int, int]] = set()
         self.orphaned: set[tuple[int, int]] = set()
+        self.attempts = Attempts()
         self._newest: dict[tuple[int, int, int], int] = {}
         self._answers: dict[tuple[str, str], float] = {}
         self._kept_until: dict[tuple[str, str], float] = {}
@@ -64,6 +66,7 @@ class Audit:
         self.require(not leaves, "S16: work for a pool that leaves", lane.pool)
         for message in messages:
             for run in message.runs:
+                self.attempts.pushed(run, epoch)
                 self._check_credit(hub, lane, run.spec, before, len(run.seqs))
                 before += len(run.seqs)
                 for seq in run.seqs:
@@ -158,9 +161,10 @@ class Audit:
 
     # --- pools and slots ----------------------------------------------------------------------------------
 
-    def started(self, plan: Plan, attempt: int) -> None:
+    def started(self, plan: Plan, attempt: int, returns: int) -> None:
         """S2, S5, S6: only what was pushed runs, each attempt once, at-most-once tasks once at all."""
         plan.runs += 1
+        self.attempts.began(plan, attempt, returns)
         key = (plan.client, plan.seq, attempt)
         self._runs[key] += 1
         self.require(
@@ -193,9 +197,11 @@ class Audit:
             for seq, payload in zip(run.seqs, run.payloads, strict=True):
                 if plan := self._outcome(client, seq, "done"):
                     self._check_result(plan, payload)
+                    self.attempts.succeeded(run, plan)
         for failure in failed:
             if plan := self._outcome(client, failure.seq, failure.kind):
                 self._check_failure(plan, failure, now)
+                self.attempts.failed(failure, plan)
 
     def _outcome(self, client: int, seq: int, kind: str) -> Plan | None:
         key = (client, seq)
@@ -281,6 +287,7 @@ class Audit:
                     plan,
                     expected,
                 )
+                self.attempts.check_sure(plan)
 
     def require(self, holds: bool, promise: str, *facts: object) -> None:
         """Raises Violation with the facts unless it holds."""

@@ -180,8 +180,8 @@ class ClientHost(Host[ClientMachine]):
                     self.down_link.reset()
                 case act.Tell(message=m.Answer() as answer):
                     self.answers[answer.number] = answer
-                case act.Tell():
-                    pass
+                case act.Tell(message=message):
+                    self.setting.audit.attempts.told(message)
                 case _:
                     raise TypeError(f"not an action of a client: {action!r}")
 

@@ -76,6 +76,7 @@ class World:
             self.setting.trace = []
         chance = self.setting.chance
         self.calm = self.setting.calm = seed % 12 == 0 if calm is None else calm
+        self.setting.audit.attempts.calm = self.calm
         self.setting.network.by_reference = seed % 4 == 1
         self._heal_at = 4.0 + 4.0 * chance.random()
         self.hub = HubHost(self.setting, self, hub_config(chance))

@@ -36,6 +36,7 @@ class Item:
     serial: int
     plan: Plan
     attempt: int
+    returns: int
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ class SlotProcess:
     def _items(self, run: LaneRun, serial: int) -> list[Item]:
         of_payload = self._world.workload.of_payload
         return [
-            Item(serial + index, of_payload(payload), run.attempt)
+            Item(serial + index, of_payload(payload), run.attempt, run.returns)
             for index, payload in enumerate(run.payloads)
         ]
 
@@ -171,7 +172,7 @@ class SlotProcess:
                 self._queue.popleft()
                 continue
             item = batch.items.popleft()
-            self._world.audit.started(item.plan, item.attempt)
+            self._world.audit.started(item.plan, item.attempt, item.returns)
             self._running = item
             self._over = False
             if item.plan.seconds == 0.0 and item.plan.act is Act.OK:

@@ -122,6 +122,7 @@ class Failed(msgspec.Struct, array_like=True):
         type_name, text, traceback: the exception as data; `pickled` as itself, when that round-trips.
         retryable: the retry filter admits it. retry_after: seconds asked for by the task, -1 for none.
         history: one line for each failed attempt, filled in by the hub at the end.
+        returns: as with `LaneRun`, of what a pool reports; what clients are told has the number for people.
     """
 
     client: int
@@ -136,6 +137,7 @@ class Failed(msgspec.Struct, array_like=True):
     retry_after: Number = -1.0
     worker: str = ""
     history: list[str] = []
+    returns: int = 0
 
 
 class Kept(msgspec.Struct, array_like=True):
@@ -156,12 +158,14 @@ class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """Tasks of one client and attempt, by counter: an inventory's or a hand-back's line.
 
     `bound`: of an inventory, tasks that are not to run without their client (on_client_loss="cancel").
+    `returns`: of an inventory, as with `LaneRun`: a hub that comes after another does not know it.
     """
 
     client: int
     attempt: int
     seqs: list[Counter]
     bound: bool = False
+    returns: int = 0
 
 
 class Progress(msgspec.Struct, array_like=True):

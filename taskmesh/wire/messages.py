@@ -326,8 +326,7 @@ class Tasks(msgspec.Struct, tag=60):
 class Welcome(msgspec.Struct, tag=61):
     """The pool's session is open: its PULL dials the lane at `lane` (port, or inproc/ipc endpoint).
 
-    `stale`: what its inventory listed and nobody waits for any more; it is dropped, running or not.
-    `max_payload`: bytes of one result that the hub takes, 0 for any.
+    `stale`: of its inventory, to be dropped, running or not. `max_payload`: bytes of one result, 0 for any.
     """
 
     epoch: int
@@ -372,10 +371,7 @@ class Cancel(msgspec.Struct, tag=64):
 
 
 class PoolCommand(msgspec.Struct, tag=65):
-    """ping | pause | resume | drain, for the process with this `instance` (0: for whoever hears it).
-
-    A name alone does not say which: another process that waits for the same one hears the same.
-    """
+    """ping | pause | resume | drain, for the process of this `instance`: others may wait for its name."""
 
     verb: Name
     number: int = 0
