@@ -31,6 +31,7 @@ class Audit:
         cancelled, unwanted: what clients gave up, and what they gave up unless it had started.
         limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
         draining: sessions of an epoch whose pools have said so.
+        commanded: pools' processes to which a hub had something to say, by name and instance.
         orphaned: bound to clients that were gone for long when pools last held it.
     """
 
@@ -44,6 +45,7 @@ class Audit:
         self.cancel_known: set[tuple[int, int]] = set()
         self.unwanted: set[tuple[int, int]] = set()
         self.orphaned: set[tuple[int, int]] = set()
+        self.commanded: set[tuple[str, int]] = set()
         self.attempts = Attempts()
         self._newest: dict[tuple[int, int, int], int] = {}
         self._answers: dict[tuple[str, str], float] = {}
@@ -179,6 +181,10 @@ class Audit:
         """A slot died while it ran this."""
         plan.deaths += 1
         self._died[plan.client, plan.seq, attempt] += 1
+
+    def obeyed(self, pool: str, instance: int, state: str) -> None:
+        """S21: who drains or pauses was told to: not another process that waits for its name."""
+        self.require((pool, instance) in self.commanded, "S21: obeys what another was told", pool, state)
 
     def blamed(self, failures: Sequence[Failed]) -> None:
         """S8: only what ran when its slot died is blamed for it."""

@@ -12,7 +12,13 @@ BEAT = 0.5
 LEASE = 3.0
 LIMITS = (35, 38)
 """Bytes of a call or result that a hub takes that has a limit: most tasks have less."""
-QUEUES = (("default", "a", "b"), ("default", "a"), ("default", "b"))
+QUEUES = (("default", "a", "b"), ("default", "a"), ("default", "b"), ("default",), ("default", "b"))
+TAGS = (("gpu",), (), ("gpu",), (), ("large",))
+
+
+def pools_of(seed: int) -> int:
+    """How many there are in a world."""
+    return len(QUEUES) if seed % 7 == 4 else 3
 
 
 def hub_config(chance: random.Random) -> HubConfig:
@@ -43,7 +49,7 @@ def pool_config(chance: random.Random, index: int) -> PoolConfig:
         instance=index + 1,
         slots=chance.randint(1, 3),
         queues=QUEUES[index],
-        tags=("gpu",) if index != 1 else (),
+        tags=TAGS[index],
         hello=0.5,
         beat=BEAT,
         lease=LEASE,

@@ -21,7 +21,7 @@ CUTS = ("in", "out", "both")
 
 EXPECTED = (
     *((kind, link) for kind in WEATHERS for link in LINKS),
-    *(("crash", role) for role in (*CRASHES, "hub with client")),
+    *(("crash", role) for role in (*CRASHES, "hub with client", "hub that remembers")),
     *((pause, role) for pause in ("short pause", "long pause") for role in ROLES),
     *((f"partition {way}", role) for way in CUTS for role in ("pool", "client")),
     ("reset", "lane"),
@@ -225,6 +225,9 @@ class Faults:
             twin = pool.twin(self._twins)
             world.pools.append(twin)
             twin.start()
+            if self._chance.random() < 0.3:
+                world.setting.timetable.after(0.2, self._happen, lambda: self._tell_to_drain(pool))
+                world.setting.timetable.after(6.5, self._happen, lambda: self._replace(pool))
             world.setting.timetable.after(self._later(0.1, 2.0 * world.lease), self._end_twin, twin)
 
     def _end_twin(self, twin: PoolHost) -> None:

@@ -26,6 +26,8 @@ _FROM_CLIENT = msgspec.msgpack.Decoder(m.ClientMessage).decode
 _FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
 
 
+FAR = 1 << 40
+"""Above any epoch. Who moves on to another hub of its list may find one that was started earlier."""
 TELL = 0.1
 """Seconds between a message that is over a cap and what its sender is told."""
 
@@ -84,6 +86,8 @@ class HubHost(Host[HubMachine]):
         self._far = far
         self._store: Store | None = None
         self._config = config
+        self._lives = 1
+        self._falling = setting.chance.random() < 0.3
         self._by_session: dict[int, LaneEnd] = {}
 
     @property
@@ -92,7 +96,7 @@ class HubHost(Host[HubMachine]):
         return self._config.epoch
 
     def start(self) -> None:
-        """Starts, with the next epoch if it was there before."""
+        """Starts, with another epoch if it was there before."""
         self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
         self.setting.audit.limits.append(self._config.max_payload)
         self.started = self.resumed = self.setting.timetable.now
@@ -112,13 +116,15 @@ class HubHost(Host[HubMachine]):
         super().resume()
 
     def kill(self) -> None:
-        """Kill -9: the next life has a higher epoch, and no memory but what is stored."""
+        """Kill -9: the next life has another epoch, and no memory but what is stored."""
         self.take_counts()
         super().kill()
         self.lanes.clear()
         self._by_session.clear()
         limit = self._config.max_payload and self.setting.chance.choice(LIMITS)
-        self._config = replace(self._config, epoch=self._config.epoch + 1, max_payload=limit)
+        self._lives += 1
+        epoch = FAR - self._lives if self._falling else self._lives
+        self._config = replace(self._config, epoch=epoch, max_payload=limit)
 
     def take_counts(self) -> None:
         """Adds the present life's transitions to the others'."""
@@ -228,8 +234,10 @@ class HubHost(Host[HubMachine]):
                 self.tell(ev.StoreTold(*self._store.told()))
 
     def _publish(self, pool: str, message: m.ToPool) -> None:
-        if isinstance(message, m.PoolCommand) and message.verb == "drain":
-            self.dismissed.append(pool)
+        if isinstance(message, m.PoolCommand):
+            lane = self.machine.pools.lane_of(pool)
+            self.setting.audit.commanded.add((pool, lane.instance if lane is not None else 0))
+            self.dismissed += [pool] if message.verb == "drain" else []
         for link in self._far.control(pool):
             self.setting.network.send(link, message)
 

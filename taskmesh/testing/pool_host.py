@@ -82,8 +82,12 @@ class PoolHost(Host[PoolMachine]):
     # --- links --------------------------------------------------------------------------------------------
 
     def _from_hub(self, data: object) -> None:
-        if self.up:
-            self.tell(ev.FromHub(unpacked(data, _TO_POOL)))
+        if not self.up:
+            return
+        before, message = self.machine.state, unpacked(data, _TO_POOL)
+        self.tell(ev.FromHub(message))
+        if isinstance(message, m.PoolCommand) and self.machine.state != before:
+            self.setting.audit.obeyed(self.name, self.instance, self.machine.state)
 
     def _from_lane(self, lane: LaneEnd, data: object) -> None:
         if self.up and self.lane is lane:

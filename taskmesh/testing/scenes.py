@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from taskmesh.core.events import LinkLost
 from taskmesh.testing.client_host import ClientHost
 from taskmesh.testing.configs import BEAT, LEASE
 from taskmesh.testing.hub_host import HubHost
@@ -15,11 +16,17 @@ from taskmesh.testing.workload import Plan
 TASKS = 8
 STARTED = 1.0
 """Seconds in which some of them start."""
-FOUL = 2.5
-"""Seconds of bad weather from the death on."""
+FOUL = 4.0
+"""Seconds of bad weather from the death on: pools are told to drop what is bound to the client in them."""
 GONE = 4.0
 """Seconds after that in which every pool has been told to drop what was bound to the client."""
 
+
+KEYED = 4
+STORED = 0.1
+"""Seconds in which what a task has ended with is in the store, unless it is lost or late."""
+BACK = 0.5
+"""Seconds in which everybody is back: what was submitted before waits for what pools may hold of it."""
 
 LEAVES = 14.0
 """Seconds in which a pool leaves whose operator wants it to: what it runs takes no longer."""
@@ -75,6 +82,27 @@ def orphans(world: World) -> None:
         audit.require(not left, "S13: a pool holds what is bound to a client that is gone", pool.name, left)
     unclaimed = len(hub.machine.unclaimed)
     audit.require(not unclaimed, "S13: the hub still counts on a client that is gone", unclaimed)
+
+
+def remembered(world: World) -> None:
+    """S15: what a hub has stored of a task under a key answers those that come to the next hub under it."""
+    setting, hub = world.setting, world.hub
+    timetable, chance = setting.timetable, setting.chance
+    client = chance.choice(world.clients)
+    client.submit_all(setting.workload.keyed_burst, KEYED)
+    world.finish("L1", LEAVES)
+    world.until(timetable.now + STORED)
+    setting.audit.faults["crash", "hub that remembers"] += 1
+    hub.kill()
+    for pool in world.pools:
+        if pool.lane is not None:
+            pool.lane_closed(pool.lane, signalled=True)
+    hub.start()
+    for other in world.clients:
+        other.tell(LinkLost())
+    world.until(timetable.now + BACK)
+    client.submit_all(setting.workload.keyed_burst, KEYED)
+    world.finish("L1", LEASE + LEAVES)
 
 
 def _cut_off(world: World, pool: PoolHost) -> None:

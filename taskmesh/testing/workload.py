@@ -166,6 +166,7 @@ KINDS = (
     _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),
 )
 URGENT, _, BOUND = KINDS[-3:]
+KEPT = next(kind for kind in KINDS if kind.spec.keep)
 LONGER = 1000.0
 CALM_KINDS = tuple(
     kind for kind in KINDS if kind.spec.name in ("instant", "short", "long", "instant-a", "urgent", "once")
@@ -207,6 +208,13 @@ class Workload:
         plans = self.calm_burst(client, first, count, (URGENT,))
         for plan in plans:
             plan.seconds = 0.05
+        return plans
+
+    def keyed_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks under one key each: their outcomes are kept."""
+        plans = self.calm_burst(client, first, count, (KEPT,))
+        for index, plan in enumerate(plans):
+            plan.key = f"kept-{index}"
         return plans
 
     def bound_burst(self, client: int, first: int, count: int) -> list[Plan]:

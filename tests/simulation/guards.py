@@ -230,6 +230,41 @@ def left_in_order(patch: Patch) -> None:
     patch.setattr(PoolSessions, "bye", lambda self, session, sent: bye(self, session, sent + 1))
 
 
+def named_process(patch: Patch) -> None:
+    """A pool obeys whatever is said to its name."""
+    from_hub = PoolMachine._from_hub
+
+    def obey(self: PoolMachine, message: m.ToPool, now: float) -> None:
+        if isinstance(message, m.PoolCommand):
+            message = m.PoolCommand(message.verb)
+        from_hub(self, message, now)
+
+    patch.setattr(PoolMachine, "_from_hub", obey)
+
+
+def handed_back(patch: Patch) -> None:
+    """What was handed back unstarted counts as an attempt."""
+    not_started = Collector.not_started
+
+    def count(self: Collector, record: TaskRecord) -> None:
+        record.returns -= 1
+        not_started(self, record)
+
+    patch.setattr(Collector, "not_started", count)
+
+
+def handed_back_before(patch: Patch) -> None:
+    """It does after a restart of the hub."""
+    adopt = PoolSessions.adopt
+
+    def count(self: PoolSessions, record: TaskRecord, lane: Lane, held: m.Held) -> None:
+        returns = record.returns
+        adopt(self, record, lane, held)
+        record.returns = returns
+
+    patch.setattr(PoolSessions, "adopt", count)
+
+
 def priority(patch: Patch) -> None:
     """What is urgent stands in line with everything else."""
     lineup = Backlog._lineup
@@ -315,6 +350,9 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     wishes,
     drain_grace,
     left_in_order,
+    named_process,
+    handed_back,
+    handed_back_before,
     priority,
     first_in_first_out,
     group_turns,
