@@ -8,33 +8,31 @@ messages by reference. Every ZeroMQ call would release the GIL, which a computin
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
 from taskmesh.config import Config
-from taskmesh.core.events import FromClient, FromHub, FromHubToClient, FromPool, SlotExited
+from taskmesh.core.events import FromClient, FromHub, FromHubToClient, FromPool, SlotExited, SlotReady
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.pool import PoolMachine
 from taskmesh.errors import HubUnreachable
 from taskmesh.net.answers import Answers
 from taskmesh.net.client_shell import ClientShell
+from taskmesh.net.first_slots import FirstSlots
 from taskmesh.net.hub_shell import HubShell
 from taskmesh.net.identity import hub_config, new_epoch, pool_config
 from taskmesh.net.inner import InnerGateway
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_shell import PoolShell
-from taskmesh.net.port import ThreadPort
+from taskmesh.net.port import ThreadPort, provided
 from taskmesh.net.sealing import Seal
 from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.pool.nursery import Nursery
 from taskmesh.ports import OutcomeSink
 from taskmesh.wake_up import WakeUp
 from taskmesh.wire import messages as m
-
-MAX_COMPLAINT = 1000
 
 _log = logging.getLogger("taskmesh")
 
@@ -119,15 +117,21 @@ class EmbeddedPort(ThreadPort):
 
         Raises:
             HubUnreachable: the thread did not come up within `timeout` seconds.
+            TaskMeshError: the system has no descriptors, threads or the like for it.
         """
         try:
-            shell = self._compose()
+            with provided():
+                shell = self._compose()
         except BaseException:
+            if self._host is not None:
+                self._host.close(timeout=0)
             self._nursery.bury()
             raise
         if not shell.opened.wait(timeout):
             self.close(cancel=True, timeout=timeout)
             raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
+        if self._failure is not None:
+            raise self._failure
 
     def _compose(self) -> ClientShell:
         """Puts the machines into a loop, and starts its thread."""
@@ -144,7 +148,13 @@ class EmbeddedPort(ThreadPort):
         hub.events, pool.events, shell.events = links.hub, links.pool, links.client
         inner = links.inner = InnerGateway(loop, links.hub)
         host = self._host = host_slots(
-            loop, pool, "local", inner.addresses, nursery=self._nursery, urgent=(wake_up.fd,)
+            loop,
+            pool,
+            "local",
+            inner.addresses,
+            patience=self._config.mesh.open_timeout,
+            nursery=self._nursery,
+            urgent=(wake_up.fd,),
         )
         loop.parts = [shell, hub, pool]
         loop.watch(wake_up.fd, wake_up.heard)
@@ -179,6 +189,7 @@ def host_slots(
     gateway: Callable[[], list[str]],
     config: Config | None = None,
     *,
+    patience: float,
     modules: tuple[str, ...] = (),
     complain: Callable[[str], None] = _log.warning,
     nursery: Nursery | None = None,
@@ -189,22 +200,21 @@ def host_slots(
     Args:
         gateway: the hub's addresses, for tasks that submit tasks.
         config: says which keys these show it, and whether functions of some modules alone may be run.
+        patience: seconds in which one of them has to come up; a TaskMeshError ends the loop if none does.
         modules: what slots import when they start. complain: told when one cannot be started, and why.
         nursery: one that has been started earlier.
         urgent: descriptors that are looked at, too, while a slot's answer is polled for.
     """
-    told = ""
+    starts = FirstSlots(pool.machine, patience, complain)
     keys = config.mesh.keys if config is not None else ""
     only = config.pool.only_registered if config is not None else ()
 
     def take(event: SlotEvent) -> None:
-        nonlocal told
         pool.events.append(event)
-        if type(event) is SlotExited and not event.ready and event.status not in (0, -signal.SIGKILL):
-            why = event.log[-MAX_COMPLAINT:] or f"it ended with status {event.status}"
-            if why != told:
-                told = why
-                complain(f"pool {name}: slot {event.slot} cannot be started, trying again: {why}")
+        if type(event) is SlotReady:
+            starts.came()
+        elif type(event) is SlotExited and not event.ready and not host.is_closing:
+            starts.failed(event)
 
     host = SlotHost(
         on_event=take,

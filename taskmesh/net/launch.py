@@ -9,6 +9,9 @@ import sys
 from dataclasses import asdict, replace
 
 from taskmesh.config import Config
+from taskmesh.errors import HubUnreachable
+from taskmesh.net.loop import Loop
+from taskmesh.net.port import provided
 from taskmesh.net.private_folder import private_folder
 from taskmesh.net.remote import RemotePort
 from taskmesh.ports import OutcomeSink
@@ -17,6 +20,7 @@ SECTIONS = ("client", "hub", "pool")
 """What the child needs to know of the configuration."""
 DYING = 2.0
 """Seconds that the child has to end when it is told to."""
+_LONGEST_REPORT = 10_000
 
 
 class LaunchedPort(RemotePort):
@@ -29,6 +33,7 @@ class LaunchedPort(RemotePort):
         self._config = config
         self._folder = ""
         self._process: subprocess.Popen[bytes] | None = None
+        self._report = -1  # where the child says why it ends, and whose end is its end
 
     def start(self, timeout: float) -> None:
         """Starts the child and dials it.
@@ -36,20 +41,41 @@ class LaunchedPort(RemotePort):
         Raises:
             HubUnreachable: the child did not come up within `timeout` seconds.
             ConfigError: there is no folder for its sockets.
+            TaskMeshError: the system has no process or the like for it.
         """
         self._folder, endpoints = private_folder()
         self._addresses = [endpoints.gateway]
         try:
-            line = command(self._config, endpoints.gateway, self._folder)
-            self._process = subprocess.Popen(line, stdin=subprocess.DEVNULL, start_new_session=True)
+            with provided():
+                self._launch(endpoints.gateway)
             super().start(timeout)
         except BaseException:
             self._end_child()
             raise
 
-    def _hopeless(self) -> str:
-        code = self._process.poll() if self._process is not None else None
-        return "" if code is None else f"the hub process ended with exit code {code}; see what it wrote"
+    def _launch(self, gateway: str) -> None:
+        self._report, theirs = os.pipe()
+        try:
+            line = command(self._config, gateway, self._folder, theirs)
+            self._process = subprocess.Popen(
+                line, stdin=subprocess.DEVNULL, pass_fds=[theirs], start_new_session=True
+            )
+        finally:
+            os.close(theirs)
+
+    def _watch_more(self, loop: Loop) -> None:
+        loop.watch(self._report, self._child_ended)
+
+    def _child_ended(self) -> None:
+        """The hub is gone, with what it had: nobody can answer any more.
+
+        Raises:
+            HubUnreachable: always.
+        """
+        process = self._process
+        why = os.read(self._report, _LONGEST_REPORT).decode(errors="replace") or "see what it wrote"
+        code = process.wait(DYING) if process is not None else None
+        raise HubUnreachable(f"the hub process of this mesh ended with exit code {code}: {why}")
 
     def close(self, *, cancel: bool, timeout: float) -> None:
         """Says goodbye, ends the child, removes its folder."""
@@ -63,6 +89,7 @@ class LaunchedPort(RemotePort):
         """Ends the child and removes its folder, also when Ctrl-C strikes once more meanwhile."""
         process, self._process = self._process, None
         folder, self._folder = self._folder, ""
+        self._close_report()
         try:
             if process is not None:
                 end(process)
@@ -70,9 +97,15 @@ class LaunchedPort(RemotePort):
             if folder:
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def _close_report(self) -> None:
+        report, self._report = self._report, -1
+        if report >= 0:
+            os.close(report)
+
     def forked(self) -> None:
         """In a forked child: closes this port's descriptors; hub process and folder are the parent's."""
         super().forked()
+        self._close_report()
         process, self._process = self._process, None
         self._folder = ""
         if process is not None:
@@ -91,15 +124,20 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def command(config: Config, address: str, folder: str) -> list[str]:
-    """The child's command line: an interpreter with our own one's options and module search path."""
+def command(config: Config, address: str, folder: str, report: int) -> list[str]:
+    """The child's command line: an interpreter with our own one's options and module search path.
+
+    Args:
+        report: the descriptor to which it writes why it ends.
+    """
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     config = replace(config, hub=replace(config.hub, store="", store_file=""))  # it ends with its one client
     settings = {name: asdict(getattr(config, name)) for name in SECTIONS}
+    settings["mesh"] = {"open_timeout": config.mesh.open_timeout}
     path = [os.fspath(entry) for entry in sys.path]
     code = (
         f"__import__('sys').path[:] = {path!r}; "
         "from taskmesh.net.launched import serve; "
-        f"serve({settings!r}, {address!r}, {folder!r}, {os.getpid()})"
+        f"serve({settings!r}, {address!r}, {folder!r}, {os.getpid()}, {report})"
     )
     return [sys.executable, *options, "-c", code, "taskmesh:hub"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from taskmesh.core.events import Ask
-from taskmesh.errors import ForkedMeshError, MeshClosed
+from taskmesh.errors import ForkedMeshError, LocalProtocolError, MeshClosed, TaskMeshError
 from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.identity import new_client
 from taskmesh.net.loop import MAX_WAIT
@@ -32,6 +33,8 @@ class ThreadPort:
         self._wake_up: WakeUp | None = None
         self._closing = threading.Event()
         self._cancel = True
+        self._failure: BaseException | None = None
+        self._ready = threading.Event()
         self._pid = os.getpid()
 
     # --- SubmitPort ---------------------------------------------------------------------------------------
@@ -78,19 +81,34 @@ class ThreadPort:
     # --- the thread ---------------------------------------------------------------------------------------
 
     def _start_thread(self, name: str, work: Callable[[], None]) -> None:
-        """Runs `work` in the thread: it turns its loop until `_closing` is set, and cleans up."""
-        self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
-        self._thread.start()
+        """Runs `work` in the thread: it turns its loop until `_closing` is set, and cleans up.
+
+        `_ready` is set by it when others may use its machines, and in any case when it ends.
+        """
+        thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:
-            self._sink.broken(error)
-            raise
+            self._failed(error)
+            if isinstance(error, LocalProtocolError) or not isinstance(error, TaskMeshError):
+                raise  # nobody has foreseen it: where it comes from has to be seen, too
         finally:
+            self._ready.set()
             self.sleeping = False
             self._end_questions()
+
+    def _failed(self, error: BaseException) -> None:
+        """The thread ends: who waits for the mesh to open is told, or all that wait for tasks."""
+        self._failure = error
+        shell = self._shell
+        if shell is not None and shell.opened.is_set():
+            self._sink.broken(error)
+        elif shell is not None:
+            shell.opened.set()
 
     def _end_questions(self) -> None:
         if self._shell is not None:
@@ -128,3 +146,21 @@ class ThreadPort:
         if self._shell is None or self._closing.is_set():
             raise MeshClosed("this mesh is closed; open a new one")
         return self._shell
+
+
+@contextmanager
+def provided() -> Iterator[None]:
+    """Around what takes descriptors, memory, threads and processes from the system.
+
+    Raises:
+        TaskMeshError: with the cure, in place of the system's refusal.
+    """
+    try:
+        yield
+    except TaskMeshError:
+        raise
+    except (OSError, RuntimeError) as error:  # the latter: "can't start new thread"
+        raise TaskMeshError(
+            f"a mesh cannot be opened here: {error}. Cure: raise the limit that was met (`ulimit -n` of open "
+            "files, `-u` of processes and threads, `-v` of memory, or the container's)"
+        ) from error

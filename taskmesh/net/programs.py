@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +24,7 @@ from taskmesh.net.complaints import Complaints
 from taskmesh.net.credentials import Credentials, credentials_of
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_dialled, check_local, tcp_parts
+from taskmesh.net.first_slots import PATIENCE
 from taskmesh.net.gatekeeper import Gatekeeper
 from taskmesh.net.hub_links import HubSockets
 from taskmesh.net.hub_shell import HubShell
@@ -34,6 +34,7 @@ from taskmesh.net.loop import Loop
 from taskmesh.net.pool_links import PoolSockets
 from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.rates import Rates
+from taskmesh.net.session_watcher import News, SessionWatcher
 from taskmesh.net.side_answers import both, pool_answers
 from taskmesh.net.side_opening import side_port
 from taskmesh.net.stop import Stop
@@ -44,12 +45,9 @@ from taskmesh.sockets import Context, EndpointError
 from taskmesh.wire.bounds import LONGEST_NAME as LONGEST_TEXT
 
 Record = Callable[[str, dict[str, object]], None]
-News = Callable[[str, str], None]
 
 FREE_PORT_TRIES = 50
 LONGEST_NAME = 200
-UNANSWERED = 3.0
-"""Seconds without a hub after which a pool says so."""
 FAREWELL = 0.2
 """Seconds that idle slots have to end by themselves."""
 
@@ -78,6 +76,7 @@ def run_hub(
         KeysUnusable: the hub's keys are missing, or open to others.
         ConfigError: it is no address, or a name is not usable.
         EndpointError: it is taken.
+        TaskMeshError: no slot could be started within `mesh.open_timeout`.
     """
     check_local(bind, "binding", keys=bool(config.mesh.keys))
     check_all_names(config, name)
@@ -91,8 +90,8 @@ def run_hub(
     ):
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
-        inside = settings.pool if slots else ""
-        sockets = listen(context, loop, links, record, config=config, bind=bind, local_pool=inside)
+        local = settings.pool if slots else ""
+        sockets = listen(context, loop, links, record, config=config, bind=bind, local_pool=local)
         machine = HubMachine(replace(settled, stored=store is not None), time.monotonic())
         hub = HubShell(machine, sockets, store)
         links.hub.extend(restored)
@@ -102,8 +101,7 @@ def run_hub(
         answers = hub_answers(hub.machine, sockets.complaints.counts)
         try:
             if slots:
-                links.seal, gateway = sockets.seal, sockets.endpoints.gateway
-                pool, host = local_pool(loop, links, settings, config, gateway=gateway, modules=modules)
+                pool, host = local_pool(loop, links, sockets, settings, config, modules)
                 answers["metrics"] = both(answers["metrics"], pool.machine)
             if reception is not None:
                 reception.serve(answers)
@@ -119,16 +117,18 @@ def run_hub(
 def local_pool(
     loop: Loop,
     links: InProcessLinks,
+    sockets: HubSockets,
     settings: PoolConfig,
     config: Config,
-    *,
-    gateway: str,
     modules: tuple[str, ...],
 ) -> tuple[PoolShell, SlotHost]:
     """Puts a pool into a hub's loop, and starts its slots."""
+    links.seal, gateway = sockets.seal, sockets.endpoints.gateway
     pool = PoolShell(PoolMachine(settings, time.monotonic()), links)
     pool.events = links.pool
-    host = host_slots(loop, pool, settings.pool, lambda: [gateway], config, modules=modules)
+    name = settings.pool
+    patience = config.mesh.open_timeout
+    host = host_slots(loop, pool, name, lambda: [gateway], config, patience=patience, modules=modules)
     loop.parts.append(pool)
     loop.settle()
     return pool, host
@@ -235,6 +235,7 @@ def run_pool(
     modules: tuple[str, ...] = (),
     ready: Callable[[str, str], None],
     news: News,
+    patience: float = PATIENCE,
 ) -> bool:
     """Runs a pool until it has drained or its hub refuses it; a signal drains, a second one ends it at once.
 
@@ -243,12 +244,14 @@ def run_pool(
         slots: how many tasks at once. modules: what slots import when they start.
         ready: called with the pool's name and the hub's address when its first session is open.
         news: told other things that people should know: a kind and a sentence.
+        patience: seconds in which the first slot has to come up.
 
     Returns:
         Whether it has drained; False when it was cut short.
 
     Raises:
-        TaskMeshError: the hub refuses it, or (InsecureBind, ConfigError) address, name or keys are unusable.
+        TaskMeshError: the hub refuses it, no slot could be started, or (InsecureBind, ConfigError) address,
+            name or keys are unusable.
     """
     credentials = worker_credentials(config, addresses)
     check_all_names(config, name)
@@ -268,23 +271,30 @@ def run_pool(
         pool = PoolShell(machine, sockets)
         pool.events = links.pool
         ways, told = sockets.addresses, partial(news, "slot.failed")
-        host = host_slots(loop, pool, settings.pool, ways, config, modules=modules, complain=told)
+        host = host_slots(
+            loop, pool, settings.pool, ways, config, patience=patience, modules=modules, complain=told
+        )
         loop.parts = [pool]
         if reception is not None:
             reception.serve(pool_answers(pool, config.pool.grace))
         watcher = SessionWatcher(machine, sockets, ready, news)
         try:
-            while pool.left is None and stop.asked < 2:
-                loop.turn()
-                watcher.look(time.monotonic())
-                if stop.asked and machine.state != "draining":
-                    pool.events.append(DrainRequested(config.pool.grace))
+            _turn_until_left(loop, pool, stop, watcher, config.pool.grace)
         finally:
             host.close(timeout=0.0 if pool.left is None else FAREWELL)
             sockets.close()
     if not pool.left:
         return pool.left is not None
     raise TaskMeshError(f"the hub refuses this pool: {pool.left}")
+
+
+def _turn_until_left(loop: Loop, pool: PoolShell, stop: Stop, watcher: SessionWatcher, grace: float) -> None:
+    """Runs a pool until it has left its hub, or somebody insists."""
+    while pool.left is None and stop.asked < 2:
+        loop.turn()
+        watcher.look(time.monotonic())
+        if stop.asked and pool.machine.state != "draining":
+            pool.events.append(DrainRequested(grace))
 
 
 def worker_credentials(config: Config, addresses: Sequence[str]) -> Credentials | None:
@@ -297,68 +307,6 @@ def worker_credentials(config: Config, addresses: Sequence[str]) -> Credentials 
     for address in addresses:
         check_dialled(address, keys=credentials is not None)
     return credentials
-
-
-class SessionWatcher:
-    """Tells people what becomes of a pool's sessions."""
-
-    def __init__(
-        self, machine: PoolMachine, sockets: PoolSockets, ready: Callable[[str, str], None], news: News
-    ) -> None:
-        self._machine = machine
-        self._sockets = sockets
-        self._ready = ready
-        self._news = news
-        self._session = 0
-        self._was_open = False
-        self._state = "ready"
-        self._since = time.monotonic()
-        self._seen_up = self._reached_since = -math.inf
-        self._told = ""
-
-    def look(self, now: float) -> None:
-        """Looks whether something has changed."""
-        machine = self._machine
-        session = machine.session
-        if session != self._session:
-            self._changed(session, now)
-        elif not session:
-            self._wait(now)
-        if machine.state != self._state:
-            self._state = machine.state
-            self._news(self._state, f"{self._state}: {TOLD.get(self._state, 'takes work')}")
-
-    def _wait(self, now: float) -> None:
-        """Tells why there is no session: no hub, or one that has no place for this pool and says nothing."""
-        if self._sockets.is_up:
-            if now - self._seen_up >= UNANSWERED:
-                self._reached_since = now
-            self._seen_up = now
-        is_reached = now - self._seen_up < UNANSWERED
-        since = max(self._since, self._reached_since) if is_reached else self._since
-        if now - since >= UNANSWERED and self._told != NO_PLACE and (is_reached or not self._told):
-            self._told = NO_PLACE if is_reached else NO_HUB
-            self._news("waiting", self._told.format(self._sockets.address))
-
-    def _changed(self, session: int, now: float) -> None:
-        self._session = session
-        self._since = now
-        if not session:
-            return
-        if not self._was_open:
-            self._was_open = True
-            self._ready(self._machine.config.pool, self._sockets.address)
-        elif self._told:
-            self._news("rejoined", f"the hub at {self._sockets.address} is back")
-        self._told = ""
-
-
-NO_HUB = "no hub answers at {0}; start one with `taskmesh hub --bind {0}`. Still asking"
-NO_PLACE = "the hub at {0} gives this pool no session; `taskmesh status --address {0}` says why. Still asking"
-TOLD = {
-    "paused": "no new work until `taskmesh resume`",
-    "draining": "running tasks may finish, the others go back; a second signal ends it at once",
-}
 
 
 def check_all_names(config: Config, name: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,14 +19,11 @@ from taskmesh.net.credentials import credentials_of
 from taskmesh.net.endpoints import check_dialled
 from taskmesh.net.identity import cloudpickle_version
 from taskmesh.net.loop import Loop
-from taskmesh.net.port import ThreadPort
+from taskmesh.net.port import ThreadPort, provided
 from taskmesh.ports import OutcomeSink
 from taskmesh.sockets import Context
 from taskmesh.wake_up import WakeUp
 from taskmesh.wire import messages as m
-
-LOOK = 0.1
-"""Seconds between looks at whether waiting for the hub makes sense."""
 
 
 class RemotePort(ThreadPort):
@@ -44,7 +40,6 @@ class RemotePort(ThreadPort):
         self._credentials = credentials_of(config.mesh.keys, role)
         self._addresses = list(addresses or config.mesh.address)
         self._max_payload = config.pool.max_payload
-        self._ready = threading.Event()
 
     def start(self, timeout: float) -> None:
         """Dials the hub; returns when it has welcomed this client.
@@ -52,14 +47,19 @@ class RemotePort(ThreadPort):
         Raises:
             HubUnreachable: nobody answered within `timeout` seconds, or the hub refuses this client.
             ConfigError: the address cannot be used.
+            TaskMeshError: the system has no descriptors, threads or the like for the link.
         """
         if not self._addresses:
             raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
         for address in self._addresses:
             check_dialled(address, keys=self._credentials is not None)
-        wake_up = self._wake_up = WakeUp()
-        self._start_thread("taskmesh-client", lambda: self._work(wake_up))
+        with provided():
+            wake_up = self._wake_up = WakeUp()
+            self._start_thread("taskmesh-client", lambda: self._work(wake_up))
         refusal = self._wait_for_hub(timeout)
+        if self._failure is not None:
+            self.close(cancel=True, timeout=1.0)
+            raise self._failure
         if refusal:
             self.close(cancel=True, timeout=1.0)
             raise HubUnreachable(refusal)
@@ -69,12 +69,8 @@ class RemotePort(ThreadPort):
         deadline = time.monotonic() + timeout
         self._ready.wait(timeout)
         shell = self._shell
-        while shell is not None and not shell.opened.wait(min(LOOK, max(0.0, deadline - time.monotonic()))):
-            hopeless = self._hopeless()
-            if hopeless:
-                return hopeless
-            if time.monotonic() >= deadline:
-                break
+        if shell is not None:
+            shell.opened.wait(max(0.0, deadline - time.monotonic()))
         if shell is not None and shell.machine.open:
             return ""
         where = " or ".join(self._addresses)
@@ -85,9 +81,8 @@ class RemotePort(ThreadPort):
             f"`taskmesh hub --bind {self._addresses[0]}` starts one"
         )
 
-    def _hopeless(self) -> str:
-        """Why there is nothing to wait for any more, if that is known."""
-        return ""
+    def _watch_more(self, loop: Loop) -> None:
+        """Lets the loop watch what a subclass has beside the link."""
 
     def _could_act(self, shell: ClientShell) -> bool:
         """Nothing is on its way to the hub, or one Submit: of two, the acknowledgement will wake the loop."""
@@ -126,6 +121,7 @@ class RemotePort(ThreadPort):
                 )
                 loop.parts = [shell]
                 loop.watch(wake_up.fd, wake_up.heard)
+                self._watch_more(loop)
                 self._shell = shell
                 self._ready.set()
                 while not self._closing.is_set():
@@ -133,6 +129,5 @@ class RemotePort(ThreadPort):
                 loop.settle()  # a cancellation may have come together with the end
                 shell.perform(shell.machine.handle(Ask(m.ClientBye(cancel=self._cancel)), time.monotonic()))
             finally:
-                self._ready.set()
                 if link is not None:
                     link.close(None if self._shell is not None and self._shell.machine.open else 0)

@@ -116,7 +116,8 @@ class ForkServer:
         try:
             pid = os.fork()
         except OSError as error:
-            self._tell(orders.REFUSED, orders.ForkRefused(order.token, f"no process for the slot: {error}"))
+            reason = f"no process for the slot {orders.PROCESS_LIMITS}: {error}"
+            self._tell(orders.REFUSED, orders.ForkRefused(order.token, reason))
             pid = -1
         if pid == 0:
             os.setpgid(0, 0)

@@ -29,12 +29,13 @@ from taskmesh.wire.slot_messages import SlotTasks
 SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled | SlotExited
 
 _KILLED: Final = -9
-_REFUSED: Final = 1
 _RETRY: Final = 0.05
 _LAST_WORDS: Final = 0.5
 """Seconds that are waited for our own stdout to take what slots have printed."""
 _DYING: Final = 2.0
 """Seconds that a killed process may take to be gone."""
+NO_PROCESS: Final = 1
+"""The status of a slot for which there was no process; its log says why."""
 
 
 class SlotHost:
@@ -94,6 +95,11 @@ class SlotHost:
         _open.add(self)
         files.keep_spares(files.SPARE_BYTES)
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether slots end because of `close`."""
+        return self._closed
+
     def fileno(self) -> int:
         """Readable when a slot has something to say."""
         return self._watch.fileno()
@@ -108,14 +114,14 @@ class SlotHost:
             seat = Seat(slot, self._next_token, self._system)
         except OSError as error:
             why = f"no descriptors, memory or files for a slot (see `ulimit -n`, `-v`, `-f`): {error}"
-            self._post(SlotExited(slot, 0, _REFUSED, ready=False, log=why))
+            self._post(SlotExited(slot, 0, NO_PROCESS, ready=False, log=why))
             return
         self._next_token += 1
         self._seats[slot] = self._tokens[seat.token] = seat
         self._watch.add(seat.sock.fileno(), partial(self._hear, seat))
         self._console.add(seat.output)
         if not self._nursery.fork(seat.token, slot, seat.slot_fds(), seat):
-            self._bury(seat, _REFUSED, oom=False, reason=self._nursery.trouble)
+            self._bury(seat, NO_PROCESS, oom=False, reason=self._nursery.trouble)
 
     def hand_over(self, slot: int, message: SlotTasks) -> None:
         """Gives tasks to a slot, which may be still starting.
@@ -185,7 +191,7 @@ class SlotHost:
             self._kill(seat)
 
     def _refused(self, token: int, reason: str) -> None:
-        self._bury(self._tokens[token], _REFUSED, oom=False, reason=reason)
+        self._bury(self._tokens[token], NO_PROCESS, oom=False, reason=reason)
 
     def _exited(self, token: int, status: int, oom: bool) -> None:
         self._bury(self._tokens[token], status, oom=oom)

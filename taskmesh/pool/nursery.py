@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from taskmesh.pool.link import Births, ForkServerLink
+from taskmesh.pool.orders import PROCESS_LIMITS
 from taskmesh.pool.system import System
 from taskmesh.pool.watch import Watch
 
@@ -89,7 +90,7 @@ class Nursery:
         try:
             self._link = ForkServerLink(self._system, self._sys_path, self._name, self._preload, self._only)
         except OSError as error:
-            self._failed(f"the fork server could not be started: {error}")
+            self._failed(f"the fork server could not be started {PROCESS_LIMITS}: {error}")
 
     def _failed(self, trouble: str) -> None:
         """Counts a fork server that never came up, so that the next one is not tried too soon."""

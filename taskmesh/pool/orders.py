@@ -41,6 +41,10 @@ OUTBOX_SIZE: Final = 2 << 20
 """Bytes of a slot's outbox: tables and records, see `taskmesh.pool.outbox`."""
 
 
+PROCESS_LIMITS: Final = "(see `ulimit -u` and `-v`, and the container's limits of pids and memory)"
+"""What may be in the way of a process."""
+
+
 class Fork(msgspec.Struct, array_like=True):
     """FORK: a slot is wanted. Its descriptors come along: socket, tickets, stdout, stderr, outbox.
 

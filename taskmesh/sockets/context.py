@@ -6,6 +6,7 @@ checks the combination of roles over inproc, where libzmq checks nothing.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import weakref
@@ -103,13 +104,14 @@ class Context:
         max_sockets: how many sockets may be open at a time; a monitor counts as two more.
 
     Raises:
-        SocketError: too few descriptors are left to begin with.
+        SocketError: too few descriptors or threads are left to begin with.
     """
 
     def __init__(self, *, io_threads: int = 1, max_sockets: int = 8192) -> None:
         if io_threads < 0 or not 1 <= max_sockets <= MAX_SOCKETS:
             raise InvalidOption(f"io_threads must be >= 0 and max_sockets between 1 and {MAX_SOCKETS}")
         _check_descriptors()
+        _check_threads(io_threads + 2)
         self._raw: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=io_threads)
         self._raw.set(zmq.MAX_SOCKETS, max_sockets)
         self._pid = os.getpid()
@@ -249,6 +251,30 @@ def _check_descriptors() -> None:
     finally:
         for fd in taken:
             os.close(fd)
+
+
+def _check_threads(count: int) -> None:
+    """Looks whether libzmq will get its threads, and `close` its one: without them it ends the process.
+
+    Raises:
+        SocketError: it will not.
+    """
+    over = threading.Event()
+    taken: list[threading.Thread] = []
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=over.wait, name="taskmesh-context-probe", daemon=True)
+            thread.start()
+            taken.append(thread)
+    except RuntimeError as error:
+        raise SocketError(
+            f"no socket can be made ({error}); raise `ulimit -u` or `-v`, or the container's limit of pids",
+            errno.EAGAIN,
+        ) from None
+    finally:
+        over.set()
+        for thread in taken:
+            thread.join()
 
 
 def no_socket(error: zmq.ZMQError) -> SocketError:

@@ -14,6 +14,7 @@ from taskmesh import Mesh
 from taskmesh.config import load
 from taskmesh.errors import TaskMeshError
 from taskmesh.net.opening import open_port
+from tests.programs import outcome_of
 
 WAIT_S = 10
 
@@ -62,3 +63,44 @@ def test_green_threads_that_replace_nothing_may_be_there(monkeypatch):
 
     with Mesh(workers=1) as mesh:
         assert mesh.submit(abs, -1).result(WAIT_S) == 1
+
+
+PROGRAM = """
+import resource
+from taskmesh import Mesh
+from taskmesh.errors import HubUnreachable, TaskMeshError
+resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+mesh = Mesh("tcp://127.0.0.1:1", open_timeout=20)
+for _ in range(2):
+    try:
+        mesh.submit(len, "abc")
+    except HubUnreachable:
+        print("unreachable")
+    except TaskMeshError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+"""
+
+
+def test_a_client_without_descriptors_is_told_at_once_and_in_one_line():
+    outcome = outcome_of([sys.executable, "-c", PROGRAM])
+
+    first, second = outcome.stdout.splitlines()
+    assert first == second
+    assert "raise `ulimit -n`" in first
+    assert outcome.stderr == ""
+
+
+@pytest.mark.parametrize("address", [None, "tcp://127.0.0.1:1"])
+def test_where_no_thread_is_to_be_had_the_cure_is_told_and_nothing_stays(monkeypatch, address):
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    mesh = Mesh(address, open_timeout=1)
+    with monkeypatch.context() as shortage:
+        shortage.setattr("threading.Thread.start", refused)
+        with pytest.raises(TaskMeshError, match=r"can't start new thread\. Cure: .*`-u`"):
+            mesh.submit(abs, -1)
+    if address is None:
+        assert mesh.submit(abs, -1).result(WAIT_S) == 1
+    mesh.close()

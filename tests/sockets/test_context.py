@@ -46,6 +46,25 @@ def test_a_context_without_descriptors_to_begin_with_is_refused_and_ends_no_proc
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.parametrize("granted", [0, 2])
+def test_a_context_without_threads_to_begin_with_is_refused_and_ends_no_process(
+    granted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, begun = threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(begun) == granted:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+    with pytest.raises(SocketError, match="ulimit -u"):
+        Context()
+    assert not any(thread.is_alive() for thread in begun)
+
+
 def test_close_names_the_sockets_that_were_left_open_and_ends_once_they_are_closed() -> None:
     context = Context()
     push = Push(context)

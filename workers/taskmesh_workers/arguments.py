@@ -20,7 +20,8 @@ SIGTERM or Ctrl-C ends it at once.
 
 exit codes:
   0  drained
-  1  the hub refuses this worker, or a second signal cut the drain short
+  1  the hub refuses this worker, no slot could be started within a minute, or a second signal cut the
+     drain short
   2  wrong usage or configuration: an address that may not be used, a module that cannot be imported
 """
 
