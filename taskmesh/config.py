@@ -363,7 +363,7 @@ def _nearest(directory: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:
     """The file of the innermost folder that has one; taskmesh.toml goes before pyproject.toml."""
     for folder in (directory, *directory.parents):
         for file in (folder / "taskmesh.toml", folder / "pyproject.toml"):
-            if file.is_file():
+            if (os.path.lexists if file.stem == "taskmesh" else os.path.isfile)(file):  # may we look there?
                 parsed = _parsed(file)
                 section = _section_of(file, parsed)
                 if section is not None:

@@ -58,6 +58,7 @@ class Executor:
         self._functions: dict[int, Callable[..., Any]] = {}
         self._held = _NO_TICKET  # was read, and its message is still to come
         self.disowned = False
+        self._depth = sys.getrecursionlimit()
         # what runs
         self._run: LaneRun | None = None
         self._first = 0  # the run's first serial
@@ -138,10 +139,16 @@ class Executor:
         return self._perform_calls(run, spec, function, mine)
 
     def _mend(self) -> None:
-        """Puts the streams right after other tasks: while nothing waits for it, if there is such a time."""
+        """Puts things right after other tasks: while nothing waits for it, if there is such a time."""
         if not self._mended:
             self._streams.mend()
+            self._deepen()
             self._mended = True
+
+    def _deepen(self) -> None:
+        """Takes a lower recursion limit back: what other tasks pass and return may be nested deeply."""
+        if sys.getrecursionlimit() < self._depth:
+            sys.setrecursionlimit(self._depth)
 
     def _load(self, number: int, spec: Spec) -> Callable[..., Any]:
         """The spec's function; its bytes are not needed any more, and may be large."""
@@ -311,6 +318,7 @@ class Executor:
 
     def _fail(self, stage: str, error: BaseException) -> None:
         """Reports that the running task has failed at this stage."""
+        self._deepen()
         self._parent.cancel()
         kind = self._kind(stage, error)
         spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN

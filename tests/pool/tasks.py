@@ -277,3 +277,10 @@ def exhaust_descriptors() -> int:
 
 def make_bytes(size: int) -> bytes:
     return os.urandom(size)
+
+
+def limit_recursion(limit, why=""):
+    sys.setrecursionlimit(limit)
+    if why:
+        raise ValueError(why)
+    return limit

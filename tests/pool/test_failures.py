@@ -1,6 +1,7 @@
 """What can go wrong with one task, at each of the four points, and that its slot goes on."""
 
 import pickle
+import sys
 
 import pytest
 
@@ -177,3 +178,21 @@ def test_results_and_failures_mixed(slot):
 
     assert set(slot.failures[0]) == {serial for serial in serials if serial % 7 == 0}
     assert all(slot.values[0][serial] == serial + 1 for serial in serials if serial % 7)
+
+
+@pytest.mark.parametrize("limit", [40, 77])
+def test_a_lower_recursion_limit_is_one_tasks_alone(slot, limit):
+    nested = []
+    for _ in range(100):
+        nested = [nested]
+
+    assert slot.result(0, slot.call(0, tasks.limit_recursion, (limit,))[0]) == limit
+    assert slot.result(0, slot.call(0, tasks.echo, (nested,))[0]) == nested
+
+    failure = slot.failure(0, slot.call(0, tasks.limit_recursion, (limit, "why"))[0])
+    assert (failure.type_name, failure.text) == ("ValueError", "why")
+
+
+def test_a_higher_recursion_limit_stays(slot):
+    assert slot.result(0, slot.call(0, tasks.limit_recursion, (5000,))[0]) == 5000
+    assert slot.result(0, slot.call(0, sys.getrecursionlimit)[0]) == 5000
