@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack
+from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
 from taskmesh.client.feed import Feed
 from taskmesh.client.gathering import wait as wait_for
@@ -23,15 +23,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _SWEEP = 1024
-_CACHED = "a @functools.cache function that the task calls runs once in each process"
 _OF_OTHERS = {
-    "initializer": _CACHED,
-    "initargs": _CACHED,
+    "initializer": "a @functools.cache function that the task calls runs once in each process",
     "max_tasks_per_child": "leave it out; have the task start a process for what must not outlive it",
     "mp_context": "leave it out; slots are processes that start without this program's state",
     "thread_name_prefix": "leave it out; tasks run in processes, which a mesh names itself",
 }
 """Arguments of other executors that this one has not, and what to do instead."""
+
+_NOTHING = (None, "")
+"""What they may be all the same: programs that are written for any executor pass their defaults along."""
 
 
 class MeshExecutor(Executor):
@@ -46,7 +47,8 @@ class MeshExecutor(Executor):
     Args:
         max_workers: slots of the mesh of its own; None for one per CPU.
         mesh: the mesh to use instead.
-        options: task options for everything that is submitted.
+        options: task options for everything that is submitted. What only other executors have (initializer,
+            initargs, max_tasks_per_child, mp_context, thread_name_prefix) may stand at its default.
 
     Raises:
         ConfigError: an option is unknown, or its value cannot be used.
@@ -65,9 +67,7 @@ class MeshExecutor(Executor):
             )
         if max_workers is not None:
             check_slots("max_workers", max_workers)
-        for word in options:
-            if word in _OF_OTHERS:
-                raise ConfigError(f"MeshExecutor has no {word}=. Cure: {_OF_OTHERS[word]}")
+        own = _own_options(options)
         self._own: Session | None = None
         if mesh is None:
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}
@@ -75,7 +75,7 @@ class MeshExecutor(Executor):
             self._own.waits_at_exit = True
             weakref.finalize(self, _end_aside, self._own).atexit = False  # at exit the session ends itself
             mesh = Submitter(self._own, {})
-        self._mesh = mesh.with_options(**options)
+        self._mesh = mesh.with_options(**own)
         self._lock = threading.Lock()
         self._futures: list[TaskFuture[Any]] = []
         self._feeds: list[Feed] = []
@@ -196,6 +196,20 @@ class MeshExecutor(Executor):
             alive = [future for future in self._futures[:ended] if not future.done()]
             self._futures[:ended] = alive
             self._sweep_at = 2 * len(alive) + _SWEEP
+
+
+def _own_options(options: OptionValues) -> OptionValues:
+    """The options without those of other executors.
+
+    Raises:
+        ConfigError: one of those asks for something.
+    """
+    own: dict[str, Any] = {**options}
+    own.pop("initargs", None)  # alone it means nothing anywhere
+    for word, cure in _OF_OTHERS.items():
+        if own.pop(word, None) not in _NOTHING:
+            raise ConfigError(f"MeshExecutor has no {word}=. Cure: {cure}")
+    return cast(OptionValues, own)
 
 
 def _end_aside(session: Session) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import multiprocessing
 import threading
 
 import pytest
@@ -36,15 +37,29 @@ def test_executor_is_one_and_closes_its_own_mesh(opened):
     ("options", "cure"),
     [
         ({"initializer": print, "initargs": (1,)}, "no initializer=.*@functools.cache"),
-        ({"initargs": ()}, "no initargs=.*@functools.cache"),
         ({"max_tasks_per_child": 10}, "start a process"),
-        ({"mp_context": None}, "leave it out"),
+        ({"mp_context": multiprocessing.get_context("spawn")}, "leave it out"),
         ({"thread_name_prefix": "x"}, "leave it out"),
     ],
 )
 def test_executor_tells_what_to_do_in_place_of_what_others_have(options, cure):
     with pytest.raises(ConfigError, match=cure):
         MeshExecutor(2, **options)
+
+
+@pytest.mark.parametrize(
+    "defaults",
+    [
+        {"mp_context": None, "initializer": None, "initargs": (), "max_tasks_per_child": None},
+        {"thread_name_prefix": "", "initializer": None, "initargs": ()},
+        {"thread_name_prefix": None, "initializer": None, "initargs": ("for nobody",)},
+        {"initargs": None},
+    ],
+)
+def test_executor_takes_what_others_have_at_its_default(opened, mesh, defaults):
+    with MeshExecutor(max_workers=None, **defaults) as executor:
+        assert executor.submit(double, 1).result(WAIT_S) == 2
+    assert mesh.executor(**defaults).submit(double, 2).result(WAIT_S) == 4
 
 
 def test_other_libraries_find_how_many_tasks_run_at_a_time(opened, mesh):
