@@ -26,6 +26,10 @@ from taskmesh.wire.code import FunctionCodec
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
+_TOO_LATE = (
+    "the interpreter is ending, and would not wait for an executor's tasks any more. Cure: import "
+    "MeshExecutor before you call atexit.register(), or use `with Mesh() as mesh:`, which waits itself"
+)
 _IMPORTING = "<frozen importlib._bootstrap>"
 
 
@@ -74,7 +78,8 @@ class Session:
 
         Raises:
             HubUnreachable: no hub answered in time.
-            MeshClosed: the session has ended; ForkedMeshError: in the parent process.
+            MeshClosed: the session has ended, or the interpreter ends and would not wait for an executor's
+                tasks; ForkedMeshError: in the parent process.
             NoMesh: a slot imports a module that opens an embedded mesh.
         """
         if isinstance(self.table.refusal, ForkedMeshError):
@@ -83,6 +88,8 @@ class Session:
             if self.closed:
                 raise MeshClosed("this mesh is closed: open a new one")
             if self._port is None:
+                if self.waits_at_exit and _nobody_waits.is_set():
+                    raise MeshClosed(_TOO_LATE)
                 if not self.config.mesh.address:
                     _refuse_in_slots_import()
                 port = open_port(self.table, self.config)
@@ -225,6 +232,8 @@ def _refuse_in_slots_import() -> None:
 
 
 _open_sessions: set[Session] = set()
+_nobody_waits = threading.Event()
+"""Set when what the interpreter does at its end has been done here: what opens now, it would kill."""
 
 
 def _after_fork() -> None:
@@ -241,15 +250,17 @@ def _before_exit() -> None:
 
 
 def _at_exit() -> None:
-    """Nobody may hang at exit because of a mesh that was not closed."""
+    """Nobody may hang at exit because of a mesh that was not closed; executors of other handlers wait."""
+    _nobody_waits.set()
     unclosed = list(_open_sessions)
-    tasks = sum(len(session.table.unended) for session in unclosed)
-    maps = sum(len(session.feeds) for session in unclosed)
+    given_up = [session for session in unclosed if not session.waits_at_exit]
+    tasks = sum(len(session.table.unended) for session in given_up)
+    maps = sum(len(session.feeds) for session in given_up)
     with ExitStack() as ends:  # an error in one of them spares none of the others
-        if unclosed:
+        if given_up:
             ends.callback(_warn_of, tasks, maps)
         for session in unclosed:
-            ends.callback(session.close, cancel=True)
+            ends.callback(session.close, cancel=not session.waits_at_exit)
 
 
 def _warn_of(tasks: int, maps: int) -> None:
@@ -267,5 +278,7 @@ def _warn_of(tasks: int, maps: int) -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)
-with suppress(RuntimeError):  # imported while the interpreter ends: then there is nothing to wait for
+try:
     threading._register_atexit(_before_exit)  # type: ignore[attr-defined]  # as concurrent.futures does
+except RuntimeError:  # imported while the interpreter ends, which may call what is registered now no more
+    _nobody_waits.set()

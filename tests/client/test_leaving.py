@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import outcome_of
+
 ROOT = Path(__file__).parents[2]
 WAIT_S = 40
 LEAVE_S = 2.0
@@ -171,6 +173,55 @@ told("end")
 
     assert (status, errors) == (0, "")
     assert float(lines["done0.3"]) > float(lines["end"])
+
+
+def test_program_that_uses_an_executor_at_its_end_has_that_work_done(tmp_path):
+    program = start(
+        tmp_path,
+        """
+import atexit
+
+def late():
+    executor = MeshExecutor(1)
+    executor.submit(nap, 0.1).add_done_callback(lambda f: told(f"done{f.result()}"))
+    executor.map(nap, [0.01] * 20)
+    told("end")
+
+atexit.register(late)
+""",
+    )
+
+    status, lines, errors, _ = end(program)
+
+    assert (status, errors) == (0, "")
+    assert float(lines["done0.1"]) > float(lines["end"])
+
+
+@pytest.mark.parametrize("imported", ["after the handler was registered", "in the handler"])
+def test_program_that_ends_refuses_an_executor_that_nobody_would_wait_for(tmp_path, imported):
+    script = tmp_path / "program.py"
+    script.write_text(f"""
+import atexit, threading
+
+def late():
+    from taskmesh import Mesh, MeshExecutor
+    with Mesh(workers=1) as mesh:
+        print(mesh.submit(pow, 2, 3).result(30), flush=True)
+    executor = MeshExecutor(1)
+    try:
+        executor.submit(print, "lost")
+    except RuntimeError as error:
+        print(error, flush=True)
+
+atexit.register(late)
+{"import taskmesh.mesh" if imported.startswith("after") else ""}
+""")
+
+    done = outcome_of([sys.executable, str(script)], tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("8\nthe interpreter is ending")
+    assert "Cure: import MeshExecutor before" in done.stdout
 
 
 @pytest.mark.parametrize("waits", ["futures[0].result()", "pass"], ids=["in the block", "at its end"])

@@ -281,6 +281,7 @@ def test_each_unclosed_mesh_is_closed_at_exit_though_closing_another_fails(make_
             raise OSError("no more of these")
 
         monkeypatch.setattr(port, "close", close)
+    monkeypatch.setattr(session_module, "_nobody_waits", threading.Event())
 
     with (
         pytest.warns(RuntimeWarning, match="2 pending tasks were cancelled"),
