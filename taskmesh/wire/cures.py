@@ -18,22 +18,27 @@ _ITEMS: Final = 10_000
 
 _FLATTEN: Final = "it is nested too deeply: flatten it, or pass it as bytes or a file"
 
-# A word in the pickler's complaint, and the cure. The first that fits is told.
+_LOCK: Final = "make the lock where it is used; tasks run in other processes and cannot share one"
+_FILE: Final = "pass the file's path and open it where it is used"
+
+# A word in the pickler's complaint, and the cure. The first that fits is told: files come first, since the
+# complaint about one has its name in it.
 _PICKLE_CURES: Final = (
+    ("TextIOWrapper", _FILE),
+    ("Buffered", _FILE),
+    ("FileIO", _FILE),
     ("recursion", _FLATTEN),
     ("RecursionError", _FLATTEN),  # whose text is "Stack overflow" in Python 3.14
     ("a mesh belongs", "inside a task use the mesh that runs it; do not pass one"),
-    ("lock", "make the lock inside the task; tasks run in other processes and cannot share one"),
-    ("Lock", "make the lock inside the task; tasks run in other processes and cannot share one"),
-    ("socket", "open the connection inside the task and pass its address"),
-    ("sqlite3", "open the database inside the task and pass its path"),
+    ("thread.lock", _LOCK),
+    ("Lock", _LOCK),
+    ("socket", "pass the address and open the connection where it is used"),
+    ("sqlite3", "pass the database's path and open it where it is used"),
     ("generator", "pass a list made of it"),
     ("coroutine", "pass the async function and its arguments, not the coroutine"),
     ("weakref", "pass what it refers to"),
-    ("TextIOWrapper", "pass the file's path and open it inside the task"),
-    ("Buffered", "pass the file's path and open it inside the task"),
-    ("mmap", "pass the file's path and map it inside the task"),
-    ("thread", "make threads and what belongs to them inside the task"),
+    ("mmap", "pass the file's path and map it where it is used"),
+    ("thread", "make threads and what belongs to them where they are used"),
     ("Future", "pass the future's result(), not the future"),
     ("contiguous", "pass a contiguous copy of the buffer"),
 )

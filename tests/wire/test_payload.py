@@ -182,11 +182,28 @@ def test_an_error_names_the_argument_its_type_and_the_cure():
 
 @pytest.mark.parametrize("mode", ["r", "w", "r+", "rb"])
 def test_open_files_are_refused_with_the_cure(mode, tmp_path):
-    path = tmp_path / "file"
+    path = tmp_path / "generator, recursion, socket, thread.lock"
     path.write_text("content")
 
     with path.open(mode) as file, pytest.raises(SerializationError, match="Cure: pass the file's path"):
         call([file])
+
+
+def test_an_unbuffered_file_is_refused_with_the_cure():
+    with (
+        open(os.devnull, "rb", buffering=0) as file,
+        pytest.raises(SerializationError, match="Cure: pass the file's path"),
+    ):
+        call(file)
+
+
+def test_the_cure_for_locks_is_not_told_of_what_is_merely_called_so():
+    class Clock:
+        def __reduce__(self):
+            raise TypeError("cannot pickle 'Clock' object")
+
+    with pytest.raises(SerializationError, match="Cure: pass plain data"):
+        call(Clock())
 
 
 def test_a_temporary_file_is_not_deleted_by_its_copy():
