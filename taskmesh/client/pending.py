@@ -364,7 +364,8 @@ class PendingTable:
                     future._origin = origin
                     future._form = RAW
                     future._state = FINISHED
-            self.accepted([record.seq for record in failed])  # what is too large for it never reaches the hub
+            if failed:  # what is too large for it never reaches the hub
+                self.accepted([record.seq for record in failed])
             for record in failed:
                 if (future := pop(record.seq, None)) is not None:
                     count += 1
@@ -372,8 +373,7 @@ class PendingTable:
             if self._weights:
                 for seq in itertools.chain((record.seq for record in failed), *(run.seqs for run in done)):
                     self._weight -= self._weights.pop(seq, 0)
-            if count:
-                self._free(count)
+            self._free(count)
         ending.announce()
 
     def notice(self, progress: list[Progress]) -> None:

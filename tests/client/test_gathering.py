@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from taskmesh import as_completed, gather, wait
+from tests.client.watched import Box, is_gone
 from tests.waiting import wait_until
 
 WAIT_S = 10
@@ -26,14 +27,6 @@ def fail(text):
 def test_what_is_no_future_is_refused_by_name(mesh, function):
     with pytest.raises(TypeError, match=r"futures are waited for, as submit\(\) returns them, not 2"):
         function(mesh.map(double, [1, 2]))
-
-
-class Box:
-    """Something that a weak reference can watch."""
-
-
-def is_gone(watched):
-    return watched() is None
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ def test_as_completed_takes_a_generator_and_yields_each_once(mesh):
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_as_completed_keeps_no_future_that_it_has_given(mesh, ended):
-    futures = [mesh.submit(Box) for _ in range(10)]
+    futures = [mesh.submit(Box, 1) for _ in range(10)]
     if ended:
         wait(futures, WAIT_S)
     given = as_completed(futures, WAIT_S)

@@ -13,6 +13,7 @@ import pytest
 from taskmesh import task
 from taskmesh.errors import ConfigError, MeshClosed, SerializationError
 from taskmesh.wire.messages import CHUNK
+from tests.client.watched import Box, is_gone
 from tests.waiting import wait_until
 
 WAIT_S = 10
@@ -47,17 +48,6 @@ def shut_at_three(number):
     if number == 3:
         gates[0].clear()
     return number
-
-
-class Box:
-    """Something that a weak reference can watch."""
-
-    def __init__(self, number):
-        self.number = number
-
-
-def is_gone(watched):
-    return watched() is None
 
 
 class Unpicklable:
