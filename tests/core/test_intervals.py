@@ -1,7 +1,5 @@
 """IntervalSet against a set of Python's own."""
 
-import time
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,12 +57,11 @@ def test_a_million_in_order_cost_one_piece():
 
 def test_numbers_that_come_in_another_order_cost_no_more():
     intervals = IntervalSet()
-    began = time.process_time()
     for first in (0, 1, 2):
         for number in range(first, 1_000_000, 3):
             intervals.add(number)
+        assert intervals.size < 400_000, "as intervals, each adding moved megabytes: 18 s for all"
 
-    assert time.process_time() - began < 9.0, "18 s when each moved all that stood behind it"
     assert intervals.pieces == 1
     assert intervals.size < 1000
 
