@@ -31,15 +31,17 @@ class Lineup:
 
     Attributes:
         place: among the lineups of its priority, the lowest first.
+        size: how many entries there are, stale ones too.
     """
 
-    __slots__ = ("full", "groups", "place", "priority", "route", "turns")
+    __slots__ = ("full", "groups", "place", "priority", "route", "size", "turns")
 
     def __init__(self, route: Route, priority: int, place: int, full: set[int]) -> None:
         self.route = route
         self.priority = priority
         self.place = place
         self.full = full
+        self.size = 0
         self.groups: dict[Group, deque[TaskRecord]] = {}
         self.turns: deque[Group] = deque()
 
@@ -66,6 +68,7 @@ class Lineup:
             want = count - len(taken)
             if len(self.turns) > 1:
                 want = min(want, max(1, min(QUANTUM, count // len(self.turns))))
+            before = len(line)
             while line and want:
                 record = line.popleft()
                 record.lined_up = False
@@ -73,6 +76,7 @@ class Lineup:
                     taken.append(record)
                     want -= 1
             passed_over = 0
+            self.size -= before - len(line)
             if line:
                 self.turns.rotate(-1)
             else:
@@ -91,6 +95,7 @@ class Lineup:
             key = group_of(record)
             record.lined_up = True
             self.line(key).appendleft(record)
+            self.size += 1
             while self.turns[0] != key:
                 self.turns.rotate(1)
         if 0 < kept < len(taken) and group_of(taken[kept - 1]) == group_of(taken[kept]):
@@ -108,20 +113,12 @@ class Lineup:
             line = self.groups[key]
             while line and line[0].state is not State.QUEUED:
                 line.popleft().lined_up = False
+                self.size -= 1
             if line:
                 return line[0]
             self.turns.popleft()
             del self.groups[key]
         return None
-
-    def waiting(self, enough: int) -> int:
-        """How many entries there are, counted no further than `enough`."""
-        total = 0
-        for line in self.groups.values():
-            total += len(line)
-            if total >= enough:
-                break
-        return total
 
     def tidy(self) -> None:
         """Drops every stale entry."""
@@ -134,6 +131,7 @@ class Lineup:
             else:
                 del self.groups[key]
         self.turns = deque(key for key in self.turns if key in self.groups)
+        self.size = sum(map(len, self.groups.values()))
 
 
 class Backlog:
@@ -177,13 +175,19 @@ class Backlog:
 
     def append(self, route: Route, priority: int, group: Group, records: Iterable[TaskRecord]) -> None:
         """Queues new tasks behind the others of their group."""
-        self._lineup(route, priority).line(group).extend(records)
+        lineup = self._lineup(route, priority)
+        line = lineup.line(group)
+        before = len(line)
+        line.extend(records)
+        lineup.size += len(line) - before
 
     def push_front(self, route: Route, priority: int, group: Group, record: TaskRecord) -> None:
         """Queues a task that had been on its way before the others of its group, unless it has its place."""
         if not record.lined_up:
             record.lined_up = True
-            self._lineup(route, priority).line(group).appendleft(record)
+            lineup = self._lineup(route, priority)
+            lineup.line(group).appendleft(record)
+            lineup.size += 1
 
     def forget_empty(self, lineup: Lineup) -> None:
         """Drops a lineup in which nothing waits."""

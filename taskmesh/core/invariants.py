@@ -63,6 +63,8 @@ def check_hub(hub: HubBooks) -> None:
     entries = list(ledger.backlog.entries())
     require(len(set(map(id, entries))) == len(entries), "a task is twice in the backlog")
     require(all(record.lined_up for record in entries), "an entry that does not know of itself")
+    sizes = sum(lineup.size for lineup in ledger.backlog.lineups())
+    require(sizes == len(entries), "the backlog's sizes are wrong", sizes, len(entries))
     require(ledger.size == sum(len(record.payload) for record in records), "the ledger's size is wrong")
     require(len(ledger.tasks) <= hub.config.max_tasks, "S9: more tasks than the cap")
     _check_lanes(hub)

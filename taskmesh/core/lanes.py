@@ -57,6 +57,8 @@ class Lane:
         leaves: its pool drains, which is for good: a beat of before that comes late says nothing.
         user: whose key the pool shows, empty without keys.
         unwanted: it may hold tasks that are to be cancelled unless they have started.
+        full: it had no room for any task when it was looked at, and nothing has ended there since. Of
+            hundreds of pools most are: to weigh each for every task that ends anywhere cost a millisecond.
     """
 
     def __init__(self, session: int, hello: Hello, now: float, user: str = "") -> None:
@@ -92,7 +94,7 @@ class Lane:
         self.wished = ""
         self.leaves = False
         self.warning = ""
-        self.unwanted = False
+        self.unwanted = self.full = False
         self._pushed: list[TaskRecord] = []
         self._flying: deque[tuple[int, int]] = deque()
 
@@ -116,16 +118,19 @@ class Lane:
         service = min(service, ONE_AHEAD * horizon)
         return min(horizon, max(service, horizon * entry.result_size / RESULTS_AHEAD, 1e-7))
 
-    def has_room(self, entry: SpecEntry, load: float) -> bool:
+    def has_room(self, entry: SpecEntry, specs: dict[int, SpecEntry]) -> bool:
         """Whether the lane is available to a task (RFC 30: its queue, the credit window, is not full)."""
         if self.outstanding < self.slots:
             return True
-        horizon = self.horizon
-        return (
-            self.cost(entry) < horizon
-            and load < self.slots * horizon
-            and self.outstanding < self.slots * MAX_WINDOW
-        )
+        slots, horizon = self.slots, self.horizon
+        self.full = self.outstanding >= slots * MAX_WINDOW or self.load(specs) >= slots * horizon
+        return not self.full and self.cost(entry) < horizon
+
+    def sized(self, slots: int) -> None:
+        """Takes in how many slots its pool has now; -1 if it does not say."""
+        if slots >= 0:
+            self.slots = slots
+            self.full = False
 
     def is_silent(self, now: float) -> bool:
         """All of its slots are busy with tasks that turn out long: nothing more may be put behind them.
@@ -177,6 +182,7 @@ class Lane:
     def release(self, number: int, count: int) -> None:
         """Takes note that `count` tasks of a spec are not this session's any more."""
         self.outstanding -= count
+        self.full = False
         left = self.counts.get(number, 0) - count
         if left > 0:
             self.counts[number] = left
@@ -241,3 +247,4 @@ class Lane:
             self.round_trip += weight * (sample - self.round_trip)
         self.lag = lag
         self.horizon = min(MAX_HORIZON, max(HORIZON, 2.0 * (self.round_trip + lag)))
+        self.full = False

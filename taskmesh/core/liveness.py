@@ -256,7 +256,7 @@ class PoolSessions:
             return None
         lane.heard = now
         lane.busy_slots = beat.busy_slots
-        lane.slots = lane.slots if beat.slots < 0 else beat.slots
+        lane.sized(beat.slots)
         if lane.endpoint and lane.state is not LaneState.CUT:
             lane.leaves |= beat.state == "draining"
             lane.state = WORKING.get("draining" if lane.leaves else beat.state, LaneState.READY)

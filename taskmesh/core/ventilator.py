@@ -77,30 +77,33 @@ class Ventilator:
         """Pushes what can be pushed; one message per lane and round."""
         pushes: list[Push] = []
         kept: set[int] = set()
-        for lineup in self._in_turn():
-            self._dispatch_lineup(lineup, now, pushes, kept)
+        lanes = [lane for lane in self.lanes.values() if not lane.full and self._is_open(lane, now)]
+        for lineup in self._in_turn(lanes):
+            self._dispatch_lineup(lineup, lanes, now, pushes, kept)
         return pushes
 
-    def _in_turn(self) -> list[Lineup]:
+    def _in_turn(self, lanes: list[Lane]) -> list[Lineup]:
         """Lineups by their priority, equal ones in turn: a busy queue starves no other.
 
-        Of several routes only those of queues that a pool serves now: of others there may be thousands.
+        Of several routes only those of queues that these serve: of others there may be thousands.
         """
         backlog = self._ledger.backlog
-        if backlog.waits < 2:
-            return backlog.lineups()
-        ready = [lane for lane in self.lanes.values() if lane.state is READY]
-        return backlog.lineups(dict.fromkeys(queue for lane in ready for queue in lane.hello.queues))
+        if backlog.waits < 2 or not lanes:
+            return backlog.lineups() if lanes else []
+        return backlog.lineups(dict.fromkeys(queue for lane in lanes for queue in lane.hello.queues))
 
-    def _dispatch_lineup(self, lineup: Lineup, now: float, pushes: list[Push], kept: set[int]) -> None:
+    def _dispatch_lineup(
+        self, lineup: Lineup, every: list[Lane], now: float, pushes: list[Push], kept: set[int]
+    ) -> None:
         """Pushes what can be pushed of one lineup.
 
         Args:
+            every: the lanes that may be given anything.
             kept: sessions for which a lineup waits whose turn comes first. A task that goes to a free slot
                 only would never find one, were another queue's put behind the running ones meanwhile.
         """
         route, before = lineup.route, len(pushes)
-        lanes = [lane for lane in self._lanes_for(route, now) if lane.session not in kept]
+        lanes = [lane for lane in every if not lane.full and lane.session not in kept and lane.serves(route)]
         turn = self._turn(lanes)
         full: list[int] = []
         while lanes:
@@ -109,7 +112,7 @@ class Ventilator:
                 break
             turn %= len(lanes)
             lane = lanes[turn]
-            if lane.outstanding >= lane.slots and not lane.has_room(head.spec, lane.load(self._specs)):
+            if lane.outstanding >= lane.slots and not lane.has_room(head.spec, self._specs):
                 full.append(lane.session)
                 del lanes[turn]
                 continue
@@ -117,8 +120,7 @@ class Ventilator:
             turn += 1
             share = MAX_MESSAGE
             if len(lanes) > 1:
-                waiting = lineup.waiting(2 * len(lanes) * MAX_MESSAGE)
-                share = max(1, waiting // (2 * len(lanes)))
+                share = max(1, lineup.size // (2 * len(lanes)))
             load = self._load(lane, lineup, min(share, MAX_MESSAGE), head.spec)
             lane.pushed(load.size)
             pushes.append(Push(lane.session, self._message(lane, load.runs, load.records, now)))
@@ -176,8 +178,7 @@ class Ventilator:
 
         It spares the hub two fifths of what it does before a lone task leaves. None: no slot is idle there.
         """
-        lanes = self._lanes_for(record.spec.route, now)
-        lane = lanes[self._turn(lanes)] if lanes else None
+        lane = self._next_lane(record.spec.route, now)
         if lane is None or lane.outstanding >= lane.slots:
             return None
         self._last = lane.session
@@ -197,13 +198,21 @@ class Ventilator:
         lane.pushed(len(record.payload))
         return Push(lane.session, self._message(lane, [run], [record], now))
 
-    def _lanes_for(self, route: Route, now: float) -> list[Lane]:
-        """The lanes that may be given the route's tasks."""
-        return [
-            lane
-            for lane in self.lanes.values()
-            if lane.state is READY and lane.serves(route) and not lane.is_silent(now)
-        ]
+    @staticmethod
+    def _is_open(lane: Lane, now: float) -> bool:
+        """Whether it may be given work."""
+        return lane.state is READY and not lane.is_silent(now)
+
+    def _next_lane(self, route: Route, now: float) -> Lane | None:
+        """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""
+        last, first = self._last, None
+        for lane in self.lanes.values():
+            comes = lane.session > last
+            if (comes or first is None) and lane.serves(route) and self._is_open(lane, now):
+                if comes:
+                    return lane
+                first = lane
+        return first
 
     def _turn(self, lanes: list[Lane]) -> int:
         """Whose turn it is, by who was last: by a count, a full lane's turns went to the same lane."""
@@ -254,12 +263,17 @@ class Ventilator:
         idle = [lane for lane in self.lanes.values() if lane.state is READY and lane.outstanding < lane.slots]
         if not idle:
             return
+        free: dict[frozenset[int], int] = {}  # most lanes hold tasks of the same specs
         for lane in self.lanes.values():
             if lane.outstanding <= lane.slots or lane.state is LaneState.OPENING:
                 continue
-            helpers = [other for other in idle if other is not lane and self._can_help(other, lane)]
-            if helpers:
-                yield lane, sum(other.slots - other.outstanding for other in helpers)
+            held = frozenset(lane.counts)
+            if held not in free:
+                free[held] = sum(
+                    other.slots - other.outstanding for other in idle if self._helps(other, held)
+                )
+            if free[held]:
+                yield lane, free[held]
 
-    def _can_help(self, idle: Lane, lane: Lane) -> bool:
-        return any(idle.serves(self._specs[number].route) for number in lane.counts)
+    def _helps(self, idle: Lane, held: frozenset[int]) -> bool:
+        return any(idle.serves(self._specs[number].route) for number in held)

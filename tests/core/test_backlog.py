@@ -2,6 +2,7 @@
 
 from taskmesh.core.backlog import QUANTUM, Backlog, Lineup, Route
 from taskmesh.core.states import State, TaskRecord
+from taskmesh.ids import SEQ_BITS
 
 DEFAULT = ("default", frozenset())
 
@@ -110,14 +111,23 @@ def test_a_task_that_left_and_came_back_is_there_once():
     assert taken(backlog, 9) == [1]
 
 
-def test_waiting_counts_no_further_than_enough():
+def test_it_knows_how_many_wait_without_counting_them():
     backlog = Backlog()
-    backlog.append(DEFAULT, 0, (1, 0), tasks(0, 50))
-    backlog.append(DEFAULT, 0, (2, 0), tasks(100, 50))
-
+    for client in (1, 2):
+        backlog.append(DEFAULT, 0, (client, 0), tasks(client << SEQ_BITS, 50))
     (lineup,) = backlog.lineups()
-    assert lineup.waiting(1000) == 100
-    assert lineup.waiting(10) >= 10
+    assert lineup.size == 100
+
+    some = lineup.take(30)
+    lineup.put_back(some, 20)
+    assert lineup.size == 80
+    backlog.push_front(DEFAULT, 0, (1, 0), some[0])
+    assert lineup.size == 81
+    for line in lineup.groups.values():
+        line[0].state = line[1].state = State.CANCELLED
+    lineup.head()
+    lineup.tidy()
+    assert lineup.size == 77 == sum(map(len, lineup.groups.values()))
 
 
 def test_what_has_left_goes_where_no_turn_comes():

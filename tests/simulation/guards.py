@@ -316,8 +316,10 @@ def kept_lanes(patch: Patch) -> None:
     """A lane that has no room for who is first in turn goes to the next."""
     dispatch = Ventilator._dispatch_lineup
 
-    def keep_none(self: Ventilator, lineup: Lineup, now: float, pushes: list[Push], kept: set[int]) -> None:
-        dispatch(self, lineup, now, pushes, set())
+    def keep_none(
+        self: Ventilator, lineup: Lineup, lanes: list[Lane], now: float, pushes: list[Push], kept: set[int]
+    ) -> None:
+        dispatch(self, lineup, lanes, now, pushes, set())
 
     patch.setattr(Ventilator, "_dispatch_lineup", keep_none)
 
