@@ -20,11 +20,13 @@ class Waiting:
     """The groups of one lineup that wait.
 
     Attributes:
+        lineup: itself. One that was empty meanwhile has not waited: what comes then stands last.
         heads: each one's first task, with its attempt: while that is the same, the group has waited.
         turns: the groups that were served meanwhile. others: the lineups, on lanes that serve this one too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lineup: Lineup) -> None:
+        self.lineup = lineup
         self.heads: dict[Group, tuple[int, int]] = {}
         self.turns: dict[Group, set[Group]] = {}
         self.others: set[Name] = set()
@@ -71,7 +73,9 @@ class Fairness:
 
     def _look(self, lineup: Lineup, former: Waiting | None, served: list[Group]) -> Waiting:
         """What waits in a lineup now; with what it has let by, as far as it has waited before."""
-        waiting = Waiting()
+        waiting = Waiting(lineup)
+        if former is not None and former.lineup is not lineup:
+            former = None
         turns = [(group, len(list(turn))) for group, turn in groupby(served)]
         for group, line in lineup.groups.items():
             head = next((record for record in line if record.state is State.QUEUED), None)
