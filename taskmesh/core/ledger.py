@@ -7,7 +7,7 @@ finished, so a repeated submission or a late result of it changes nothing.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from taskmesh.core.backlog import Backlog, Route, group_of
 from taskmesh.core.intervals import IntervalSet
@@ -301,9 +301,13 @@ class Ledger:
         account.finished.add(task & SEQ_MASK)
         self.finished += 1
 
-    def of_client(self, client: int) -> Iterator[tuple[int, TaskRecord]]:
-        """Ids and records of one client; looks at every task."""
-        return ((task, record) for task, record in list(self.tasks.items()) if task >> SEQ_BITS == client)
+    def of_client(self, client: int) -> list[tuple[int, TaskRecord]]:
+        """Ids and records of one client, if it has any; looks at every task then."""
+        account, tasks = self.accounts.get(client), self.tasks
+        if account is None or not account.tasks:
+            return []
+        low, high = client << SEQ_BITS, client + 1 << SEQ_BITS
+        return [(task, tasks[task]) for task in tasks if low <= task < high]
 
     def forget_client(self, client: int) -> None:
         """The client is gone for good and has no tasks left."""

@@ -51,6 +51,21 @@ def test_counts_and_sizes_follow_the_tasks():
     assert 1 in ledger.account(7).finished
 
 
+def test_of_a_client_without_tasks_nobody_looks_at_those_of_others():
+    class Unread(dict):
+        def __iter__(self):
+            raise AssertionError("a million of them, for each client that leaves")
+
+        items = keys = values = __iter__
+
+    ledger, records = accepted(3)
+    ledger.account(6)
+    assert ledger.of_client(7) == [(record.id, record) for record in records]
+
+    ledger.tasks = Unread(ledger.tasks)
+    assert ledger.of_client(6) == ledger.of_client(5) == []
+
+
 def test_a_waiting_task_is_queued_when_it_is_due():
     ledger, (record,) = accepted()
     record.state = State.WAITING
