@@ -13,7 +13,11 @@ _V2: Final = "/sys/fs/cgroup"
 
 def usable_cpus() -> float:
     """How many CPUs this process may keep busy: those it may run on, and the quotas of its control groups."""
-    return min(len(os.sched_getaffinity(0)), _quota())
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):  # there is no such thing here, or a sandbox refuses it
+        allowed = os.cpu_count() or 1
+    return min(allowed, _quota())
 
 
 def _quota() -> float:

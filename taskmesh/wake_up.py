@@ -19,8 +19,17 @@ class _End:
             os.close(self.fd)
 
 
+def _eventfd() -> int | None:
+    if not hasattr(os, "eventfd") or os.environ.get("TASKMESH_OS") == "portable":
+        return None
+    try:
+        return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    except OSError:
+        return None
+
+
 class WakeUp:
-    """An eventfd (a pipe where there is none) that wakes whoever waits for it.
+    """An eventfd (a pipe where there is none, or a sandbox refuses it) that wakes whoever waits for it.
 
     Who rings holds the end that is written: closed meanwhile, its number cannot be another file's already.
     """
@@ -28,8 +37,9 @@ class WakeUp:
     def __init__(self) -> None:
         self._read_end: _End | None
         self._write_end: _End | None
-        if hasattr(os, "eventfd") and os.environ.get("TASKMESH_OS") != "portable":
-            self._read_end = self._write_end = _End(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+        counter = _eventfd()
+        if counter is not None:
+            self._read_end = self._write_end = _End(counter)
         else:
             self._read_end, self._write_end = map(_End, os.pipe())
             os.set_blocking(self._read_end.fd, False)

@@ -14,6 +14,7 @@ from taskmesh.net.loop import Loop
 from taskmesh.net.port import provided
 from taskmesh.net.private_folder import private_folder
 from taskmesh.net.remote import RemotePort
+from taskmesh.pool.own_session import started
 from taskmesh.ports import OutcomeSink
 
 SECTIONS = ("client", "hub", "pool")
@@ -57,9 +58,7 @@ class LaunchedPort(RemotePort):
         self._report, theirs = os.pipe()
         try:
             line = command(self._config, gateway, self._folder, theirs)
-            self._process = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, pass_fds=[theirs], start_new_session=True
-            )
+            self._process = started(line, [theirs])
         finally:
             os.close(theirs)
 

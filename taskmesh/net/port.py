@@ -162,5 +162,6 @@ def provided() -> Iterator[None]:
     except (OSError, RuntimeError) as error:  # the latter: "can't start new thread"
         raise TaskMeshError(
             f"a mesh cannot be opened here: {error}. Cure: raise the limit that was met (`ulimit -n` of open "
-            "files, `-u` of processes and threads, `-v` of memory, or the container's)"
+            "files, `-u` of processes and threads, `-v` of memory, or the container's), or have the sandbox "
+            "allow it"
         ) from error

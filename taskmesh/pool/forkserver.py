@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -158,24 +158,17 @@ class ForkServer:
         with contextlib.suppress(BlockingIOError):
             while self._child_died.recv(4096):
                 pass
-        while True:
-            try:
-                info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if info is None:
-                return
-            token = self._tokens.pop(info.si_pid, None)
-            if token is None:  # an orphan of a slot
-                os.waitpid(info.si_pid, 0)
-                continue
-            _kill_group(info.si_pid)
-            killed = info.si_code != os.CLD_EXITED
-            status = -info.si_status if killed else info.si_status
-            oom = status == -signal.SIGKILL and self._oom.has_struck(info.si_pid)
-            os.waitpid(info.si_pid, 0)
-            del self._pids[token]
-            self._tell(orders.EXITED, orders.Exited(token, status, oom))
+        while (dead := _next_dead()) is not None:
+            token = self._tokens.pop(dead.pid, None)
+            oom = False
+            if token is not None:  # else it is an orphan of a slot
+                _kill_group(dead.pid)
+                oom = dead.status == -signal.SIGKILL and self._oom.has_struck(dead.pid)
+            if not dead.is_reaped:
+                os.waitpid(dead.pid, 0)
+            if token is not None:
+                del self._pids[token]
+                self._tell(orders.EXITED, orders.Exited(token, dead.status, oom))
 
     def _tell(self, kind: int, message: object, fds: list[int] | None = None) -> None:
         with contextlib.suppress(OSError):  # a supervisor that is gone is noticed by the loop
@@ -194,6 +187,36 @@ class ForkServer:
                     exited = orders.Exited(token, os.waitstatus_to_exitcode(status), oom=False)
                     self._tell(orders.EXITED, exited)
         self._close()
+
+
+class _Dead(NamedTuple):
+    """A child that has ended; `status`: exit code, or minus the signal's number."""
+
+    pid: int
+    status: int
+    is_reaped: bool
+
+
+def _next_dead() -> _Dead | None:
+    """A dead child, not reaped yet unless a sandbox refuses such a look; None while there is none."""
+    try:
+        info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    except OSError:
+        return _reaped()
+    if info is None:
+        return None
+    exited = info.si_code == os.CLD_EXITED
+    return _Dead(info.si_pid, info.si_status if exited else -info.si_status, is_reaped=False)
+
+
+def _reaped() -> _Dead | None:
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return _Dead(pid, os.waitstatus_to_exitcode(status), is_reaped=True) if pid else None
 
 
 def _kill_group(pid: int) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from taskmesh.pool import orders
 from taskmesh.pool.channel import Inbound, Outbound, pack
+from taskmesh.pool.own_session import started
 from taskmesh.pool.session import end_session
 from taskmesh.pool.system import System
 
@@ -60,9 +61,7 @@ class ForkServerLink:
         try:
             with theirs:
                 line = _command(list(sys_path), (list(preload), list(only)), theirs.fileno(), name)
-                self._process = subprocess.Popen(
-                    line, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
-                )
+                self._process = started(line, [theirs.fileno()])
         except BaseException:
             self.sock.close()
             raise
@@ -142,7 +141,7 @@ class ForkServerLink:
 
     def _await_death(self) -> None:
         """Waits until the killed fork server is dead, without reaping it."""
-        with contextlib.suppress(ChildProcessError):
+        with contextlib.suppress(OSError):  # it is no child of ours, or a sandbox refuses this
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def close(self) -> None:

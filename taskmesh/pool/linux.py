@@ -8,7 +8,8 @@ import os
 import select
 import signal
 
-from taskmesh.pool.system import READ, WRITE
+from taskmesh.pool.portable import PipeAlarm
+from taskmesh.pool.system import READ, WRITE, Alarm
 from taskmesh.wire.files import anonymous_file
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -126,9 +127,19 @@ class Linux:
         self._libc.prctl(option, argument, 0, 0, 0)
 
     def poller(self) -> EpollPoller:
-        """An epoll."""
-        return EpollPoller()
+        """An epoll.
 
-    def alarm(self) -> EventAlarm:
-        """An eventfd."""
-        return EventAlarm()
+        Raises:
+            OSError: a sandbox refuses it. Nothing else has a descriptor of its own to be watched by.
+        """
+        try:
+            return EpollPoller()
+        except OSError as error:
+            raise OSError(error.errno, f"the system refuses epoll: {error.strerror}") from None
+
+    def alarm(self) -> Alarm:
+        """An eventfd, or a pipe where a sandbox refuses those."""
+        try:
+            return EventAlarm()
+        except OSError:
+            return PipeAlarm()
