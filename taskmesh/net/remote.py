@@ -18,6 +18,7 @@ from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.credentials import credentials_of
 from taskmesh.net.endpoints import check_dialled
 from taskmesh.net.identity import cloudpickle_version
+from taskmesh.net.listener import told_of
 from taskmesh.net.loop import Loop
 from taskmesh.net.port import ThreadPort, provided
 from taskmesh.ports import OutcomeSink
@@ -76,9 +77,9 @@ class RemotePort(ThreadPort):
         where = " or ".join(self._addresses)
         if shell is not None and shell.machine.refused:
             return f"the hub at {where} refuses this client: {shell.machine.refused}"
-        return (
-            f"no hub answered at {where} within {timeout:g} s: is one running there? "
-            f"`taskmesh hub --bind {self._addresses[0]}` starts one"
+        found = "; ".join(filter(None, map(told_of, self._addresses)))
+        return f"no hub answered at {where} within {timeout:g} s: " + (
+            found or f"is one running there? `taskmesh hub --bind {self._addresses[0]}` starts one"
         )
 
     def _watch_more(self, loop: Loop) -> None:
