@@ -14,7 +14,7 @@ from taskmesh.net.loop import Loop
 from taskmesh.net.port import provided
 from taskmesh.net.private_folder import private_folder
 from taskmesh.net.remote import RemotePort
-from taskmesh.pool.own_session import started
+from taskmesh.pool.own_session import interpreter, started
 from taskmesh.ports import OutcomeSink
 
 SECTIONS = ("client", "hub", "pool")
@@ -129,14 +129,11 @@ def command(config: Config, address: str, folder: str, report: int) -> list[str]
     Args:
         report: the descriptor to which it writes why it ends.
     """
-    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     config = replace(config, hub=replace(config.hub, store="", store_file=""))  # it ends with its one client
     settings = {name: asdict(getattr(config, name)) for name in SECTIONS}
     settings["mesh"] = {"open_timeout": config.mesh.open_timeout}
-    path = [os.fspath(entry) for entry in sys.path]
     code = (
-        f"__import__('sys').path[:] = {path!r}; "
         "from taskmesh.net.launched import serve; "
         f"serve({settings!r}, {address!r}, {folder!r}, {os.getpid()}, {report})"
     )
-    return [sys.executable, *options, "-c", code, "taskmesh:hub"]
+    return interpreter(code, "taskmesh:hub", sys.path)

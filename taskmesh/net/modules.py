@@ -60,7 +60,13 @@ def check_modules(modules: Sequence[str]) -> None:
     try:
         with os.fdopen(reading, "rb") as report:
             try:
-                request = json.dumps([sys.path, writing, list(modules)])
+                request = json.dumps(
+                    [
+                        [os.fsdecode(entry) for entry in sys.path if isinstance(entry, str | os.PathLike)],
+                        writing,
+                        list(modules),
+                    ]
+                )
                 outcome = subprocess.run(
                     [sys.executable, "-c", _PROBE, request],
                     stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from taskmesh.config import Config
@@ -11,19 +12,22 @@ from taskmesh.pool.platforms import here
 from taskmesh.ports import OutcomeSink, SubmitPort
 
 _GREEN = {"gevent", "eventlet"}
+_SELF = "/proc/self/exe"
 
 
 def open_port(sink: OutcomeSink, config: Config) -> SubmitPort:
     """Makes the port, to be started at once. ZeroMQ is imported only where sockets are needed.
 
     Raises:
-        TaskMeshError: gevent or eventlet has replaced what the port works with.
+        TaskMeshError: gevent or eventlet has replaced what the port works with, or it has to start
+            processes and knows no interpreter.
     """
     _refuse_green_threads()
     if config.mesh.address:
         from taskmesh.net.remote import RemotePort
 
         return RemotePort(sink, config)
+    _refuse_without_interpreter()
     if config.mesh.hub == "process":
         from taskmesh.net.launch import LaunchedPort
 
@@ -37,6 +41,20 @@ def open_port(sink: OutcomeSink, config: Config) -> SubmitPort:
     except BaseException:
         nursery.bury()
         raise
+
+
+def _refuse_without_interpreter() -> None:
+    """Refuses a program whose executable is none.
+
+    One that was frozen (PyInstaller) would start itself in place of a slot, which opens a mesh, and so on.
+    """
+    known = sys.executable
+    if not known or (getattr(sys, "frozen", False) and os.path.realpath(known) == os.path.realpath(_SELF)):
+        raise TaskMeshError(
+            f"a mesh cannot be opened here: sys.executable is {known!r}, which is no Python interpreter, and "
+            "tasks run in interpreters. Cure: set sys.executable to one that has this program's modules, or "
+            "use the address of a hub"
+        )
 
 
 def _refuse_green_threads() -> None:

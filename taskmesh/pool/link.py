@@ -6,8 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +14,7 @@ import msgspec
 
 from taskmesh.pool import orders
 from taskmesh.pool.channel import Inbound, Outbound, pack
-from taskmesh.pool.own_session import started
+from taskmesh.pool.own_session import interpreter, started
 from taskmesh.pool.session import end_session
 from taskmesh.pool.system import System
 
@@ -159,10 +157,9 @@ class ForkServerLink:
 
 
 def _command(sys_path: list[str], modules: tuple[list[str], list[str]], control: int, name: str) -> list[str]:
-    """The command line of a fork server: our own interpreter and its options; `name` is for `ps`."""
-    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    """The command line of a fork server."""
     code = (
-        f"__import__('sys').path[:] = {sys_path!r}; __import__('gc').disable(); "  # until all is loaded
+        "__import__('gc').disable(); "  # until all is loaded
         f"__import__({_SERVER!r}, fromlist=['main']).main({control}, {os.getpid()}, *{modules!r})"
     )
-    return [sys.executable, *options, "-c", code, f"taskmesh:{name}"]
+    return interpreter(code, f"taskmesh:{name}", sys_path)

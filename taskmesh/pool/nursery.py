@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -133,7 +134,9 @@ class Nursery:
         if link.up:
             self._failures = 0
         else:
-            self._failed(f"the fork server ended with status {status} before it was up: see stderr")
+            self._failed(
+                f"the fork server ({sys.executable}) ended with status {status} before it was up: see stderr"
+            )
         if self._lost is not None:
             self._lost("" if link.up else self.trouble)
 

@@ -1,6 +1,7 @@
 """Which port a mesh gets, and where it gets none."""
 
 import _thread
+import pathlib
 import queue
 import select
 import socket
@@ -104,3 +105,41 @@ def test_where_no_thread_is_to_be_had_the_cure_is_told_and_nothing_stays(monkeyp
     if address is None:
         assert mesh.submit(abs, -1).result(WAIT_S) == 1
     mesh.close()
+
+
+@pytest.mark.parametrize("executable", ["", None])
+def test_a_program_that_knows_no_interpreter_is_told_so(monkeypatch, executable):
+    monkeypatch.setattr(sys, "executable", executable)
+
+    with pytest.raises(TaskMeshError, match=r"Cure: set sys\.executable"):
+        Mesh(workers=1).submit(abs, -1)
+
+
+def test_a_frozen_program_does_not_start_itself_in_place_of_slots(monkeypatch):
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(TaskMeshError, match=r"Cure: set sys\.executable"):
+        Mesh(workers=1).submit(abs, -1)
+
+    monkeypatch.setattr("taskmesh.net.opening._SELF", "/usr/local/bin/frozen")  # and it has named another
+    with Mesh(workers=1) as mesh:
+        assert mesh.submit(abs, -1).result(WAIT_S) == 1
+
+
+ODD_PATHS = {
+    "paths, and what is none": [pathlib.Path("/nowhere"), b"/nowhere", None, 3],
+    "many": [f"/nowhere/{'x' * 200}/{number}" for number in range(800)],
+    "options, and not UTF-8": ["-c", "--", "", "/nowhere/\udcff"],
+}
+
+
+@pytest.mark.parametrize("hub", ["thread", "process"])
+@pytest.mark.parametrize("odd", ODD_PATHS)
+def test_slots_start_with_any_module_search_path(monkeypatch, odd, hub):
+    monkeypatch.setattr(sys, "path", [*sys.path, *ODD_PATHS[odd]])
+
+    with Mesh(workers=1, hub=hub) as mesh:
+        path, line = mesh.submit(eval, "(__import__('sys').path, __import__('sys').argv)").result(WAIT_S)
+
+    if odd != "paths, and what is none":
+        assert path[-len(ODD_PATHS[odd]) :] == ODD_PATHS[odd]
+    assert line == ["-c", "taskmesh:local"]
