@@ -51,7 +51,7 @@ class LaunchedPort(RemotePort):
                 self._launch(endpoints.gateway)
             super().start(timeout)
         except BaseException:
-            self._end_child()
+            self.close(cancel=True, timeout=DYING)  # the thread first: it would tell the child's end
             raise
 
     def _launch(self, gateway: str) -> None:
@@ -69,9 +69,11 @@ class LaunchedPort(RemotePort):
         """The hub is gone, with what it had: nobody can answer any more.
 
         Raises:
-            HubUnreachable: always.
+            HubUnreachable: always, unless we have ended it ourselves.
         """
         process = self._process
+        if self._closing.is_set():
+            return
         why = os.read(self._report, _LONGEST_REPORT).decode(errors="replace") or "see what it wrote"
         code = process.wait(DYING) if process is not None else None
         raise HubUnreachable(f"the hub process of this mesh ended with exit code {code}: {why}")

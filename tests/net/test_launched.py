@@ -13,6 +13,7 @@ from taskmesh import Mesh
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net import launch
 from taskmesh.net.port import ThreadPort
+from taskmesh.net.remote import RemotePort
 from tests.net import workload
 from tests.programs import environment, outcome_of
 from tests.waiting import wait_until
@@ -81,6 +82,20 @@ def test_an_exception_in_the_block_ends_child_and_tasks(tmp_path):
         pass
 
     assert held.cancelled()
+
+
+def test_ctrl_c_while_it_opens_leaves_nothing_behind_and_prints_nothing(tmp_path, monkeypatch, capfd):
+    def interrupted(port, timeout):
+        wait_until(lambda: port._shell is not None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(RemotePort, "_wait_for_hub", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Mesh(hub="process", workers=1).submit(workload.add, 1, 2)
+
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
 
 
 def test_ctrl_c_while_it_closes_leaves_no_child_behind(tmp_path, monkeypatch):
