@@ -203,6 +203,9 @@ def _all_same(marks: list[Any], values: list[Any]) -> bool:
         if type(mark) is weakref.ref:
             if mark() is not value:
                 return False
+        elif type(mark) is int is type(value):
+            if mark != value:
+                return False
         elif not (isinstance(mark, (_Content, _Whole)) and mark.same(value)):
             return False  # equal scalars that are not identical too: pickled anew, then found equal
     return True
@@ -214,8 +217,8 @@ def _values(place: Any, names: tuple[str, ...]) -> list[Any]:
         if not isinstance(place, type):
             added = added_attributes(place) if is_cached(place) else getattr(place, "__dict__", {})
             return [tuple(added), *added.values()]
-        members = vars(place)
-        return [place.__bases__, *[members.get(name, _Absent) for name in names]]
+        members = vars(place)  # their number tells of those that have come
+        return [place.__bases__, len(members), *[members.get(name, _Absent) for name in names]]
     scope = place.__globals__
     values = [place.__code__, *[scope.get(name, _Absent) for name in names]]
     if place.__closure__:

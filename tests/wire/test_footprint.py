@@ -222,6 +222,9 @@ def local_classes():
         "class of a descriptor": lambda: setattr(Default, "scale", 2),
         "dunder attribute": lambda: Local.__settings__.update(b=2),
         "default factory": set_rate,
+        "attribute that it did not have": lambda: setattr(Local, "more", 1),
+        "method that it did not have": lambda: setattr(Made, "more", lambda self: 1),
+        "attribute that its metaclass did not have": lambda: setattr(Meta, "more", 1),
     }
     return (Local, Made), changes
 
@@ -237,6 +240,20 @@ def test_what_stands_behind_a_class_by_value_is_watched(change):
     assert print_.unchanged()
     changes[change]()
 
+    assert not print_.unchanged()
+
+
+def test_a_class_of_many_members_is_seen_to_be_unchanged():
+    many = type("Many", (), {f"a{i}": i % 100 for i in range(1000)})
+    many.__qualname__ = "nowhere.Many"
+
+    def uses():
+        return many
+
+    print_ = Footprint(uses)
+
+    assert print_.unchanged()
+    many.more = 1
     assert not print_.unchanged()
 
 
