@@ -204,6 +204,9 @@ def host_slots(
         modules: what slots import when they start. complain: told when one cannot be started, and why.
         nursery: one that has been started earlier.
         urgent: descriptors that are looked at, too, while a slot's answer is polled for.
+
+    Raises:
+        TaskMeshError: there are no descriptors to begin with.
     """
     starts = FirstSlots(pool.machine, patience, complain)
     keys = config.mesh.keys if config is not None else ""
@@ -216,15 +219,16 @@ def host_slots(
         elif type(event) is SlotExited and not event.ready and not host.is_closing:
             starts.failed(event)
 
-    host = SlotHost(
-        on_event=take,
-        watch=loop.watch,
-        unwatch=loop.unwatch,
-        name=name,
-        preload=(*modules, *only),
-        only=only,
-        nursery=nursery,
-    )
+    with provided("slots cannot be started here"):
+        host = SlotHost(
+            on_event=take,
+            watch=loop.watch,
+            unwatch=loop.unwatch,
+            name=name,
+            preload=(*modules, *only),
+            only=only,
+            nursery=nursery,
+        )
     pool.attach(host, gateway, keys)
     loop.answers = Answers(pool.machine, host.fileno(), *urgent)
     return host

@@ -149,8 +149,11 @@ class ThreadPort:
 
 
 @contextmanager
-def provided() -> Iterator[None]:
+def provided(lacking: str = "a mesh cannot be opened here") -> Iterator[None]:
     """Around what takes descriptors, memory, threads and processes from the system.
+
+    Args:
+        lacking: what comes of it if they are refused.
 
     Raises:
         TaskMeshError: with the cure, in place of the system's refusal.
@@ -161,7 +164,7 @@ def provided() -> Iterator[None]:
         raise
     except (OSError, RuntimeError) as error:  # the latter: "can't start new thread"
         raise TaskMeshError(
-            f"a mesh cannot be opened here: {error}. Cure: raise the limit that was met (`ulimit -n` of open "
-            "files, `-u` of processes and threads, `-v` of memory, or the container's), or have the sandbox "
+            f"{lacking}: {error}. Cure: raise the limit that was met (`ulimit -n` of open files, "
+            "`-u` of processes and threads, `-v` of memory, or the container's), or have the sandbox "
             "allow it"
         ) from error

@@ -14,6 +14,7 @@ from taskmesh.errors import HubUnreachable, TaskMeshError
 from taskmesh.net.first_slots import why_of
 from taskmesh.pool import host as host_module
 from taskmesh.pool.seat import Seat
+from taskmesh_workers.program import main as worker_program
 from tests.net import workload
 from tests.programs import Programs, outcome_of
 from tests.waiting import wait_until
@@ -100,6 +101,19 @@ def fatal(tmp_path: Path) -> Path:
         f"pathlib.Path({str(marker)!r}).touch()"
     )
     return tmp_path
+
+
+def test_a_worker_without_descriptors_to_begin_with_says_so_in_one_line(monkeypatch, capsys):
+    def short(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(host_module, "Watch", short)
+
+    assert worker_program(["--address", "tcp://127.0.0.1:1"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "taskmesh worker: slots cannot be started here: [Errno 24] Too many open files. Cure"
+    )
 
 
 def test_a_worker_ends_with_exit_code_1(programs: Programs, fatal: Path):

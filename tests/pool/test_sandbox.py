@@ -57,5 +57,7 @@ def test_where_epoll_is_refused_that_is_told():
     ended = outcome("epoll_create1", "from taskmesh import Mesh\nMesh(workers=1).submit(abs, -1)")
 
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("taskmesh.errors.TaskMeshError: a mesh cannot be opened")
+    assert ended.stderr.splitlines()[-1].startswith(
+        "taskmesh.errors.TaskMeshError: slots cannot be started here"
+    )
     assert "the system refuses epoll" in ended.stderr
