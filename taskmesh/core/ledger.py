@@ -153,7 +153,7 @@ class Ledger:
         """A second waiter for a record found by its key; it is a task of its own to its client."""
         task = client << SEQ_BITS | seq
         self.tasks[task] = record
-        record.more().waiters.append(task)
+        record.more().waiters[task] = None
         self.account(client).tasks += 1
         self.accepted += 1
 
@@ -284,10 +284,9 @@ class Ledger:
         if task == record.id and extra.abandoned:
             return False
         owner_stays = task != record.id and not extra.abandoned
-        others = [waiter for waiter in extra.waiters if waiter != task]
-        if not others and not owner_stays:
+        if len(extra.waiters) == (task in extra.waiters) and not owner_stays:
             return True
-        extra.waiters = others
+        extra.waiters.pop(task, None)
         if task == record.id:
             extra.abandoned, extra.payer = True, self.accounts[task >> SEQ_BITS]
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
@@ -12,6 +13,9 @@ from taskmesh.wire.batches import Kept
 from taskmesh.wire.messages import DoneRun, Failed
 
 KEPT_BYTES: Final = 256 << 20
+ENTRY: Final = 800
+"""Bytes that an outcome takes beside its payload, about: small ones are most of them."""
+STALE: Final = 64
 _REMEMBERED: Final = frozenset({"exception", "result"})
 """Bad ends that another attempt would come to as well, unless the retry filter admits them."""
 
@@ -37,6 +41,7 @@ class Memory:
         self._stored = stored
         self._limit = limit
         self._kept: OrderedDict[Key, tuple[float, int, Outcome]] = OrderedDict()
+        self._ends: list[tuple[float, Key]] = []  # a heap, with ends of such as went before
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -75,13 +80,18 @@ class Memory:
     def _put(self, key: Key, until: float, outcome: Outcome) -> bool:
         """Keeps an outcome, if it is not too large for any room."""
         size = size_of_failure(outcome) if isinstance(outcome, Failed) else size_of(outcome)
+        size += ENTRY + len(key[0]) + len(key[1])
         self._forget(key)
         if size > self._limit:
             return False
         self._kept[key] = (until, size, outcome)
         self.size += size
+        heapq.heappush(self._ends, (until, key))
         while self.size > self._limit:
             self._forget(next(iter(self._kept)))
+        if len(self._ends) > 2 * len(self._kept) + STALE:
+            self._ends = [(until, key) for key, (until, _, _) in self._kept.items()]
+            heapq.heapify(self._ends)
         return True
 
     def find(self, key: Key) -> Outcome | None:
@@ -90,9 +100,11 @@ class Memory:
         return outcome if until > self.now else None
 
     def sweep(self) -> None:
-        """Forgets what is over."""
-        for key in [key for key, (until, _, _) in self._kept.items() if until <= self.now]:
-            self._forget(key)
+        """Forgets what is over; looks at nothing else."""
+        while self._ends and self._ends[0][0] <= self.now:
+            _, key = heapq.heappop(self._ends)
+            if key in self._kept and self._kept[key][0] <= self.now:
+                self._forget(key)
 
     def _forget(self, key: Key) -> None:
         self.size -= self._kept.pop(key, (0.0, 0, None))[1]

@@ -140,7 +140,7 @@ class TaskExtra:
     __slots__ = ("abandoned", "due", "history", "key", "late", "ooms", "payer", "unwanted", "waiters")
 
     def __init__(self) -> None:
-        self.waiters: list[int] = []
+        self.waiters: dict[int, None] = {}  # in order, and found at once
         self.history: list[str] = []
         self.key: tuple[str, str] | None = None
         self.ooms = 0

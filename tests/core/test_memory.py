@@ -1,8 +1,12 @@
 """Outcomes that answer later submissions of their key."""
 
+import time
+from collections import OrderedDict
+
 import pytest
 
-from taskmesh.core.memory import Memory
+from taskmesh.core.events import FromClient
+from taskmesh.core.memory import ENTRY, Memory
 from taskmesh.core.states import TaskRecord
 from taskmesh.wire import messages as m
 from tests.core.rig import HubRig, spec
@@ -125,16 +129,66 @@ def test_a_submission_that_comes_twice_is_answered_once(rig):
 
 
 def test_the_oldest_make_room():
-    memory = Memory(limit=300)
+    memory = Memory(limit=2 * (ENTRY + 150))
     for number in range(4):
         memory.keep(_record(f"k{number}"), m.DoneRun(1, 1, 1, "p", [number], [b"x" * 100], 0.1))
 
     assert memory.find(("f", "k0")) is None
     assert memory.find(("f", "k3")) is not None
-    assert memory.size <= 300
-    memory.keep(_record("large"), m.DoneRun(1, 1, 1, "p", [9], [b"x" * 1000], 0.1))
+    assert memory.size <= 2 * (ENTRY + 150)
+    memory.keep(_record("large"), m.DoneRun(1, 1, 1, "p", [9], [b"x" * 2000], 0.1))
     assert memory.find(("f", "large")) is None
     assert memory.find(("f", "k3")) is not None, "what is too large drives nothing out"
+
+
+def test_a_small_outcome_counts_for_what_it_takes():
+    """Payloads alone were counted: 256 MiB of small ones took five GiB."""
+    memory = Memory(limit=10 * ENTRY)
+    for number in range(100):
+        memory.keep(_record(f"k{number}"), m.DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+
+    assert len(memory) == 9
+
+
+def test_what_is_over_goes_and_nothing_else_is_looked_at():
+    class Unread(OrderedDict):
+        def items(self):
+            raise AssertionError("a million of them, four times a second")
+
+        __iter__ = values = keys = items
+
+    memory = Memory()
+    for number, now in enumerate((1.0, 5.0, 3.0, 2.0)):
+        memory.now = now
+        memory.keep(_record(f"k{number}"), m.DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+    memory.keep(_record("k0"), m.DoneRun(1, 1, 1, "p", [9], [b"x"], 0.1))
+    memory._kept = Unread(memory._kept)
+    memory.now = 3.0 + LASTING["keep"]
+    memory.sweep()
+
+    assert len(memory) == 1
+    assert memory.find(("f", "k1")) is not None
+
+
+def test_the_same_key_again_and_again_leaves_nothing():
+    memory = Memory()
+    for number in range(1000):
+        memory.keep(_record("k"), m.DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+
+    assert len(memory._ends) < 100
+
+
+def test_many_who_wait_for_one_key_give_up_as_quickly_as_others():
+    rig = HubRig()
+    rig.client()
+    one = spec(**LASTING)
+    runs = [m.Run(1, 0, [number], [b"x"], "k") for number in range(1, 20_001)]
+    rig.tell(FromClient(1, m.Submit(1, [(1, one)], runs)))
+    began = time.process_time()
+    rig.tell(FromClient(1, m.Submit(2, [], [], list(range(1, 20_001)))))
+
+    assert time.process_time() - began < 2.0, "4.3 s when each looked at all others"
+    assert rig.hub.ledger.tasks == {}
 
 
 def _record(key: str) -> TaskRecord:

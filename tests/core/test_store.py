@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.memory import Memory
+from taskmesh.core.memory import ENTRY, Memory
 from taskmesh.wire import messages as m
 from taskmesh.wire.batches import Kept
 from tests.core.rig import HubRig, spec
@@ -121,14 +121,14 @@ def test_what_is_known_here_is_not_replaced(rig):
 
 
 def test_the_limit_holds_for_what_is_told_too(rig):
-    memory = Memory(limit=1000)
+    memory = Memory(limit=3 * (ENTRY + 350))
     memory.now = rig.now
 
     memory.restore([entry(rig, 9.0, f"{number}", size=300) for number in range(9)])
 
-    assert memory.size <= 1000
+    assert memory.size <= 3 * (ENTRY + 350)
     assert len(memory) == 3
-    memory.restore([entry(rig, 9.0, "huge", size=2000)])
+    memory.restore([entry(rig, 9.0, "huge", size=4000)])
     assert memory.find(("f", "huge")) is None
 
 
