@@ -92,8 +92,8 @@ class Seal:
                 seqs.append(seq)
             except BadSignature as error:
                 text = f"the result cannot be trusted: {error}"
-                failure = m.Failed(run.client, seq, run.attempt, "signature", text=text, worker=run.worker)
-                bad.append(failure)
+                shown = run.attempt - run.returns
+                bad.append(m.Failed(run.client, seq, shown, "signature", text=text, worker=run.worker))
         return msgspec.structs.replace(run, seqs=seqs, payloads=payloads), bad
 
     def _verified_failure(self, failure: m.Failed) -> m.Failed:
