@@ -53,10 +53,10 @@ def test_numbers_far_from_each_other_that_are_given_up_have_a_bound():
 
 @pytest.mark.usefixtures("_small_cap")
 def test_who_has_left_so_many_numbers_out_submits_no_more():
-    rig = HubRig(client_max_bytes=1000)
+    rig = HubRig(client_max_bytes=50_000)
     session = rig.join(slots=500)
     rig.client()
-    rig.tell(ev.FromClient(1, m.Submit(1, [(1, spec())], [m.Run(1, 0, [9], [b"x" * 5000])])))
+    rig.tell(ev.FromClient(1, m.Submit(1, [(1, spec())], [m.Run(1, 0, [9], [b"x" * 60_000])])))
     rig.tell(ev.FromClient(1, m.Submit(2, [], [m.Run(1, 0, [10], [b"x"])])))
     assert rig.told[1][-1] == m.Busy(2, 0.05), "the cap in bytes, for comparison"
     rig.report(session, done=((1, 9, 1),))
