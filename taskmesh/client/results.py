@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -35,20 +36,30 @@ class MapResults(Generic[R_co]):
         self._taken = 0
         self._rest: Iterator[R_co] = iter(())
         self._chain: Iterator[R_co] | None = None
+        self._turn = threading.RLock()
+        self._asked = False
 
     def __iter__(self) -> Iterator[R_co]:
         """Goes on where the iteration stands; a chain, since that costs a tenth of calling `__next__`."""
         return chain.from_iterable(self._rests())
 
     def __next__(self) -> R_co:
-        """The next result; raises its error in its place."""
-        if self._chain is None:
-            self._chain = iter(self)
-        try:
-            return next(self._chain)
-        except BaseException:
-            self._chain = None  # it may be spent; the items that are left are not
-            raise
+        """The next result; raises its error in its place. Threads share a map by `next()`, not by `for`.
+
+        Raises:
+            ValueError: the map's own input asks, or a signal handler in the midst of another call.
+        """
+        with self._turn:  # two calls at once in one chain crash the interpreter
+            if self._asked:
+                raise ValueError("a map was asked for a result by its own input, which it waits for")
+            try:
+                self._asked = True
+                results, self._chain = self._chain or iter(self), None
+                result = next(results)  # if it raises it may be spent; the items that are left are not
+                self._chain = results
+                return result
+            finally:
+                self._asked = False
 
     def close(self) -> None:
         """Cancels what is left."""

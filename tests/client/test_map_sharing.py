@@ -1,0 +1,32 @@
+"""map: several threads, or the map's own input, ask its iterator for results."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+
+def double(number):
+    return 2 * number
+
+
+@pytest.mark.parametrize("options", [{}, {"buffersize": 10}, {"chunksize": 1}, {"ordered": False}])
+def test_threads_share_an_iterator_by_next(mesh, options):
+    results = mesh.map(double, range(1000), **options)
+
+    with ThreadPoolExecutor(4) as threads:
+        taken = list(threads.map(lambda _: next(results), range(1000)))
+
+    assert sorted(taken) == [2 * i for i in range(1000)]
+    assert list(results) == []
+
+
+def test_input_that_asks_its_own_map_for_a_result_is_refused(mesh):
+    def numbers():
+        yield 1
+        yield next(results)
+
+    results = mesh.map(double, numbers(), chunksize=1, buffersize=1)
+
+    assert next(results) == 2
+    with pytest.raises(ValueError, match="by its own input"):
+        next(results)
