@@ -37,29 +37,25 @@ class MapResults(Generic[R_co]):
         self._rest: Iterator[R_co] = iter(())
         self._chain: Iterator[R_co] | None = None
         self._turn = threading.RLock()
-        self._asked = False
+        self._number = 0  # of the piece in hand
+        self._fetching = False
 
     def __iter__(self) -> Iterator[R_co]:
-        """Goes on where the iteration stands; a chain, since that costs a tenth of calling `__next__`."""
+        """Goes on where the iteration stands; a chain, since that costs a tenth of calling `__next__`.
+
+        Raises:
+            ValueError: the map's own input asks for a result, which waits for it; or a signal handler, while
+                one is waited for.
+        """
         return chain.from_iterable(self._rests())
 
     def __next__(self) -> R_co:
-        """The next result; raises its error in its place. Threads share a map by `next()`, not by `for`.
-
-        Raises:
-            ValueError: the map's own input asks, or a signal handler in the midst of another call.
-        """
+        """The next result; raises its error in its place, and ValueError as `iter()` does."""
         with self._turn:  # two calls at once in one chain crash the interpreter
-            if self._asked:
-                raise ValueError("a map was asked for a result by its own input, which it waits for")
-            try:
-                self._asked = True
-                results, self._chain = self._chain or iter(self), None
-                result = next(results)  # if it raises it may be spent; the items that are left are not
-                self._chain = results
-                return result
-            finally:
-                self._asked = False
+            results, self._chain = self._chain or iter(self), None
+            result = next(results)  # if it raises it may be spent; the items that are left are not
+            self._chain = results
+            return result
 
     def close(self) -> None:
         """Cancels what is left."""
@@ -75,16 +71,29 @@ class MapResults(Generic[R_co]):
 
         Nothing here keeps a piece, which keeps its results: they may be large, and the caller done with them.
         """
-        self._begun = True
-        while True:
+        self._begun = more = True
+        while more:
+            number = self._number
             yield self._rest
-            self.feed.given(self._taken)
-            self._taken, self._rest = 0, iter(())
-            piece = self._next_piece()
-            if piece is None:
-                return
-            self._taken, self._rest = piece.count, _results(piece)
-            del piece
+            more = self._go_on(number)
+
+    def _go_on(self, number: int) -> bool:
+        """Takes up the piece after this one, if no other thread has; False at the end."""
+        with self._turn:
+            if self._number != number:
+                return True
+            if self._fetching:
+                raise ValueError("a map was asked for a result by its own input, which it waits for")
+            self._fetching = True
+            try:
+                self.feed.given(self._taken)
+                self._taken, self._rest = 0, iter(())
+                piece = self._next_piece()
+                if piece is not None:
+                    self._number, self._taken, self._rest = number + 1, piece.count, _results(piece)
+                return piece is not None
+            finally:
+                self._fetching = False
 
     def _next_piece(self) -> Piece | None:
         """The next piece with its outcome; works for the feed while it waits."""
@@ -117,21 +126,18 @@ class MapResults(Generic[R_co]):
 class _WithErrors:
     """Results some of which are errors: they are raised in their places."""
 
-    __slots__ = ("_errors", "_index", "_values")
+    __slots__ = ("_errors", "_places", "_values")
 
     def __init__(self, values: list[Any], errors: Mapping[int, BaseException]) -> None:
         self._values = values
         self._errors = errors
-        self._index = 0
+        self._places = iter(range(len(values)))  # threads that share it get each place once
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        index = self._index
-        if index == len(self._values):
-            raise StopIteration
-        self._index = index + 1
+        index = next(self._places)
         error = self._errors.get(index)
         if error is not None:
             if isinstance(error, StopIteration):  # as it is, it would end the caller's loop without a word

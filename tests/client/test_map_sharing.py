@@ -20,6 +20,35 @@ def test_threads_share_an_iterator_by_next(mesh, options):
     assert list(results) == []
 
 
+def taken_by(results):
+    """What one thread gets of a map that others iterate over, too."""
+    taken = []
+    while True:
+        try:
+            for result in results:
+                taken.append(result)  # noqa: PERF402  up to the item that fails
+            return taken
+        except ZeroDivisionError:
+            taken.append(None)
+
+
+def some(number):
+    return 1 / 0 if number % 100 == 7 else number
+
+
+@pytest.mark.parametrize("options", [{}, {"buffersize": 10}, {"chunksize": 7}, {"ordered": False}])
+def test_threads_share_an_iterator_by_for(mesh, options):
+    results = mesh.map(some, range(2000), **options)
+
+    with ThreadPoolExecutor(4) as threads:
+        taken = [result for own in threads.map(taken_by, [results] * 4) for result in own]
+
+    assert taken.count(None) == 20
+    assert sorted(result for result in taken if result is not None) == [
+        number for number in range(2000) if number % 100 != 7
+    ]
+
+
 def test_input_that_asks_its_own_map_for_a_result_is_refused(mesh):
     def numbers():
         yield 1
