@@ -16,7 +16,7 @@ from taskmesh.core.lanes import MAX_WINDOW, Lane, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.rivals import Rivals
 from taskmesh.core.states import Cause, State, TaskRecord
-from taskmesh.core.unclaimed import Holding, Unclaimed
+from taskmesh.core.unclaimed import Holding, Unclaimed, handed_back
 from taskmesh.core.versions import REFUSE, difference
 from taskmesh.core.wishes import Wishes
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
@@ -235,7 +235,7 @@ class PoolSessions:
         else:
             self._ledger.move(record, Cause.ADOPT)
         record.attempt, record.session = held.attempt, lane.session
-        record.returns = max(record.returns, min(held.returns, held.attempt - 1))
+        record.returns = max(record.returns, handed_back(held))
         lane.unwanted |= record.extra is not None and bool(record.extra.unwanted)
 
     # --- living -------------------------------------------------------------------------------------------

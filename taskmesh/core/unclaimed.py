@@ -27,6 +27,11 @@ class Holding(NamedTuple):
     dropped: bool = False
 
 
+def handed_back(held: m.Held | Holding) -> int:
+    """How often a pool says that it was handed back before, as far as that can be true."""
+    return max(0, min(held.returns, held.attempt - 1))
+
+
 class Absence:
     """One client's tasks that pools hold.
 
@@ -68,8 +73,8 @@ class Unclaimed:
         if absence is None:
             absence = self._absent[held.client] = Absence(now)
         absence.bound |= held.bound
-        returns = max(0, min(held.returns, held.attempt - 1))
-        absence.held.update(dict.fromkeys(seqs, Holding(session, held.attempt, returns, held.bound)))
+        holding = Holding(session, held.attempt, handed_back(held), held.bound)
+        absence.held.update(dict.fromkeys(seqs, holding))
 
     def take(self, client: int, seq: int) -> Holding | None:
         """Somebody asks for a task, or its pool does not hold it any more: it is struck off."""

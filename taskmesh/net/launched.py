@@ -14,11 +14,7 @@ from taskmesh.net.programs import run_hub
 
 
 def serve(
-    settings: dict[str, dict[str, object]],
-    bind: str,
-    folder: str,
-    parent: int,
-    report: int = -1,
+    settings: dict[str, dict[str, object]], bind: str, folder: str, parent: int, report: int = -1
 ) -> None:
     """Runs a hub with a pool.
 
@@ -40,15 +36,7 @@ def serve(
 
     slots = config.pool.slots
     try:
-        run_hub(
-            config,
-            bind,
-            slots=slots,
-            name="local",
-            ready=ready,
-            record=record,
-            parent=parent,
-        )
+        run_hub(config, bind, slots=slots, name="local", ready=ready, record=record, parent=parent)
     except TaskMeshError as error:
         if report >= 0:
             with contextlib.suppress(OSError):  # the parent is gone

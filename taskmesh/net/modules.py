@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from taskmesh.errors import ConfigError
+from taskmesh.pool.own_session import importable
 
 _PROBE = """\
 import importlib, json, os, sys
@@ -60,13 +61,7 @@ def check_modules(modules: Sequence[str]) -> None:
     try:
         with os.fdopen(reading, "rb") as report:
             try:
-                request = json.dumps(
-                    [
-                        [os.fsdecode(entry) for entry in sys.path if isinstance(entry, str | os.PathLike)],
-                        writing,
-                        list(modules),
-                    ]
-                )
+                request = json.dumps([importable(sys.path), writing, list(modules)])
                 outcome = subprocess.run(
                     [sys.executable, "-c", _PROBE, request],
                     stdin=subprocess.DEVNULL,

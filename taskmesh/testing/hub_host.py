@@ -237,7 +237,8 @@ class HubHost(Host[HubMachine]):
         if isinstance(message, m.PoolCommand):
             lane = self.machine.pools.lane_of(pool)
             self.setting.audit.commanded.add((pool, lane.instance if lane is not None else 0))
-            self.dismissed += [pool] if message.verb == "drain" else []
+            if message.verb == "drain":
+                self.dismissed.append(pool)
         for link in self._far.control(pool):
             self.setting.network.send(link, message)
 

@@ -31,17 +31,22 @@ def calls(monkeypatch) -> Counter[str]:
     return counted
 
 
-@pytest.fixture
-def rig() -> HubRig:
-    """Every pool has all that it has room for of tasks of 10 ms, and more of them wait."""
+def busy_pools(elapsed: float, tasks: int) -> HubRig:
+    """Pools that have been given tasks of which the hub knows how many seconds they take."""
     rig = HubRig()
     rig.client()
     sessions = [rig.join(f"p{number}", slots=1) for number in range(POOLS)]
     rig.submit(1, 1)
     (first,) = (session for session in sessions if rig.held[session])
-    rig.report(first, done=(rig.held[first][0],), elapsed=0.01)
-    rig.submit(1, 5 * POOLS)
+    rig.report(first, done=(rig.held[first][0],), elapsed=elapsed)
+    rig.submit(1, tasks)
     return rig
+
+
+@pytest.fixture
+def rig() -> HubRig:
+    """Every pool has all that it has room for of tasks of 10 ms, and more of them wait."""
+    return busy_pools(0.01, 5 * POOLS)
 
 
 def test_a_task_that_ends_has_no_full_lane_weighed(rig, calls):
@@ -72,14 +77,8 @@ def test_a_lane_that_was_full_gets_more_when_its_link_turns_out_slow(rig):
 
 
 def test_who_could_help_is_asked_once_for_all_that_are_stuck_with_the_same(calls):
-    rig = HubRig()
-    rig.client()
-    stuck = [rig.join(f"p{number}", slots=1) for number in range(POOLS)]
-    rig.submit(1, 1)
-    (first,) = (session for session in stuck if rig.held[session])
-    rig.report(first, done=(rig.held[first][0],), elapsed=0.001)
-    rig.submit(1, 2 * POOLS)
-    assert all(len(rig.held[session]) == 2 for session in stuck)
+    rig = busy_pools(0.001, 2 * POOLS)
+    assert [len(held) for held in rig.held.values()] == [2] * POOLS
     for number in range(POOLS):
         rig.join(f"idle-{number}", slots=1)
     calls.clear()
