@@ -6,7 +6,7 @@ import pytest
 
 from tests.architecture.source import EVERYTHING, PACKAGES, functions, line_count, python_files, tree
 
-MODULE_LINES = 400
+MODULE_LINES = 600
 FUNCTION_LINES = 60
 EXAMPLE_LINES = 60
 PUBLIC_METHODS = 20
