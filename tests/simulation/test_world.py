@@ -1,5 +1,7 @@
 """The simulated world itself: the same seed plays the same way, and what it tells of a failure replays it."""
 
+import re
+
 import pytest
 
 from taskmesh.testing import SimulationFailure, World
@@ -73,6 +75,13 @@ class TestCommandLine:
 
         assert main(["--seeds", "2", "--start", "20", "--processes", "1"]) == 1
         assert "--start 20 --seeds 1" in capsys.readouterr().out
+
+    def test_it_plays_other_seeds_each_time_and_says_which(self, capsys):
+        assert main(["--seeds", "1", "--processes", "1"]) == 0
+        assert main(["--seeds", "1", "--processes", "1"]) == 0
+
+        firsts = re.findall(r"seeds from (\d+) on: --start \1 --seeds 1", capsys.readouterr().out)
+        assert len(set(firsts)) == 2
 
     def test_it_prints_every_event_when_asked(self, capsys):
         assert main(["--start", "21", "--trace"]) == 0
