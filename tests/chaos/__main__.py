@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=sorted(KINDS),
         help="tasks of this kind; may be repeated",
     )
+    parser.add_argument("--keys", action="store_true", help="everybody shows keys")
     options = parser.parse_args(arguments)
     first = random.SystemRandom().getrandbits(20) if options.seed is None else options.seed
     mark_run()
@@ -48,20 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = [
         seed
         for seed in range(first, first + options.episodes)
-        if not play(seed, options.seconds, harsh=not options.gentle, only=options.only)
+        if not play(seed, options.seconds, harsh=not options.gentle, only=options.only, keys=options.keys)
     ]
     seeds = f": seeds {', '.join(map(str, failed))}" if failed else ""
     say(f"{options.episodes} episodes, {len(failed)} failed{seeds}")
     return bool(failed)
 
 
-def play(seed: int, seconds: float, *, harsh: bool, only: Sequence[str]) -> bool:
+def play(seed: int, seconds: float, *, harsh: bool, only: Sequence[str], keys: bool = False) -> bool:
     """Play one episode; whether all was well. Its logs are kept if not."""
     how = "harsh" if harsh else "gentle"
-    kinds = "".join(f" --only {kind}" for kind in only)
+    kinds = "".join(f" --only {kind}" for kind in only) + " --keys" * keys
     say(f"--- python -m tests.chaos --seed {seed} --seconds {seconds:g} --{how}{kinds}")
     folder = Path(tempfile.mkdtemp(prefix=f"taskmesh-chaos-{how}-{seed}-"))
-    problems = Episode(folder, seed, seconds, harsh=harsh, say=say, only=only).run()
+    problems = Episode(folder, seed, seconds, harsh=harsh, say=say, only=only, keys=keys).run()
     for problem in problems:
         say(f"FAILED: {problem}")
     if problems:

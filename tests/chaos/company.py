@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.client_program import STOP
-from tests.faults.cluster import Cluster
+from tests.faults.cluster import Cluster, keyed
 from tests.faults.program import Program, exists
+from tests.net.keyed import Ring
 
 KILLED = -signal.SIGKILL
 CLIENTS = 2
@@ -61,9 +62,13 @@ class Company:
         lives: every client there has been. draining: pools that were told to go, once or again.
     """
 
-    def __init__(self, folder: Path, chance: random.Random, only: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, chance: random.Random, only: Sequence[str], *, keys: bool = False
+    ) -> None:
         self.folder = folder
         self.cluster = Cluster(folder)
+        if keys:
+            self.cluster.ring = Ring(folder)
         self.record = Record()
         self.pools: dict[str, Program] = {}
         self.clients: dict[str, Program] = {}
@@ -108,7 +113,7 @@ class Company:
             str(seed),
             self._only,
         ]
-        self.clients[name] = self.cluster.start(name, line)
+        self.clients[name] = self.cluster.start(name, line, keyed(self.cluster.keys("client", name)))
         self.lives.append(Life(self.clients[name], seed))
 
     # --- strikes --------------------------------------------------------------------------------------------

@@ -36,8 +36,11 @@ class Episode:
     """A run of its own; `run` gives what went wrong, in words.
 
     Args:
-        folder: for logs. seed: of all chance; what processes make of it is theirs. only: kinds of tasks.
-        say: takes the timeline, a line at a time.
+        folder: Where logs go.
+        seed: The seed of all chance; what processes make of it is theirs.
+        only: Kinds of tasks; all kinds when it is empty.
+        keys: Everybody shows keys.
+        say: Takes the timeline, a line at a time.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Episode:
         harsh: bool,
         say: Callable[[str], object],
         only: Sequence[str] = (),
+        keys: bool = False,
     ) -> None:
         chance = random.Random(seed)
         self._seconds = seconds
@@ -56,7 +60,7 @@ class Episode:
         self._only = tuple(only)
         self._say = say
         self._chance = chance
-        self._company = Company(folder, chance, only)
+        self._company = Company(folder, chance, only, keys=keys)
         self._operators = Operators(self._company, chance)
         self._strikes = Strikes(self._company, self._operators, chance, harsh=harsh)
         self._began = time.monotonic()

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from tests.chaos.company import Company
+from tests.faults.cluster import keyed
 from tests.faults.journal import Journal
 from tests.faults.program import Program
 
@@ -73,7 +74,7 @@ class Operators:
         return cluster.start(
             f"operator-{line[0]}",
             ["-m", "taskmesh.cli", *line, "--json"],
-            {"TASKMESH_ADDRESS": cluster.address},
+            {"TASKMESH_ADDRESS": cluster.address, **keyed(cluster.keys("operator", "operator"))},
         )
 
     def tend(self) -> bool:

@@ -28,6 +28,7 @@ class Cluster:
         self.ring: Ring | None = None
         self.programs: list[Program] = []
         self.address = ""
+        self._keys: dict[tuple[str, str], str] = {}
 
     @property
     def hub(self) -> Program:
@@ -77,8 +78,15 @@ class Cluster:
         return workers
 
     def keys(self, role: str, name: str) -> str:
-        """The directory of keys of somebody who is authorized, "" when no keys are in use."""
-        return self.ring.peer(role, name) if self.ring is not None else ""
+        """The directory of keys of somebody who is authorized, "" when no keys are in use.
+
+        Who is started again has the keys that he had.
+        """
+        if self.ring is None:
+            return ""
+        if (role, name) not in self._keys:
+            self._keys[role, name] = self.ring.peer(role, name)
+        return self._keys[role, name]
 
     def start_client(self, name: str, *arguments: object) -> Program:
         """Start a client as a process of its own, see tests.faults.client_program."""
