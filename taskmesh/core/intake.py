@@ -304,8 +304,11 @@ class Intake:
             ledger.enqueue(records)
 
     def _goes_straight(self, record: TaskRecord, now: float) -> bool:
-        """Whether a task went to a pool at once, past the queue: nothing is in its way."""
-        push = None if self._ledger.backlog.waits else self._ventilator.straight(record, now)
+        """Whether a task went to a pool at once, past the queue: nothing waits, nor is due to."""
+        ledger = self._ledger
+        due = ledger.deadline
+        in_the_way = ledger.backlog.waits or (due is not None and due <= now)
+        push = None if in_the_way else self._ventilator.straight(record, now)
         if push is None:
             return False
         self.out.append(push)

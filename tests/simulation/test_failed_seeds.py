@@ -1,0 +1,15 @@
+"""Seeds that have failed once: each is a test by events as well, since worlds change and seeds with them."""
+
+import pytest
+
+from taskmesh.testing import World
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(500007871, id="V14: a lone task went past what was due at the same moment"),
+    ],
+)
+def test_a_seed_that_failed_keeps_every_promise(seed):
+    World(seed).run()
