@@ -73,7 +73,7 @@ class MeshExecutor(Executor):
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}
             self._own = Session(load(None, {"mesh__address": (), **slots}))
             self._own.waits_at_exit = True
-            weakref.finalize(self, _end_aside, self._own).atexit = False  # at exit the session ends itself
+            weakref.finalize(self, self._own.forsake).atexit = False  # at exit the session ends itself
             mesh = Submitter(self._own, {})
         self._mesh = mesh.with_options(**own)
         self._lock = threading.Lock()
@@ -210,9 +210,3 @@ def _own_options(options: OptionValues) -> OptionValues:
         if own.pop(word, None) not in _NOTHING:
             raise ConfigError(f"MeshExecutor has no {word}=. Cure: {cure}")
     return cast(OptionValues, own)
-
-
-def _end_aside(session: Session) -> None:
-    """Ends the mesh of an executor that nobody holds, when its tasks have ended; a finalizer may not wait."""
-    if session.is_open and session.table.refusal is None:  # else it ends already, or was the parent's
-        session.delivery.put((threading.Thread(target=session.close, name="taskmesh-shutdown").start,))

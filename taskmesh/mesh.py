@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast
 
 from taskmesh.attendance import running_loop
-from taskmesh.client.current import enter, inhabited, leave
+from taskmesh.client.current import delivering, enter, leave
 from taskmesh.client.options import OptionValues
 from taskmesh.client.session import Session, check_slots
 from taskmesh.client.submitter import Submitter
@@ -25,7 +26,8 @@ class Mesh(Submitter):
     program is its hub, and child processes run the tasks. With one, hub and pools are elsewhere.
 
     It opens when it is entered or first used. Leaving the `with` block waits for all tasks; leaving it by an
-    exception cancels them, kills those of its own that run, and ends within two seconds.
+    exception cancels them, kills those of its own that run, and ends within two seconds. A mesh that nobody
+    closed and nobody holds any more ends after its tasks, with a ResourceWarning.
 
     Args:
         address: the gateway of a hub such as "tcp://127.0.0.1:5550", or several in order of preference.
@@ -49,7 +51,9 @@ class Mesh(Submitter):
         **overrides: object,
     ) -> None:
         super().__init__(Session(_settings(address, workers, hub, config, overrides)), {})
-        self._session.delivery.context = inhabited(self)
+        itself, session = weakref.ref(self), self._session
+        session.delivery.context = delivering(lambda: itself() or Submitter(session, {}))
+        weakref.finalize(self, session.forsake).atexit = False  # at exit the session ends itself
 
     def executor(self, **task_options: Unpack[OptionValues]) -> MeshExecutor:
         """A concurrent.futures.Executor on this mesh; its shutdown leaves the mesh open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import Context, ContextVar
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from taskmesh.client.submitter import Submitter
 
 _here: ContextVar[tuple[Submitter, ...]] = ContextVar("taskmesh_meshes", default=())
+_delivers: ContextVar[Callable[[], Submitter] | None] = ContextVar("taskmesh_delivers", default=None)
+"""The mesh whose delivery thread this is. It does not hold the mesh, which ends when nobody holds it."""
 _everywhere: list[Submitter] = []
 """Meshes in the order they were entered: what threads find that were started inside the `with` block."""
 
@@ -21,10 +24,10 @@ def enter(mesh: Submitter) -> None:
     _everywhere.append(mesh)
 
 
-def inhabited(mesh: Submitter) -> Context:
-    """A context in which the mesh is the current one: that of its delivery thread."""
+def delivering(mesh: Callable[[], Submitter]) -> Context:
+    """The context of a delivery thread: what `mesh` returns is the current mesh there."""
     context = Context()
-    context.run(_here.set, (mesh,))
+    context.run(_delivers.set, mesh)
     return context
 
 
@@ -49,6 +52,8 @@ def current_mesh() -> Submitter:
         for mesh in reversed(here):
             if not mesh._session.closed:
                 return mesh
+    if (delivers := _delivers.get()) is not None and not (mesh := delivers())._session.closed:
+        return mesh
     for mesh in reversed(_everywhere):
         if not mesh._session.closed:
             return mesh

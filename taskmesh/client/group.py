@@ -54,6 +54,7 @@ class Group:
         spec = msgspec.structs.replace(spec_of(function, options, name, codec), keep=keep, shared=shared)
         self.name = name
         self.sent = 0
+        self._owner = mesh
         self._table = session.table
         self._pickles = codec == PICKLE
         self._memfd = not session.wired

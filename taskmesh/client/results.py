@@ -27,10 +27,10 @@ class MapResults(Generic[R_co]):
         owner: what must not be finalized before the last of them.
     """
 
-    def __init__(self, feed: Feed, timeout: float | None) -> None:
+    def __init__(self, feed: Feed, timeout: float | None, owner: object = None) -> None:
         self._begun = False  # first: __del__ asks for it whatever fails here
         self.feed = feed
-        self.owner: object = None
+        self.owner = owner
         self._timeout = timeout
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._taken = 0

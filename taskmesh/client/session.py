@@ -120,6 +120,23 @@ class Session:
         finally:
             self._end(cancel=cancel)
 
+    def forsake(self) -> None:
+        """Ends the session after its tasks, in a thread, for a finalizer may not wait: nobody holds its mesh.
+
+        The interpreter waits for that thread, or cancels the tasks at its end, as `waits_at_exit` says.
+        """
+        if not self.is_open or self.table.refusal is not None:  # it ends already, or was the parent's
+            return
+        ends = threading.Thread(target=self.close, name="taskmesh-shutdown", daemon=not self.waits_at_exit)
+        self.delivery.put((ends.start,))
+        if not self.waits_at_exit:
+            warnings.warn(
+                "a mesh was not closed, and nobody holds it any more: it ends after its tasks; "
+                "use `with Mesh() as mesh:`, or call mesh.close()",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
     def check_route(self, options: TaskOptions) -> None:
         """Refuses what no pool would ever run: an embedded mesh has one pool, and no other can join it.
 

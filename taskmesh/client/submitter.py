@@ -31,10 +31,17 @@ RESULT_CODECS = {"pickle": PICKLE, "safe": SAFE}
 
 
 class Submitter:
-    """Submits tasks to a session, with options that go before the tasks' own. Any thread may use it."""
+    """Submits tasks to a session, with options that go before the tasks' own. Any thread may use it.
 
-    def __init__(self, session: Session, options: Mapping[str, Any]) -> None:
+    Args:
+        session: where they go.
+        options: the options.
+        owner: what ends the session when nobody holds it any more.
+    """
+
+    def __init__(self, session: Session, options: Mapping[str, Any], owner: object = None) -> None:
         self._session = session
+        self._owner = owner
         self._options = dict(options)
         self._limit = session.config.pool.max_payload if session.wired else 0
         self._results = RESULT_CODECS[session.config.client.result_codec]
@@ -222,7 +229,7 @@ class Submitter:
         Raises:
             ConfigError: an option is unknown, or its value cannot be used.
         """
-        return Submitter(self._session, {**self._options, **options})
+        return Submitter(self._session, {**self._options, **options}, owner=self)
 
     def _mapped(
         self,
@@ -256,7 +263,7 @@ class Submitter:
             buffersize=buffersize,
         )
         feed.start()
-        return MapResults(feed, timeout)
+        return MapResults(feed, timeout, owner=self)
 
 
 def _is_timeout(value: object) -> bool:

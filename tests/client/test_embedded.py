@@ -1,6 +1,7 @@
 """The surface over a real embedded mesh: how each way of ending reaches the caller."""
 
 import asyncio
+import contextlib
 import importlib
 import math
 import os
@@ -251,3 +252,15 @@ def test_a_module_that_makes_a_mesh_and_opens_it_later_may_be_imported_by_slots(
     with made.mesh:
         assert made.doubled(2) == 4
         assert made.mesh.submit(made.doubled, 3).result(WAIT_S) == 6
+
+
+def test_meshes_of_a_name_that_is_bound_again_leave_nothing():
+    """V13: a cell of a notebook that opens a mesh, run ten times; what is left is looked for afterwards."""
+    results = []
+    for number in range(10):
+        with pytest.warns(ResourceWarning) if number else contextlib.nullcontext():
+            mesh = Mesh(workers=2)
+        results.append(mesh.submit(double, number))
+    mesh.close()
+
+    assert gather(results) == [2 * number for number in range(10)]

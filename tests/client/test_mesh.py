@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from taskmesh import Mesh, task
+from taskmesh import Mesh, MeshExecutor, task
 from taskmesh.client import session as session_module
 from taskmesh.client.current import current_mesh
 from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh
@@ -145,6 +145,70 @@ def test_meshes_of_two_threads_do_not_mix(opened):
         thread.join(WAIT_S)
 
     assert meshes == {"a": True, "b": True}
+
+
+# --- meshes that nobody holds
+
+
+def test_mesh_that_nobody_holds_ends_after_its_tasks(opened):
+    """V13: a notebook's cell that opens a mesh is run again and again."""
+    mesh = Mesh(workers=2, config={})
+    futures = [mesh.submit(double, 1)]
+    opened.last.gate.clear()
+    futures += [mesh.submit(double, i) for i in range(10)]
+    with pytest.warns(ResourceWarning, match="use `with Mesh"):
+        del mesh
+    assert opened.last.closed_with == []
+    opened.last.release()
+
+    assert [f.result(WAIT_S) for f in futures] == [2, *(2 * i for i in range(10))]
+    wait_until(lambda: opened.last.closed_with == [False])
+
+
+@pytest.mark.parametrize("buffersize", [None, 2])
+def test_results_of_a_mesh_that_nobody_holds_all_come(opened, buffersize):
+    """V13."""
+    results = Mesh(workers=2, config={}).map(double, range(100), buffersize=buffersize)
+
+    assert list(results) == [2 * i for i in range(100)]
+    with pytest.warns(ResourceWarning):
+        del results
+    wait_until(lambda: opened.last.closed_with == [False])
+
+
+def test_whoever_submits_to_a_mesh_holds_it(opened):
+    """V13."""
+    submitter = Mesh(workers=2, config={}).with_options(priority=1).with_options(retries=1)
+    with MeshExecutor(mesh=submitter) as executor:
+        assert executor.submit(double, 1).result(WAIT_S) == 2
+    del executor
+    assert submitter.submit(double, 2).result(WAIT_S) == 4
+    assert opened.last.closed_with == []
+    with pytest.warns(ResourceWarning):
+        del submitter
+    wait_until(lambda: opened.last.closed_with == [False])
+
+
+def test_callbacks_of_a_mesh_that_nobody_holds_may_submit_to_it(opened):
+    """V13."""
+    found = []
+    mesh = Mesh(workers=2, config={})
+    future = mesh.submit(double, 1)
+    opened.last.gate.clear()
+    future = mesh.submit(double, 2)
+    future.add_done_callback(lambda f: found.append(double.submit(5)))
+    with pytest.warns(ResourceWarning):
+        del mesh
+    opened.last.release()
+
+    wait_until(lambda: opened.last.closed_with == [False])
+    assert found[0].result(0) == 10
+
+
+def test_mesh_that_was_never_used_goes_without_a_word(opened):
+    """V13."""
+    Mesh(workers=2, config={})
+    assert opened.ports == []
 
 
 # --- leaving
