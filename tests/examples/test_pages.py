@@ -22,7 +22,7 @@ GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 README = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
 PROGRAMS = {
-    "README-1": 'paths = ["a.py", "b.py"]\n' + README[0],
+    "README-1": README[0],
     **{f"guide-{number}": block for number, block in enumerate(BLOCK.findall(GUIDE), 1)},
 }
 ROW = re.compile(r"^\| (?:`(\w+)` )?\| `(\w+)` \| `(.*?)` \| .+ \|$", re.MULTILINE)
@@ -42,7 +42,8 @@ def settings_of_the_table() -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_python_of_a_page_runs_as_a_program(name: str, tmp_path: Path) -> None:
+def test_python_of_a_page_runs_as_pasted_and_prints_what_its_comments_say(name: str, tmp_path: Path) -> None:
+    told = re.findall(r"^ *print\(.*\) +# (.+)$", PROGRAMS[name], re.MULTILINE)
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAMS[name]), encoding="utf-8")
     kept = {key: value for key, value in os.environ.items() if not key.startswith("TASKMESH_")}
@@ -58,6 +59,8 @@ def test_python_of_a_page_runs_as_a_program(name: str, tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == told
+    assert told or name != "README-1"
 
 
 def test_every_setting_stands_in_the_guide_with_its_default() -> None:
