@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from taskmesh import cpus
+from taskmesh import cgroups, cpus
 from taskmesh.config import PoolConfig
 from tests.pool.cgroup import group_of, is_available
 from tests.requirement import require
@@ -42,9 +42,8 @@ def test_quotas_of_control_groups_above_count_too(
     for name, content in files.items():
         (mount / name[1:]).parent.mkdir(parents=True, exist_ok=True)
         (mount / name[1:]).write_text(f"{content}\n")
-    monkeypatch.setattr(cpus, "_OWN", str(tmp_path / "groups"))
-    monkeypatch.setattr(cpus, "_V1", f"{mount}/cpu")
-    monkeypatch.setattr(cpus, "_V2", str(mount))
+    monkeypatch.setattr(cgroups, "_GROUPS", str(tmp_path / "groups"))
+    monkeypatch.setattr(cgroups, "_MOUNT", str(mount))
 
     assert cpus.usable_cpus() == min(expected, len(os.sched_getaffinity(0)))
 
@@ -72,8 +71,8 @@ def test_a_pool_has_no_more_slots_than_its_quota_keeps_busy(
 ) -> None:
     (tmp_path / "groups").write_text("0::/\n")
     (tmp_path / "cpu.max").write_text(quota)
-    monkeypatch.setattr(cpus, "_OWN", str(tmp_path / "groups"))
-    monkeypatch.setattr(cpus, "_V2", str(tmp_path))
+    monkeypatch.setattr(cgroups, "_GROUPS", str(tmp_path / "groups"))
+    monkeypatch.setattr(cgroups, "_MOUNT", str(tmp_path))
 
     assert PoolConfig().slots == min(slots, len(os.sched_getaffinity(0)))
     assert PoolConfig(concurrency=7).slots == 7

@@ -1,0 +1,59 @@
+"""How much memory a process may take, by the control groups that it is in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taskmesh import cgroups
+from tests.pool.cgroup import group_of, is_available
+from tests.requirement import require
+
+MACHINE = 8 << 30
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("", {}, MACHINE),
+        ("0::/\n", {"/memory.max": "1048576"}, 1 << 20),
+        ("0::/\n", {"/memory.max": "max"}, MACHINE),
+        ("0::/a/b\n", {"/a/b/memory.max": "max", "/a/memory.max": "4096"}, 4096),
+        ("0::/host/path\n", {"/memory.max": "8192"}, 8192),
+        ("4:memory:/a\n0::/\n", {"/memory/a/memory.limit_in_bytes": "4096"}, 4096),
+        ("4:memory:/a/b\n", {"/memory/a/memory.limit_in_bytes": "4096"}, 4096),
+        ("4:memory:/\n", {"/memory/memory.limit_in_bytes": str(2**63 - 4096)}, MACHINE),
+        ("4:cpu:/a\n", {"/cpu/a/memory.limit_in_bytes": "4096"}, MACHINE),
+    ],
+)
+def test_the_least_limit_of_memory_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str], expected: int
+) -> None:
+    (tmp_path / "groups").write_text(groups)
+    (tmp_path / "machine").write_text(f"MemTotal: {MACHINE >> 10} kB\nMemFree: 1 kB\n")
+    for name, content in files.items():
+        (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name[1:]).write_text(f"{content}\n")
+    monkeypatch.setattr(cgroups, "_GROUPS", str(tmp_path / "groups"))
+    monkeypatch.setattr(cgroups, "_MACHINE", str(tmp_path / "machine"))
+    monkeypatch.setattr(cgroups, "_MOUNT", str(tmp_path))
+
+    assert cgroups.memory_limit() == expected
+
+
+@pytest.mark.fault
+def test_the_limit_of_a_real_control_group_is_seen() -> None:
+    require(is_available("memory"), "a memory cgroup that we may write to: run as root")
+    asks = "from taskmesh.cgroups import memory_limit; input(); print(memory_limit())"
+    with (
+        group_of("memory") as group,
+        subprocess.Popen(
+            [sys.executable, "-c", asks], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as child,
+    ):
+        group.set_memory(300 << 20)
+        group.add(child.pid)
+        assert child.communicate("go\n", timeout=50)[0] == f"{300 << 20}\n"
