@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.helm.rendering import Object, Values, name_of
 
-HUB, POOL, GATEWAY = "StatefulSet/m-hub", "Deployment/m-default", "Service/m-hub"
+HUB, POOL, GATEWAY = "Deployment/m-hub", "Deployment/m-default", "Service/m-hub"
 HUB_POD, POOL_POD = f"{HUB}:spec/template/spec", f"{POOL}:spec/template/spec"
 HUB_BOX, BOX = f"{HUB_POD}/containers/0", f"{POOL_POD}/containers/0"
 SCALED, HPA = "ScaledObject/m-default", "HorizontalPodAutoscaler/m-default"
@@ -25,6 +25,7 @@ HUB_RULES = "NetworkPolicy/m-hub:spec"
 FRIEND = [{"namespaceSelector": {"matchLabels": {"friend": "yes"}}}]
 RULE = {"ports": [{"port": 99, "protocol": "TCP"}]}
 SHA = "sha256:" + "0" * 64
+ANY = {"operator": "Exists"}
 GONE = object()
 
 
@@ -86,7 +87,7 @@ def _same(parameter: str, value: Any, where: str, given: Values | None = None) -
 
 EFFECTS = [
     Effect("nameOverride", "grid", f"{HUB}:metadata/labels/app.kubernetes.io~name", "grid"),
-    Effect("fullnameOverride", "n", "StatefulSet/n-hub:spec/replicas", 1),
+    Effect("fullnameOverride", "n", "Deployment/n-hub:spec/replicas", 1),
     Effect("commonLabels", {"team": "a"}, f"{HUB}:spec/template/metadata/labels/team", "a"),
     Effect("image.repository", "r/t", f"{BOX}/image", "r/t:0.1.0"),
     Effect("image.tag", "9", f"{HUB_BOX}/image", "taskmesh:9"),
@@ -128,7 +129,20 @@ EFFECTS = [
     Effect("hub.podAnnotations", {"a": "b"}, f"{HUB}:spec/template/metadata/annotations/a", "b"),
     _same("hub.nodeSelector", {"a": "b"}, f"{HUB_POD}/nodeSelector"),
     _same("hub.affinity", {"podAffinity": {}}, f"{HUB_POD}/affinity"),
-    _same("hub.tolerations", [{"operator": "Exists"}], f"{HUB_POD}/tolerations"),
+    Effect("hub.tolerations", [ANY], f"{HUB_POD}/tolerations", HAS(ANY)),
+    Effect(
+        "hub.nodeFailureTolerationSeconds",
+        5,
+        f"{HUB_POD}/tolerations",
+        HAS(
+            {
+                "key": "node.kubernetes.io/unreachable",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": 5,
+            }
+        ),
+    ),
     _same("hub.priorityClassName", "high", f"{HUB_POD}/priorityClassName"),
     *_timings("hub", HUB_BOX),
     Effect("hub.extraEnv", [{"name": "A", "value": "b"}], f"{HUB_BOX}/env", HAS({"name": "A", "value": "b"})),

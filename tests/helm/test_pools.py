@@ -7,7 +7,9 @@ DEFAULTS = {"workerDefaults": {"replicas": 3, "queues": ["a", "b"], "tags": ["x"
 
 def pools(**own):
     found = rendered(laid_over(laid_over(MINIMAL, DEFAULTS), {"workerPools": {"default": None, **own}}))
-    return {name_of(each): each for each in found if each["kind"] == "Deployment"}
+    deployments = {name_of(each): each for each in found if each["kind"] == "Deployment"}
+    del deployments["Deployment/m-hub"]
+    return deployments
 
 
 def arguments(deployment) -> list[str]:
@@ -56,15 +58,24 @@ def test_a_pool_that_scales_itself_has_no_replicas():
     assert "Deployment/farm-off" not in found
 
 
-def test_pools_dial_the_hub_pod_by_its_own_name_and_clients_the_service():
+def test_pools_dial_the_hub_pod_itself_and_clients_the_service():
     found = {name_of(each): each for each in rendered(MINIMAL)}
 
-    hub, headless = found["StatefulSet/m-hub"], found["Service/m-hub-pods"]
-    assert hub["spec"]["serviceName"] == headless["metadata"]["name"]
-    assert headless["spec"]["clusterIP"] == "None"
-    assert headless["spec"]["publishNotReadyAddresses"] is True
-    assert "--address=tcp://m-hub-0.m-hub-pods.prod.svc:5550" in arguments(found["Deployment/m-default"])
+    assert found["Service/m-hub-pods"]["spec"]["clusterIP"] == "None"
+    assert "--address=tcp://m-hub-pods.prod.svc:5550" in arguments(found["Deployment/m-default"])
     assert "--address=tcp://m-hub.prod.svc:5550" in found["Pod/m-test"]["spec"]["containers"][0]["args"]
+
+
+def test_a_hub_on_a_dead_node_is_replaced_soon_and_there_are_never_two():
+    """K3: a StatefulSet's pod on a dead node is never replaced, any other after 300 s."""
+    found = {name_of(each): each for each in rendered(MINIMAL)}
+
+    hub = found["Deployment/m-hub"]["spec"]
+    assert (hub["replicas"], hub["strategy"]) == (1, {"type": "Recreate"})
+    patience = {each["key"]: each["tolerationSeconds"] for each in hub["template"]["spec"]["tolerations"]}
+    assert patience == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
+    # The dead pod stays "Terminating", and this would keep its address in the Service.
+    assert "publishNotReadyAddresses" not in found["Service/m-hub-pods"]["spec"]
 
 
 def test_a_change_of_the_configuration_replaces_pods_and_a_new_chart_does_not():
@@ -97,11 +108,11 @@ def test_selectors_match_their_pods_and_no_others():
         return {name for name, own in pods.items() if labels.items() <= own.items()}
 
     for each in found:
-        if each["kind"] in {"StatefulSet", "Deployment"}:
+        if each["kind"] == "Deployment":
             assert selected(each["spec"]["selector"]["matchLabels"]) == {name_of(each)}
         elif each["kind"] == "PodDisruptionBudget":
             (name,) = selected(each["spec"]["selector"]["matchLabels"])
             assert name.partition("/")[2] == each["metadata"]["name"]
         elif each["kind"] == "Service":
-            assert selected(each["spec"]["selector"]) == {"StatefulSet/farm-hub"}
+            assert selected(each["spec"]["selector"]) == {"Deployment/farm-hub"}
     assert len(pod_specs(found)) == len(pods) + 1

@@ -17,7 +17,7 @@ from tests.programs import Programs, running
 from tests.redis_server import serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-HUB, POOL, CLIENT = "StatefulSet/m-hub", "Deployment/m-default", "Pod/m-test"
+HUB, POOL, CLIENT = "Deployment/m-hub", "Deployment/m-default", "Pod/m-test"
 TOKEN = "a-token-of-some-length"  # noqa: S105
 HTTP_SECRET = {"http": {"existingSecret": "mesh-http"}}
 SCALED = {"workerDefaults": {"autoscaling": {"type": "keda", "min": 0}, "queues": ["default", "a.b"]}}
@@ -102,7 +102,7 @@ class Release:
         def placed(text: str) -> str:
             for path, folder in mounts.items():
                 text = text.replace(path, folder)
-            for host in ("m-hub-0.m-hub-pods.prod.svc", "m-hub.prod.svc"):
+            for host in ("m-hub-pods.prod.svc", "m-hub.prod.svc"):
                 text = text.replace(host, "127.0.0.1")
             return text.replace("$(POD_NAME)", "m-default-abc12")
 

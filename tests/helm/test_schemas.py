@@ -45,7 +45,7 @@ def test_objects_are_valid_for(version):
     checker = validation()
     ours = [each for each in different_objects() if each["kind"] not in CUSTOM]
 
-    assert len({each["kind"] for each in ours}) == 11
+    assert len({each["kind"] for each in ours}) == 10
     for each in ours:
         assert checker.validate(each, version, strict=True) == version, name_of(each)
 

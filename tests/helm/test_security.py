@@ -57,7 +57,7 @@ def test_every_port_says_its_protocol_and_has_a_container_s_port_behind_it(file)
     hub_ports = {
         port["name"]: port["containerPort"]
         for name, pod in pod_specs(found).items()
-        if name.startswith("StatefulSet/")
+        if name.endswith("-hub")
         for port in pod["containers"][0]["ports"]
     }
     for each in found:
@@ -75,7 +75,7 @@ def test_a_role_gets_its_own_keys_only():
 
     assert keys("Deployment/m-default") == {"hub.public", "worker.secret", "mesh.secret"}
     assert keys("Pod/m-test") == {"hub.public", "client.secret", "mesh.secret"}
-    assert keys("StatefulSet/m-hub") == {
+    assert keys("Deployment/m-hub") == {
         "hub.public",
         "hub.secret",
         "authorized/client/mesh.public",
@@ -137,9 +137,9 @@ def test_the_store_s_url_is_a_file_for_the_hub_alone():
     pods = pod_specs(rendered({**MINIMAL, "hub": {"store": {"existingSecret": "the-store"}}}))
 
     having = {name for name, pod in pods.items() if "the-store" in str(pod["volumes"])}
-    assert having == {"StatefulSet/m-hub"}
-    (volume,) = [each for each in pods["StatefulSet/m-hub"]["volumes"] if each["name"] == "store"]
+    assert having == {"Deployment/m-hub"}
+    (volume,) = [each for each in pods["Deployment/m-hub"]["volumes"] if each["name"] == "store"]
     assert volume["secret"]["defaultMode"] == 0o440
     assert volume["secret"]["items"] == [{"key": "url", "path": "url"}]
-    (box,) = pods["StatefulSet/m-hub"]["containers"]
+    (box,) = pods["Deployment/m-hub"]["containers"]
     assert {"name": "store", "mountPath": "/etc/taskmesh/store", "readOnly": True} in box["volumeMounts"]

@@ -1,7 +1,7 @@
 """A small DNS server for the test cluster, in the place of CoreDNS and kube-proxy.
 
-Started as a program: `names.py ADDRESS KUBECONFIG`. Every name of a service gets its pods' addresses,
-headless or not; NAME.SERVICE the address of the one pod. The apiserver is asked for each query, so no
+Started as a program: `names.py ADDRESS KUBECONFIG`. Every name of a service gets the addresses of its ready
+pods, headless or not; NAME.SERVICE the address of the one pod. The apiserver is asked for each query, so no
 answer is old.
 """
 
@@ -33,11 +33,7 @@ def addresses(name: str, server: str, token: str) -> list[str] | None:
             subsets = json.load(answer).get("subsets") or []
     except OSError:
         return None
-    found = [
-        each
-        for subset in subsets
-        for each in subset.get("addresses", []) + subset.get("notReadyAddresses", [])
-    ]
+    found = [each for subset in subsets for each in subset.get("addresses", [])]
     return [each["ip"] for each in found if not pod or each.get("hostname") == pod[0]]
 
 

@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 TAG = f"{IMAGE}:latest"
 NAME = "m"
-HUB = f"{NAME}-hub-0"
+HUB = f"app.kubernetes.io/component=hub,app.kubernetes.io/instance={NAME}"
 SELECTOR = f"app.kubernetes.io/component=worker,app.kubernetes.io/instance={NAME}"
 FARM = Path(__file__).with_name("farm.py")
 QUICK = {"periodSeconds": 3, "timeoutSeconds": 15, "failureThreshold": 20}
@@ -118,7 +118,7 @@ class Release:
 
     def join(self, name: str) -> None:
         """Another release, of pools only, for a queue of its own; they join this one's hub."""
-        hub = f"tcp://{HUB}.{NAME}-hub-pods.default.svc:5550"
+        hub = f"tcp://{NAME}-hub-pods.default.svc:5550"
         pools = {"default": None, "edge": {"queues": ["edge"], "replicas": 1}}
         outside = {"hub": {"enabled": False}, "externalHub": {"addresses": [hub]}, "workerPools": pools}
         file = self._folder / "outside.json"
@@ -138,6 +138,10 @@ class Release:
             if "deletionTimestamp" not in pod["metadata"]
             and any(each["ready"] for each in pod["status"].get("containerStatuses", ()))
         ]
+
+    def hubs(self) -> dict[str, dict[str, Any]]:
+        """The hub's pods by name; those that end, too."""
+        return {each["metadata"]["name"]: each for each in self.cluster.get("pods", "-l", HUB)}
 
     def costs(self) -> dict[str, int]:
         """The deletion costs that pods have written."""

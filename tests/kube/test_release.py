@@ -6,7 +6,7 @@ import pytest
 
 from taskmesh_workers.deletion_cost import LEAVING
 from tests.kube.cluster import LOOK, NODE, Cluster
-from tests.kube.release import HUB, NAME, Release, Workload
+from tests.kube.release import NAME, Release, Workload
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -35,10 +35,9 @@ def gone(release: Release, names: set[str]) -> None:
 
 def test_installed_and_ready(installed: Release):
     installed.count(2)
-    hub = installed.cluster.get("pods", "-l", "app.kubernetes.io/component=hub")
+    (hub,) = installed.hubs().values()
 
-    assert [pod["metadata"]["name"] for pod in hub] == [HUB]
-    assert all(not status["restartCount"] for pod in hub for status in pod["status"]["containerStatuses"])
+    assert all(not status["restartCount"] for status in hub["status"]["containerStatuses"])
 
 
 def test_helm_test_runs_a_task(installed: Release):
@@ -140,14 +139,14 @@ def test_no_drain_lost_failed_or_repeated_a_task(workload: Workload):
 
 def test_the_hub_pod_is_replaced_and_nothing_is_lost(installed: Release):
     again = Workload(installed.cluster, "replaced")
-    former = installed.cluster.get("pods", "-l", "app.kubernetes.io/component=hub")[0]["metadata"]["uid"]
+    (former,) = installed.hubs()
 
-    installed.cluster.kubectl("delete", "pod", HUB, "--grace-period=0", "--force")
+    installed.cluster.kubectl("delete", "pod", former, "--grace-period=0", "--force")
     wait_until(
         lambda: any(
-            pod["metadata"]["uid"] != former
-            and all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
-            for pod in installed.cluster.get("pods", "-l", "app.kubernetes.io/component=hub")
+            all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
+            for name, pod in installed.hubs().items()
+            if name != former
         ),
         60,
         "another hub pod, ready",

@@ -65,10 +65,9 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end }}
 {{- end }}
 
-{{- /* Where pools find the hub: the pod's own name, since lanes are on many ports and no Service lists them. */}}
+{{- /* Where pools find the hub: the pod's own address, since lanes are on many ports and no Service lists them. */}}
 {{- define "taskmesh.hubPodAddress" -}}
-{{- $name := include "taskmesh.fullname" . -}}
-tcp://{{ $name }}-hub-0.{{ $name }}-hub-pods.{{ .Release.Namespace }}.svc:{{ .Values.hub.port }}
+tcp://{{ include "taskmesh.fullname" . }}-hub-pods.{{ .Release.Namespace }}.svc:{{ .Values.hub.port }}
 {{- end }}
 
 {{- /* Where clients find it. */}}

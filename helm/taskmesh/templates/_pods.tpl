@@ -71,6 +71,16 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{- /* Where a pod may run and how long it has to end: call with the values of the hub, or of a pool. */}}
+{{- define "taskmesh.scheduling" -}}
+terminationGracePeriodSeconds: {{ int .terminationGracePeriodSeconds }}
+{{- range $key := list "priorityClassName" "runtimeClassName" "nodeSelector" "affinity" "tolerations" "topologySpreadConstraints" }}
+{{- with get $ $key }}
+{{ toYaml (dict $key .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* The HTTP port's arguments: call with (list root component). */}}
 {{- define "taskmesh.httpArguments" -}}
 {{- $root := index . 0 -}}
