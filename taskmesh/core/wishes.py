@@ -9,19 +9,18 @@ MOST = 1000
 
 
 class Wishes:
-    """A wish for each pool: for the process that was there, not for one that takes its place."""
+    """A wish for each process that was a pool; one that takes its name meanwhile neither obeys nor ends it."""
 
     def __init__(self) -> None:
-        self._of: dict[str, tuple[int, str]] = {}
+        self._of: dict[tuple[str, int], str] = {}
 
     def keep(self, lane: Lane) -> None:
         """A session is over. What its pool has not obeyed yet is said again should it come back."""
         if lane.wished:
-            self._of[lane.pool] = lane.instance, lane.wished
+            self._of[lane.pool, lane.instance] = lane.wished
             if len(self._of) > MOST:
                 del self._of[next(iter(self._of))]
 
     def take(self, pool: str, instance: int) -> str:
         """A pool has a session again: what is still wanted of it, or empty."""
-        wanted, wish = self._of.pop(pool, (instance, ""))
-        return wish if wanted == instance else ""
+        return self._of.pop((pool, instance), "")

@@ -82,17 +82,21 @@ class TestCommandToLeave:
         assert len(told) == times
         assert (rig.held[session] == []) == (times == 2)
 
-    def test_one_that_takes_its_place_for_a_while_takes_the_wish_away(self, rig):
+    def test_one_that_takes_its_place_for_a_while_does_not_take_the_wish_away(self, rig):
+        """Seed 741315001338: who had been cut off came back after its twin, and was never told to leave."""
         rig.client()
         rig.join()
         self.command(rig, "drain")
-        for instance in (1, 2, 1):
+        for instance in (2, 1):
             rig.after(rig.config.lease + 1.0)
             rig.join(instance=instance, number=2)
-            if instance == 1:
-                rig.beat(rig.session(), state="draining")
-
         assert self.drained(rig) == 2
+
+        rig.beat(rig.session(), state="draining")
+        rig.after(rig.config.lease + 1.0)
+        rig.join(number=3)
+        rig.beat(rig.session())
+        assert self.drained(rig) == 2, "it is over for who has obeyed"
 
     def test_as_many_are_waited_for_as_a_hub_has_names_for(self, rig, monkeypatch):
         monkeypatch.setattr("taskmesh.core.wishes.MOST", 2)
