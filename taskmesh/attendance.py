@@ -6,11 +6,11 @@ import math
 import select
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from taskmesh.clock import monotonic
 from taskmesh.wake_up import WakeUp
 from taskmesh.wire.messages import Progress
 
@@ -182,9 +182,9 @@ def interruptible(wait: Callable[[float], bool], timeout: float | None) -> bool:
         timeout: seconds in all; None waits for ever.
     """
     left = math.inf if timeout is None else max(0.0, timeout)
-    deadline = time.monotonic() + left
+    deadline = monotonic() + left
     while not wait(min(left, LOOK_S)):
-        left = deadline - time.monotonic()
+        left = deadline - monotonic()
         if left <= 0:
             return False
     return True

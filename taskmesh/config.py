@@ -22,7 +22,7 @@ from taskmesh.errors import ConfigError
 Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | Config | None"
 
 _PREFIX = "TASKMESH_"
-_READ_ELSEWHERE = ("os",)  # variables that are no settings
+_READ_ELSEWHERE = ("os", "slot")  # variables that are no settings
 _OF_A_SERVICE = re.compile(r"(^|_)(service_(host|port)|port$|port_\d+_(tcp|udp|sctp))")
 _ARGUMENTS = ("workers", "config")  # what Mesh takes by other names than the keys'
 _SIZES = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "b": 1}
@@ -189,6 +189,7 @@ def load(
     *,
     environ: Mapping[str, str] | None = None,
     directory: Path | None = None,
+    command_line: bool = False,
 ) -> Config:
     """Puts the settings together.
 
@@ -198,6 +199,7 @@ def load(
         overrides: arguments, as `section__key` or as a key that only one section has.
         environ: os.environ, unless given.
         directory: the working directory, unless given.
+        command_line: the overrides are options of a command, which are called `--key`.
 
     Raises:
         ConfigError: names every unknown key with the nearest one, and every value that cannot be used.
@@ -208,7 +210,8 @@ def load(
         _read_source(source, directory, found)
         _read_environment(os.environ if environ is None else environ, found)
     for name, value in (overrides or {}).items():
-        found.flat(name, value, f"argument {name}", _ARGUMENTS)
+        option = f"--{name.rpartition('__')[2].replace('_', '-')}"
+        found.flat(name, value, option if command_line else f"argument {name}", _ARGUMENTS)
     if found.problems:
         raise ConfigError("\n".join(found.problems))
     return replace(

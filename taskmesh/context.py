@@ -26,10 +26,16 @@ class TaskContext:
     """The attempt that is running; made when it is asked for, so that a task which never asks pays nothing.
 
     Attributes:
-        id: the task id, 32 hexadecimal digits. name, queue: the task's.
+        id: the task id, 32 hexadecimal digits.
+        name: the task's.
         attempt: counts from 1.
+        queue: the task's.
         deadline: when the soft limit strikes, on `time.monotonic()`'s scale; None without a limit.
-        report, ask: how progress is told and cancellation is learnt; for those who run tasks.
+        report: how progress is told; for those who run tasks.
+        ask: how cancellation is learnt; likewise.
+        slot: the number of the slot in its pool, from 0, by which tasks can choose a GPU. No two processes of
+            a pool have the same one at a time; the environment has it as TASKMESH_SLOT. While tasks wait
+            for tasks of their own there are more slots than `concurrency`.
     """
 
     id: str
@@ -39,6 +45,7 @@ class TaskContext:
     deadline: float | None = None
     report: Callable[[float, float], None] = field(default=_nothing, repr=False)
     ask: Callable[[], bool] = field(default=_never, repr=False)
+    slot: int = 0
 
     @property
     def cancelled(self) -> bool:

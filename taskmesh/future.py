@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
@@ -19,6 +18,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from taskmesh import ids
 from taskmesh.attendance import Attendance, Gate, Gates, refuse_loop_callback, running_loop
+from taskmesh.clock import monotonic
 from taskmesh.errors import TaskMeshError
 from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, noted, without_pickle
 from taskmesh.wire.batches import PICKLE, SAFE
@@ -312,12 +312,12 @@ class TaskFuture(Future[T]):
 
     def _wait_for_end(self, timeout: float | None) -> float | None:
         """Waits; returns what is left of the time. Raises TimeoutError or CancelledError."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else monotonic() + timeout
         if not self._wait_done(timeout):
             raise TimeoutError(f"{self._label} was not done within {timeout:g} s")
         if self._state is not FINISHED:
             raise CancelledError
-        return None if deadline is None else deadline - time.monotonic()
+        return None if deadline is None else deadline - monotonic()
 
     def _wait_done(self, timeout: float | None) -> bool:
         self._batch.table.gates.wait(self, timeout)

@@ -31,7 +31,8 @@ class Mesh(Submitter):
 
     Args:
         address: the gateway of a hub such as "tcp://127.0.0.1:5550", or several in order of preference.
-        workers: slots of an embedded mesh, one for each CPU if not given.
+        workers: slots of an embedded mesh, one for each CPU if not given. The mesh is embedded then, also
+            where a file or TASKMESH_ADDRESS names a hub.
         hub: where an embedded hub lives.
         config: a TOML file or a mapping of sections in place of the file that is looked for; a Config in
             place of the environment too.
@@ -160,11 +161,16 @@ def _settings(
     config: Source,
     overrides: Mapping[str, object],
 ) -> Config:
+    if isinstance(address, int):  # as of ProcessPoolExecutor(2)
+        raise ConfigError(
+            f"the first argument is a hub's address, not {address!r}. Cure: Mesh(workers={address!r})"
+        )
     if workers is not None:
         check_slots("workers=", workers)
-    if workers is not None and address:
-        raise ConfigError(
-            "workers= is for an embedded mesh: at an address, pools say how many slots they have"
-        )
+        if address or overrides.get("mesh__address") or overrides.get("address"):
+            raise ConfigError(
+                "workers= is for an embedded mesh: at an address, pools say how many slots they have"
+            )
+        address = ()  # an argument goes before the environment and files, which may name a hub
     given = {"mesh__address": address, "pool__concurrency": workers, "mesh__hub": hub}
     return load(config, {key: value for key, value in given.items() if value is not None} | dict(overrides))

@@ -105,7 +105,7 @@ def settings(file: Path | None, given: dict[str, object]) -> Config:
     """
     from taskmesh.config import load
 
-    return load(file, {key: value for key, value in given.items() if value is not None})
+    return load(file, {key: value for key, value in given.items() if value is not None}, command_line=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ Futures of other libraries are left to concurrent.futures' own functions.
 from __future__ import annotations
 
 import concurrent.futures
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Future
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
 from taskmesh.attendance import LOOK_S
+from taskmesh.clock import monotonic
 from taskmesh.future import TaskFuture
 
 T = TypeVar("T")
@@ -121,11 +121,11 @@ def _ours(futures: Sequence[Future[Any]]) -> list[TaskFuture[Any]] | None:
 
 
 def _deadline(timeout: float | None) -> float | None:
-    return None if timeout is None else time.monotonic() + timeout
+    return None if timeout is None else monotonic() + timeout
 
 
 def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
+    return None if deadline is None else max(0.0, deadline - monotonic())
 
 
 def _wait_for_all(futures: list[TaskFuture[Any]], deadline: float | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -11,6 +10,7 @@ from itertools import chain
 from typing import Any, Generic, Self, TypeVar
 
 from taskmesh.client.feed import Feed, Piece
+from taskmesh.clock import monotonic
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -32,7 +32,7 @@ class MapResults(Generic[R_co]):
         self.feed = feed
         self.owner = owner
         self._timeout = timeout
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._deadline = None if timeout is None else monotonic() + timeout
         self._taken = 0
         self._rest: Iterator[R_co] = iter(())
         self._chain: Iterator[R_co] | None = None
@@ -112,7 +112,7 @@ class MapResults(Generic[R_co]):
                     if failure is not None:
                         raise failure
                     return None
-                left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+                left = None if self._deadline is None else max(0.0, self._deadline - monotonic())
                 if not feed.bell.wait(left):
                     raise TimeoutError(f"not all results of {feed.label} came within {self._timeout:g} s")
         except KeyboardInterrupt:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from taskmesh.clock import monotonic
 from taskmesh.core.pool import PoolMachine
 from taskmesh.pool.busy_poll import BusyPoll
 
@@ -39,11 +38,11 @@ class Answers:
             return False
         if self._polling.wait():
             return True
-        self._asleep_since = time.monotonic()
+        self._asleep_since = monotonic()
         return False
 
     def awake(self) -> None:
         """Called when the loop has slept, or has had no reason to."""
         if self._asleep_since:
-            self._polling.waited(time.monotonic() - self._asleep_since)
+            self._polling.waited(monotonic() - self._asleep_since)
             self._asleep_since = 0.0

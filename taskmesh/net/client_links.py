@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections import deque
 from collections.abc import Sequence
 
+from taskmesh.clock import monotonic
 from taskmesh.core.events import FromHubToClient, LinkCut, LinkLost
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
@@ -81,7 +81,7 @@ class GatewayLink:
 
     def _dial(self) -> None:
         """Connects, unless there is to be a rest first: what is sent until then goes nowhere."""
-        if self._socket is not None and time.monotonic() >= self._dial_at:
+        if self._socket is not None and monotonic() >= self._dial_at:
             self._dial_at = 0.0
             self._socket.connect(self._way.hub.gateway)
 
@@ -92,7 +92,7 @@ class GatewayLink:
             self._renew()
             self._events.append(FromHubToClient(m.ClientRefused(self._refusals.verdict)))
         elif dead or len(self._ways) > 1 or self._refusals.rest:
-            self._dial_at = time.monotonic() + self._refusals.rest
+            self._dial_at = monotonic() + self._refusals.rest
             self._renew()
             self._events.append(LinkLost())
 

@@ -8,11 +8,11 @@ messages by reference. Every ZeroMQ call would release the GIL, which a computin
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from taskmesh.clock import monotonic
 from taskmesh.config import Config
 from taskmesh.core.events import FromClient, FromHub, FromHubToClient, FromPool, SlotExited, SlotReady
 from taskmesh.core.hub import HubMachine
@@ -135,7 +135,7 @@ class EmbeddedPort(ThreadPort):
 
     def _compose(self) -> ClientShell:
         """Puts the machines into a loop, and starts its thread."""
-        now = time.monotonic()
+        now = monotonic()
         wake_up = self._wake_up = WakeUp()
         links = InProcessLinks()
         links.client_id = self.client

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 
+from taskmesh.clock import monotonic
 from taskmesh.core.events import SlotExited
 from taskmesh.core.pool import PoolMachine
 from taskmesh.errors import TaskMeshError
@@ -33,7 +33,7 @@ class FirstSlots:
         self._machine = machine
         self._patience = patience
         self._complain = complain
-        self._since = time.monotonic()
+        self._since = monotonic()
         self._hopeful = False
         self._told = ""
 
@@ -50,7 +50,7 @@ class FirstSlots:
         machine = self._machine
         if machine.state == "draining":
             return
-        why, waited = why_of(exited), time.monotonic() - self._since
+        why, waited = why_of(exited), monotonic() - self._since
         if why != self._told:
             self._told = why
             pool = machine.config.pool

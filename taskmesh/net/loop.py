@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import select
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from taskmesh.clock import monotonic
 
 MAX_WAIT = 0.5
 """Seconds after which the loop turns even if nothing happens."""
@@ -160,7 +161,7 @@ class Loop:
                 self._call_back(source, flags)
             elif source in readers:
                 readers[source]()
-        now = time.monotonic()
+        now = monotonic()
         if now >= self._first:
             self._keep_deadlines(now)
         for part in parts:
@@ -181,7 +182,7 @@ class Loop:
         Before a wait deadlines are always asked for. To wait a millisecond with old ones instead would take
         longer: so short a time-out has the kernel set the clock anew (12 us of a lone trip's 105, measured).
         """
-        now = time.monotonic()
+        now = monotonic()
         wait = MAX_WAIT if self._settled else 0.0
         if wait and self._idle is not None:
             wait = min(wait, self._idle())
@@ -210,7 +211,7 @@ class Loop:
             busy = False
             for part in parts:
                 if part.events:
-                    part.turn(time.monotonic())
+                    part.turn(monotonic())
                     busy = True
             if not busy:
                 break

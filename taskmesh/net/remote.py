@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 import zmq
 
+from taskmesh.clock import monotonic
 from taskmesh.config import Config
 from taskmesh.core.client_config import ClientConfig
 from taskmesh.core.events import Ask
@@ -67,11 +67,11 @@ class RemotePort(ThreadPort):
 
     def _wait_for_hub(self, timeout: float) -> str:
         """Returns "" when the hub has welcomed this client, else why it has not."""
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         self._ready.wait(timeout)
         shell = self._shell
         if shell is not None:
-            shell.opened.wait(max(0.0, deadline - time.monotonic()))
+            shell.opened.wait(max(0.0, deadline - monotonic()))
         if shell is not None and shell.machine.open:
             return ""
         where = " or ".join(self._addresses)
@@ -107,7 +107,7 @@ class RemotePort(ThreadPort):
                 shell = ClientShell(
                     self._sink,
                     self._stated(),
-                    time.monotonic(),
+                    monotonic(),
                     lambda message: link.send(message) if link is not None else None,
                     lambda: link.reconnect() if link is not None else None,
                 )
@@ -128,7 +128,7 @@ class RemotePort(ThreadPort):
                 while not self._closing.is_set():
                     loop.turn()
                 loop.settle()  # a cancellation may have come together with the end
-                shell.perform(shell.machine.handle(Ask(m.ClientBye(cancel=self._cancel)), time.monotonic()))
+                shell.perform(shell.machine.handle(Ask(m.ClientBye(cancel=self._cancel)), monotonic()))
             finally:
                 if link is not None:
                     link.close(None if self._shell is not None and self._shell.machine.open else 0)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
+from taskmesh.clock import monotonic
 from taskmesh.core.pool import PoolMachine
 from taskmesh.net.pool_links import PoolSockets
 
@@ -34,7 +34,7 @@ class SessionWatcher:
         self._session = 0
         self._was_open = False
         self._state = "ready"
-        self._since = time.monotonic()
+        self._since = monotonic()
         self._seen_up = self._reached_since = -math.inf
         self._told = ""
 

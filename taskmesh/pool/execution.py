@@ -47,12 +47,15 @@ class Executor:
         disowned: this process is a child that a task has forked, and no slot.
     """
 
-    def __init__(self, link: Link, tickets: int, outbox: OutboxWriter, streams: Streams) -> None:
+    def __init__(
+        self, link: Link, tickets: int, outbox: OutboxWriter, streams: Streams, slot: int = 0
+    ) -> None:
         self._limit = TimeLimit()
         self._report = Report(link, outbox, self._limit)
         self._parent = Parent(link, self._limit)
         self._tickets = tickets
         self._streams = streams
+        self._slot = slot
         self._mended = False
         self._specs: dict[int, Spec] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
@@ -343,6 +346,7 @@ class Executor:
             queue=spec.queue,
             deadline=self._deadline,
             report=self._progress,
+            slot=self._slot,
         )
 
     def _place(self) -> place.Place | None:

@@ -8,12 +8,12 @@ import select
 import signal
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from taskmesh.clock import monotonic
 from taskmesh.core.events import SlotAsked, SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.errors import LocalProtocolError
 from taskmesh.pool.console import Console
@@ -198,7 +198,7 @@ class SlotHost:
 
     def _server_lost(self, reason: str) -> None:
         """The fork server has died, and its slots are being killed."""
-        deadline = time.monotonic() + _DYING
+        deadline = monotonic() + _DYING
         for seat in list(self._tokens.values()):
             if seat.pid and not self._system.kill_process(seat.handle):
                 with contextlib.suppress(OSError):  # where there is no /proc to find a session's processes by
@@ -325,9 +325,9 @@ class SlotHost:
             files.keep_spares(0)
 
     def _run_until(self, condition: Callable[[], bool], timeout: float) -> None:
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         while not condition():
-            left = deadline - time.monotonic()
+            left = deadline - monotonic()
             if left <= 0:
                 return
             self._dispatch(left)
@@ -353,4 +353,4 @@ def _await_death(seat: Seat, deadline: float) -> None:
         poll.register(seat.sock, getattr(select, "POLLRDHUP", select.POLLHUP))
     else:
         return
-    poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    poll.poll(max(0.0, deadline - monotonic()) * 1000)

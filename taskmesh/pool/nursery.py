@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from taskmesh.clock import monotonic
 from taskmesh.pool.link import Births, ForkServerLink
 from taskmesh.pool.orders import PROCESS_LIMITS
 from taskmesh.pool.system import System
@@ -66,7 +66,7 @@ class Nursery:
 
     def fork(self, token: int, slot: int, fds: Sequence[int], sent: object) -> bool:
         """Orders a slot; False when there is no fork server and it is too soon for another: see `trouble`."""
-        if self._link is None and time.monotonic() >= self._retry_at:
+        if self._link is None and monotonic() >= self._retry_at:
             self._spawn()
             self._listen()
         if self._link is None:
@@ -96,7 +96,7 @@ class Nursery:
     def _failed(self, trouble: str) -> None:
         """Counts a fork server that never came up, so that the next one is not tried too soon."""
         first, most = _BACK_OFF
-        self._retry_at = time.monotonic() + min(most, first * 2**self._failures)
+        self._retry_at = monotonic() + min(most, first * 2**self._failures)
         self._failures = min(self._failures + 1, 10)
         self.trouble = trouble
 

@@ -125,7 +125,7 @@ def run_slot(birth: Birth, preload: Sequence[str] = (), only: Sequence[str] = ()
     link = SlotLink(sock)
     outbox = OutboxWriter(birth.outbox)
     os.close(birth.outbox)
-    executor = Executor(link, tickets, outbox, streams)
+    executor = Executor(link, tickets, outbox, streams, birth.slot)
     files.keep_spares(files.SPARE_BYTES)
     os.register_at_fork(after_in_child=executor.disown)
     signal.signal(signal.SIGINT, executor.interrupted)
@@ -174,6 +174,7 @@ def _receive_soon(link: SlotLink, busy_poll: BusyPoll) -> Incoming | None:
 def _settle(birth: Birth) -> Streams:
     """Makes a slot's process out of a forked child."""
     streams = Streams(birth.stdout, birth.stderr)
+    os.environ["TASKMESH_SLOT"] = str(birth.slot)
     faulthandler.enable(2)
     birth.system.name_process(f"slot-{birth.slot}")
     _offer_to_oom_killer()

@@ -46,7 +46,8 @@ _PYTHON: Final = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
 def register_by_value(module: ModuleType) -> None:
     """Functions and classes of `module`, and of its submodules, travel by value from now on.
 
-    For modules that workers lack, while they are being written; better install them there.
+    It is meant for modules that are still being written and that workers lack: `register_by_value(my_module)`
+    in the client, before the first submission. Modules that last are better installed on the workers.
 
     Raises:
         SerializationError: `module` is not an imported module.
@@ -260,7 +261,7 @@ def _import_problem(module: str, error: BaseException) -> str:
             f"the worker's {_PYTHON} finds no module {error.name!r} on its sys.path ({', '.join(shown)}"
             f"{more}). Cure: install {error.name.partition('.')[0]} on the worker, or start the worker where "
             f"it is found (PYTHONPATH, `taskmesh worker {module}`), or call "
-            f"taskmesh.wire.code.register_by_value({top}) in the client"
+            f"taskmesh.register_by_value({top}) in the client"
         )
     failed = f"importing that module on the worker's {_PYTHON} failed: {error_text(error)}"
     if isinstance(error, NoMesh):

@@ -33,6 +33,7 @@ _PICKLE_CURES: Final = (
     ("thread.lock", _LOCK),
     ("Lock", _LOCK),
     ("socket", "pass the address and open the connection where it is used"),
+    ("sqlite3.Row", "pass tuple(row) or dict(row)"),
     ("sqlite3", "pass the database's path and open it where it is used"),
     ("generator", "pass a list made of it"),
     ("coroutine", "pass the async function and its arguments, not the coroutine"),
@@ -136,7 +137,7 @@ def _rebuild_cure(error: BaseException) -> str:
         case ModuleNotFoundError():
             return (
                 f"install or ship the module {error.name!r} on this side, or call "
-                "taskmesh.wire.code.register_by_value(module) on the side that sends"
+                "taskmesh.register_by_value(module) on the side that sends"
             )
         case ImportError() | AttributeError():
             return "both sides need the same version of the module that defines it"

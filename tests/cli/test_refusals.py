@@ -89,10 +89,16 @@ def test_no_hub_is_exit_code_3(programs: Programs, arguments):
         (["hub", "--bind", "tcp://127.0.0.1"], "write tcp://HOST:PORT"),
         (["hub", "--bind", "tcp://127.0.0.1:65535"], "the next two ports"),
         (["hub", "--bind", "ipc://" + "x" * 100], "take a shorter one"),
-        (["up", "--concurrency", "many"], "whole number of slots"),
+        (
+            ["up", "--concurrency", "many"],
+            "taskmesh: --concurrency: pool.concurrency has to be a whole number of slots",
+        ),
         (["up", "--name", "all"], "means every pool"),
         (["submit", "math.sqrt"], "write package.module:function"),
-        (["worker", "--concurrency", "many"], "whole number of slots"),
+        (
+            ["worker", "--concurrency", "many"],
+            "--concurrency: pool.concurrency has to be a whole number of slots",
+        ),
         (["worker", "--name", "two words"], "without spaces"),
         (["worker", "--nosuch"], "unrecognized arguments"),
         (["worker", "--config", "nosuch.toml"], "cannot be read"),

@@ -71,6 +71,10 @@ def test_finished_config_is_changed_by_arguments_alone(folder):
     assert (config.pool.concurrency, config.pool.grace) == (3, 1.0)
 
 
+def test_number_of_a_slot_in_the_environment_is_no_setting():
+    assert load({}, environ={"TASKMESH_SLOT": "3"}) == Config()
+
+
 def test_address_in_the_environment_is_the_meshs():
     config = load({}, environ={"TASKMESH_ADDRESS": "tcp://127.0.0.1:5550, tcp://127.0.0.1:6550"})
 

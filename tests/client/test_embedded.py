@@ -55,6 +55,20 @@ def who(seconds: float = 0) -> tuple[str, int]:
     return current_task().id, current_task().attempt
 
 
+def test_a_mesh_opens_and_works_where_a_test_has_frozen_time(monkeypatch):
+    """B7: as freezegun does it."""
+    for name in ("time", "monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: 1_000_000.0)
+
+    with Mesh(workers=1) as mesh:
+        assert mesh.submit(pow, 2, 3).result(WAIT_S) == 8
+        assert list(mesh.map(abs, [-1, -2], timeout=WAIT_S)) == [1, 2]
+        late = mesh.submit(nap, 60)
+        with pytest.raises(TimeoutError):
+            late.result(0.2)
+        late.cancel()
+
+
 class Shape:
     def __init__(self, side: int) -> None:
         self.side = side

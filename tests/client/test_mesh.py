@@ -65,16 +65,25 @@ def test_settings_reach_the_port(opened):
     )
 
 
-def test_workers_beside_an_address_are_refused_but_not_beside_one_of_the_environment(opened, monkeypatch):
-    with pytest.raises(ConfigError, match="embedded"):
-        Mesh("tcp://127.0.0.1:5550", workers=2)
+def test_workers_beside_an_address_are_refused_and_go_before_one_of_the_environment(opened, monkeypatch):
+    """B6: the arguments say what kind of mesh it is, not what is left in the environment."""
+    for given in ({"address": "tcp://127.0.0.1:5550"}, {"mesh__address": "tcp://127.0.0.1:5550"}):
+        with pytest.raises(ConfigError, match="embedded"):
+            Mesh(workers=2, **given)
     for workers in (0, "2", 1.5, True):
         with pytest.raises(ConfigError, match="workers="):
             Mesh(workers=workers)
 
     monkeypatch.setenv("TASKMESH_ADDRESS", "tcp://127.0.0.1:5550")
     with Mesh(workers=2):
-        assert opened.last._config.mesh.address == ("tcp://127.0.0.1:5550",)
+        assert opened.last._config.mesh.address == ()
+    with Mesh(workers=2, config={"mesh": {"address": "tcp://127.0.0.1:5551"}}):
+        assert opened.last._config.mesh.address == ()
+
+
+def test_a_number_in_the_address_s_place_hints_at_workers():
+    with pytest.raises(ConfigError, match=r"Cure: Mesh\(workers=2\)"):
+        Mesh(2)
 
 
 def test_unknown_setting_is_refused_at_once():

@@ -246,6 +246,10 @@ def about_me() -> tuple[str, str, int, str, bool]:
     return me.id, me.name, me.attempt, me.queue, me.deadline is not None
 
 
+def my_slot() -> tuple[int, str]:
+    return current_task().slot, os.environ["TASKMESH_SLOT"]
+
+
 def count_counted() -> int:
     gc.collect()
     return len(objects.Counted.there)

@@ -122,6 +122,16 @@ def test_current_task_knows_itself(driver):
     ]
 
 
+def test_each_slot_s_number_is_known_to_its_tasks_and_to_their_environment(driver):
+    """A GPU can be chosen by it."""
+    driver.start(0, 2)
+
+    assert [driver.result(slot, driver.call(slot, tasks.my_slot)[0]) for slot in (0, 2)] == [
+        (0, "0"),
+        (2, "2"),
+    ]
+
+
 def test_progress_is_reported_while_the_task_runs(driver):
     driver.start(0)
 

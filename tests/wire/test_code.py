@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import taskmesh
 from taskmesh.errors import FunctionUnavailable, SerializationError, TaskTimeout
 from taskmesh.wire import values
 from taskmesh.wire.code import dump_function, load_function, register_by_value, unwrap
@@ -264,7 +265,8 @@ def test_a_missing_module_names_it_the_python_the_path_and_the_cure():
     assert (sys.path[0] or ".") in text
     assert "install no_such_package on the worker" in text
     assert "`taskmesh worker no_such_package.tasks`" in text
-    assert "register_by_value(no_such_package)" in text
+    assert "call taskmesh.register_by_value(no_such_package) in the client" in text  # B9: a public name
+    assert taskmesh.register_by_value is register_by_value
 
 
 def test_a_missing_name_points_to_the_version():

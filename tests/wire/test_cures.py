@@ -1,5 +1,6 @@
 import functools
 import re
+import sqlite3
 import threading
 import types
 
@@ -30,6 +31,20 @@ class Leaves(Holder):
 
     def __getstate__(self):
         return {"a": 1, "source": (x for x in "abc")}
+
+
+def test_a_database_s_row_is_told_to_be_passed_as_plain_data_not_as_the_database():
+    """B8."""
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    row = connection.execute("select 1 as a").fetchone()
+    try:
+        with pytest.raises(SerializationError, match=r"Cure: pass tuple\(row\)"):
+            payload.dumps_call((row,), {}, where="work")
+        with pytest.raises(SerializationError, match="Cure: pass the database's path"):
+            payload.dumps_call((connection,), {}, where="work")
+    finally:
+        connection.close()
 
 
 def class_with_a_lock():

@@ -105,5 +105,6 @@ def read(line: Sequence[str]) -> Arguments:
         "mesh__keys": given.keys,
         "pool__only_registered": given.only_registered,
     }
-    config = load(given.config, {key: value for key, value in wanted.items() if value is not None})
+    found = {key: value for key, value in wanted.items() if value is not None}
+    config = load(given.config, found, command_line=True)
     return Arguments(config, given.name, tuple(given.modules), given.json, given.deletion_cost)

@@ -1,0 +1,10 @@
+"""The clock by which a program's mesh waits and keeps its deadlines."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+"""What `time.monotonic()` tells, also in a test that has frozen `time` (freezegun): a mesh whose time stands
+still would neither open nor notice that a worker is gone."""
