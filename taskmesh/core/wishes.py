@@ -9,7 +9,7 @@ MOST = 1000
 
 
 class Wishes:
-    """A wish for each process that was a pool; one that takes its name meanwhile neither obeys nor ends it."""
+    """A wish for each process that was a pool; one that takes its name meanwhile does not obey it."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, int], str] = {}
