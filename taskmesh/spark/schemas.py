@@ -5,15 +5,17 @@ Spark itself does not look: it takes columns by position and reads their memory 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from itertools import accumulate
+from typing import Final
 
 import pyarrow as pa
 from pyarrow import compute, types
 
 from taskmesh.spark.errors import MeshSchemaError
 
+_SHOWN: Final = 200
 _FAMILIES: Final = (
     ("number", (types.is_integer, types.is_floating, types.is_decimal)),
     ("text", (types.is_string, types.is_large_string, types.is_string_view)),
@@ -30,7 +32,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with exactly the schema's columns, in its order and types.
 
     Columns are found by name. They are cast where every value survives: between kinds of numbers, of text, of
-    bytes; dictionaries are decoded, finer timestamps made microseconds where no digit is lost.
+    bytes; dictionaries are decoded, finer timestamps made microseconds where no digit is lost. Fractions are
+    rounded to a float's digits.
 
     Raises:
         MeshSchemaError: a column is missing, too much, of another type, or null where it must not be.
@@ -73,14 +76,15 @@ def fitted(column: pa.Array, field: pa.Field) -> pa.Array:
     """The column in the field's type.
 
     Raises:
-        MeshSchemaError: it does not fit.
+        MeshSchemaError: it does not fit; names the first row and value that do not.
     """
     reason = "" if column.type == field.type else _obstacle(column.type, field.type)
     if not reason and column.type != field.type:
         try:
             column = _cast(column, field.type)
         except (pa.ArrowException, ValueError, TypeError) as error:
-            reason = str(error)
+            row = _first_lost(column, field.type)
+            reason = f"{error} (row {row}: {shown(column[row].as_py())})"
     if reason:
         raise MeshSchemaError(f"column {field.name!r}: expected {field.type}, got {column.type}: {reason}")
     if not field.nullable and column.null_count:
@@ -92,6 +96,26 @@ def fitted(column: pa.Array, field: pa.Field) -> pa.Array:
     if inside:
         raise MeshSchemaError(f"column {field.name!r}: expected {field.type}, got null in {inside}")
     return column
+
+
+def shown(value: object) -> str:
+    """A value as error texts name it."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _first_lost(column: pa.Array, kind: pa.DataType) -> int:
+    """The first row for which a cast fails that fails for the column."""
+    first, count = 0, len(column)
+    while count > 1:
+        half = count // 2
+        try:
+            _cast(column.slice(first, half), kind)
+        except (pa.ArrowException, ValueError, TypeError):
+            count = half
+        else:
+            first, count = first + half, count - half
+    return first
 
 
 def _null_inside(column: pa.Array, kind: pa.DataType) -> str:
@@ -115,83 +139,10 @@ def _inner(column: pa.Array, kind: pa.DataType) -> Iterable[tuple[pa.Field, pa.A
         first, last = there.offsets[0].as_py(), there.offsets[-1].as_py()
         parts = (there.keys.slice(first, last - first), there.items.slice(first, last - first))
         return zip((kind.key_field, kind.item_field), parts, strict=True)
-    return [(kind.value_field, column.flatten())] if _family(kind) == "list" else []
+    return [(kind.value_field, column.flatten())] if family(kind) == "list" else []
 
 
-def of_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of rows given as mappings from column names to Python values.
-
-    Raises:
-        MeshSchemaError: a row lacks a column or has another one, or a value does not fit.
-    """
-    rows = list(rows)
-    for row in rows:
-        if not isinstance(row, Mapping):
-            raise MeshSchemaError(
-                f"rows: expected mappings of column names to values, got a {type(row).__name__}"
-            )
-        check_names(row, schema)
-    if not schema.names:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
-    columns = [of_values([row[field.name] for row in rows], field) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def of_values(values: list[Any], field: pa.Field) -> pa.Array:
-    """A column of Python values.
-
-    Raises:
-        MeshSchemaError: one of them does not fit.
-    """
-    try:
-        column = fitted(pa.array(values, field.type), field)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        if isinstance(error, MeshSchemaError):
-            raise
-        got = ", ".join(sorted({type(value).__name__ for value in values}))
-        raise MeshSchemaError(
-            f"column {field.name!r}: expected {field.type}, got values of {got}: {error}"
-        ) from error
-    check_zones(values, field)
-    return column
-
-
-def check_zones(values: Iterable[Any], field: pa.Field) -> None:
-    """Refuses datetimes of the other kind, also nested ones: Arrow would take naive ones for UTC.
-
-    Raises:
-        MeshSchemaError: there is one.
-    """
-    for kind, value in _instants(values, field.type):
-        if (value.tzinfo is not None) != (kind.tz is not None):
-            got, cure = _zone_trouble(kind)
-            raise MeshSchemaError(f"column {field.name!r}: expected {field.type}, got {got}: {cure}")
-
-
-def _instants(values: Iterable[Any], kind: pa.DataType) -> Iterator[tuple[pa.DataType, datetime]]:
-    """All datetimes within values of a type, also nested ones, each with the type that it is read as."""
-    if types.is_timestamp(kind):
-        yield from ((kind, value) for value in values if isinstance(value, datetime))
-    elif "timestamp" in str(kind):
-        there = [value for value in values if isinstance(value, Iterable)]
-        if types.is_struct(kind):
-            rows = [dict(value) for value in there]
-            parts = [(field.type, [row.get(field.name) for row in rows]) for field in kind]
-        elif types.is_map(kind):
-            pairs = [
-                pair for value in there for pair in (value.items() if isinstance(value, Mapping) else value)
-            ]
-            parts = [
-                (kind.key_type, [key for key, _ in pairs]),
-                (kind.item_type, [item for _, item in pairs]),
-            ]
-        else:
-            parts = [(kind.value_type, [item for value in there for item in value])]
-        for inner, found in parts:
-            yield from _instants(found, inner)
-
-
-def _zone_trouble(expected: pa.DataType) -> tuple[str, str]:
+def zone_trouble(expected: pa.DataType) -> tuple[str, str]:
     """What a timestamp of the other kind is called, and the cure."""
     if expected.tz is not None:
         return "a naive datetime", "give it a time zone, or declare the column TIMESTAMP_NTZ"
@@ -212,16 +163,16 @@ def _obstacle(got: pa.DataType, expected: pa.DataType) -> str:
         if not types.is_map(got):
             return "not a map"
         return _obstacle(got.key_type, expected.key_type) or _obstacle(got.item_type, expected.item_type)
-    family = _family(expected)
-    if not family or family != _family(got):
-        return f"not a {family}" if family else "another type"
-    return _obstacle(got.value_type, expected.value_type) if family == "list" else ""
+    wanted = family(expected)
+    if not wanted or wanted != family(got):
+        return f"not a {wanted}" if wanted else "another type"
+    return _obstacle(got.value_type, expected.value_type) if wanted == "list" else ""
 
 
 def _timestamp_obstacle(got: pa.DataType, expected: pa.DataType) -> str:
     if not types.is_timestamp(got):
         return "not a timestamp"
-    return "" if (got.tz is None) == (expected.tz is None) else ": ".join(_zone_trouble(expected))
+    return "" if (got.tz is None) == (expected.tz is None) else ": ".join(zone_trouble(expected))
 
 
 def _struct_obstacle(got: pa.DataType, expected: pa.DataType) -> str:
@@ -237,15 +188,88 @@ def _struct_obstacle(got: pa.DataType, expected: pa.DataType) -> str:
     return ""
 
 
-def _family(kind: pa.DataType) -> str:
+def family(kind: pa.DataType) -> str:
+    """What a type is one of, in plain words; empty for those that nothing is cast to."""
     return next((name for name, tests in _FAMILIES if any(test(kind) for test in tests)), "")
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column in another type of its family; nested ones from the inside out.
+
+    Raises:
+        ArrowException, ValueError: a value would not survive.
+    """
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if column.type == kind:
+        return column
+    if types.is_nested(kind) and types.is_nested(column.type):
+        return _cast_inside(column, kind)
+    before = column
     if types.is_decimal(kind) and types.is_integer(column.type):
         column = compute.cast(
             column, pa.decimal256(76, kind.scale)
         )  # else it has to have room for any integer
-    return compute.cast(column, kind, safe=True)
+    if types.is_decimal(column.type) and types.is_floating(kind):
+        column = compute.cast(column, pa.string())  # Arrow's own way makes 1.7000000000000002 of 1.7
+    column = compute.cast(column, kind, safe=True)
+    _check_survival(before, column)
+    return column
+
+
+def _cast_inside(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A nested column whose fields or elements are cast: those that are there, none outside of a slice."""
+    if types.is_struct(kind):
+        parts = [_cast(part, field.type) for part, field in zip(column.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=column.is_null())
+    wanted = (kind.key_type, kind.item_type) if types.is_map(kind) else (kind.value_type,)
+    given = [part for _, part in _inner(column, column.type)]
+    parts = [_cast(part, inner) for part, inner in zip(given, wanted, strict=True)]
+    there = column.is_valid().to_pylist()
+    if types.is_map(kind):
+        ends = column.offsets.to_pylist()
+        lengths = [
+            end - first if valid else None for first, end, valid in zip(ends, ends[1:], there, strict=False)
+        ]
+    else:
+        lengths = compute.list_value_length(column).to_pylist()
+    return of_elements(lengths, parts, kind)
+
+
+def of_elements(lengths: Iterable[int | None], parts: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    """A list or map column of its elements, or keys and items, and of each row's number of them."""
+    lengths = list(lengths)
+    ends = list(accumulate((length or 0 for length in lengths), initial=0))
+    begins = [None if length is None else end for length, end in zip(lengths, ends, strict=False)]
+    large = types.is_large_list(kind)
+    offsets = pa.array([*begins, ends[-1]], pa.int64() if large else pa.int32())
+    made = pa.MapArray if types.is_map(kind) else pa.LargeListArray if large else pa.ListArray
+    return made.from_arrays(offsets, *parts, type=kind)
+
+
+def _check_survival(before: pa.Array, after: pa.Array) -> None:
+    """Refuses what Arrow's safe casts lose all the same. A fraction is rounded to a float's digits.
+
+    Raises:
+        ValueError: a value is another one after the cast.
+    """
+    got, kind = before.type, after.type
+    if types.is_floating(kind) and types.is_floating(got):
+        vanished = compute.and_(compute.not_equal(before, 0), compute.equal(after, 0))
+        grown = compute.and_(compute.is_finite(before), compute.is_inf(after))
+        if compute.any(compute.or_(vanished, grown)).as_py():
+            raise ValueError(f"outside of what a {kind} can hold")
+    elif types.is_floating(kind) and types.is_decimal(got):
+        large = compute.greater(compute.abs(before), pa.scalar(Decimal(exact_up_to(kind))))
+        pairs = zip(before.filter(large).to_pylist(), after.filter(large).to_pylist(), strict=True)
+        if any(value == value.to_integral_value() and value != other for value, other in pairs):
+            raise ValueError(f"a whole number of more digits than a {kind} has")
+    elif types.is_decimal(kind) and types.is_floating(got):
+        back = compute.cast(compute.cast(after, pa.string()), got)
+        if compute.any(compute.not_equal(back, before)).as_py():
+            raise ValueError(f"more digits than {kind} has. Cure: round it in the task")
+
+
+def exact_up_to(kind: pa.DataType) -> int:
+    """The largest number up to which a float type has all whole ones."""
+    return int(2 ** {16: 11, 32: 24, 64: 53}[kind.bit_width])

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from taskmesh.pool.coroutines import runnable
-from taskmesh.spark import ipc, schemas
+from taskmesh.spark import columns, ipc, schemas
 from taskmesh.spark.delivery import Delivery
 from taskmesh.spark.errors import MeshSchemaError
 from taskmesh.spark.settings import Errors
@@ -127,23 +127,8 @@ def _pandas(
         raise MeshSchemaError(f"the task returned a {type(frame).__name__}: expected a pandas DataFrame")
     schemas.check_names(map(str, frame.columns), schema)
     named = {str(name): frame[name] for name in frame.columns}
-    columns = [_of_series(named[field.name], field) for field in schema]
-    yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _of_series(series: Any, field: pa.Field) -> pa.Array:
-    """A pandas Series as a column; nested values cannot be guessed, so they are read as what is declared."""
-    try:
-        column = pa.Array.from_pandas(series, type=field.type if pa.types.is_nested(field.type) else None)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise MeshSchemaError(
-            f"column {field.name!r}: expected {field.type}, got pandas {series.dtype}: {error}"
-        ) from error
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if pa.types.is_nested(field.type):
-        schemas.check_zones(series, field)
-    return schemas.fitted(column, field)
+    made = [columns.of_series(named[field.name], field) for field in schema]
+    yield pa.RecordBatch.from_arrays(made, schema=schema)
 
 
 def _sink(function: Callable[..., Any], schema: pa.Schema, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -157,7 +142,7 @@ def _rows(function: Callable[..., Any], schema: pa.Schema, batch: pa.RecordBatch
     returned = function(batch.to_pylist())
     if returned is not None and (hasattr(returned, "columns") or not isinstance(returned, Iterable)):
         raise MeshSchemaError(f"the task returned a {type(returned).__name__}: expected a list of dicts")
-    yield schemas.of_rows(() if returned is None else returned, schema)
+    yield columns.of_rows(() if returned is None else returned, schema)
 
 
 def _arrays(
@@ -168,7 +153,7 @@ def _arrays(
     if isinstance(returned, pa.ChunkedArray):
         returned = returned.combine_chunks()
     if isinstance(returned, pa.Scalar):
-        returned = pa.array([returned.as_py()] * batch.num_rows, returned.type)
+        returned = pa.repeat(returned, batch.num_rows)
     if not isinstance(returned, pa.Array):
         raise MeshSchemaError(f"the UDF returned a {type(returned).__name__}: expected a pyarrow Array")
     yield _column(schemas.fitted(returned, schema.field(0)), schema, batch)
@@ -181,16 +166,16 @@ def _series(
     returned = function(*(column.to_pandas() for column in batch.columns))
     if not hasattr(returned, "dtype") or not hasattr(returned, "index"):
         raise MeshSchemaError(f"the UDF returned a {type(returned).__name__}: expected a pandas Series")
-    yield _column(_of_series(returned, schema.field(0)), schema, batch)
+    yield _column(columns.of_series(returned, schema.field(0)), schema, batch)
 
 
 def _values(
     function: Callable[..., Any], schema: pa.Schema, batch: pa.RecordBatch
 ) -> Iterator[pa.RecordBatch]:
     """A UDF called row by row."""
-    columns = [column.to_pylist() for column in batch.columns]
-    returned = [function(*row) for row in zip(*columns, strict=True)]
-    yield _column(schemas.of_values(returned, schema.field(0)), schema, batch)
+    given = [column.to_pylist() for column in batch.columns]
+    returned = [function(*row) for row in zip(*given, strict=True)]
+    yield _column(columns.of_values(returned, schema.field(0)), schema, batch)
 
 
 def _column(column: pa.Array, schema: pa.Schema, batch: pa.RecordBatch) -> pa.RecordBatch:
