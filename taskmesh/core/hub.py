@@ -15,6 +15,7 @@ from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.memory import Memory
+from taskmesh.core.roster import Recovery
 from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.core.surplus import surplus
 from taskmesh.core.unclaimed import Unclaimed
@@ -50,7 +51,10 @@ class HubMachine:
             crash_limit=config.crash_limit,
             oom_limit=config.oom_limit,
         )
-        self.pools = PoolSessions(config, self.ledger, self.collector, self.lanes, self.unclaimed)
+        self.recovery = Recovery(self.ledger, config.epoch, now + config.lease)
+        self.pools = PoolSessions(
+            config, self.ledger, self.collector, self.lanes, self.unclaimed, self.recovery
+        )
         self.ventilator = Ventilator(self.ledger, self.specs, config.epoch)
         self.ventilator.lanes = self.lanes
         self.intake = Intake(
@@ -62,7 +66,6 @@ class HubMachine:
             pools=self.pools,
             ventilator=self.ventilator,
             memory=self.memory,
-            started=now,
         )
         self.views = Views(
             self.ledger,
@@ -110,6 +113,8 @@ class HubMachine:
         timer = self.ledger.deadline
         if timer is not None:
             first = min(first, timer)
+        if self.recovery.waiting:
+            first = min(first, self.recovery.deadline(self._now))
         if self.intake.owing:
             first = min(first, next(iter(self.intake.owing.values())))
         if len(self.lanes) > 1 and self.ledger.tasks:
@@ -122,6 +127,8 @@ class HubMachine:
         if now >= self._sweep_at:
             self._sweep(now)
         self.ledger.due(now, self._expire)
+        if self.recovery.waiting:
+            self.recovery.release(now)
         self.pools.publish_cancels()
         actions: list[object] = []
         if self.pools.out:
@@ -136,12 +143,18 @@ class HubMachine:
         if self.ledger.backlog.waits:
             actions += self.ventilator.dispatch(now)
         if len(self.lanes) > 1 and self.ledger.tasks:
-            for lane, count in self.ventilator.recalls(now):
-                actions.append(Publish(lane.pool, m.Recall(self.config.epoch, lane.session, count)))
+            actions += self._recalls(now)
         if self.memory.fresh:
             actions.append(Store(self.memory.fresh))
             self.memory.fresh = []
         return actions
+
+    def _recalls(self, now: float) -> list[Publish]:
+        """Work that other pools could do sooner is to come back."""
+        return [
+            Publish(lane.pool, m.Recall(self.config.epoch, lane.session, count))
+            for lane, count in self.ventilator.recalls(now)
+        ]
 
     def _deliver(self, news: set[int], actions: list[object], now: float) -> None:
         """Sends clients what they may have of their outcomes.
@@ -314,6 +327,7 @@ class HubMachine:
         config = self.config
         self._sweep_at = now + min(0.25, config.lease / 8)
         self.pools.check_leases(now)
+        self.pools.tell_roster(now)
         for session in list(self.clients.values()):
             if session.credit and not session.lost and now - session.heard >= config.client_grace:
                 self.intake.silent(session, now)

@@ -21,6 +21,7 @@ class HubConfig:
         max_pools, max_clients: sessions at a time. max_payload: bytes of one call or result, 0 for any.
         key_sessions: sessions at a time of pools, and of clients, that show one key; 0 for any number.
         versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
+        local: name of the pool in the hub's own process, which ends with it, or empty.
         stored: there is a store for outcomes that are kept: Store actions tell what is to go there.
         stall: a gap in the hub's own time above this extends every lease by the gap.
     """
@@ -49,3 +50,4 @@ class HubConfig:
     versions: Versions = field(default_factory=Versions)
     policy: str = WARN
     stored: bool = False
+    local: str = ""

@@ -43,7 +43,6 @@ class Intake:
         pools: PoolSessions,
         ventilator: Ventilator,
         memory: Memory,
-        started: float,
     ) -> None:
         self._config = config
         self._ledger = ledger
@@ -53,7 +52,6 @@ class Intake:
         self._pools = pools
         self._ventilator = ventilator
         self._memory = memory
-        self._started = started
         self._of_user: Counter[str] = Counter()
         self.out: list[object] = []
         self.owing: dict[int, float] = {}
@@ -334,10 +332,10 @@ class Intake:
         return True
 
     def _known_elsewhere(self, record: TaskRecord, now: float) -> bool:
-        """A task submitted before, to a hub that is gone: done, held by a pool, or waited for a lease.
+        """A task submitted before, to a hub that is gone: done, held by a pool, or waited for.
 
-        After a restart the pools have a lease's time to come back with what they hold; only then is it
-        sent again.
+        After a restart the pools have a lease's time to come back with what they hold. It is sent again only
+        when all of them have, or that is over.
         """
         unclaimed = self._pools.unclaimed
         result = unclaimed.claim(record.id)
@@ -352,9 +350,8 @@ class Intake:
             self._pools.adopt(record, lane, holding)
             lane.hold([record])
             return True
-        if now < self._started + self._config.lease:
-            record.state = State.WAITING
-            self._ledger.wait(record, self._started + self._config.lease)
+        if not self._pools.recovery.is_over(now):
+            self._pools.recovery.wait(record)
             return True
         return False
 

@@ -15,6 +15,7 @@ from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.lanes import MAX_WINDOW, Lane, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.rivals import Rivals
+from taskmesh.core.roster import Recovery, Roster
 from taskmesh.core.states import Cause, State, TaskRecord
 from taskmesh.core.unclaimed import Holding, Unclaimed, handed_back
 from taskmesh.core.versions import REFUSE, difference
@@ -47,6 +48,7 @@ class PoolSessions:
 
     Attributes:
         unclaimed: what they hold for clients that have not come back yet.
+        roster: those who are there. recovery: how far those of the hub before are back.
         out: the actions that handlers here have asked for; the hub machine empties it.
     """
 
@@ -57,9 +59,12 @@ class PoolSessions:
         collector: Collector,
         lanes: dict[int, Lane],
         unclaimed: Unclaimed,
+        recovery: Recovery,
     ) -> None:
         self.lanes = lanes
         self.unclaimed = unclaimed
+        self.recovery = recovery
+        self.roster = Roster(config.epoch, config.local)
         self.out: list[object] = []
         self.refused: dict[str, str] = {}
         self._config = config
@@ -101,6 +106,9 @@ class PoolSessions:
             self.out.append(Record("pool.versions", {"pool": lane.pool, "warning": odd}))
         lane.warning = odd
         self._adopt(lane, hello, current, now)
+        if hello.inventory:
+            self.roster.add(lane.pool, lane.instance)
+        self.recovery.heard(hello, now)
         lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
         if current is not None:
             self._end(current, started=current.instance != hello.instance)
@@ -258,6 +266,8 @@ class PoolSessions:
         lane.busy_slots = beat.busy_slots
         lane.sized(beat.slots)
         if lane.endpoint and lane.state is not LaneState.CUT:
+            if lane.state is LaneState.OPENING:
+                self.roster.add(lane.pool, lane.instance)
             lane.leaves |= beat.state == "draining"
             lane.state = WORKING.get("draining" if lane.leaves else beat.state, LaneState.READY)
             if lane.wished:
@@ -329,8 +339,16 @@ class PoolSessions:
 
     # --- ending -------------------------------------------------------------------------------------------
 
+    def tell_roster(self, now: float) -> None:
+        """Tells every pool who is there, when that has changed."""
+        if self.recovery.is_over(now):
+            self.roster.settle()
+        if self.roster.changed:
+            self.out.append(Publish("", self.roster.message()))
+
     def extend(self, gap: float) -> None:
         """The hub itself stood still for `gap` seconds: nobody could be heard, so nobody is late."""
+        self.recovery.extend(gap)
         for lane in self.lanes.values():
             lane.heard += gap
             lane.received_moved += gap
@@ -357,6 +375,9 @@ class PoolSessions:
     def _end(self, lane: Lane, *, started: bool) -> int:
         """Takes from a session what it holds, and what its pool may have started."""
         held = lane.held()
+        heir = self.lane_of(lane.pool)
+        if heir is None or heir.instance != lane.instance:
+            self.roster.remove(lane.pool, lane.instance)
         self._wishes.keep(lane)
         self._collector.gave_up(lane.session, held)
         for record in reversed(held):

@@ -27,6 +27,7 @@ class Membership:
         session: 0 while it asks for one. epoch: the hub's that it was last welcomed by.
         received: last lane_seq of the unbroken run. lease: silence after which its work goes to others.
         out: the actions asked for here; the pool machine empties it.
+        rosters: the newest settled one that a hub has told, and one of a later hub, for the next one.
     """
 
     def __init__(self, config: PoolConfig, now: float) -> None:
@@ -36,6 +37,7 @@ class Membership:
         self.lease = config.lease
         self.spool = Spool()
         self.out: list[object] = []
+        self.rosters: list[m.Roster] = []
         self._config = config
         self._beat = config.beat
         self._hello_number = 0
@@ -102,6 +104,7 @@ class Membership:
             host=config.host,
             pid=config.pid,
             cloudpickle=config.cloudpickle,
+            rosters=self.rosters,
         )
         self.out.append(SendHub(hello))
 
@@ -151,6 +154,15 @@ class Membership:
             self.spool.acknowledged(reply.acked, now)
             if reply.wait > 0:
                 self.spool.hold(now + min(reply.wait, LONGEST_WAIT))
+
+    def told(self, roster: m.Roster) -> None:
+        """Keeps a roster of the hub that welcomed this pool, unless a newer one has come before it."""
+        if roster.epoch != self.epoch:
+            return
+        others = [known for known in self.rosters if known.epoch != roster.epoch]
+        known = [known for known in self.rosters if known.epoch == roster.epoch]
+        if not known or known[0].version <= roster.version:
+            self.rosters = [*(one for one in others if one.settled and not roster.settled), roster]
 
     def hurry(self, now: float) -> None:
         """Something that beats tell has changed: the next one is due now."""

@@ -131,11 +131,12 @@ class PoolMachine:
             case m.BeatReply():
                 member.replied(message, now)
             case m.Welcome():
-                if member.welcomed(message, now):
-                    self._welcomed(message)
+                self._welcomed(message, now)
             case m.PoolCommand(verb=verb, instance=instance):
                 if instance in (0, self.config.instance):
                     self._command(verb, now)
+            case m.Roster():
+                member.told(message)
             case m.Refused(instance=instance, reason=reason):
                 if instance == self.config.instance and not self.session:
                     self._leave(reason)
@@ -166,9 +167,10 @@ class PoolMachine:
         if missing:
             self._out.append(SendHub(m.PoolNeedSpec(self.epoch, self.session, missing)))
 
-    def _welcomed(self, welcome: m.Welcome) -> None:
-        self._return_wanted, self._frozen = 0, False
-        self._cancel(welcome.stale)
+    def _welcomed(self, welcome: m.Welcome, now: float) -> None:
+        if self.member.welcomed(welcome, now):
+            self._return_wanted, self._frozen = 0, False
+            self._cancel(welcome.stale)
 
     def _beat(self, now: float) -> None:
         running: list[m.Progress] = []

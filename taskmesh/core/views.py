@@ -202,9 +202,9 @@ class Views:
 
     def _why(self, record: TaskRecord, now: float) -> str:
         if record.state is State.WAITING:
-            due = record.extra.due - now if record.extra else 0.0
-            reason = "a retry" if record.errors or record.crashes or record.attempt else "pools to come back"
-            return f"it waits {max(0.0, due):.1f} s for {reason}"
+            if record.extra is None or not record.extra.due:
+                return f"it waits {self._pools.recovery.left(now):.1f} s at most for pools to come back"
+            return f"it waits {max(0.0, record.extra.due - now):.1f} s for a retry"
         if record.state is not State.QUEUED:
             lane = self._pools.lanes.get(record.session)
             pool = lane.pool if lane is not None else "?"

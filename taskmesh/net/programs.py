@@ -92,7 +92,7 @@ def run_hub(
         settings = pool_config(config, slots=max(1, slots), name=name)
         local = settings.pool if slots else ""
         sockets = listen(context, loop, links, record, config=config, bind=bind, local_pool=local)
-        machine = HubMachine(replace(settled, stored=store is not None), time.monotonic())
+        machine = HubMachine(replace(settled, stored=store is not None, local=local), time.monotonic())
         hub = HubShell(machine, sockets, store)
         links.hub.extend(restored)
         hub.events = links.hub

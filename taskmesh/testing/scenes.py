@@ -28,6 +28,9 @@ STORED = 0.1
 BACK = 0.5
 """Seconds in which everybody is back: what was submitted before waits for what pools may hold of it."""
 
+BACK_AGAIN = 4 * BEAT
+"""Seconds in which pools that have not died with their hub are back, though nobody told them of its death."""
+
 LEAVES = 14.0
 """Seconds in which a pool leaves whose operator wants it to: what it runs takes no longer."""
 
@@ -103,6 +106,30 @@ def remembered(world: World) -> None:
     world.until(timetable.now + BACK)
     client.submit_all(setting.workload.keyed_burst, KEYED)
     world.finish("L1", LEASE + LEAVES)
+
+
+def comeback(world: World) -> None:
+    """L7: pools that are all back after the hub's death keep nothing waiting that was submitted before it."""
+    setting, hub = world.setting, world.hub
+    timetable, chance = setting.timetable, setting.chance
+    world.until(max(timetable.now, hub.started + LEASE) + 2 * BEAT)  # pools know of each other
+    client = chance.choice(world.clients)
+    slots = sum(len(pool.machine.slots) for pool in world.pools)
+    client.submit_all(setting.workload.steady_burst, 4 * slots)
+    world.until(timetable.now + 0.1 * chance.random())
+    setting.audit.faults["crash", "hub whose pools come back"] += 1
+    hub.kill()
+    for pool in world.pools:
+        if pool.lane is not None:
+            pool.lane_closed(pool.lane, signalled=chance.random() < 0.7)
+    world.until(timetable.now + BEAT * chance.random())
+    hub.start()
+    for other in world.clients:
+        other.tell(LinkLost())
+    world.until(timetable.now + BACK_AGAIN)
+    waiting = hub.machine.recovery.waiting
+    setting.audit.require(not waiting, "L7: all pools are back, and what was submitted again waits")
+    world.finish("L7", LEAVES)
 
 
 def _cut_off(world: World, pool: PoolHost) -> None:

@@ -54,6 +54,7 @@ __all__ = [
     "Refused",
     "ResultAck",
     "Results",
+    "Roster",
     "Run",
     "SlotFailure",
     "SlotProgress",
@@ -222,12 +223,27 @@ class ClientRefused(msgspec.Struct, tag=27):
 # --- pool -> hub (collector) ------------------------------------------------------------------------------
 
 
+class Roster(msgspec.Struct, tag=68):
+    """How many pools the hub of this epoch has, told to all of them; `version` rises with every change.
+
+    `digest`: the sum of a number for each of them (`core.roster.digest`), modulo 2 ** 64. `settled`: that hub
+    waited for nobody of the hub before it any more.
+    """
+
+    epoch: int
+    version: int
+    count: int
+    digest: int
+    settled: bool = True
+
+
 class Hello(msgspec.Struct, tag=40):
     """A pool asks for a session; repeated until `Welcome`.
 
     `number` counts the times that it had to ask; repetitions have the same. `key`: where keys are in use, the
     public key for this session's lane. `instance` is new for every start of the pool's process; `inventory`:
     all that it holds of the hub whose epoch it states: queued, running, finished but not acknowledged.
+    `rosters`: the newest settled one that it was told, and one of a later hub that is not.
     """
 
     pool: Name
@@ -246,6 +262,7 @@ class Hello(msgspec.Struct, tag=40):
     pickle: int = PICKLE_PROTOCOL
     cloudpickle: Name = ""
     key: bytes = b""
+    rosters: list[Roster] = []
 
 
 class Results(msgspec.Struct, tag=41):
@@ -397,4 +414,4 @@ class Refused(msgspec.Struct, tag=67):
 ClientMessage = ClientHello | Submit | CancelTasks | ResultAck | ClientBeat | ClientBye | Query | Command
 ToClient = ClientWelcome | Accepted | Busy | NeedSpec | Deliver | Notice | Answer | ClientRefused
 PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec
-ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | ForgetSpecs | Refused
+ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | ForgetSpecs | Refused | Roster
