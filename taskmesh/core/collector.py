@@ -112,11 +112,6 @@ class Collector:
         for index in odd:
             self._odd(run, index, session)
 
-    @staticmethod
-    def is_owner(record: TaskRecord, task: int) -> bool:
-        """Whether a record is found under its own id, not under a waiter's."""
-        return record.id == task
-
     def _settle(
         self,
         run: DoneRun,
@@ -159,7 +154,7 @@ class Collector:
             self.duplicates += 1
             self._unclaimed(part)
             return
-        if not self._was_given(record, run.attempt, session):
+        if not self._was_given(record, task, run.attempt, session):
             self.strays += 1
             return
         self.release(record)
@@ -171,17 +166,17 @@ class Collector:
         for waiter in self._ledger.drop(record):
             self.give(part, waiter)
 
-    def _was_given(self, record: TaskRecord, attempt: int, session: int) -> bool:
+    def _was_given(self, record: TaskRecord, task: int, attempt: int, session: int) -> bool:
         """Whether an attempt was sent to this session: it has the task, or had it when it ended."""
-        if session == ANYBODY or self.is_current(record, session, attempt):
+        if session == ANYBODY or self.is_current(record, task, session, attempt):
             return True
-        return self._given_up.get(session, {}).get(record.id) == attempt
+        return self._given_up.get(session, {}).get(task) == attempt
 
     def gave_up(self, session: int, records: Sequence[TaskRecord]) -> None:
         """A session is over that held these: should it have finished one after all, that counts."""
         if not records:
             return
-        self._given_up[session] = {record.id: record.attempt for record in records}
+        self._given_up[session] = {record.known_as: record.attempt for record in records}
         self._given_up_count += len(records)
         while self._given_up_count > GIVEN_UP and len(self._given_up) > 1:
             self._given_up_count -= len(self._given_up.popitem(last=False)[1])
@@ -223,11 +218,11 @@ class Collector:
         """One attempt that did not succeed: ends the task, or sends it round again."""
         task = failure.client << SEQ_BITS | failure.seq
         record = self._ledger.tasks.get(task)
-        if record is None or not self.is_owner(record, task):
+        if record is None:
             self.stale += 1
             self._unclaimed(failure)
             return
-        if not self.is_current(record, session, failure.attempt):
+        if not self.is_current(record, task, session, failure.attempt):
             self.stale += 1
             return
         record.started()
@@ -239,9 +234,13 @@ class Collector:
             self._erred(record, failure, now)
 
     @staticmethod
-    def is_current(record: TaskRecord, session: int, attempt: int) -> bool:
-        """The fence: whether a report comes from the attempt that the ledger waits for."""
-        return record.session == session and record.attempt == attempt
+    def is_current(record: TaskRecord, task: int, session: int, attempt: int) -> bool:
+        """The fence: whether a report comes from the attempt that the ledger waits for.
+
+        Args:
+            task: the id that the report names, of those that the record is found under.
+        """
+        return record.session == session and record.attempt == attempt and record.known_as == task
 
     def _erred(self, record: TaskRecord, failure: Failed, now: float) -> None:
         spec = record.spec.spec
@@ -306,9 +305,9 @@ class Collector:
         base = held.client << SEQ_BITS
         for seq in reversed(held.seqs):
             record = self._ledger.tasks.get(base | seq)
-            if record is None or not self.is_owner(record, base | seq):
+            if record is None:
                 self._unclaimed(Held(held.client, held.attempt, [seq]))
-            elif self.is_current(record, session, held.attempt):
+            elif self.is_current(record, base | seq, session, held.attempt):
                 self.not_started(record)
 
     def not_started(self, record: TaskRecord) -> None:

@@ -329,6 +329,8 @@ class Intake:
         if first is None or entry.spec.shared != "all":
             return False
         self._ledger.attach(client, run.seqs[0], first)
+        if run.again:
+            self._found(first, task)
         return True
 
     def _known_elsewhere(self, record: TaskRecord, now: float) -> bool:
@@ -337,22 +339,30 @@ class Intake:
         After a restart the pools have a lease's time to come back with what they hold. It is sent again only
         when all of them have, or that is over.
         """
-        unclaimed = self._pools.unclaimed
-        result = unclaimed.claim(record.id)
-        if result is not None:
-            self._collector.done(result, ANYBODY)
-            return True
-        holding = unclaimed.take(client_of(record.id), seq_of(record.id))
-        lane = self._pools.lanes.get(holding.session) if holding is not None else None
-        if holding is not None and holding.dropped:
-            record.attempt, record.returns = holding.attempt, holding.returns  # it ends there
-        elif holding is not None and lane is not None:
-            self._pools.adopt(record, lane, holding)
-            lane.hold([record])
+        if self._found(record, record.id):
             return True
         if not self._pools.recovery.is_over(now):
             self._pools.recovery.wait(record)
             return True
+        return False
+
+    def _found(self, record: TaskRecord, task: int) -> bool:
+        """Whether a pool has run it, or holds it, under the id by which an earlier hub has known it."""
+        unclaimed = self._pools.unclaimed
+        result = unclaimed.claim(task)
+        if result is not None:
+            self._collector.done(result, ANYBODY)
+            return True
+        holding = unclaimed.take(client_of(task), seq_of(task))
+        lane = self._pools.lanes.get(holding.session) if holding is not None else None
+        if holding is not None and holding.dropped:
+            record.attempt, record.returns = holding.attempt, holding.returns  # it ends there
+        elif holding is not None and lane is not None:
+            if self._pools.may_adopt(record, task, holding.attempt, None):
+                self._pools.adopt(record, task, lane, holding)
+                lane.hold([record])
+                return True
+            self._pools.cancel_at_pool(holding.session, holding.attempt, task)  # another has its key
         return False
 
     def _drop_unclaimed(self, client: int) -> None:
@@ -389,7 +399,7 @@ class Intake:
             return True  # it is run for others
         if self._ledger.detach(task, record):
             if State.SENT <= record.state <= State.RUNNING:
-                self._pools.cancel_at_pool(record.session, record.attempt, record.id)
+                self._pools.cancel_at_pool(record.session, record.attempt, record.known_as)
                 self._collector.release(record)
             self._ledger.move(record, Cause.CANCEL)
             self._ledger.drop(record)

@@ -205,10 +205,12 @@ class Ledger:
     def requeue(self, record: TaskRecord) -> None:
         """Puts a QUEUED record before the others of its group: it has waited already."""
         record.session = 0
-        if record.extra is not None and record.extra.late:
-            self.at(0.0, record, Cause.EXPIRE)
-        if record.extra is not None and record.extra.unwanted:
-            self.at(0.0, record, Cause.CANCEL)
+        if (extra := record.extra) is not None:
+            extra.alias = 0
+            if extra.late:
+                self.at(0.0, record, Cause.EXPIRE)
+            if extra.unwanted:
+                self.at(0.0, record, Cause.CANCEL)
         self.backlog.push_front(record.spec.route, record.spec.priority, group_of(record), record)
 
     def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
@@ -228,7 +230,8 @@ class Ledger:
     def wait(self, record: TaskRecord, until: float) -> None:
         """A record that has just become WAITING is due at `until`."""
         record.session = 0
-        record.more().due = until
+        extra = record.more()
+        extra.alias, extra.due = 0, until
         self.at(until, record, Cause.DUE)
 
     @property

@@ -43,6 +43,17 @@ def most_held(slots: int) -> int:
     return max(MOST_HELD, 2 * MAX_WINDOW * min(slots, MOST_SLOTS))
 
 
+def for_all(progress: m.Progress, record: TaskRecord) -> list[m.Progress]:
+    """The same news for everybody who waits for a task."""
+    if record.extra is None or not record.extra.waiters:
+        return [progress]
+    replace = msgspec.structs.replace
+    return [
+        replace(progress, client=task >> SEQ_BITS, seq=task & SEQ_MASK)
+        for task in record.extra.waiting(record.id)
+    ]
+
+
 class PoolSessions:
     """Sessions of pools, and their leases.
 
@@ -211,8 +222,8 @@ class PoolSessions:
                 record = self._ledger.tasks.get(task)
                 if record is None and not self._is_over(held.client, seq):
                     unclaimed.append(seq)
-                elif record is not None and self._may_adopt(record, held.attempt, former):
-                    self.adopt(record, lane, held)
+                elif record is not None and self.may_adopt(record, task, held.attempt, former):
+                    self.adopt(record, task, lane, held)
                     taken.append(record)
                 else:
                     gone.append(seq)
@@ -228,15 +239,23 @@ class PoolSessions:
         return (account is not None and account.is_over(seq)) or self.unclaimed.is_dropped(client, seq)
 
     @staticmethod
-    def _may_adopt(record: TaskRecord, attempt: int, former: Lane | None) -> bool:
+    def may_adopt(record: TaskRecord, task: int, attempt: int, former: Lane | None) -> bool:
+        """Whether an attempt that a pool lists is the one that is waited for, or the first heard of.
+
+        Args:
+            task: the id under which the pool has it. former: the session in which it had it from this hub.
+        """
         if record.state in (State.QUEUED, State.WAITING):
             return record.attempt in (0, attempt) and not (record.extra is not None and record.extra.history)
-        return former is not None and record.session == former.session and record.attempt == attempt
+        return former is not None and Collector.is_current(record, task, former.session, attempt)
 
-    def adopt(self, record: TaskRecord, lane: Lane, held: m.Held | Holding) -> None:
+    def adopt(self, record: TaskRecord, task: int, lane: Lane, held: m.Held | Holding) -> None:
         """A pool holds this attempt of the task already: it is this session's now, and not sent again.
 
         The caller puts it on the lane's books with `hold`.
+
+        Args:
+            task: the id under which the pool has it: the record's own, or that of one who waits for it.
         """
         if State.SENT <= record.state <= State.RUNNING:
             self._collector.release(record)
@@ -244,6 +263,8 @@ class PoolSessions:
             self._ledger.move(record, Cause.ADOPT)
         record.attempt, record.session = held.attempt, lane.session
         record.returns = max(record.returns, handed_back(held))
+        if record.extra is not None:
+            record.extra.alias = task if task != record.id else 0
         lane.unwanted |= record.extra is not None and bool(record.extra.unwanted)
 
     # --- living -------------------------------------------------------------------------------------------
@@ -295,14 +316,14 @@ class PoolSessions:
         for progress in running:
             task = progress.client << SEQ_BITS | progress.seq
             record = self._ledger.tasks.get(task)
-            if record is None or record.session != lane.session or record.attempt != progress.attempt:
+            if record is None or not Collector.is_current(record, task, lane.session, progress.attempt):
                 if record is not None or self._is_over(progress.client, progress.seq):
                     stale.append(m.Held(progress.client, progress.attempt, [progress.seq]))
                 continue
             if record.state is State.SENT:
                 self._ledger.move(record, Cause.START)
             progress.attempt -= record.returns
-            told.append(progress)
+            told += for_all(progress, record)
         if stale:
             self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, stale)))
         if lane.unwanted:

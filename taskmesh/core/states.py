@@ -122,6 +122,11 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
             extra = self.extra = TaskExtra()
         return extra
 
+    @property
+    def known_as(self) -> int:
+        """The id under which the pool that holds its attempt knows it."""
+        return self.id if self.extra is None else self.extra.alias or self.id
+
     def started(self) -> None:
         """It had started, and goes round again: who gave it up unless it had wants it run."""
         if self.extra is not None:
@@ -134,10 +139,22 @@ class TaskExtra:
     `abandoned`: its own submitter has given it up, others still wait for it. `payer`: the account that it is
     on then, which may be closed, and its client's next one not charged. `late`: it expired while a pool had
     it, so it ends should it come back unstarted. `unwanted`: so do these of its ids, which their clients gave
-    up unless it had started.
+    up unless it had started. `alias`: a waiter's id under which its pool has it, 0 when that is its own: an
+    earlier hub had it from that waiter, and the pool has never heard another.
     """
 
-    __slots__ = ("abandoned", "due", "history", "key", "late", "ooms", "payer", "unwanted", "waiters")
+    __slots__ = (
+        "abandoned",
+        "alias",
+        "due",
+        "history",
+        "key",
+        "late",
+        "ooms",
+        "payer",
+        "unwanted",
+        "waiters",
+    )
 
     def __init__(self) -> None:
         self.waiters: dict[int, None] = {}  # in order, and found at once
@@ -149,3 +166,8 @@ class TaskExtra:
         self.payer: Any = None
         self.late = False
         self.unwanted: list[int] = []
+        self.alias = 0
+
+    def waiting(self, own: int) -> list[int]:
+        """The ids that wait for the outcome of the record whose own id this is, that first."""
+        return [*self.waiters] if self.abandoned else [own, *self.waiters]

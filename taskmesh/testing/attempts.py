@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from taskmesh.core.invariants import require
 from taskmesh.testing.workload import Plan
-from taskmesh.wire.messages import DoneRun, Failed, LaneRun, Notice
+from taskmesh.wire.messages import DoneRun, Failed, LaneRun, Progress
 
 Key = tuple[int, int]
 _NUMBER = re.compile(r"attempt (\d+) on")
@@ -67,11 +67,10 @@ class Attempts:
         if self.calm and failure.kind in {"cancelled", "expired"}:
             require(shown == len(begun), "S20: not the number of those that have begun", key, told, begun)
 
-    def told(self, news: object) -> None:
-        """A client is told what runs, perhaps."""
-        for progress in news.progress if isinstance(news, Notice) else ():
-            key, shown = (progress.client, progress.seq), progress.attempt
-            require(shown in self._sent[key], "S20: no such attempt was sent", key, shown)
+    def told(self, progress: Progress) -> None:
+        """A client is told what runs."""
+        key, shown = (progress.client, progress.seq), progress.attempt
+        require(shown in self._sent[key], "S20: no such attempt was sent", key, shown)
 
     def check_sure(self, plan: Plan) -> None:
         """Where nothing has gone wrong nothing was counted that has not begun."""

@@ -16,7 +16,7 @@ from taskmesh.ids import SEQ_BITS
 from taskmesh.testing.attempts import Attempts
 from taskmesh.testing.workload import Act, Plan, Workload
 from taskmesh.wire.batches import Kept
-from taskmesh.wire.messages import CHUNK, DoneRun, Failed, LaneRun, Run, Tasks
+from taskmesh.wire.messages import CHUNK, DoneRun, Failed, LaneRun, Notice, Run, Tasks
 
 
 class Violation(AssertionError):
@@ -244,13 +244,14 @@ class Audit:
     def _check_failure(self, plan: Plan, failure: Failed, now: float) -> None:
         spec, kind = plan.kind.spec, failure.kind
         akin = self._same_key(plan) if plan.key else [plan]
-        deaths = max(other.deaths for other in akin)
+        deaths = sum(other.deaths for other in akin)  # after a restart another of them may be run
         large = any(other.too_large(limit) for other in akin for limit in self.limits)
+        raises = any(other.act in (Act.FAILS, Act.FLAKY) for other in akin)
         if large and kind == "result":
             self.faults["too large", "result" if failure.attempt else "call"] += 1
         may = {
-            "exception": plan.act in (Act.FAILS, Act.FLAKY),
-            "timeout": plan.act in (Act.FAILS, Act.FLAKY),
+            "exception": raises,
+            "timeout": raises,
             "argument": plan.act is Act.BAD,
             "function": plan.act is Act.BAD,
             "result": plan.act is Act.BAD or large,
@@ -262,6 +263,13 @@ class Audit:
             "oom": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
         }
         self.require(may.get(kind, False), f"a task cannot end so: {kind}", plan, deaths, failure.history)
+
+    def told(self, news: object) -> None:
+        """S20: a client is told what runs, perhaps; under a key it may be another's task."""
+        plans = self._workload.plans
+        for progress in news.progress if isinstance(news, Notice) else ():
+            if not plans[progress.client, progress.seq].key:
+                self.attempts.told(progress)
 
     def settled(self, plans: Sequence[Plan]) -> None:
         """S11: where nothing goes wrong, what was given up unless it had started soon has or is cancelled."""

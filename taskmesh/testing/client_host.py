@@ -181,7 +181,7 @@ class ClientHost(Host[ClientMachine]):
                 case act.Tell(message=m.Answer() as answer):
                     self.answers[answer.number] = answer
                 case act.Tell(message=message):
-                    self.setting.audit.attempts.told(message)
+                    self.setting.audit.told(message)
                 case _:
                     raise TypeError(f"not an action of a client: {action!r}")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from taskmesh.core.events import LinkLost
 from taskmesh.testing.client_host import ClientHost
 from taskmesh.testing.configs import BEAT, LEASE
+from taskmesh.testing.host import Host
 from taskmesh.testing.hub_host import HubHost
 from taskmesh.testing.network import Weather
 from taskmesh.testing.pool_host import PoolHost
@@ -30,6 +31,10 @@ BACK = 0.5
 
 BACK_AGAIN = 4 * BEAT
 """Seconds in which pools that have not died with their hub are back, though nobody told them of its death."""
+
+SHARED = 5
+APART = 0.6
+"""Share of a lease that one comes back after another, at most, to a hub that is started again."""
 
 LEAVES = 14.0
 """Seconds in which a pool leaves whose operator wants it to: what it runs takes no longer."""
@@ -130,6 +135,33 @@ def comeback(world: World) -> None:
     waiting = hub.machine.recovery.waiting
     setting.audit.require(not waiting, "L7: all pools are back, and what was submitted again waits")
     world.finish("L7", LEAVES)
+
+
+def shared(world: World) -> None:
+    """S12, L1: two clients wait for tasks of the same keys, and the hub starts again: each has its outcome.
+
+    Who comes back first to the new hub differs: a pool may hold a task under the id of whoever comes second.
+    """
+    setting, hub = world.setting, world.hub
+    timetable, chance = setting.timetable, setting.chance
+    clients = chance.sample(world.clients, 2)
+    for client in clients:
+        client.submit_all(setting.workload.shared_burst, SHARED)
+        world.until(timetable.now + 0.3 * chance.random())
+    setting.audit.faults["crash", "hub of shared keys"] += 1
+    hub.kill()
+    hosts: list[Host[Any]] = [*clients, *world.pools]
+    for host in hosts:
+        if chance.random() < 0.5:
+            host.pause()
+            timetable.after(APART * LEASE * chance.random(), host.resume)
+    for pool in world.pools:
+        if pool.lane is not None:
+            pool.lane_closed(pool.lane, signalled=True)
+    hub.start()
+    for client in world.clients:
+        client.tell(LinkLost())
+    world.finish("L1", LEASE + LEAVES)
 
 
 def _cut_off(world: World, pool: PoolHost) -> None:

@@ -95,7 +95,10 @@ def key_of(payload: bytes) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A spec with the behaviours that its tasks have, weighted, and how long they take."""
+    """A spec with the behaviours that its tasks have, weighted, and how long they take.
+
+    `keyed`: the share of them that have one of three keys.
+    """
 
     number: int
     spec: Spec
@@ -103,7 +106,7 @@ class Kind:
     seconds: tuple[float, float]
     slow: float
     weight: int
-    keyed: bool
+    keyed: float
 
 
 def _kind(
@@ -113,7 +116,7 @@ def _kind(
     acts: tuple[tuple[Act, int], ...] = ((Act.OK, 1),),
     slow: float = 0.0,
     weight: int = 10,
-    keyed: bool = False,
+    keyed: float = 0.0,
     **options: object,
 ) -> Kind:
     spec = Spec(function=name.encode() * 20, name=name, **options)  # type: ignore[arg-type]
@@ -124,10 +127,20 @@ OK = (Act.OK, 8)
 KINDS = (
     _kind("instant", slow=0.02, weight=30),
     _kind("instant-a", queue="a", slow=0.02, weight=20),
-    _kind("short", seconds=(0.001, 0.006), slow=0.05, weight=25, keyed=True, keep=3.0),
-    _kind("long", seconds=(0.03, 0.5), queue="a", weight=10, keyed=True),
+    _kind("short", seconds=(0.001, 0.006), slow=0.05, weight=25, keyed=0.15, keep=3.0),
+    _kind("long", seconds=(0.03, 0.5), queue="a", weight=10, keyed=0.15),
     _kind(
         "flaky", acts=(OK, (Act.FLAKY, 6), (Act.FAILS, 2)), max_retries=2, backoff=0.05, seconds=(0.0, 0.004)
+    ),
+    _kind(
+        "shared",
+        acts=(OK, (Act.FLAKY, 4), (Act.FAILS, 4), (Act.SHAKY, 3), (Act.POISON, 1)),
+        queue="a",
+        seconds=(0.05, 1.0),
+        max_retries=1,
+        backoff=0.05,
+        weight=5,
+        keyed=1.0,
     ),
     _kind("bad", acts=(OK, (Act.BAD, 4)), queue="b", weight=6),
     _kind(
@@ -166,6 +179,7 @@ KINDS = (
     _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),
 )
 URGENT, _, BOUND = KINDS[-3:]
+SHARED = next(kind for kind in KINDS if kind.keyed == 1.0)
 KEPT = next(kind for kind in KINDS if kind.spec.keep)
 LONGER = 1000.0
 CALM_KINDS = tuple(
@@ -217,6 +231,15 @@ class Workload:
             plan.key = f"kept-{index}"
         return plans
 
+    def shared_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks under one key each, of which most end badly, sooner or later."""
+        acts = (Act.FAILS, Act.FLAKY, Act.SHAKY, Act.POISON, Act.OK)
+        plans = [self._plan(client, first + index, SHARED) for index in range(count)]
+        for index, plan in enumerate(plans):
+            plan.key, plan.act = f"both-{index}", acts[index % len(acts)]
+            plan.seconds, plan.times, plan.payload = 1.0, 1, plan.payload[: _KEY.size]
+        return plans
+
     def bound_burst(self, client: int, first: int, count: int) -> list[Plan]:
         """The same of tasks that are bound to their client, and take longer than anybody waits for."""
         plans = [self._plan(client, first + index, BOUND) for index in range(count)]
@@ -234,7 +257,7 @@ class Workload:
             seconds = 0.05 + 1.2 * chance.random()
         payload = _KEY.pack(client, seq) + bytes(chance.randrange(24))
         plan = Plan(client, seq, kind, act, seconds, chance.randint(1, 2), payload, chance.randrange(3))
-        if kind.keyed and chance.random() < 0.15:
+        if kind.keyed and chance.random() < kind.keyed:
             plan.key = f"key-{chance.randrange(3)}"
         self.plans[client, seq] = plan
         return plan

@@ -54,7 +54,7 @@ def delivery_dedup(patch: Patch) -> None:
 
 def attempt_fencing(patch: Patch) -> None:
     """Failures and hand-backs count whatever attempt and session they come from."""
-    patch.setattr(Collector, "is_current", staticmethod(lambda record, session, attempt: True))
+    patch.setattr(Collector, "is_current", staticmethod(lambda record, task, session, attempt: True))
 
 
 def sequence_check(patch: Patch) -> None:
@@ -101,7 +101,17 @@ def inventory(patch: Patch) -> None:
 
 def adoption_check(patch: Patch) -> None:
     """A pool's inventory is believed even when another pool has the task by now."""
-    patch.setattr(PoolSessions, "_may_adopt", staticmethod(lambda record, attempt, former: True))
+    patch.setattr(PoolSessions, "may_adopt", staticmethod(lambda record, task, attempt, former: True))
+
+
+def waiters_id(patch: Patch) -> None:
+    """A pool that has a task under a waiter's id is believed to have it under the record's own (V1)."""
+    adopt = PoolSessions.adopt
+
+    def forget(self: PoolSessions, record: TaskRecord, task: int, lane: Lane, held: m.Held) -> None:
+        adopt(self, record, record.id, lane, held)
+
+    patch.setattr(PoolSessions, "adopt", forget)
 
 
 def crash_blame(patch: Patch) -> None:
@@ -257,9 +267,9 @@ def handed_back_before(patch: Patch) -> None:
     """It does after a restart of the hub."""
     adopt = PoolSessions.adopt
 
-    def count(self: PoolSessions, record: TaskRecord, lane: Lane, held: m.Held) -> None:
+    def count(self: PoolSessions, record: TaskRecord, task: int, lane: Lane, held: m.Held) -> None:
         returns = record.returns
-        adopt(self, record, lane, held)
+        adopt(self, record, task, lane, held)
         record.returns = returns
 
     patch.setattr(PoolSessions, "adopt", count)
@@ -332,6 +342,7 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     lost_message_check,
     inventory,
     adoption_check,
+    waiters_id,
     crash_blame,
     credit,
     ticket_generation,
