@@ -162,6 +162,7 @@ class World:
         self.finish("L1", BOUND)
         self._check_answers()
         self._check_left_behind()
+        self.finish("L1", BOUND)  # a client that stood still may have submitted meanwhile
         self._check_numbers()
         self._play_scenes()
         if self.calm:
