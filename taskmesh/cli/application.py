@@ -7,14 +7,13 @@ from typing import Annotated
 import typer
 
 from taskmesh.cli import draining, health, keys, operation, programs, submission, views
-from taskmesh.cli.exits import EPILOG
+from taskmesh.cli.exits import EXIT_CODES
 
 app = typer.Typer(
     name="taskmesh",
     help="Run Python functions on pools of worker processes, over ZeroMQ.",
-    epilog=EPILOG,
+    epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

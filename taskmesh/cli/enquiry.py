@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -61,23 +62,22 @@ def hub_at(reach: Reach) -> Iterator[SubmitPort]:
 
 
 def signs_of_life(hub: SubmitPort, pool: str, timeout: float) -> list[dict[str, object]]:
-    """Pings a pool, or "all", and waits until each has been heard, at most `timeout` seconds."""
+    """Pings a pool, or "all", and waits until each has been heard, at most `timeout` seconds.
+
+    Times are the hub's, of its ping and of the beat by which a pool answers at once: so the seconds are the
+    trip from the hub to the pool and back.
+    """
     begin = time.monotonic()
-    asked = cast("list[dict[str, Any]]", hub.command("ping", pool, timeout))
-    told = time.monotonic()
-    silent = {str(row["pool"]) for row in asked}
+    rows = cast("list[dict[str, Any]]", hub.command("ping", pool, timeout))
+    asked = {str(row["pool"]): float(row["asked_at"]) for row in rows}
     heard: dict[str, float] = {}
     pause = threading.Event()
-    while silent and time.monotonic() - begin < timeout:
-        now = time.monotonic()
+    while len(heard) < len(asked) and time.monotonic() - begin < timeout:
         for row in cast("list[dict[str, Any]]", hub.query("pools", limit=EVERYTHING, timeout=timeout)):
             name = str(row["pool"])
-            # Measured on the hub's clock, and less than the time since the ping: so it was heard after it.
-            if name in silent and float(row["heard"]) < now - told:
-                silent.discard(name)
-                heard[name] = now - begin
-        pause.wait(PAUSE)
-    return [
-        {"pool": name, "answered": name in heard, "seconds": round(heard[name], 3) if name in heard else None}
-        for name in (str(row["pool"]) for row in asked)
-    ]
+            seconds = float(row["heard_at"]) - asked.get(name, math.inf)
+            if seconds > 0 and name not in heard:
+                heard[name] = round(seconds, 6)
+        if len(heard) < len(asked):
+            pause.wait(PAUSE)
+    return [{"pool": name, "answered": name in heard, "seconds": heard.get(name)} for name in asked]

@@ -15,7 +15,8 @@ from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
 OK, FAILED, USAGE, NO_HUB, TOO_LATE, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
-EPILOG = (
+EPILOG = "Exit codes: `taskmesh --help` lists them."
+EXIT_CODES = (
     "Exit codes: 0 done; 1 the task failed, the hub refused what was asked, or the command itself failed; "
     "2 wrong usage or configuration (an address that may not be used or is taken, a module that cannot be "
     "imported); 3 no hub answered, or none let us in (keys); 4 not finished within --timeout or --wait; "

@@ -10,6 +10,7 @@ import typer
 from taskmesh.cli.exits import EPILOG, exits
 from taskmesh.cli.options import (
     DEFAULT_ADDRESS,
+    Address,
     AsJson,
     Bind,
     ConfigFile,
@@ -22,15 +23,22 @@ from taskmesh.cli.options import (
     settings,
 )
 from taskmesh.cli.output import Output
-from taskmesh.cli.succession import succeeded
 from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
     from taskmesh.net.endpoints import Endpoints
 
+WORKER = (
+    "Run a pool of slots that takes tasks from a hub, until it is told to stop.\n\n"
+    "The current directory is on the module search path of the tasks. SIGTERM, Ctrl-C or a terminal that "
+    "closes drains: tasks that have not started go back to the hub uncharged, running ones have --grace "
+    "seconds. A second SIGTERM or Ctrl-C ends it at once."
+)
+"""The help of `taskmesh worker`; a docstring's line ends would be kept."""
+
 Modules = Annotated[
-    list[str] | None, typer.Argument(metavar="[MODULE]...", help="Import these in every slot when it starts.")
+    list[str] | None, typer.Argument(metavar="MODULE", help="Import these in every slot when it starts.")
 ]
 Concurrency = Annotated[
     str | None, typer.Option("--concurrency", "-c", metavar="N", help="Slots; default: one per CPU.")
@@ -139,10 +147,43 @@ def _serve(
     run_hub(config, addresses[0], slots=slots, name=name, modules=modules, ready=ready, record=record)
 
 
-def worker(context: typer.Context) -> None:
-    """Run a pool of slots that takes tasks from a hub. See `taskmesh worker --help` for its options."""
-    succeeded(["worker", *context.args])
-    with exits(Output(as_json="--json" in context.args)):
+def worker(  # noqa: PLR0913  one for each option
+    modules: Modules = None,
+    *,
+    address: Address = None,
+    concurrency: Concurrency = None,
+    queues: Queues = None,
+    tags: Tags = None,
+    name: Annotated[
+        str, typer.Option(help="The pool's name, unique in the mesh; default: one made from the host's.")
+    ] = "",
+    grace: Annotated[
+        str | None,
+        typer.Option(metavar="SECONDS", help="How long running tasks have when it drains; default: 30."),
+    ] = None,
+    http: Http = None,
+    http_token_file: HttpTokenFile = None,
+    only_registered: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE...",
+            help="Run functions of these modules and packages by name, and no others; import them too.",
+        ),
+    ] = None,
+    directory: Keys = None,
+    deletion_cost: Annotated[
+        bool,
+        typer.Option(
+            "--deletion-cost",
+            help="In Kubernetes: keep the pod's deletion cost; --name is the pod's, --http is needed.",
+        ),
+    ] = False,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Run a pool of slots that takes tasks from a hub."""
+    # Only for --help and for completion in a shell: every other line has become the worker program before.
+    with exits(Output(as_json=json)):
         raise ConfigError(
             "the package taskmesh_workers is not installed; it comes with taskmesh: "
             "`pip install taskmesh`, or `pip install -e .` in a checkout"
@@ -153,7 +194,4 @@ def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command(epilog=EPILOG)(up)
     app.command(epilog=EPILOG)(hub)
-    app.command(
-        add_help_option=False,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    )(worker)
+    app.command(help=WORKER, epilog=EPILOG)(worker)

@@ -14,7 +14,7 @@ from taskmesh.cli.exits import EPILOG, FAILED, TOO_LATE, exits
 from taskmesh.cli.options import LONGEST_TASK, Address, AsJson, ConfigFile, Keys, Reach
 from taskmesh.cli.output import Output
 from taskmesh.cli.patience import error_of
-from taskmesh.cli.wording import rendered
+from taskmesh.cli.wording import is_carried, rendered
 from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,11 +27,19 @@ def submit(
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARG]...", help="JSON, else taken as text; NAME=VALUE for one by name."),
+        typer.Argument(metavar="ARG", help="JSON, else taken as text; NAME=VALUE for one by name."),
     ] = None,
     *,
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="The queue it goes to.")] = None,
     tags: Annotated[str | None, typer.Option(metavar="A,B", help="What its pool must be able to do.")] = None,
+    priority: Annotated[int | None, typer.Option(metavar="N", help="Higher goes first; default: 0.")] = None,
+    retries: Annotated[
+        int | None, typer.Option(metavar="N", help="How often it is tried again after an error; default: 0.")
+    ] = None,
+    hard_timeout: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Kill its process when an attempt runs for longer."),
+    ] = None,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -55,11 +63,15 @@ def submit(
         use_current_directory()
         called = resolve(function)
         positional, named = parse(arguments or ())
-        options: dict[str, Any] = {}
-        if queue is not None:
-            options["queue"] = queue
-        if tags is not None:
-            options["tags"] = tuple(filter(None, (tag.strip() for tag in tags.split(","))))
+        parted = None if tags is None else tuple(filter(None, (tag.strip() for tag in tags.split(","))))
+        given: dict[str, Any] = {
+            "queue": queue,
+            "tags": parted,
+            "priority": priority,
+            "retries": retries,
+            "hard_timeout": hard_timeout,
+        }
+        options = {name: value for name, value in given.items() if value is not None}
         mesh = Mesh(config=Reach(file, address, 0, directory).config)
         surface = mesh.with_options(**options)  # what is wrong with them shows before a hub is looked for
         with mesh:
@@ -77,7 +89,8 @@ def submit(
             raise typer.Exit(FAILED)
         result = future.result(0)
         text = result if isinstance(result, str) else rendered(result)
-        out.value({**details_of(future), "result": result}, text)
+        form = "json" if is_carried(result) else "repr"
+        out.value({**details_of(future), "result": result, "result_form": form}, text)
 
 
 def report_failure(out: Output, error: BaseException, future: TaskFuture[Any]) -> None:

@@ -8,14 +8,18 @@ import sys
 from collections.abc import Sequence
 
 PROGRAM = "taskmesh_workers"
+HELP = {"-h", "--help"}
 
 
 def succeeded(line: Sequence[str]) -> None:
     """Becomes `python -m taskmesh_workers ARGUMENTS` for `worker ARGUMENTS`.
 
-    Returns where the line is another one, or that package is not installed: the command says so.
+    Returns where the line is another one or asks for help, or where that package is not installed: the
+    command says so.
     """
-    if not line or line[0] != "worker" or importlib.util.find_spec(PROGRAM) is None:
+    if not line or line[0] != "worker" or not HELP.isdisjoint(line):
+        return
+    if importlib.util.find_spec(PROGRAM) is None:
         return
     if sys.stdout is not None:  # started without it: >&-
         sys.stdout.flush()

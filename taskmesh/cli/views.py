@@ -46,10 +46,10 @@ def pools(
 
 
 def tasks(
+    task: Annotated[str, typer.Argument(metavar="ID", help="This one, with all that is known.")] = "",
     *,
     state: Annotated[str, typer.Option(metavar="STATE", help="Only queued, sent, running ... ones.")] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 100,
-    task: Annotated[str, typer.Option("--id", metavar="ID", help="This one, with all that is known.")] = "",
     address: Address = None,
     timeout: Timeout = 5.0,
     directory: Keys = None,

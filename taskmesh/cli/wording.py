@@ -20,6 +20,15 @@ def encoded(value: object) -> str:
         return json.dumps(carried(value))
 
 
+def is_carried(value: object) -> bool:
+    """Whether JSON can carry a value without a part of it as text."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except JSON_FAILS:
+        return False
+    return True
+
+
 def carried(value: object, above: frozenset[int] = frozenset()) -> object:
     """A value with every part that JSON cannot carry as text; `above`: the ids of what it is part of."""
     if id(value) in above or len(above) >= DEEPEST:

@@ -250,6 +250,7 @@ class Views:
                 "session": lane.session,
                 "running": lane.at_work,
                 "heard": round(now - lane.heard, 3),
+                "asked_at": now,
             }
             for lane in lanes
         ]
@@ -321,4 +322,5 @@ def pool_view(lane: Lane, now: float) -> dict[str, Any]:
         "pid": lane.hello.pid,
         "python": lane.hello.python,
         "heard": round(now - lane.heard, 3),
+        "heard_at": lane.heard,
     }

@@ -75,6 +75,7 @@ def test_a_result_is_printed_whatever_it_is(programs, address, name, options, en
 
     assert (outcome.returncode, outcome.stderr) == (0, "")
     assert (rows(outcome)["result"] if options else outcome.stdout) == printed
+    assert not options or rows(outcome)["result_form"] == "repr"
 
 
 def test_tasks_beyond_the_limit_and_control_characters_are_told(programs, address):

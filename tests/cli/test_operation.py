@@ -52,8 +52,38 @@ def test_json_tells_the_result_and_where_it_ran(programs, address):
 
     found = rows(outcome)
     assert found["result"] == {"a": [1, None]}
+    assert found["result_form"] == "json"
     assert (found["worker"], found["attempt"]) == ("steady/0", 1)
     assert len(found["task_id"]) == 32
+
+
+def test_a_call_may_have_retries_a_priority_and_a_hard_limit(programs, address, tmp_path):
+    line = ("submit", "--address", address, "--json", "--retries")
+
+    again = programs.run(*line, "1", f"{WORK}:add", "1", "text")
+    killed = programs.run(*line, "0", "--priority", "3", "--hard-timeout", "0.2", "time:sleep", "20")
+
+    assert rows(again)["error"]["attempt"] == 2
+    assert rows(killed)["error"]["type"] == "TaskTimeout"
+    refused = programs.run(*line, "-1", f"{WORK}:add", "1", "2")
+    assert (refused.returncode, "retries" in refused.stdout) == (2, True)
+
+
+def test_a_ping_is_the_trip_from_the_hub_to_the_pool_and_back(programs):
+    """Not the time to the pool's next beat, which was told of a pool in the hub's own process."""
+    line = ("up", "--bind", "tcp://127.0.0.1:0", "--concurrency", "1", "--name", "inner", "--json")
+    up = programs.start(*line)
+    address = up.ready()["gateway"]
+    outer = programs.worker(address, "--name", "outer")
+
+    found = [row for _ in range(3) for row in rows(programs.run("ping", "--address", address, "--json"))]
+
+    outer.end()
+    up.end()
+    assert {row["pool"] for row in found} == {"inner", "outer"}
+    assert all(row["answered"] for row in found)
+    for pool in ("inner", "outer"):
+        assert 0 < min(row["seconds"] for row in found if row["pool"] == pool) < 0.2
 
 
 def test_a_failing_function_is_exit_code_1_with_the_remote_traceback(programs, address):

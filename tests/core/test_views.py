@@ -131,7 +131,7 @@ class TestCommands:
     def test_pause_reaches_the_pool_and_stops_work_at_once(self, rig):
         session = rig.join()
         (row,) = order(rig, "pause", "p").value
-        assert row == {"pool": "p", "session": session, "running": 0, "heard": 0.0}
+        assert row == {"pool": "p", "session": session, "running": 0, "heard": 0.0, "asked_at": 100.0}
         rig.submit(1, 1)
 
         assert rig.held[session] == []

@@ -58,7 +58,7 @@ def test_tags_are_what_a_pool_must_have_all_of(mesh):
 def test_a_task_that_no_pool_serves_waits_for_one(mesh, programs, pools):
     future = mesh.with_options(queue="rare").submit(workload.add, 1, 2)
     wait_until(lambda: states(mesh)["QUEUED"] == 1)
-    told = programs.run("tasks", "--address", pools, "--id", future.task_id, "--json")
+    told = programs.run("tasks", "--address", pools, future.task_id, "--json")
     assert "no pool serves queue 'rare'" in rows(told)["why"]
 
     programs.worker(pools, "--queues", "rare")
