@@ -82,7 +82,9 @@ class HubConfig:
     Attributes:
         lease: seconds after which a silent pool's tasks are given to others.
         beat: seconds between a pool's signs of life.
-        max_tasks, max_bytes: what the ledger takes in, of all clients together.
+        max_tasks: what the ledger takes in, of all clients together.
+        max_bytes: of all payloads that the hub keeps: calls get half of them, the rest is for results that
+            wait, outcomes that are kept, and functions; 0 for half of the memory that the hub may take.
         max_pools: pools at a time, as far as the limit of open files allows so many.
         max_clients: client sessions at a time, those included whose clients are away.
         key_sessions: of pools, and of clients, at a time that show one key; 0 for any number.
@@ -100,7 +102,7 @@ class HubConfig:
     lease: float = _setting(10.0, "seconds, more than 0", least=1e-3)
     beat: float = _setting(1.0, "seconds, more than 0", least=1e-3)
     max_tasks: int = _setting(4_000_000, "a whole number of tasks, at least 1", least=1)
-    max_bytes: int = _setting(4 << 30, "bytes, as a number or like '4GiB'", least=1)
+    max_bytes: int = _setting(0, "bytes, as a number or like '4GiB', 0 for half of the memory", least=0)
     max_pools: int = _setting(1000, "a whole number of pools, at least 1", least=1)
     max_clients: int = _setting(10_000, "a whole number of clients, at least 1", least=1)
     key_sessions: int = _setting(4096, "a whole number of sessions, 0 for any", least=0)

@@ -27,6 +27,10 @@ MAX_SUBMIT = 2000
 """Tasks in one Submit: a hub that is full refuses little at a time."""
 MAX_BYTES = 8 << 20
 """Payload bytes in one Submit, but for a task that has more by itself."""
+PARTS = 4
+"""Submits that make a window, at least: while one is taken in the next ones are under way."""
+LONGEST_BACKOFF = 0.5
+"""Seconds between two attempts to have a Submit taken in by a hub that is full, at most."""
 LONGEST_WAIT = 10.0
 """Seconds that a client waits at once for a hub that is busy, or that its key has said too much to."""
 GLANCE = 0.001
@@ -47,7 +51,11 @@ class ClientMachine:
         self._max_payload = 0
         self._unacked: OrderedDict[int, m.Submit] = OrderedDict()
         self._sizes: dict[int, int] = {}
+        self._window = 0
+        self._most_bytes = MAX_BYTES
+        self._sent = 0
         self._under_way = 0
+        self._refusals = 0
         self._hello_at = self._heard = self._opened = self._moved = now
         self._beat = 1.0
         self._beat_at = now
@@ -117,8 +125,8 @@ class ClientMachine:
                 self._accepted(number, now, out)
             case m.ClientWelcome():
                 self._welcome(message, now, out)
-            case m.Busy(retry_after=retry_after):
-                self._busy_until = max(self._busy_until, now + min(retry_after, LONGEST_WAIT))
+            case m.Busy():
+                self._busy(message, now)
             case m.NeedSpec(number=number, specs=specs):
                 self._complete(number, specs, out)
             case m.ClientRefused():
@@ -128,6 +136,14 @@ class ClientMachine:
             case m.Answer(number=number):
                 self._questions.answered(number)
                 out.append(Tell(message))
+
+    def _busy(self, busy: m.Busy, now: float) -> None:
+        """The hub is full, which it is asked about less and less often, or has dropped something."""
+        wait = min(busy.retry_after, LONGEST_WAIT)
+        if busy.number and not self._busy_until:
+            wait = max(wait, min(LONGEST_BACKOFF, wait * (1 << min(self._refusals, 10))))
+            self._refusals += 1
+        self._busy_until = max(self._busy_until, now + wait)
 
     def _complete(self, number: int, specs: list[int], out: list[object]) -> None:
         """The hub lacks these specs: this Submit again, with them.
@@ -174,6 +190,8 @@ class ClientMachine:
         self._opened = self._moved = now
         self._busy_until = 0.0
         self._limit = max(1, min(MAX_SUBMIT, welcome.max_tasks // 2))
+        self._window = welcome.window
+        self._most_bytes = min(MAX_BYTES, max(1, welcome.window // PARTS)) if welcome.window else MAX_BYTES
         self._max_payload = welcome.max_payload if welcome.max_payload < self.config.max_payload else 0
         if same or first_time:
             if self._max_payload:
@@ -191,23 +209,29 @@ class ClientMachine:
     def _cut_anew(self) -> None:
         """Nothing was ever sent: the Submits that wait are made as large as the hub takes them."""
         waiting = list(self._unacked.values())
-        if waiting and any(sum(len(run.seqs) for run in submit.runs) > self._limit for submit in waiting):
+        if any(self._is_too_large(submit) for submit in waiting):
             self._next = waiting[0].number
-            self._unacked.clear()
-            self._sizes.clear()
-            self._under_way = 0
+            self._forget_submits()
             for submit in waiting:
                 self._cut(submit.specs, submit.runs)
                 if submit.cancels or submit.unstarted:
                     self._close(replace(submit, number=self._next, specs=[], runs=[]), 0)
 
+    def _is_too_large(self, submit: m.Submit) -> bool:
+        count = sum(len(run.seqs) for run in submit.runs)
+        return count > self._limit or (count > 1 and self._sizes[submit.number] > self._most_bytes)
+
+    def _forget_submits(self) -> None:
+        self._unacked.clear()
+        self._sizes.clear()
+        self._under_way = 0
+        self._sent = self._next - 1
+
     def _start_over(self, now: float, out: list[object]) -> None:
         """The hub knows nothing of this session: everything unresolved is submitted again."""
         self._receipts.restart()
         never = [seq for submit in self._unacked.values() for seq in submit.cancels]
-        self._unacked.clear()
-        self._sizes.clear()
-        self._under_way = 0
+        self._forget_submits()
         if lost := self._pending.lose_early():
             out.append(Resolve([], lost))
             never += [failure.seq for failure in lost]
@@ -216,18 +240,24 @@ class ClientMachine:
         out.append(Send(self._hello()))
         self._queue(specs, runs, now, out)
         self._close(m.Submit(self._next, [], [], never, whole=True), 0)
-        self._send_from(self._next - 1, out)
+        self._send_more(out)
 
     def _accepted(self, number: int, now: float, out: list[object]) -> None:
         seqs: list[int] = []
         while self._unacked and next(iter(self._unacked)) <= number:
             first, submit = self._unacked.popitem(last=False)
-            self._under_way -= self._sizes.pop(first)
+            size = self._sizes.pop(first)
+            if first <= self._sent:
+                self._under_way -= size
+            else:
+                self._sent = first  # by an earlier link
             for run in submit.runs:
                 seqs += run.seqs
-            self._moved, self._resends = now, 0
+            self._moved, self._resends, self._refusals = now, 0, 0
         if seqs:
             out.append(Accept(seqs))
+        if self._sent + 1 < self._next and not self._busy_until:
+            self._send_more(out)
 
     def _deliver(self, deliver: m.Deliver, now: float, out: list[object]) -> None:
         if not self.open:
@@ -265,7 +295,7 @@ class ClientMachine:
                     self._unacked.update({key: replace(old, epoch=0) for key, old in self._unacked.items()})
                 self._close(m.Submit(self._next, [], [], seqs, unstarted=unstarted), 0)
                 if self.open:
-                    self._send_from(self._next - 1, out)
+                    self._send_more(out)
             case m.Query() | m.Command():
                 self._questions.ask(message, now, out, linked=self.open)
             case m.ClientBye() if self.open:
@@ -276,13 +306,12 @@ class ClientMachine:
     ) -> None:
         if not self._unacked:
             self._moved = now
-        first = self._next
         kept, over = self._fitting(runs, out) if self._max_payload else (runs, [])
         self._cut(specs, kept)
         if over:
             self._close(m.Submit(self._next, [], [], over), 0)
-        if self.open and self._next > first:
-            self._send_from(first, out)
+        if self.open:
+            self._send_more(out)
 
     def _fitting(self, runs: list[m.Run], out: list[object]) -> tuple[list[m.Run], list[int]]:
         """Tasks that the hub takes; the others fail. It is told their numbers, or it would wait for them."""
@@ -299,9 +328,9 @@ class ClientMachine:
         batch: list[m.Run] = []
         count = size = 0
         for run in runs:
-            for part in split_run(run, self._limit, MAX_BYTES):
+            for part in split_run(run, self._limit, self._most_bytes):
                 weight = sum(map(len, part.payloads))
-                if batch and (count + len(part.seqs) > self._limit or size + weight > MAX_BYTES):
+                if batch and (count + len(part.seqs) > self._limit or size + weight > self._most_bytes):
                     self._close(m.Submit(self._next, specs, batch), size)
                     specs, batch, count, size = [], [], 0, 0
                 batch.append(part)
@@ -312,13 +341,28 @@ class ClientMachine:
 
     def _close(self, submit: m.Submit, size: int) -> None:
         self._sizes[self._next] = size
-        self._under_way += size
         self._unacked[self._next] = submit
         self._next += 1
 
     def _send_from(self, number: int, out: list[object]) -> None:
-        """Sends what is unacknowledged, from a number on: they follow each other up to `_next`."""
-        for key in range(max(number, next(iter(self._unacked), self._next)), self._next):
+        """Sends what is unacknowledged once more, from a number on."""
+        first = max(number, next(iter(self._unacked), self._next))
+        for key in range(first, self._sent + 1):
+            self._under_way -= self._sizes[key]
+        self._sent = min(self._sent, first - 1)
+        self._send_more(out)
+
+    def _send_more(self, out: list[object]) -> None:
+        """Sends the Submits that follow, up to `_next`, as far as the window goes; one at least is under way.
+
+        A hub that is full is shown one alone: to say all again that it would refuse again costs both.
+        """
+        window = 1 if self._refusals else self._window
+        for key in range(max(self._sent + 1, next(iter(self._unacked), self._next)), self._next):
+            if window and self._under_way >= window:
+                return
+            self._under_way += self._sizes[key]
+            self._sent = key
             submit = self._unacked[key]
             if submit.epoch != self.epoch:
                 submit = replace(submit, epoch=self.epoch, delivered=self._receipts.tell())

@@ -41,7 +41,7 @@ class HubMachine:
         self.clients: dict[int, ClientSession] = {}
         self.lanes: dict[int, Lane] = {}
         self.unclaimed = Unclaimed(config, self.ledger, now)
-        self.memory = Memory(stored=config.stored)
+        self.memory = Memory(config.kept_bytes, stored=config.stored)
         self.collector = Collector(
             self.ledger,
             self.lanes,

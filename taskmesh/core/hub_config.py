@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from taskmesh.core.memory import KEPT_BYTES
 from taskmesh.core.versions import WARN, Versions
 
 
@@ -20,6 +21,8 @@ class HubConfig:
         result_ttl: how long an absent client's outcomes are kept; result_bytes: how much of them.
         max_pools, max_clients: sessions at a time. max_payload: bytes of one call or result, 0 for any.
         key_sessions: sessions at a time of pools, and of clients, that show one key; 0 for any number.
+        max_bytes: of tasks' payloads; kept_bytes: of outcomes that later submissions are answered with;
+            arriving_bytes: of what clients have under way to here together, about; 0 for any number.
         versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
         local: name of the pool in the hub's own process, which ends with it, or empty.
         stored: there is a store for outcomes that are kept: Store actions tell what is to go there.
@@ -43,6 +46,8 @@ class HubConfig:
     client_max_tasks: int = 2_000_000
     client_max_bytes: int = 4 << 30
     spec_bytes: int = 256 << 20
+    kept_bytes: int = KEPT_BYTES
+    arriving_bytes: int = 0
     max_pools: int = 1_000_000
     max_clients: int = 1_000_000
     key_sessions: int = 0

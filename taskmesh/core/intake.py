@@ -22,6 +22,12 @@ IDLE_TTL = 60.0
 """Seconds that a client is remembered that is away and has nothing here."""
 RETRY_BUSY = 0.05
 """Seconds after which a refused Submit may come again."""
+MAX_WINDOW = 64 << 20
+"""Bytes that one client may have under way: more is not faster."""
+MOST_WINDOWS = 128
+"""So many clients share what may be under way; with more of them none has less."""
+LARGE = 1 << 20
+"""Bytes from which on a Submit is acknowledged at once, for its client may wait to send the next one."""
 
 
 class Intake:
@@ -97,11 +103,20 @@ class Intake:
                     config.beat,
                     config.max_payload,
                     hello.link,
+                    self._window(),
                 ),
             )
         )
         self.out += session.again(now)
         self._collector.news.add(hello.client)
+
+    def _window(self) -> int:
+        """Bytes that one more client may have under way to here: a share of what all may.
+
+        Those that came before it have larger shares; together they have a few times as much.
+        """
+        arriving = self._config.arriving_bytes
+        return arriving and min(MAX_WINDOW, max(1, arriving // min(MOST_WINDOWS, len(self._clients))))
 
     def bye(self, session: ClientSession, *, cancel: bool) -> None:
         """The client session ends; its tasks with it, if asked, or those that say on_client_loss="cancel"."""
@@ -214,7 +229,8 @@ class Intake:
         if missing:
             self.out.append(SendClient(session.client, m.NeedSpec(number, sorted(missing))))
             return
-        if not self._fits(session, submit):
+        count, size = _weight(submit)
+        if count and not self._fits(session, count, size):
             self.out += self.owed(session.client)
             self.out.append(SendClient(session.client, m.Busy(number, RETRY_BUSY)))
             return
@@ -228,7 +244,7 @@ class Intake:
             account.never(submit.cancels, self._config.client_max_bytes)
         if submit.whole:
             self._drop_unclaimed(session.client)
-        self._acknowledge(session, now)
+        self._acknowledge(session, size, now)
 
     def _missing_specs(self, submit: m.Submit) -> set[int]:
         """Which specs its tasks need beside those that are known, and those that it brings."""
@@ -243,15 +259,17 @@ class Intake:
             session.acknowledged(number, now)
             self._collector.news.add(session.client)
 
-    def _acknowledge(self, session: ClientSession, now: float) -> None:
+    def _acknowledge(self, session: ClientSession, size: int, now: float) -> None:
         """With the outcome, but within ACK_DELAY; of every second Submit at once, which the client waits for.
 
-        To an embedded client it costs no message.
+        To an embedded client it costs no message. Of a large one that nothing follows yet it is worth one.
         """
         if not session.credit:
             self.out.append(SendClient(session.client, m.Accepted(session.submitted)))
-        elif session.client in self.owing:
-            self.out += self.owed(session.client)
+            return
+        if session.client in self.owing or size >= LARGE:
+            self.owing.pop(session.client, None)
+            self.out.append(SendClient(session.client, m.Accepted(session.submitted)))
         else:
             self.owing[session.client] = now + ACK_DELAY
 
@@ -269,16 +287,10 @@ class Intake:
             return []
         return [SendClient(client, m.Accepted(self._clients[client].submitted))]
 
-    def _fits(self, session: ClientSession, submit: m.Submit) -> bool:
-        if not submit.runs:
-            return True
+    def _fits(self, session: ClientSession, count: int, size: int) -> bool:
         config, ledger = self._config, self._ledger
         account = ledger.account(session.client)
         kept = account.size + session.size
-        count = size = 0
-        for run in submit.runs:
-            count += len(run.seqs)
-            size += sum(map(len, run.payloads))
         tasks_fit = (
             len(ledger.tasks) + count <= config.max_tasks and account.tasks + count <= config.client_max_tasks
         )
@@ -406,3 +418,12 @@ class Intake:
         if not quiet:
             self._collector.give(m.Failed(0, 0, record.attempt - record.returns, "cancelled"), task)
         return True
+
+
+def _weight(submit: m.Submit) -> tuple[int, int]:
+    """How many tasks it brings, and bytes of their payloads."""
+    count = size = 0
+    for run in submit.runs:
+        count += len(run.seqs)
+        size += sum(map(len, run.payloads))
+    return count, size

@@ -47,8 +47,10 @@ BATCH = 256
 """Messages taken off a socket before the others get their turn."""
 PORTION = 20_000
 """Tasks taken in before pools get their turn: some 50 ms of work."""
+PORTION_BYTES = 32 << 20
+"""Bytes taken in before the machine gets its turn: what has been read is not counted against its caps yet."""
 FEW = 8
-"""Messages of clients taken at a time, to be counted: one may hold thousands of tasks."""
+"""Messages taken at a time, to be counted: one may hold thousands of tasks."""
 
 
 class HubSockets:
@@ -220,8 +222,8 @@ class HubSockets:
     # --- incoming -----------------------------------------------------------------------------------------
 
     def _from_clients(self) -> None:
-        taken = 0
-        while taken < PORTION:
+        taken = size = 0
+        while taken < PORTION and size < PORTION_BYTES:
             arrived = self._arrived_at_gateway()
             taken += len(arrived)
             admitted = arrived if self._rights is None else self._rates.of_clients(arrived, self._clients)
@@ -235,6 +237,7 @@ class HubSockets:
                     taken += self._from_client(user, bytes(identity_part), message)
             if len(arrived) < FEW:
                 return
+            size += sum(len(part) for _, parts in arrived for part in parts)
 
     def _arrived_at_gateway(self) -> list[tuple[str, list[Part]]]:
         if self._rights is not None:
@@ -279,17 +282,28 @@ class HubSockets:
             self.gateway.try_send_parts([identity, *encode(message)])
 
     def _from_pools(self) -> None:
-        if self._rights is not None:
-            self._from_known_pools(self._rights)
-            return
-        for frames in self.collector.recv_parts_many(BATCH):
+        taken = size = 0
+        while taken < BATCH and size < PORTION_BYTES:
+            if self._rights is not None:
+                arrived = [parts for _, parts in self._from_known_pools(self._rights)]
+            else:
+                arrived = self._from_any_pools()
+            if len(arrived) < FEW:
+                return
+            taken += len(arrived)
+            size += sum(len(part) for parts in arrived for part in parts)
+
+    def _from_any_pools(self) -> list[list[Part]]:
+        arrived = self.collector.recv_parts_many(FEW)
+        for frames in arrived:
             try:
                 self._events.append(FromPool(from_pool.decode(frames)))
             except RemoteProtocolError as error:
                 self._refuse("pool", error)
+        return arrived
 
-    def _from_known_pools(self, rights: Rights) -> None:
-        arrived = self.collector.recv_parts_from(BATCH)
+    def _from_known_pools(self, rights: Rights) -> list[tuple[str, list[Part]]]:
+        arrived = self.collector.recv_parts_from(FEW)
         for user, frames in self._rates.of_pools(arrived, rights.session_of):
             try:
                 shown, rest = rights.read_pool(user, frames)
@@ -298,6 +312,7 @@ class HubSockets:
                     self._events.append(FromPool(message, user))
             except RemoteProtocolError as error:
                 self._refuse(user or "pool", error)
+        return arrived
 
     def _check_pool(self, rights: Rights, shown: Pass, message: m.PoolMessage) -> bool:
         passed = rights.check_pool(shown, message)

@@ -11,6 +11,7 @@ from functools import partial
 
 import zmq
 
+from taskmesh.cgroups import memory_limit
 from taskmesh.config import Config
 from taskmesh.core.events import DrainRequested
 from taskmesh.core.hub import HubMachine
@@ -28,7 +29,7 @@ from taskmesh.net.first_slots import PATIENCE
 from taskmesh.net.gatekeeper import Gatekeeper
 from taskmesh.net.hub_links import HubSockets
 from taskmesh.net.hub_shell import HubShell
-from taskmesh.net.identity import hub_config, new_epoch, pool_config
+from taskmesh.net.identity import hub_config, new_epoch, payload_bytes, pool_config
 from taskmesh.net.listening import PortRange
 from taskmesh.net.loop import Loop
 from taskmesh.net.pool_links import PoolSockets
@@ -135,15 +136,26 @@ def local_pool(
 
 
 def affordable(config: Config, record: Record) -> HubConfig:
-    """The hub machine's settings, with no more pools than there are files for; tells when that is less.
+    """The hub machine's settings, with no more pools than there are files for; tells its limits.
 
     Raises:
-        ConfigError: there are not even enough for one.
+        ConfigError: there are not even enough for one, or less memory than payloads are to take.
     """
     budget = hub_budget(config.hub.max_pools)
     if budget.pools < config.hub.max_pools:
         record("limits", {"open_files": budget.files, "max_pools": budget.pools})
-    return replace(hub_config(config, epoch=new_epoch(), wired=True), max_pools=budget.pools)
+    settled = replace(hub_config(config, epoch=new_epoch(), wired=True), max_pools=budget.pools)
+    record(
+        "memory",
+        {
+            "limit": memory_limit(),
+            "max_bytes": payload_bytes(config),
+            "calls": settled.max_bytes,
+            "results": settled.result_bytes,
+            "max_payload": settled.max_payload,
+        },
+    )
+    return settled
 
 
 def new_loop() -> Loop:

@@ -39,6 +39,7 @@ def hub_config(chance: random.Random) -> HubConfig:
         spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,
         stored=True,
         max_payload=chance.choice(LIMITS) if chance.random() < 0.25 else 0,
+        arriving_bytes=chance.choice((0, 100, 3000)),
     )
 
 

@@ -159,6 +159,7 @@ class ClientWelcome(msgspec.Struct, tag=20):
     """The session is open. `known`: the hub still has its tasks. max_tasks: the client's cap.
 
     `max_payload`: bytes of one call that the hub takes, 0 for any. `link`: of the Hello that it answers.
+    `window`: bytes of Submits that may be under way, unacknowledged; 0 for any number.
     """
 
     epoch: int
@@ -168,6 +169,7 @@ class ClientWelcome(msgspec.Struct, tag=20):
     beat: Number
     max_payload: int = 0
     link: int = 0
+    window: Counter = 0
 
 
 class Accepted(msgspec.Struct, tag=21):

@@ -53,14 +53,16 @@ class Client:
     def hear(self, message: object) -> None:
         self.tell(ev.FromHubToClient(message))
 
-    def welcome(self, epoch: int = 1, *, known: bool = False, max_tasks: int = 10_000) -> None:
-        self.hear(m.ClientWelcome(epoch, known, max_tasks, 1 << 30, 1.0))
+    def welcome(
+        self, epoch: int = 1, *, known: bool = False, max_tasks: int = 10_000, window: int = 0
+    ) -> None:
+        self.hear(m.ClientWelcome(epoch, known, max_tasks, 1 << 30, 1.0, window=window))
 
-    def submit(self, *seqs: int, one: m.Spec | None = None) -> None:
+    def submit(self, *seqs: int, one: m.Spec | None = None, size: int = 1) -> None:
         one = one or spec()
         self.pending.update(dict.fromkeys(seqs, one))
         self.known[number_of(one)] = one
-        run = m.Run(number_of(one), 0, list(seqs), [b"x"] * len(seqs))
+        run = m.Run(number_of(one), 0, list(seqs), [b"x" * size] * len(seqs))
         self.tell(Queued([(number_of(one), one)], [run]))
 
     def after(self, seconds: float) -> None:

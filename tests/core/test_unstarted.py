@@ -207,6 +207,7 @@ class TestClient:
         session.tell(Ask(m.CancelTasks([], [2, 9])))
         session.sent.clear()
         session.after(0.2)
+        session.hear(m.Accepted(1))
 
         assert [submit.unstarted for submit in session.of(m.Submit)] == [[2], [2, 9]]
 

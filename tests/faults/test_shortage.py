@@ -2,13 +2,17 @@
 
 import os
 import signal
+import threading
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.faults.cluster import pools_of
+from taskmesh import Mesh
+from taskmesh.errors import HubUnreachable
+from tests.faults.cluster import OVERRIDES, pools_of
+from tests.faults.program import Program
 from tests.faults.workload import misbehave_by_turns, misbehave_once, wait_for
 from tests.pool.cgroup import group_of, is_available
 from tests.requirement import require
@@ -81,3 +85,39 @@ def test_F40_no_process_for_a_slot(cluster, connect, gates):
         client.wait_all(10)
         client.assert_clean(repeated=[])
         assert Path(f"/proc/{worker.pid}").exists()
+
+
+def test_a_hub_stays_within_its_memory_whatever_its_clients_submit(cluster):
+    """V4, K1: arguments of more bytes than its container has; a hub that is killed gets them all again."""
+    require(is_available("memory"), "a memory cgroup that we may write to: run as root")
+    count, size = 60, 2 << 20
+    with group_of("memory") as group, closing(cluster), ExitStack() as meshes:
+        group.set_memory(MEMORY)
+
+        def start() -> Program:
+            return cluster.start_hub(prepare=lambda: group.add(os.getpid()))
+
+        hub = start()
+        (told,) = [event for event in hub.events("stderr") if event["event"] == "memory"]
+        assert (told["limit"], told["max_bytes"]) == (MEMORY, MEMORY // 2)
+        clients = [meshes.enter_context(Mesh(cluster.address, config={}, **OVERRIDES)) for _ in range(3)]
+        futures = [client.submit(len, bytes(size)) for _ in range(count) for client in clients]
+
+        def is_full() -> bool:
+            with suppress(HubUnreachable):
+                return MEMORY // 4 - size < clients[0].status()["bytes"] <= MEMORY // 4
+            return False
+
+        wait_until(is_full, 30, "the hub has taken in as much as it may")
+        used = hub.cpu()
+        pause = threading.Event()
+        pause.wait(2.0)
+        assert hub.cpu() - used < 0.5, "clients that wait for room leave it alone"
+        hub.kill()
+        hub = start()
+        wait_until(is_full, 30, "and another hub as well")
+        cluster.start_workers(2)
+
+        assert [future.result(60) for future in futures] == [size] * len(futures)
+        assert hub.alive
+        assert group.kills() == 0

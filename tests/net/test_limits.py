@@ -123,7 +123,8 @@ def test_few_open_files_make_fewer_pools_and_the_hub_says_so(cluster: Cluster):
     cluster.address = str(hub.ready()["gateway"])
     cluster.start_worker("pool", slots=1)
 
-    (told,) = [event for event in hub.events("stderr") if event["event"] == "limits"]
+    told, memory = [event for event in hub.events("stderr") if event["event"] in ("limits", "memory")]
+    assert 2 * memory["calls"] <= memory["max_bytes"] <= memory["limit"] // 2
     assert told == {"event": "limits", "open_files": 200, "max_pools": 18}
     with Mesh(cluster.address) as mesh:
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
@@ -185,3 +186,12 @@ def test_clients_and_pools_move_to_the_next_address_in_order_when_their_hub_is_g
         assert [future.result(45) for future in futures] == list(range(1, 101))
     status = rows(programs.run("status", "--address", two, "--json"))
     assert status["finished"] == 100
+
+
+def test_a_cap_above_the_memory_that_there_is_is_refused_with_the_cure(programs: Programs):
+    """V4, K1."""
+    outcome = programs.run("hub", "--bind", TCP, env={"TASKMESH_HUB__MAX_BYTES": "900000GiB"})
+
+    assert outcome.returncode == 2
+    assert "hub.max_bytes = 966,367,641,600,000" in outcome.stderr
+    assert "Cure: leave it out, for half of the memory" in outcome.stderr

@@ -28,6 +28,12 @@ class Cgroup:
         """How many processes are in it."""
         return len((self.folder / "cgroup.procs").read_text(encoding="utf-8").split())
 
+    def kills(self) -> int:
+        """How often the kernel has killed for lack of memory here."""
+        file = next(filter(Path.exists, (self.folder / "memory.events", self.folder / "memory.oom_control")))
+        words = file.read_text(encoding="utf-8").split()
+        return int(words[words.index("oom_kill") + 1])
+
     def set_pids(self, most: int) -> None:
         """Limit the number of processes."""
         (self.folder / "pids.max").write_text(str(most), encoding="utf-8")
