@@ -143,18 +143,15 @@ class HubMachine:
         if self.ledger.backlog.waits:
             actions += self.ventilator.dispatch(now)
         if len(self.lanes) > 1 and self.ledger.tasks:
-            actions += self._recalls(now)
+            actions += self._recalls(self.ventilator.recalls(now))
         if self.memory.fresh:
             actions.append(Store(self.memory.fresh))
             self.memory.fresh = []
         return actions
 
-    def _recalls(self, now: float) -> list[Publish]:
-        """Work that other pools could do sooner is to come back."""
-        return [
-            Publish(lane.pool, m.Recall(self.config.epoch, lane.session, count))
-            for lane, count in self.ventilator.recalls(now)
-        ]
+    def _recalls(self, recalls: list[tuple[Lane, int]]) -> list[Publish]:
+        epoch = self.config.epoch
+        return [Publish(lane.pool, m.Recall(epoch, lane.session, count)) for lane, count in recalls]
 
     def _deliver(self, news: set[int], actions: list[object], now: float) -> None:
         """Sends clients what they may have of their outcomes.
@@ -328,6 +325,7 @@ class HubMachine:
         self._sweep_at = now + min(0.25, config.lease / 8)
         self.pools.check_leases(now)
         self.pools.tell_roster(now)
+        self.pools.out += self._recalls(self.ventilator.overdue(now))
         for session in list(self.clients.values()):
             if session.credit and not session.lost and now - session.heard >= config.client_grace:
                 self.intake.silent(session, now)

@@ -20,6 +20,8 @@ SILENCE = 0.020
 """Seconds without a finished task after which a lane whose slots are all busy gets no more work."""
 MAX_WINDOW = 4096
 """Most tasks outstanding per slot, however short they are."""
+OVERDUE = MAX_HORIZON
+"""Seconds after which what was sent ahead should have started: it comes back when it has not."""
 RESULTS_AHEAD = 8 << 20
 """Bytes of results that a slot may have outstanding: a client's cap sees them only when they come."""
 MOST_EARLY = 10_000
@@ -138,6 +140,23 @@ class Lane:
         What it hands back unstarted is no sign of progress, or it would be given the same tasks again.
         """
         return self.outstanding >= self.slots and now - self.progress >= max(SILENCE, 2.0 * self.round_trip)
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether all of its slots are busy, and none has reported a task for half a second."""
+        return self.outstanding >= self.slots and now - self.progress >= max(OVERDUE, 2.0 * self.horizon)
+
+    def is_overdue(self, now: float, specs: dict[int, SpecEntry]) -> bool:
+        """Whether tasks were sent ahead by an estimate that has turned out wrong: they do not start in time.
+
+        One ahead for each slot waits for a task that takes a second, as tasks do that are not LONG.
+        """
+        unstarted = self.outstanding - self.slots
+        if unstarted <= self.slots:
+            return unstarted > 0 and now - self.progress >= LONG and self.is_stalled(now)
+        if self.is_stalled(now):
+            return True
+        seconds = sum(count * (specs[number].service or 0.0) for number, count in self.counts.items())
+        return seconds > self.slots * (OVERDUE + self.horizon)
 
     def wish(self, verb: str) -> None:
         """Notes an operator's command; no more work from now on if it says so. Who is to leave leaves."""

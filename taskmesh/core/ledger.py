@@ -48,6 +48,11 @@ class SpecEntry:
         mean = elapsed / count
         self.service = mean if self.service is None else self.service + 0.3 * (mean - self.service)
 
+    def at_least(self, elapsed: float) -> None:
+        """A task has run for so long and is not done: the estimate, if there is one, is no lower."""
+        if self.service is not None and self.service < elapsed:
+            self.service = elapsed
+
     def weighed(self, count: int, size: int) -> None:
         """Takes in `count` results of `size` bytes together."""
         self.result_size += 0.3 * (size / count - self.result_size)

@@ -300,7 +300,7 @@ class PoolSessions:
         say_hello = lane.state is LaneState.CUT or now - lane.received_moved > patience
         reply = m.BeatReply(self._config.epoch, 0 if say_hello else lane.session, lane.results, lane.session)
         self.out.append(Publish(lane.pool, reply))
-        return self._running(lane, beat.running)
+        return self._running(lane, beat.running, stalled=lane.is_stalled(now))
 
     def _insist(self, lane: Lane, state: str) -> None:
         """Repeats an operator's command, which may have been lost, until the pool's beats obey it."""
@@ -310,7 +310,11 @@ class PoolSessions:
         lane.state = WORKING[lane.wished]
         self.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], instance=lane.instance)))
 
-    def _running(self, lane: Lane, running: list[m.Progress]) -> m.Notice | None:
+    def _running(self, lane: Lane, running: list[m.Progress], *, stalled: bool) -> m.Notice | None:
+        """Takes in what a pool runs. Where all that it runs takes long, the estimates were too low.
+
+        Not elsewhere: one long task among many short ones would keep all the others from being sent ahead.
+        """
         told = []
         stale = []
         for progress in running:
@@ -322,6 +326,8 @@ class PoolSessions:
                 continue
             if record.state is State.SENT:
                 self._ledger.move(record, Cause.START)
+            if stalled:
+                record.spec.at_least(progress.elapsed)
             progress.attempt -= record.returns
             told += for_all(progress, record)
         if stale:
@@ -373,6 +379,7 @@ class PoolSessions:
         for lane in self.lanes.values():
             lane.heard += gap
             lane.received_moved += gap
+            lane.progress += gap
             if lane.lost_at is not None:
                 lane.lost_at += gap
 

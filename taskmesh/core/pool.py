@@ -16,6 +16,8 @@ from taskmesh.wire import messages as m
 
 ALL = 1 << 40
 """More tasks than a pool can hold."""
+RETURNED_AT_ONCE = 4096
+"""Most tasks that one report hands back: the hub puts each in its place before it hears anything else."""
 
 
 class PoolMachine:
@@ -77,6 +79,8 @@ class PoolMachine:
         """When a Tick is due at the latest."""
         if self._left:
             return self._now + 3600.0
+        if self._return_wanted and self.session and self.feeder.backlog:
+            return self._now  # the next portion
         first = self.member.deadline
         if self.feeder.crowded:
             first = min(first, self.feeder.recall_deadline())
@@ -178,7 +182,8 @@ class PoolMachine:
             if (current := slot.running()) is not None:
                 run, seq = current
                 done, total = slot.progress
-                running.append(m.Progress(run.client, seq, run.attempt, done, total, self._worker(slot)))
+                worker, elapsed = self._worker(slot), max(0.0, now - slot.heard)
+                running.append(m.Progress(run.client, seq, run.attempt, done, total, worker, elapsed))
         self.feeder.tidy()
         self.member.beat(running, self.state, len(running), self._working, now)
 
@@ -332,9 +337,12 @@ class PoolMachine:
         return bool(self.feeder.backlog) or any(s.recalling or s.can_give for s in self.slots.values())
 
     def _return(self) -> None:
-        """Hands unstarted tasks back: from the backlog first, then by recall from slots."""
-        self.spool.returned += (given := self.feeder.give_up(self._return_wanted))
+        """Hands unstarted tasks back, in portions: from the backlog first, then by recall from slots."""
+        given = self.feeder.give_up(min(self._return_wanted, RETURNED_AT_ONCE))
+        self.spool.returned += given
         self._return_wanted -= sum(len(held.seqs) for held in given)
+        if self.feeder.backlog:
+            return
         waiting = [slot for slot in self.slots.values() if slot.can_give]
         if self._return_wanted > 0 and waiting:
             for slot in waiting:

@@ -243,12 +243,28 @@ class Ventilator:
         for lane, idle in self._stuck(now):
             due = max(lane.progress + RECALL_AFTER, lane.recall_after)
             if due <= now:
-                lane.recall_after = now + RECALL_AGAIN * (1 << min(lane.recalls, MAX_RECALLS))
-                lane.recalls += 1
+                self._recalled(lane, now)
                 surplus = lane.outstanding - lane.slots
                 share = surplus if lane.is_silent(now) else max(idle, lane.outstanding // 2)
                 found.append((lane, min(surplus, share)))
         return found
+
+    def overdue(self, now: float) -> list[tuple[Lane, int]]:
+        """Lanes that should give all unstarted tasks back, since these were sent ahead by a wrong estimate.
+
+        In the hub they wait behind what is more urgent, take turns with others, and may expire.
+        """
+        found = []
+        for lane in self.lanes.values():
+            if lane.state is READY and lane.recall_after <= now and lane.is_overdue(now, self._specs):
+                self._recalled(lane, now)
+                found.append((lane, lane.outstanding - lane.slots))
+        return found
+
+    @staticmethod
+    def _recalled(lane: Lane, now: float) -> None:
+        lane.recall_after = now + RECALL_AGAIN * (1 << min(lane.recalls, MAX_RECALLS))
+        lane.recalls += 1
 
     def recall_deadline(self, now: float) -> float | None:
         """When `recalls` should be asked again."""

@@ -12,7 +12,7 @@ from taskmesh.testing.hub_host import HubHost
 from taskmesh.testing.network import Weather
 from taskmesh.testing.pool_host import PoolHost
 from taskmesh.testing.setting import Setting
-from taskmesh.testing.workload import Plan
+from taskmesh.testing.workload import SLOW_SECONDS, Plan
 
 TASKS = 8
 STARTED = 1.0
@@ -35,6 +35,12 @@ BACK_AGAIN = 4 * BEAT
 SHARED = 5
 APART = 0.6
 """Share of a lease that one comes back after another, at most, to a hub that is started again."""
+
+QUICK = 30
+SLOW = 4
+"""Tasks that take long after those that took no time, for each slot."""
+CALLED_BACK = 1.5
+"""Seconds after which those that have not started are in the hub again."""
 
 LEAVES = 14.0
 """Seconds in which a pool leaves whose operator wants it to: what it runs takes no longer."""
@@ -162,6 +168,30 @@ def shared(world: World) -> None:
     for client in world.clients:
         client.tell(LinkLost())
     world.finish("L1", LEASE + LEAVES)
+
+
+def turned_slow(world: World) -> list[Plan]:
+    """S9: what was sent ahead of need, by what was known then, comes back: what is urgent starts next.
+
+    Returns:
+        the tasks of the scene.
+    """
+    setting = world.setting
+    timetable, audit = setting.timetable, setting.audit
+    client = setting.chance.choice(world.clients)
+    plans = client.submit_all(setting.workload.quick_burst, QUICK)
+    world.finish("L1", LEAVES)
+    slots = sum(len(pool.machine.slots) for pool in world.pools)
+    plans += client.submit_all(setting.workload.slow_burst, SLOW * slots)
+    world.until(timetable.now + CALLED_BACK)
+    urgent = client.submit_all(setting.workload.steady_burst, 1)
+    for lane in world.hub.machine.lanes.values():
+        stays = lane.outstanding > lane.slots
+        audit.require(not stays, "S9: sent ahead, and not called back", lane.pool, lane.outstanding)
+    world.until(timetable.now + SLOW_SECONDS + JOINS - CALLED_BACK)
+    audit.require(urgent[0].runs > 0, "S9: urgent, and behind what was sent ahead", urgent[0])
+    world.finish("L1", SLOW * SLOW_SECONDS + LEAVES)
+    return plans + urgent
 
 
 def _cut_off(world: World, pool: PoolHost) -> None:

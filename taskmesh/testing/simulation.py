@@ -20,7 +20,7 @@ from taskmesh.testing.faults import Faults
 from taskmesh.testing.hub_host import HubHost, LaneEnd
 from taskmesh.testing.network import Link
 from taskmesh.testing.pool_host import PoolHost
-from taskmesh.testing.scenes import comeback, departure, orphans, remembered, shared
+from taskmesh.testing.scenes import comeback, departure, orphans, remembered, shared, turned_slow
 from taskmesh.testing.setting import Setting
 from taskmesh.testing.workload import Plan
 
@@ -179,6 +179,8 @@ class World:
             comeback(self)
         elif not self.calm and scene == 1:
             shared(self)
+        elif self.calm and scene == 2:
+            self._plans += turned_slow(self)
         elif not self.calm and scene == 2:
             orphans(self)
         elif not self.calm and scene == 3:

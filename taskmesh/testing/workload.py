@@ -180,6 +180,8 @@ KINDS = (
 )
 URGENT, _, BOUND = KINDS[-3:]
 SHARED = next(kind for kind in KINDS if kind.keyed == 1.0)
+INSTANT = KINDS[0]
+SLOW_SECONDS = 3.0
 KEPT = next(kind for kind in KINDS if kind.spec.keep)
 LONGER = 1000.0
 CALM_KINDS = tuple(
@@ -222,6 +224,20 @@ class Workload:
         plans = self.calm_burst(client, first, count, (URGENT,))
         for plan in plans:
             plan.seconds = 0.05
+        return plans
+
+    def quick_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that every pool may run, and that take no time."""
+        plans = self.calm_burst(client, first, count, (INSTANT,))
+        for plan in plans:
+            plan.seconds = 0.0
+        return plans
+
+    def slow_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same function's, but slow now."""
+        plans = self.calm_burst(client, first, count, (INSTANT,))
+        for plan in plans:
+            plan.seconds = SLOW_SECONDS
         return plans
 
     def keyed_burst(self, client: int, first: int, count: int) -> list[Plan]:

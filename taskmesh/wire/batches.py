@@ -169,7 +169,10 @@ class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 
 
 class Progress(msgspec.Struct, array_like=True):
-    """How far a running task is: `done` of `total` (0 when unknown); total = -1 says only that it runs."""
+    """How far a running task is: `done` of `total` (0 when unknown); total = -1 says only that it runs.
+
+    `elapsed`: seconds that it has been running.
+    """
 
     client: int
     seq: Counter
@@ -177,3 +180,4 @@ class Progress(msgspec.Struct, array_like=True):
     done: Number
     total: Number
     worker: str = ""
+    elapsed: Number = 0.0

@@ -334,6 +334,11 @@ def kept_lanes(patch: Patch) -> None:
     patch.setattr(Ventilator, "_dispatch_lineup", keep_none)
 
 
+def overdue_recall(patch: Patch) -> None:
+    """What was sent ahead by a wrong estimate stays where it is."""
+    patch.setattr(Ventilator, "overdue", lambda self, now: [])
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -372,4 +377,5 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     turns_put_back,
     queue_turns,
     kept_lanes,
+    overdue_recall,
 )
