@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from html import escape
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast
 
@@ -14,7 +15,7 @@ from taskmesh.client.options import OptionValues
 from taskmesh.client.session import Session, check_slots
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import Config, Source, load
-from taskmesh.errors import ConfigError
+from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.executor import MeshExecutor
 from taskmesh.future import TaskFuture
 
@@ -55,6 +56,33 @@ class Mesh(Submitter):
         itself, session = weakref.ref(self), self._session
         session.delivery.context = delivering(lambda: itself() or Submitter(session, {}))
         weakref.finalize(self, session.forsake).atexit = False  # at exit the session ends itself
+
+    def __repr__(self) -> str:
+        """The mesh in a line, from what this program knows: no hub is asked."""
+        session = self._session
+        address = session.config.mesh.address
+        there = f"at {', '.join(address)}" if address else f"embedded, {session.slots()} slots"
+        stage = "closed" if session.closed else "open" if session.is_open else "not open yet"
+        return f"<{type(self).__name__} {there}: {stage}, {len(session.table.unended)} tasks under way>"
+
+    def _repr_html_(self) -> str:
+        """The mesh in a notebook: with the hub's counts and pools, if it answers within a second."""
+        head = f"<b>{escape(repr(self)[1:-1])}</b>"
+        if self._session.closed or not self._session.is_open:
+            return head
+        try:
+            found = self.status(timeout=1.0)
+        except TaskMeshError as error:
+            return f"{head}<br>{escape(str(error))}"
+        states = [(escape(state.lower()), count) for state, count in found["tasks"].items() if count]
+        counts = "".join(f"<li>{count} {state}</li>" for state, count in states)
+        rows = "".join(
+            f"<tr><td>{escape(str(pool['pool']))}</td><td>{escape(str(pool['state']))}</td>"
+            f"<td>{pool['slots']}</td><td>{pool['busy']}</td></tr>"
+            for pool in found["pools"]
+        )
+        table = f"<table><tr><th>pool</th><th>state</th><th>slots</th><th>busy</th></tr>{rows}</table>"
+        return f"{head}<ul><li>{found['finished']} tasks finished</li>{counts}</ul>{table}"
 
     def executor(self, **task_options: Unpack[OptionValues]) -> MeshExecutor:
         """A concurrent.futures.Executor on this mesh; its shutdown leaves the mesh open."""

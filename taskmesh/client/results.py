@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from itertools import chain
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
+from taskmesh.attendance import running_loop
 from taskmesh.client.feed import Feed, Piece
 from taskmesh.clock import monotonic
 
 R_co = TypeVar("R_co", covariant=True)
+Outcome: TypeAlias = "tuple[Any, BaseException | None]"
 
 
 class MapResults(Generic[R_co]):
@@ -25,12 +28,16 @@ class MapResults(Generic[R_co]):
     Attributes:
         feed: where they come from.
         owner: what must not be finalized before the last of them.
+        return_exceptions: errors of items are given in their places, not raised.
     """
 
-    def __init__(self, feed: Feed, timeout: float | None, owner: object = None) -> None:
+    def __init__(
+        self, feed: Feed, timeout: float | None, owner: object = None, *, return_exceptions: bool = False
+    ) -> None:
         self._begun = False  # first: __del__ asks for it whatever fails here
         self.feed = feed
         self.owner = owner
+        self.return_exceptions = return_exceptions
         self._timeout = timeout
         self._deadline = None if timeout is None else monotonic() + timeout
         self._taken = 0
@@ -61,6 +68,21 @@ class MapResults(Generic[R_co]):
         """Cancels what is left."""
         self.feed.abandon()
 
+    def next_piece(self) -> list[Outcome]:
+        """The outcomes of the next items, as many as are here at once; waits for one; none at the end."""
+        for rest in self._rests():
+            outcomes: list[Outcome] = []
+            while True:
+                try:
+                    outcomes.append((next(rest), None))
+                except StopIteration:
+                    break
+                except BaseException as error:  # noqa: BLE001  raised in its place
+                    outcomes.append((None, error))
+            if outcomes:
+                return outcomes
+        return []
+
     def __del__(self) -> None:
         if self._begun and not self.feed.ended:
             with suppress(Exception):
@@ -90,7 +112,7 @@ class MapResults(Generic[R_co]):
                 self._taken, self._rest = 0, iter(())
                 piece = self._next_piece()
                 if piece is not None:
-                    self._number, self._taken, self._rest = number + 1, piece.count, _results(piece)
+                    self._number, self._taken, self._rest = number + 1, piece.count, self._results(piece)
                 return piece is not None
             finally:
                 self._fetching = False
@@ -122,6 +144,26 @@ class MapResults(Generic[R_co]):
             feed.attended = False
             feed.schedule()  # what came in just now, if the consumer is away for long
 
+    def _results(self, piece: Piece) -> Iterator[Any]:
+        """A piece's results; rebuilds them, in the consumer's thread."""
+        future = piece.future
+        error = piece.error
+        if future is not None and not future.cancelled():
+            error = future.exception()
+            if error is None:
+                result: Any = future.result()
+                if piece.count == 1:
+                    return _lone([result])
+                errors = result.errors
+                return self._with_errors(result.values, errors) if errors else iter(result.values)
+        same = error or CancelledError()
+        return self._with_errors([None] * piece.count, dict.fromkeys(range(piece.count), same))
+
+    def _with_errors(self, values: list[Any], errors: Mapping[int, BaseException]) -> Iterator[Any]:
+        if self.return_exceptions:
+            return iter([errors.get(index, value) for index, value in enumerate(values)])
+        return _WithErrors(values, errors)
+
 
 class _WithErrors:
     """Results some of which are errors: they are raised in their places."""
@@ -149,21 +191,85 @@ class _WithErrors:
         return self._values[index]
 
 
-def _results(piece: Piece) -> Iterator[Any]:
-    """A piece's results; rebuilds them, in the consumer's thread."""
-    future = piece.future
-    error = piece.error
-    if future is not None and not future.cancelled():
-        error = future.exception()
-        if error is None:
-            result: Any = future.result()
-            if piece.count == 1:
-                return _lone([result])
-            return _WithErrors(result.values, result.errors) if result.errors else iter(result.values)
-    same = error or CancelledError()
-    return _WithErrors([None] * piece.count, dict.fromkeys(range(piece.count), same))
-
-
 def _lone(held: list[Any]) -> Iterator[Any]:
     """The only result of a piece, kept by nobody once it is given."""
     yield held.pop()
+
+
+class AsyncMapResults(Generic[R_co]):
+    """The results of a map for a coroutine: the map's own thread waits for them, the event loop goes on.
+
+    Cancelling the wait for a result cancels the rest of the map, and so does dropping the iterator.
+
+    Args:
+        begin: starts the map; called in another thread.
+    """
+
+    def __init__(self, begin: Callable[[], MapResults[R_co]]) -> None:
+        self._begin: Callable[[], MapResults[R_co]] | None = begin
+        self._results: MapResults[R_co] | None = None
+        self._outcomes: deque[Outcome] = deque()
+        self._closed = False
+        self._waiting = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> R_co:
+        """The next result; raises its error in its place.
+
+        Raises:
+            RuntimeError: another asyncio task waits for the next one, or no event loop runs.
+        """
+        if not self._outcomes:
+            await self._more()
+        value, error = self._outcomes.popleft()
+        if isinstance(error, StopAsyncIteration):  # as it is, it would end the caller's loop without a word
+            raise RuntimeError("the task of an item raised StopAsyncIteration") from error
+        if error is not None:
+            raise error
+        result: R_co = value
+        return result
+
+    async def aclose(self) -> None:
+        """Cancels what is left."""
+        self._close()
+
+    async def _more(self) -> None:
+        """Waits for outcomes.
+
+        Raises:
+            StopAsyncIteration: there are no more.
+        """
+        loop = running_loop()
+        if loop is None:
+            raise RuntimeError("amap() is iterated in an asyncio event loop; elsewhere use map()")
+        if self._waiting:
+            raise RuntimeError("another asyncio task waits for this map's next result")
+        self._waiting = True
+        try:
+            self._outcomes.extend(await loop.run_in_executor(None, self._fetch))
+        except BaseException:  # CancelledError, for example: nobody waits for the rest
+            self._close()
+            raise
+        finally:
+            self._waiting = False
+        if not self._outcomes:
+            raise StopAsyncIteration
+
+    def _fetch(self) -> list[Outcome]:
+        """In another thread: the next outcomes."""
+        begin, self._begin = self._begin, None
+        if begin is not None and not self._closed:
+            self._results = begin()
+        if self._results is None:
+            return []
+        if self._closed:  # while it began
+            self._results.close()
+            return []
+        return self._results.next_piece()
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._results is not None:
+            self._results.close()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
 from numbers import Real
-from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
 from taskmesh.attendance import running_loop
 from taskmesh.client.feed import Feed
 from taskmesh.client.functions import FunctionTable
 from taskmesh.client.options import OptionValues, is_count
 from taskmesh.client.pace import Pace
-from taskmesh.client.results import MapResults
+from taskmesh.client.results import AsyncMapResults, MapResults
 from taskmesh.client.session import Session
 from taskmesh.client.source import Source
 from taskmesh.errors import ConfigError, QueueFull
@@ -141,6 +142,7 @@ class Submitter:
         chunksize: Chunksize = "auto",
         buffersize: int | None = None,
         ordered: bool = True,
+        return_exceptions: Literal[False] = False,
     ) -> Iterator[R]: ...
 
     @overload
@@ -155,6 +157,7 @@ class Submitter:
         chunksize: Chunksize = "auto",
         buffersize: int | None = None,
         ordered: bool = True,
+        return_exceptions: Literal[False] = False,
     ) -> Iterator[R]: ...
 
     @overload
@@ -170,7 +173,21 @@ class Submitter:
         chunksize: Chunksize = "auto",
         buffersize: int | None = None,
         ordered: bool = True,
+        return_exceptions: Literal[False] = False,
     ) -> Iterator[R]: ...
+
+    @overload
+    def map(
+        self,
+        fn: Callable[..., R],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: bool,
+    ) -> Iterator[R | BaseException]: ...
 
     def map(
         self,
@@ -181,6 +198,7 @@ class Submitter:
         chunksize: Chunksize = "auto",
         buffersize: int | None = None,
         ordered: bool = True,
+        return_exceptions: bool = False,
     ) -> Iterator[Any]:
         """Calls `fn` with the items of the iterables, side by side, and iterates over the results.
 
@@ -196,6 +214,7 @@ class Submitter:
             buffersize: items that may be submitted and not yet given out. Without it all iterables are
                 drawn before this returns; with it they may be endless.
             ordered: False gives results as they come.
+            return_exceptions: an item's error, too, is given in its place, so that one loop sees all results.
 
         Raises:
             ConfigError: a number cannot be used, or the task has a key.
@@ -205,8 +224,64 @@ class Submitter:
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
         source = Source.of(iterables, lazily=buffersize is not None)
-        return self._mapped(fn, source, timeout, chunksize, buffersize, ordered=ordered)
+        return self._mapped(
+            fn, source, timeout, chunksize, buffersize, ordered=ordered, return_exceptions=return_exceptions
+        )
 
+    @overload
+    def amap(
+        self,
+        fn: Callable[[A], R],
+        items: Iterable[A],
+        /,
+        *,
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+    ) -> AsyncIterator[R]: ...
+
+    @overload
+    def amap(
+        self,
+        fn: Callable[..., R],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: Literal[False] = False,
+    ) -> AsyncIterator[R]: ...
+
+    @overload
+    def amap(
+        self,
+        fn: Callable[..., R],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: bool,
+    ) -> AsyncIterator[R | BaseException]: ...
+
+    def amap(self, fn: Callable[..., Any], /, *iterables: Iterable[Any], **how: Any) -> AsyncIterator[Any]:
+        """As `map`, in a coroutine: `async for x in mesh.amap(f, xs)`; the event loop is never blocked.
+
+        The map begins with the first result that is asked for. Another thread draws the iterables and
+        rebuilds the results. Cancelling the wait for a result cancels the rest of the map.
+        """
+        return AsyncMapResults(partial(self._begun, fn, iterables, how))
+
+    def _begun(
+        self, fn: Callable[..., Any], iterables: tuple[Iterable[Any], ...], how: Mapping[str, Any]
+    ) -> MapResults[Any]:
+        return cast(MapResults[Any], self.map(fn, *iterables, **how))
+
+    @overload
     def starmap(
         self,
         fn: Callable[..., R],
@@ -217,11 +292,41 @@ class Submitter:
         chunksize: Chunksize = "auto",
         buffersize: int | None = None,
         ordered: bool = True,
-    ) -> Iterator[R]:
+        return_exceptions: Literal[False] = False,
+    ) -> Iterator[R]: ...
+
+    @overload
+    def starmap(
+        self,
+        fn: Callable[..., R],
+        iterable: Iterable[Iterable[Any]],
+        /,
+        *,
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: bool,
+    ) -> Iterator[R | BaseException]: ...
+
+    def starmap(
+        self,
+        fn: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        /,
+        *,
+        timeout: float | None = None,
+        chunksize: Chunksize = "auto",
+        buffersize: int | None = None,
+        ordered: bool = True,
+        return_exceptions: bool = False,
+    ) -> Iterator[Any]:
         """As `map`, for arguments that are tuples already: `fn(*item)` for each item."""
         calls = map(tuple, iterable)
         source = Source.listed(list(calls)) if buffersize is None else Source.drawn(calls)
-        return self._mapped(fn, source, timeout, chunksize, buffersize, ordered=ordered)
+        return self._mapped(
+            fn, source, timeout, chunksize, buffersize, ordered=ordered, return_exceptions=return_exceptions
+        )
 
     def with_options(self, **options: Unpack[OptionValues]) -> Submitter:
         """Submits to the same mesh with these options, which go before the tasks' own.
@@ -240,6 +345,7 @@ class Submitter:
         buffersize: int | None,
         *,
         ordered: bool,
+        return_exceptions: bool = False,
     ) -> MapResults[Any]:
         """What `map` and `starmap` do with their calls."""
         if chunksize != "auto" and not is_count(chunksize):
@@ -263,7 +369,7 @@ class Submitter:
             buffersize=buffersize,
         )
         feed.start()
-        return MapResults(feed, timeout, owner=self)
+        return MapResults(feed, timeout, owner=self, return_exceptions=return_exceptions)
 
 
 def _is_timeout(value: object) -> bool:

@@ -380,3 +380,16 @@ def test_a_chunk_is_not_kept_while_the_next_one_is_made(mesh):
     watched += [weakref.ref(next(results)), weakref.ref(next(results))]
 
     assert next(results).number == 2
+
+
+def test_errors_of_items_are_given_in_their_places_where_they_are_asked_for(mesh):
+    for chunksize in (1, 3):
+        one, error, half = mesh.map(invert, [1, 0, 2], chunksize=chunksize, return_exceptions=True)
+        assert (one, half) == (1.0, 0.5)
+        assert isinstance(error, ZeroDivisionError)
+    [error] = mesh.starmap(divmod, [(1, 0)], return_exceptions=True)
+    assert isinstance(error, ZeroDivisionError)
+
+
+def invert(number):
+    return 1 / number

@@ -86,6 +86,26 @@ def test_a_number_in_the_address_s_place_hints_at_workers():
         Mesh(2)
 
 
+def test_a_mesh_says_where_it_is_and_what_is_under_way(opened):
+    mesh = Mesh(workers=2, config={})
+    assert repr(mesh) == "<Mesh embedded, 2 slots: not open yet, 0 tasks under way>"
+    with mesh:
+        assert repr(mesh) == "<Mesh embedded, 2 slots: open, 0 tasks under way>"
+    assert repr(mesh) == "<Mesh embedded, 2 slots: closed, 0 tasks under way>"
+    assert mesh._repr_html_() == "<b>Mesh embedded, 2 slots: closed, 0 tasks under way</b>"
+    assert repr(Mesh("tcp://127.0.0.1:5550", config={})).startswith("<Mesh at tcp://127.0.0.1:5550: not open")
+
+
+def test_a_notebook_shows_counts_and_pools():
+    with Mesh(workers=1, config={}) as mesh:
+        mesh.submit(abs, -1).result(WAIT_S)
+
+        page = mesh._repr_html_()
+
+    assert "1 tasks finished" in page
+    assert "<td>local</td><td>ready</td><td>1</td>" in page
+
+
 def test_unknown_setting_is_refused_at_once():
     with pytest.raises(ConfigError, match="did you mean 'lease'"):
         Mesh(leese=3)

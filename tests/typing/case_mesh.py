@@ -40,6 +40,7 @@ def maps(mesh: Mesh, paths: list[str]) -> None:
     assert_type(mesh.map(add, [1], [2.0], timeout=1), Iterator[float])
     assert_type(mesh.map(add, [1]), Iterator[float])
     assert_type(mesh.map(three, [1], ["b"], [b"c"]), Iterator[bytes])
+    assert_type(mesh.map(len, paths, return_exceptions=True), Iterator[int | BaseException])
     assert_type(mesh.starmap(add, [(1, 2.0)], chunksize=10), Iterator[float])
     mesh.map(length, [1, 2])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     mesh.map(add, ["a"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -59,5 +60,7 @@ async def async_mesh() -> None:
     async with Mesh("tcp://127.0.0.1:5550") as mesh:
         futures = [mesh.submit(length, text) for text in ("a", "b")]
         assert_type(await asyncio.gather(*futures), list[int])
+        assert_type([each async for each in mesh.amap(length, ["a"], ordered=False)], list[int])
+        assert_type([each async for each in mesh.amap(add, [1], [2.0])], list[float])
         loop = asyncio.get_running_loop()
         assert_type(await loop.run_in_executor(mesh.executor(), len, "abc"), int)
