@@ -21,6 +21,23 @@ if TYPE_CHECKING:
     from taskmesh.future import TaskFuture
 
 
+Queue = Annotated[str | None, typer.Option(metavar="NAME", help="The queue it goes to.")]
+Tags = Annotated[str | None, typer.Option(metavar="A,B", help="What its pool must be able to do.")]
+Priority = Annotated[int | None, typer.Option(metavar="N", help="Higher goes first; default: 0.")]
+Retries = Annotated[
+    int | None, typer.Option(metavar="N", help="How often it is tried again after an error; default: 0.")
+]
+HardTimeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Kill its process when an attempt runs for longer.")
+]
+Patience = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", min=0, max=LONGEST_TASK, help="Cancel it when it has not finished by then."
+    ),
+]
+
+
 def submit(
     function: Annotated[
         str, typer.Argument(metavar="MOD:FUNC", help="The function, like package.module:name.")
@@ -30,25 +47,12 @@ def submit(
         typer.Argument(metavar="ARG", help="JSON, else taken as text; NAME=VALUE for one by name."),
     ] = None,
     *,
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help="The queue it goes to.")] = None,
-    tags: Annotated[str | None, typer.Option(metavar="A,B", help="What its pool must be able to do.")] = None,
-    priority: Annotated[int | None, typer.Option(metavar="N", help="Higher goes first; default: 0.")] = None,
-    retries: Annotated[
-        int | None, typer.Option(metavar="N", help="How often it is tried again after an error; default: 0.")
-    ] = None,
-    hard_timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Kill its process when an attempt runs for longer."),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=0,
-            max=LONGEST_TASK,
-            help="Cancel it when it has not finished by then.",
-        ),
-    ] = None,
+    queue: Queue = None,
+    tags: Tags = None,
+    priority: Priority = None,
+    retries: Retries = None,
+    hard_timeout: HardTimeout = None,
+    timeout: Patience = None,
     address: Address = None,
     directory: Keys = None,
     file: ConfigFile = None,
