@@ -91,7 +91,7 @@ class HubConfig:
         key_messages_per_s, key_bytes_per_s: what all who show one key may say to the hub together; 0 for any
             rate. What is over is dropped and said again later (docs/adr/0014).
         crash_limit: crashes after which a task is given up.
-        result_ttl: seconds that outcomes are kept for a client that is away.
+        result_ttl: seconds that outcomes are kept for a client that is away; its tasks go on after that.
         versions: what becomes of pools and clients with another minor version of Python, another pickle
             protocol or another cloudpickle than the hub's: "warn" or "refuse".
         lanes: ports for the lanes of pools; empty for any on loopback, and 5600-6799 elsewhere.

@@ -27,20 +27,20 @@ def group_of(record: TaskRecord) -> Group:
 
 
 class Lineup:
-    """The groups of one priority of one route, served in turn; those of clients in `full` are passed over.
+    """The groups of one priority of one route, served in turn; those of `withheld` clients are passed over.
 
     Attributes:
         place: among the lineups of its priority, the lowest first.
         size: how many entries there are, stale ones too.
     """
 
-    __slots__ = ("full", "groups", "place", "priority", "route", "size", "turns")
+    __slots__ = ("groups", "place", "priority", "route", "size", "turns", "withheld")
 
-    def __init__(self, route: Route, priority: int, place: int, full: set[int]) -> None:
+    def __init__(self, route: Route, priority: int, place: int, withheld: set[int]) -> None:
         self.route = route
         self.priority = priority
         self.place = place
-        self.full = full
+        self.withheld = withheld
         self.size = 0
         self.groups: dict[Group, deque[TaskRecord]] = {}
         self.turns: deque[Group] = deque()
@@ -56,11 +56,11 @@ class Lineup:
     def take(self, count: int) -> list[TaskRecord]:
         """Up to `count` queued tasks, groups in turn; stale entries are dropped on the way."""
         taken: list[TaskRecord] = []
-        queued, full = State.QUEUED, self.full
+        queued, withheld = State.QUEUED, self.withheld
         passed_over = 0
         while len(taken) < count and passed_over < len(self.turns):
             key = self.turns[0]
-            if key[0] in full:
+            if key[0] in withheld:
                 self.turns.rotate(-1)
                 passed_over += 1
                 continue
@@ -106,7 +106,7 @@ class Lineup:
         passed_over = 0
         while passed_over < len(self.turns):
             key = self.turns[0]
-            if key[0] in self.full:
+            if key[0] in self.withheld:
                 self.turns.rotate(-1)
                 passed_over += 1
                 continue
@@ -138,13 +138,14 @@ class Backlog:
     """Every queued task of the hub, by route.
 
     Attributes:
-        full: clients that have so many results to take that no more of their tasks are run for now.
+        withheld: clients of which no queued task starts for now: they have many results to take, or their
+            tasks are being cancelled.
         left: tasks that have left it otherwise than by their turn since `tidy` looked: as many entries, at
             most, are stale.
     """
 
     def __init__(self) -> None:
-        self.full: set[int] = set()
+        self.withheld: set[int] = set()
         self.left = 0
         self._places = 0
         self._routes: dict[Route, dict[int, Lineup]] = {}
@@ -231,7 +232,7 @@ class Backlog:
         lineup = priorities.get(priority)
         if lineup is None:
             self._places += 1
-            lineup = priorities[priority] = Lineup(route, priority, self._places, self.full)
+            lineup = priorities[priority] = Lineup(route, priority, self._places, self.withheld)
         return lineup
 
 

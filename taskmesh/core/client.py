@@ -25,6 +25,8 @@ from taskmesh.wire import messages as m
 
 MAX_SUBMIT = 2000
 """Tasks in one Submit: a hub that is full refuses little at a time."""
+MAX_CANCELS = 5_000
+"""Tasks that one message gives up: some 25 ms of the hub's work, and others get their turn."""
 MAX_BYTES = 8 << 20
 """Payload bytes in one Submit, but for a task that has more by itself."""
 PARTS = 4
@@ -239,7 +241,10 @@ class ClientMachine:
         self._unstarted.intersection_update([seq for run in runs for seq in run.seqs])
         out.append(Send(self._hello()))
         self._queue(specs, runs, now, out)
-        self._close(m.Submit(self._next, [], [], never, whole=True), 0)
+        *portions, (last, _) = _portions(never, [])
+        for some, _ in portions:
+            self._close(m.Submit(self._next, [], [], some), 0)
+        self._close(m.Submit(self._next, [], [], last, whole=True), 0)
         self._send_more(out)
 
     def _accepted(self, number: int, now: float, out: list[object]) -> None:
@@ -286,14 +291,15 @@ class ClientMachine:
     def _ask(self, message: Question | m.CancelTasks | m.ClientBye, now: float, out: list[object]) -> None:
         match message:
             case m.CancelTasks(seqs=seqs, unstarted=unstarted):
-                if self.open and self._unacked:
-                    out.append(Send(message))  # a hub that is full takes no Submit: this makes room
+                if self.open and self._unacked:  # a hub that is full takes no Submit: this makes room
+                    out += [Send(m.CancelTasks(*some)) for some in _portions(seqs, unstarted)]
                 self._moved = now if not self._unacked else self._moved
                 self._unstarted.update(unstarted)
                 self._unstarted.difference_update(seqs)
                 if unstarted:  # the Submits that wait for room are to say so too, or some would start first
                     self._unacked.update({key: replace(old, epoch=0) for key, old in self._unacked.items()})
-                self._close(m.Submit(self._next, [], [], seqs, unstarted=unstarted), 0)
+                for some, others in _portions(seqs, unstarted):
+                    self._close(m.Submit(self._next, [], [], some, unstarted=others), 0)
                 if self.open:
                     self._send_more(out)
             case m.Query() | m.Command():
@@ -433,3 +439,11 @@ class ClientMachine:
         self._hello_at = now
         self._link += 1
         out.append(Reconnect())
+
+
+def _portions(seqs: list[int], unstarted: list[int]) -> list[tuple[list[int], list[int]]]:
+    """Cuts what is given up into messages, one at least."""
+    most = max(len(seqs), len(unstarted), 1)
+    return [
+        (seqs[at : at + MAX_CANCELS], unstarted[at : at + MAX_CANCELS]) for at in range(0, most, MAX_CANCELS)
+    ]

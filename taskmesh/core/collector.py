@@ -48,6 +48,7 @@ class Collector:
         memory: Memory,
         crash_limit: int,
         oom_limit: int,
+        silence: float,
     ) -> None:
         self._ledger = ledger
         self._lanes = lanes
@@ -56,6 +57,7 @@ class Collector:
         self._memory = memory
         self._crash_limit = crash_limit
         self._oom_limit = oom_limit
+        self._silence = silence
         self.duplicates = 0
         self.stale = 0
         self.strays = 0
@@ -269,13 +271,20 @@ class Collector:
         else:
             record.crashes += 1
             over, delay = record.crashes >= self._crash_limit, 0.0
-        if over or record.spec.is_chunk:
+        if over or (record.spec.is_chunk and self._can_split(record, now)):
             self.end(record, Cause.BURY, failure)
         elif delay:
             self._later(record, failure, now + delay)
         else:
             self._note(record, failure)
             self.requeue(record, Cause.REQUEUE)
+
+    def _can_split(self, record: TaskRecord, now: float) -> bool:
+        """Whether the client of a chunk is there to submit its items one by one; else it runs again whole."""
+        session = self._clients.get(record.id >> SEQ_BITS)
+        if session is None or not session.present:
+            return False
+        return not session.credit or now - session.heard < self._silence
 
     def _later(self, record: TaskRecord, failure: Failed, when: float) -> None:
         self._note(record, failure)

@@ -6,6 +6,7 @@ from typing import Any
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Publish, Record, SendClient, Store
+from taskmesh.core.cancellations import Cancellations
 from taskmesh.core.clients import ClientSession
 from taskmesh.core.collector import NOBODY, Collector
 from taskmesh.core.hub_config import HubConfig
@@ -50,6 +51,7 @@ class HubMachine:
             memory=self.memory,
             crash_limit=config.crash_limit,
             oom_limit=config.oom_limit,
+            silence=config.silent_beats * config.beat,
         )
         self.recovery = Recovery(self.ledger, config.epoch, now + config.lease)
         self.pools = PoolSessions(
@@ -57,6 +59,9 @@ class HubMachine:
         )
         self.ventilator = Ventilator(self.ledger, self.specs, config.epoch)
         self.ventilator.lanes = self.lanes
+        self.cancellations = Cancellations(
+            self.ledger, self.clients, collector=self.collector, pools=self.pools
+        )
         self.intake = Intake(
             config,
             self.ledger,
@@ -66,6 +71,7 @@ class HubMachine:
             pools=self.pools,
             ventilator=self.ventilator,
             memory=self.memory,
+            cancellations=self.cancellations,
         )
         self.views = Views(
             self.ledger,
@@ -73,6 +79,7 @@ class HubMachine:
             self.intake,
             self.clients,
             collector=self.collector,
+            cancellations=self.cancellations,
             epoch=config.epoch,
         )
         self._now = now
@@ -109,6 +116,8 @@ class HubMachine:
     @property
     def deadline(self) -> float:
         """When a Tick is due at the latest."""
+        if self.cancellations.pending:
+            return self._now
         first = min(self._sweep_at, self._now + self.config.stall / 2)
         timer = self.ledger.deadline
         if timer is not None:
@@ -126,6 +135,7 @@ class HubMachine:
     def _finish(self, now: float) -> list[object]:
         if now >= self._sweep_at:
             self._sweep(now)
+        self.intake.go_on()
         self.ledger.due(now, self._expire)
         if self.recovery.waiting:
             self.recovery.release(now)
@@ -156,15 +166,15 @@ class HubMachine:
     def _deliver(self, news: set[int], actions: list[object], now: float) -> None:
         """Sends clients what they may have of their outcomes.
 
-        A client that does not take its results gets no more made: completions are always taken in.
+        A client that is there and takes no results gets no more made: completions are always taken in.
         """
-        full, most = self.ledger.backlog.full, self.config.client_max_bytes
+        withheld, most = self.ledger.backlog.withheld, self.intake.most_kept
         for client in news:
             session = self.clients.get(client)
-            if session is None or session.size <= most:
-                full.discard(client)
-            else:
-                full.add(client)
+            if session is not None and session.size > most and session.linked:
+                withheld.add(client)
+            elif withheld and client not in self.cancellations.pending:
+                withheld.discard(client)
             if session is not None:
                 deliveries = session.deliveries(now)
                 if deliveries:
@@ -333,7 +343,6 @@ class HubMachine:
             if resend is not None and now >= resend:
                 self.intake.out += session.again(now)
         self.intake.forget_absent(now)
-        self.ledger.backlog.full.intersection_update(self.clients)
         self.ledger.backlog.tidy(len(self.ledger.tasks))
         self.intake.drop_bound(now)
         self.unclaimed.sweep(now)
@@ -365,7 +374,7 @@ class HubMachine:
             self.collector.expire(record)
             return
         for task in record.more().unwanted:
-            self.intake.cancel(task)
+            self.cancellations.cancel(task)
 
     # --- views --------------------------------------------------------------------------------------------
 

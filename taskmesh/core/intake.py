@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from taskmesh.core.actions import Record, SendClient
+from taskmesh.core.cancellations import Cancellations
 from taskmesh.core.clients import ClientSession
 from taskmesh.core.collector import ANYBODY, Collector
 from taskmesh.core.hub_config import HubConfig
@@ -12,7 +13,7 @@ from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.memory import Memory
 from taskmesh.core.receipts import ACK_DELAY
-from taskmesh.core.states import Cause, State, TaskRecord
+from taskmesh.core.states import State, TaskRecord
 from taskmesh.core.ventilator import Ventilator
 from taskmesh.core.versions import REFUSE, difference
 from taskmesh.ids import SEQ_BITS, client_of, seq_of
@@ -36,6 +37,7 @@ class Intake:
     Attributes:
         out: what is to be done.
         owing: clients to be told how many of their Submits are in the ledger, and by when.
+        most_kept: bytes of outcomes that may wait for one client before no more of its tasks are run.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Intake:
         pools: PoolSessions,
         ventilator: Ventilator,
         memory: Memory,
+        cancellations: Cancellations,
     ) -> None:
         self._config = config
         self._ledger = ledger
@@ -58,6 +61,8 @@ class Intake:
         self._pools = pools
         self._ventilator = ventilator
         self._memory = memory
+        self._cancellations = cancellations
+        self.most_kept = config.client_max_bytes
         self._of_user: Counter[str] = Counter()
         self.out: list[object] = []
         self.owing: dict[int, float] = {}
@@ -83,9 +88,11 @@ class Intake:
             self.out.append(SendClient(hello.client, m.ClientRefused(full)))
             return
         if session is None:
+            if self._is_ending(hello.client):
+                return  # it asks again; what it submitted now would be cancelled with the rest
             session = self._clients[hello.client] = ClientSession(hello.client, config.epoch, now, user)
             self._of_user[user] += 1
-            self._ledger.account(hello.client)
+            self._ledger.account(hello.client).forget_finished()
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
         if odd and session.warning != odd:
             self.out.append(Record("client.versions", {"client": hello.name, "warning": odd}))
@@ -119,16 +126,48 @@ class Intake:
         return arriving and min(MAX_WINDOW, max(1, arriving // min(MOST_WINDOWS, len(self._clients))))
 
     def bye(self, session: ClientSession, *, cancel: bool) -> None:
-        """The client session ends; its tasks with it, if asked, or those that say on_client_loss="cancel"."""
-        self.cancel_all(session.client, only_bound=not cancel)
-        session.present = False
+        """The client is gone for good: its tasks end with it, or those that say on_client_loss="cancel"."""
+        self._cancel_all(session.client, only_bound=not cancel)
+        self._forget(session)
+
+    def _forget(self, session: ClientSession) -> None:
+        """Nobody takes outcomes of this session any more; its tasks go on, and its account with them.
+
+        A client that comes back all the same submits again what it still waits for: what is on its way here
+        is found again, what had ended runs again.
+        """
+        if self._clients.pop(session.client, None) is None:
+            return
         self.owing.pop(session.client, None)
-        if cancel:
-            if self._clients.pop(session.client, None) is not None:
-                self._of_user[session.user] -= 1
-                if not self._of_user[session.user]:
-                    del self._of_user[session.user]
-            self._ledger.forget_client(session.client)
+        self._of_user[session.user] -= 1
+        if not self._of_user[session.user]:
+            del self._of_user[session.user]
+        self._ledger.backlog.withheld.discard(session.client)
+        if session.client in self._cancellations.pending:
+            self._ledger.backlog.withheld.add(session.client)
+        self._close_account(session.client)
+
+    def _close_account(self, client: int) -> None:
+        """Drops the account of a client that has no session, once it has no tasks either."""
+        account = self._ledger.accounts.get(client)
+        if account is not None and not account.tasks and client not in self._clients:
+            self._ledger.forget_client(client)
+
+    def _is_ending(self, client: int) -> bool:
+        """Whether all tasks of a client without a session are being cancelled."""
+        pending = self._cancellations.pending.get(client)
+        return pending is not None and not pending.only_bound
+
+    def go_on(self) -> None:
+        """Cancels the next portion of what is to be cancelled."""
+        for client in self._cancellations.step():
+            self._close_account(client)
+
+    @property
+    def orphans(self) -> int:
+        """How many tasks are on their way of clients that have left, or are gone for good."""
+        gone = self._ledger.accounts.keys() - self._clients.keys()
+        return sum(self._ledger.accounts[client].tasks for client in gone)
 
     def gone(self, client: int) -> None:
         """The link says that nobody is there: an embedded client is gone for good, another may come back."""
@@ -156,13 +195,11 @@ class Intake:
             self.out.append(SendClient(session.client, m.Accepted(session.submitted)))
             return
         session.lost = True
-        self.cancel_all(session.client, only_bound=True)
+        self._cancel_all(session.client, only_bound=True)
 
-    def cancel_all(self, client: int, *, only_bound: bool) -> None:
+    def _cancel_all(self, client: int, *, only_bound: bool) -> None:
         """Cancels a client's tasks, or those with on_client_loss="cancel"; it is told should it come back."""
-        for task, record in self._ledger.of_client(client):
-            if not only_bound or record.spec.spec.on_client_loss == "cancel":
-                self.cancel(task)
+        self._cancellations.cancel_all(client, only_bound=only_bound)
         self._pools.drop_unclaimed(client, only_bound=True)
 
     def drop_bound(self, now: float) -> None:
@@ -173,18 +210,53 @@ class Intake:
                 self._pools.drop_unclaimed(client, only_bound=True)
 
     def forget_absent(self, now: float) -> None:
-        """Forgets clients that have been away too long, the largest sooner when outcomes take too much room.
+        """Forgets clients that have been away too long, or for which more is kept than there is room for.
 
-        A client that comes back all the same submits again what it still waits for.
+        Their tasks go on: only outcomes that nobody takes are dropped. A client that stands still keeps its
+        link and will take what it gave credit for: no more of its tasks are run meanwhile, and nothing is
+        dropped before `result_ttl`.
         """
+        config = self._config
+        self._share_room()
         absent = [session for session in self._clients.values() if not session.present]
-        kept = sum(session.size for session in absent)
-        for session in sorted(absent, key=lambda session: -session.size):
-            away = now - session.heard
-            idle = away >= IDLE_TTL and self._is_idle(session)
-            if idle or away >= self._config.result_ttl or kept > self._config.result_bytes:
-                kept -= session.size
-                self.bye(session, cancel=True)
+        kept = sum(session.size for session in absent if not session.linked)
+        for session in sorted(absent, key=lambda session: session.heard):
+            away, size = now - session.heard, session.size
+            if away >= IDLE_TTL and self._is_idle(session):
+                self._forget(session)
+            elif away >= config.result_ttl:
+                self._drop_outcomes(session, f"away for {config.result_ttl:g} s (hub.result_ttl)")
+                kept -= 0 if session.linked else size
+            elif size > self.most_kept and session.linked:
+                self.out.append(SendClient(session.client, m.Accepted(session.submitted)))  # is it there?
+            elif not session.linked and size and (size > self.most_kept or kept > config.result_bytes):
+                self._drop_outcomes(session, f"no room for {size} bytes")
+                kept -= size
+        for client in self._ledger.accounts.keys() - self._clients.keys():
+            self._close_account(client)
+
+    def _share_room(self) -> None:
+        """Finds how much may be kept for one client: when all have too much together, their equal share."""
+        sizes = [session.size for session in self._clients.values() if session.size]
+        most = self._config.client_max_bytes
+        if sum(sizes) > self._config.result_bytes:
+            most = min(most, self._config.result_bytes // len(sizes))
+        if most != self.most_kept:
+            self.most_kept = most
+            self._collector.news.update(session.client for session in self._clients.values() if session.size)
+
+    def _drop_outcomes(self, session: ClientSession, reason: str) -> None:
+        """Forgets a session with the outcomes that wait for it, and says so."""
+        fields: dict[str, object] = {
+            "client": f"{session.client:016x}",
+            "name": session.name,
+            "bytes": session.size,
+            "tasks": self._ledger.account(session.client).tasks,
+            "reason": reason,
+        }
+        if session.size or session.has_news:
+            self.out.append(Record("outcomes.dropped", fields))
+        self._forget(session)
 
     def _is_idle(self, session: ClientSession) -> bool:
         """Whether nothing is kept here for a client."""
@@ -388,36 +460,19 @@ class Intake:
         What a pool has, or may come back with after a restart, ends should it turn out not to have started.
         """
         for seq in seqs:
-            self.cancel(client << SEQ_BITS | seq, quiet=True)
+            self._cancellations.cancel(client << SEQ_BITS | seq, quiet=True)
         sessions: set[int] = set()
         for task in [client << SEQ_BITS | seq for seq in unstarted]:
             record = self._ledger.tasks.get(task)
             if record is None or (record.extra is not None and record.extra.history):
                 continue
             if record.state is State.QUEUED:
-                self.cancel(task)
+                self._cancellations.cancel(task)
             elif task not in record.more().unwanted:
                 record.extra.unwanted.append(task)
                 sessions.add(record.session)
         for lane in [self._pools.lanes[session] for session in sorted(sessions) if session]:
             self._pools.recall_unwanted(lane)
-
-    def cancel(self, task: int, *, quiet: bool = False) -> bool:
-        """One waiter gives a task up; the last one's ends it. False when it is not on its way."""
-        record = self._ledger.tasks.get(task)
-        if record is None:
-            return False
-        if record.extra is not None and record.extra.abandoned and task == record.id:
-            return True  # it is run for others
-        if self._ledger.detach(task, record):
-            if State.SENT <= record.state <= State.RUNNING:
-                self._pools.cancel_at_pool(record.session, record.attempt, record.known_as)
-                self._collector.release(record)
-            self._ledger.move(record, Cause.CANCEL)
-            self._ledger.drop(record)
-        if not quiet:
-            self._collector.give(m.Failed(0, 0, record.attempt - record.returns, "cancelled"), task)
-        return True
 
 
 def _weight(submit: m.Submit) -> tuple[int, int]:

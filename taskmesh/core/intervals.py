@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 BITS = 10
 BLOCK = 1 << BITS
@@ -76,6 +77,56 @@ class IntervalSet:
                 block, bits = number >> BITS, 0
             bits |= 1 << (number & LAST)
         self._fill(block, bits)
+
+    def minus(self, other: IntervalSet, low: int = 0, most: int | None = None) -> list[int]:
+        """The numbers from `low` on that the other set lacks, rising; at most so many of them."""
+        found: list[int] = []
+        for block in self._differing(other, low >> BITS):
+            bits = self._bits(block) & ~other._bits(block)
+            base = block << BITS
+            if base < low:
+                bits = bits >> (low - base) << (low - base)
+            if bits == FULL:
+                found += range(base, base + BLOCK)
+            else:
+                while bits:
+                    found.append(base + (bits & -bits).bit_length() - 1)
+                    bits &= bits - 1
+            if most is not None and len(found) >= most:
+                return found[:most]
+        return found
+
+    def without(self, other: IntervalSet) -> IntervalSet:
+        """A set of the numbers that the other one lacks; takes a step or three for each block."""
+        left = IntervalSet()
+        for block in self._differing(other, 0):
+            if bits := self._bits(block) & ~other._bits(block):
+                left._fill(block, bits)
+                left.end = (block << BITS) + bits.bit_length()
+        return left
+
+    def _bits(self, block: int) -> int:
+        bits = self._blocks.get(block)
+        if bits is None:
+            return FULL if self._is_whole(block) else 0
+        return bits
+
+    def _differing(self, other: IntervalSet, first: int) -> Iterator[int]:
+        """Blocks that may have numbers which the other set lacks, rising: not what is whole in both."""
+        parts = sorted(block for block in self._blocks if block >= first)
+        return heapq.merge(parts, self._whole_without(other, first))
+
+    def _whole_without(self, other: IntervalSet, first: int) -> Iterator[int]:
+        for start, end in zip(self._starts, self._ends, strict=True):
+            at = max(start, first)
+            while at < end:
+                theirs = bisect_right(other._starts, at) - 1
+                if theirs >= 0 and at < other._ends[theirs]:
+                    at = other._ends[theirs]
+                    continue
+                until = other._starts[theirs + 1] if theirs + 1 < len(other._starts) else end
+                yield from range(at, min(until, end))
+                at = until
 
     def _add(self, start: int, end: int) -> None:
         self.end = max(self.end, end)

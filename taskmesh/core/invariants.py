@@ -13,7 +13,7 @@ from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.slots import Slot, SlotState
 from taskmesh.core.states import State, TaskRecord
-from taskmesh.ids import SEQ_BITS
+from taskmesh.ids import SEQ_BITS, SEQ_MASK
 
 
 class HubBooks(Protocol):
@@ -92,13 +92,16 @@ def _check_counts(ledger: Ledger) -> None:
 
 
 def _check_accounts(ledger: Ledger) -> None:
-    tasks: dict[int, int] = {}
+    tasks: dict[int, list[int]] = {}
     for task, record in ledger.tasks.items():
         abandoned = record.id == task and record.extra is not None and record.extra.abandoned
         if not abandoned:
-            tasks[task >> SEQ_BITS] = tasks.get(task >> SEQ_BITS, 0) + 1
+            tasks.setdefault(task >> SEQ_BITS, []).append(task & SEQ_MASK)
+    require(tasks.keys() <= ledger.accounts.keys(), "tasks without an account")
     for client, account in ledger.accounts.items():
-        require(account.tasks == tasks.get(client, 0), "an account's count is wrong", client, account.tasks)
+        own = sorted(tasks.get(client, []))
+        require(account.tasks == len(own), "an account's count is wrong", client, account.tasks)
+        require(account.accepted.minus(account.finished) == own, "an account's counters are wrong", client)
         require(account.size >= 0, "an account's size is negative", client, account.size)
 
 

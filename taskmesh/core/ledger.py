@@ -18,7 +18,8 @@ from taskmesh.wire.messages import CHUNK, Run, Spec
 
 SCATTERED = 64 << 20
 """Bytes that a client's finished numbers may take at least: no program's lie so far apart."""
-PORTION = 10_000
+PORTION = 5_000
+"""Tasks that are ended or looked for in one step: some 25 ms of work, and others get their turn."""
 FEW_TIMERS = 64
 """Timers kept without asking whether their tasks still live: not many, see `Lane.remember`."""
 
@@ -64,14 +65,18 @@ class SpecEntry:
 
 
 class Account:
-    """What the ledger keeps of one client: its unfinished tasks' count and bytes, its finished counters.
+    """What the ledger keeps of one client: its unfinished tasks' count and bytes, and its counters.
 
-    `whole`: what it waits for of an earlier hub's time is all here.
+    Attributes:
+        accepted: counters of tasks that are or were here; those that are not `finished` are on their way.
+        finished: counters of tasks that are over, and of such as never come.
+        whole: what it waits for of an earlier hub's time is all here.
     """
 
-    __slots__ = ("finished", "size", "tasks", "whole")
+    __slots__ = ("accepted", "finished", "size", "tasks", "whole")
 
     def __init__(self) -> None:
+        self.accepted = IntervalSet()
         self.finished = IntervalSet()
         self.tasks = 0
         self.size = 0
@@ -82,8 +87,13 @@ class Account:
         return self.whole or seq in self.finished
 
     def is_scattered(self, most: int) -> bool:
-        """Whether its finished numbers take more bytes than that."""
-        return self.finished.size > max(most, SCATTERED)
+        """Whether its numbers take more bytes than that."""
+        return self.finished.size + self.accepted.size > max(most, SCATTERED)
+
+    def forget_finished(self) -> None:
+        """What its tasks ended with is not known here any more: what the client submits again runs again."""
+        self.accepted = self.accepted.without(self.finished)
+        self.finished = IntervalSet()
 
     def never(self, seqs: list[int], most: int) -> None:
         """These never come, or are over: what is left out costs memory, and so does what lies far off."""
@@ -143,6 +153,7 @@ class Ledger:
             records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
             tasks.update(zip(ids, records, strict=True))
             count, size = len(records), sum(map(len, payloads))
+        account.accepted.add_all(seqs)
         self.accepted += count
         self.size += size
         account.tasks += count
@@ -159,7 +170,9 @@ class Ledger:
         task = client << SEQ_BITS | seq
         self.tasks[task] = record
         record.more().waiters[task] = None
-        self.account(client).tasks += 1
+        account = self.account(client)
+        account.tasks += 1
+        account.accepted.add(seq)
         self.accepted += 1
 
     def answered(self, client: int, seq: int) -> None:
@@ -245,10 +258,16 @@ class Ledger:
         return self._timers[0][0] if self._timers else None
 
     def due(self, now: float, end: Callable[[TaskRecord, Cause], None]) -> None:
-        """Fires timers: tasks that waited are queued, those whose time is over are given to `end`."""
+        """Fires timers: tasks that waited are queued, those whose time is over are given to `end`.
+
+        At most a portion of them: the others are due at once, in a step of their own. What has been handed
+        back and is to end (`requeue`) is no part of it, or a pool would be given it once more.
+        """
         timers = self._timers
-        while timers and timers[0][0] <= now:
+        left = PORTION
+        while timers and timers[0][0] <= now and (left > 0 or not timers[0][0]):
             when, _, record, cause = heapq.heappop(timers)
+            left -= 1
             if cause is not Cause.DUE:
                 started = record.extra is not None and record.extra.history
                 if record.state in (State.QUEUED, State.WAITING) and not started:
@@ -308,13 +327,12 @@ class Ledger:
         account.finished.add(task & SEQ_MASK)
         self.finished += 1
 
-    def of_client(self, client: int) -> list[tuple[int, TaskRecord]]:
-        """Ids and records of one client, if it has any; looks at every task then."""
-        account, tasks = self.accounts.get(client), self.tasks
+    def of_client(self, client: int, low: int, most: int) -> list[int]:
+        """Counters of a client's tasks on their way, from `low` on and rising; looks at no other's."""
+        account = self.accounts.get(client)
         if account is None or not account.tasks:
             return []
-        low, high = client << SEQ_BITS, client + 1 << SEQ_BITS
-        return [(task, tasks[task]) for task in tasks if low <= task < high]
+        return account.accepted.minus(account.finished, low, most)
 
     def forget_client(self, client: int) -> None:
         """The client is gone for good and has no tasks left."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from taskmesh import ids
 from taskmesh.core.actions import Publish, Record
+from taskmesh.core.cancellations import Cancellations
 from taskmesh.core.clients import ClientSession
 from taskmesh.core.collector import Collector
 from taskmesh.core.intake import Intake
@@ -45,6 +46,7 @@ class Views:
         clients: dict[int, ClientSession],
         *,
         collector: Collector,
+        cancellations: Cancellations,
         epoch: int,
     ) -> None:
         self._ledger = ledger
@@ -52,6 +54,7 @@ class Views:
         self._intake = intake
         self._clients = clients
         self._collector = collector
+        self._cancellations = cancellations
         self._epoch = epoch
         self._events: deque[tuple[int, float, Record]] = deque(maxlen=EVENTS_KEPT)
         self._event_count = 0
@@ -105,6 +108,7 @@ class Views:
             "accepted": ledger.accepted,
             "finished": ledger.finished,
             "tasks": by_state,
+            "orphans": self._intake.orphans,
             "unclaimed": len(self._pools.unclaimed),
             "bytes": ledger.size,
             "duplicate_results": self._collector.duplicates,
@@ -209,8 +213,8 @@ class Views:
             lane = self._pools.lanes.get(record.session)
             pool = lane.pool if lane is not None else "?"
             return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
-        if record.id >> SEQ_BITS in self._ledger.backlog.full:
-            return "its client has to take results that wait for it first (client.max_bytes)"
+        if record.id >> SEQ_BITS in self._ledger.backlog.withheld:
+            return "its client has to take results that wait for it first (client.max_bytes), or cancels it"
         queue, tags = record.spec.route
         serving = [lane for lane in self._pools.lanes.values() if lane.serves(record.spec.route)]
         if not serving:
@@ -297,7 +301,7 @@ class Views:
         return [lane]
 
     def _cancel(self, text: str) -> dict[str, object]:
-        if not self._intake.cancel(self._parse(text)):
+        if not self._cancellations.cancel(self._parse(text)):
             raise QuestionError(f"no task {text} is on its way: it is finished, or was never here")
         return {"cancelled": text}
 

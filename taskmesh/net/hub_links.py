@@ -275,7 +275,11 @@ class HubSockets:
         self._events.append(FromClient(client, message, user))
         if isinstance(message, m.ClientBye):
             self._forget_client(client)
-        return sum(len(run.seqs) for run in message.runs) if isinstance(message, m.Submit) else 0
+        if isinstance(message, m.CancelTasks):
+            return len(message.seqs)
+        if isinstance(message, m.Submit):
+            return len(message.cancels) + sum(len(run.seqs) for run in message.runs)
+        return 0
 
     def _reply(self, identity: bytes, message: m.ToClient) -> None:
         with contextlib.suppress(PeerUnreachable):

@@ -116,7 +116,7 @@ class Audit:
         """S17 of what an event had pushed: nothing goes before what is more urgent, nor before its elders."""
         urgent: dict[Route, int] = {}
         for record in hub.ledger.backlog.entries():
-            if record.state is State.QUEUED and record.id >> SEQ_BITS not in hub.ledger.backlog.full:
+            if record.state is State.QUEUED and record.id >> SEQ_BITS not in hub.ledger.backlog.withheld:
                 urgent[record.spec.route] = max(record.spec.spec.priority, urgent.get(record.spec.route, 0))
         for run in runs:
             entry = hub.specs[run.spec]

@@ -31,7 +31,7 @@ def hub_config(chance: random.Random) -> HubConfig:
         links_grace=0.5,
         client_grace=2.0,
         client_silence=6.0,
-        # A client that is gone for good takes no results: its tasks wait
+        # A client that is gone for good takes no results: they are dropped then, and its tasks go on
         result_ttl=12.0 if full else 600.0,
         client_max_bytes=2000 if full else 1 << 30,
         client_max_tasks=40 if tight else 100_000,

@@ -79,7 +79,7 @@ class Fairness:
         turns = [(group, len(list(turn))) for group, turn in groupby(served)]
         for group, line in lineup.groups.items():
             head = next((record for record in line if record.state is State.QUEUED), None)
-            if head is None or group[0] in lineup.full:
+            if head is None or group[0] in lineup.withheld:
                 continue
             waiting.heads[group] = head.id, head.attempt
             seen = waiting.turns[group] = set()

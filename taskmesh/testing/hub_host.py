@@ -201,8 +201,8 @@ class HubHost(Host[HubMachine]):
                     raise TypeError(f"not an action of a hub: {action!r}")
         if pushes:
             self._check(pushes)
-        elif full := self.machine.ledger.backlog.full:
-            self.setting.fairness.excuse(full)
+        elif withheld := self.machine.ledger.backlog.withheld:
+            self.setting.fairness.excuse(withheld)
 
     def _check(self, pushes: list[act.Push]) -> None:
         audit = self.setting.audit

@@ -327,8 +327,6 @@ class World:
 
     def _check_left_behind(self) -> None:
         """S1: what the hub had accepted was run, though its client is gone; while that hub lives."""
-        if self.hub.machine.config.result_ttl < BOUND:  # such a hub gives up what nobody fetches
-            return
         audit, plans = self.setting.audit, self.setting.workload.plans
         for client in self._gone:
             for seq, epoch in client.accepted.items():

@@ -242,11 +242,11 @@ def test_what_is_put_back_keeps_its_turn_beside_groups_that_are_passed_over():
     backlog, lineup = queued(tasks(10, 2), tasks(20, 9))
     other = [TaskRecord(7 << 64 | 1, None, 0, b"")]
     backlog.append(DEFAULT, 0, (7, 0), other)
-    backlog.full.add(7)
+    backlog.withheld.add(7)
     records = lineup.take(4)  # the first group is empty now
 
     lineup.put_back(records, 0)
-    backlog.full.clear()
+    backlog.withheld.clear()
 
     assert [record.id for record in lineup.take(4)] == [10, 20, 7 << 64 | 1, 11]
 
@@ -254,6 +254,6 @@ def test_what_is_put_back_keeps_its_turn_beside_groups_that_are_passed_over():
 def test_groups_that_are_passed_over_do_not_end_the_taking():
     backlog, lineup = queued(tasks(10, 50), tasks(80, 50))
     backlog.append(DEFAULT, 0, (7, 0), [TaskRecord(7 << 64 | 1, None, 0, b"")])
-    backlog.full.add(7)
+    backlog.withheld.add(7)
 
     assert len(lineup.take(30)) == 30

@@ -5,6 +5,7 @@ import pytest
 from taskmesh.core.ledger import FEW_TIMERS, Ledger, SpecEntry
 from taskmesh.core.states import TRANSITIONS, Cause, State
 from taskmesh.errors import InvalidTransition
+from taskmesh.ids import SEQ_MASK
 from taskmesh.wire.messages import Run
 from tests.core.rig import HubRig, spec
 
@@ -51,7 +52,9 @@ def test_counts_and_sizes_follow_the_tasks():
     assert 1 in ledger.account(7).finished
 
 
-def test_of_a_client_without_tasks_nobody_looks_at_those_of_others():
+def test_who_asks_for_a_client_s_tasks_looks_at_no_other_s():
+    """V7: with a million of another client, each of 300 that vanished took 47 ms."""
+
     class Unread(dict):
         def __iter__(self):
             raise AssertionError("a million of them, for each client that leaves")
@@ -60,10 +63,12 @@ def test_of_a_client_without_tasks_nobody_looks_at_those_of_others():
 
     ledger, records = accepted(3)
     ledger.account(6)
-    assert ledger.of_client(7) == [(record.id, record) for record in records]
-
     ledger.tasks = Unread(ledger.tasks)
-    assert ledger.of_client(6) == ledger.of_client(5) == []
+    seqs = [record.id & SEQ_MASK for record in records]
+
+    assert ledger.of_client(7, 0, 10) == seqs
+    assert ledger.of_client(7, seqs[1], 1) == [seqs[1]]
+    assert ledger.of_client(6, 0, 10) == ledger.of_client(5, 0, 10) == []
 
 
 def test_a_waiting_task_is_queued_when_it_is_due():

@@ -1,0 +1,177 @@
+"""Tasks of clients that have left go on; results of those that stand still wait for them."""
+
+import pytest
+
+from taskmesh.core import events as ev
+from taskmesh.wire import messages as m
+from tests.core.rig import EPOCH, HubRig, spec
+
+
+def run_all(rig: HubRig, session: int) -> int:
+    """Has the pool finish what it holds until it gets no more; returns how many that were."""
+    count = 0
+    while rig.held[session]:
+        done = tuple(rig.held[session])
+        rig.report(session, done=done)
+        count += len(done)
+    return count
+
+
+def kept(rig: HubRig, who: int) -> int:
+    session = rig.hub.clients.get(who)
+    return session.size if session is not None else 0
+
+
+def test_tasks_of_a_client_that_said_goodbye_run_and_then_nothing_of_it_is_left():
+    """V3a."""
+    rig = HubRig()
+    rig.client(1)
+    rig.submit(1, 20)
+    rig.tell(ev.FromClient(1, m.ClientBye(cancel=False)))
+    assert rig.hub.snapshot()["orphans"] == 20
+    rig.after(100.0)
+
+    assert run_all(rig, rig.join()) == 20
+    rig.after(1.0)
+    assert rig.hub.snapshot()["orphans"] == 0
+    assert 1 not in rig.hub.ledger.accounts
+    assert 1 not in rig.hub.clients
+
+
+def test_tasks_of_a_client_that_was_killed_outlive_the_time_for_which_outcomes_wait():
+    """V3a: with result_ttl=15, 89 of 120 accepted tasks never ran."""
+    rig = HubRig(result_ttl=15.0)
+    rig.client(1)
+    rig.submit(1, 20)
+    session = rig.join(slots=2)
+    rig.report(session, done=tuple(rig.held[session]))
+    rig.tell(ev.ClientGone(1))
+    for _ in range(20):
+        rig.after(1.0)
+        rig.beat(session)
+
+    assert kept(rig, 1) == 0
+    assert run_all(rig, session) == 18
+    (dropped,) = [record for record in rig.records if record.kind == "outcomes.dropped"]
+    assert dropped.fields["tasks"] == 18
+    assert dropped.fields["bytes"] > 0
+
+
+def test_results_that_nobody_takes_are_dropped_and_the_tasks_go_on():
+    """V3b: with a cap of 16 MiB, 168 of 200 tasks with a result of 1 MB never ran."""
+    rig = HubRig(client_max_bytes=200)
+    rig.client(1)
+    rig.submit(1, 30)
+    rig.tell(ev.ClientGone(1))
+    session = rig.join()
+    ran = 0
+    for _ in range(40):
+        ran += run_all(rig, session)
+        rig.after(0.4)
+        rig.beat(session)
+
+    assert ran == 30
+    assert kept(rig, 1) <= 200
+
+
+@pytest.mark.parametrize("finished", [0, 4])
+def test_a_client_that_is_back_after_its_outcomes_were_dropped_gets_each_all_the_same(finished):
+    rig = HubRig(result_ttl=5.0)
+    rig.client(1)
+    seqs = rig.submit(1, 6)
+    session = rig.join(slots=4)
+    first = tuple(rig.held[session][:finished])
+    rig.report(session, done=first)
+    rig.tell(ev.ClientGone(1))
+    for _ in range(8):
+        rig.after(1.0)
+        rig.beat(session)
+    running = tuple(rig.held[session])
+    rig.told[1].clear()
+    rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
+    assert not rig.told[1][0].known  # so it submits all that it waits for
+
+    run = m.Run(1, 0, seqs, [b"x" * 8] * 6, again=True)
+    run.spec = rig.hub.ledger.tasks[1 << 64 | seqs[-1]].spec.number
+    rig.tell(ev.FromClient(1, m.Submit(2, [], [run], whole=True)))
+    assert set(running) <= set(rig.held[session])  # what was on its way is found, not sent again
+    for _ in range(5):
+        run_all(rig, session)
+        rig.after(1.0)
+        rig.beat(session)
+    assert rig.outcomes(1) == dict.fromkeys(seqs, "done")
+
+
+def test_results_of_clients_that_stand_still_wait_within_their_credit():
+    """V10: 636 of 1,400 finished tasks were run again; nothing is dropped, no more is run."""
+    rig = HubRig(result_bytes=1000, client_max_bytes=600, client_grace=2.0)
+    session = rig.join(slots=4)
+    clients = [rig.client(who, credit=500) for who in range(1, 5)]
+    seqs = {who: rig.submit(who, 30) for who in clients}
+    ran = 0
+    for _ in range(40):  # silent, and their links stand
+        rig.report(session, done=(taken := tuple(rig.held[session])), elapsed=1.5)
+        ran += len(taken)
+        rig.after(0.4)
+        rig.beat(session)
+    waiting = sum(kept(rig, who) for who in clients)
+    assert 1000 < waiting < 1600  # the cap, and what was on its way
+    assert waiting == ran * 33
+    assert not [record for record in rig.records if record.kind == "outcomes.dropped"]
+
+    for _ in range(400):
+        for who in clients:
+            delivered = [msg for msg in rig.told[who] if isinstance(msg, m.Deliver)]
+            rig.tell(ev.FromClient(who, m.ResultAck(EPOCH, max(msg.number for msg in delivered))))
+        rig.report(session, done=tuple(rig.held[session]), elapsed=1.5)
+        rig.beat(session)
+        rig.after(0.3)
+        if not rig.hub.ledger.tasks:
+            break
+    for who in clients:
+        assert rig.outcomes(who) == dict.fromkeys(seqs[who], "done")
+
+
+def test_one_that_turns_out_to_be_gone_is_not_waited_for():
+    """Its link was only seen to be gone when something was sent: the tasks do not wait for `result_ttl`."""
+    rig = HubRig(client_max_bytes=200, client_grace=2.0, client_silence=4.0)
+    rig.client(1)
+    rig.submit(1, 30)
+    session = rig.join()
+    for _ in range(20):
+        run_all(rig, session)
+        rig.after(0.4)
+        rig.beat(session)
+    rig.told[1].clear()
+    rig.after(0.5)
+    assert rig.told[1]  # is it there?
+    rig.tell(ev.ClientGone(1))
+    for _ in range(40):
+        run_all(rig, session)
+        rig.after(0.4)
+        rig.beat(session)
+    assert not rig.hub.ledger.tasks
+
+
+def test_a_chunk_of_a_client_that_has_left_runs_again_when_its_slot_dies():
+    """V3c: one slot was killed, and 25 items of a map whose client had left never ran."""
+    rig = HubRig()
+    rig.client(1)
+    rig.submit(1, 1, one=spec("chunk", kind=m.CHUNK))
+    session = rig.join()
+    rig.tell(ev.FromClient(1, m.ClientBye(cancel=False)))
+    for attempt in (1, 2):
+        assert rig.held[session] == [(1, 1, attempt)]
+        rig.fail(session, (1, 1, attempt), "crash", retryable=False)
+    assert rig.held[session] == [(1, 1, 3)]
+    rig.fail(session, (1, 1, 3), "crash", retryable=False)
+    assert rig.held[session] == []  # the crash limit
+
+
+def test_a_chunk_of_a_client_that_is_there_is_split_by_it():
+    rig = HubRig()
+    rig.client(1)
+    rig.submit(1, 1, one=spec("chunk", kind=m.CHUNK))
+    session = rig.join()
+    rig.fail(session, (1, 1, 1), "crash", retryable=False)
+    assert rig.outcomes(1) == {1: "crash"}
