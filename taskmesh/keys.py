@@ -5,6 +5,7 @@
     DIR/ROLE.public                         the public key of it, to be taken to the hub
     DIR/mesh.secret                         what clients and pools sign with, and the hub has not
     DIR/authorized/ROLE/NAME.public         at the hub: who may come in, as what, under which name
+    DIR/authorized.ROLE.NAME.public         the same, in a flat directory: a mounted Secret
 
 The directory has mode 0700 and secret files have 0600. A public file holds one key a line; while a key is
 being rotated there are two, and either will do.
@@ -125,9 +126,9 @@ class KeyFolder:
             except KeysUnusable as error:
                 _tell(problems, error)
                 continue
-            for file in files:
+            for name, file in files:
                 try:
-                    self._admit(Admission(role, file.name.removesuffix(".public")), keys_in(file), found)
+                    self._admit(Admission(role, name), keys_in(file), found)
                 except KeysUnusable as error:
                     _tell(problems, error)
         return found
@@ -145,23 +146,30 @@ class KeyFolder:
         """What changes whenever somebody is authorized or revoked; cheap enough for every second."""
         found: list[object] = []
         for role in PEERS:
-            for file in self._authorized(role, check=False):
+            for _, file in self._authorized(role, check=False):
                 with contextlib.suppress(OSError):
                     facts = file.stat()
                     found.append((role, file.name, facts.st_mtime_ns, facts.st_size, facts.st_ino))
         return tuple(found)
 
-    def _authorized(self, role: str, *, check: bool = True) -> list[Path]:
-        folder = self.path / AUTHORIZED / role
-        if check and folder.exists():
-            check_unchangeable(folder)
-        try:
-            files = sorted(file for file in folder.iterdir() if file.name.endswith(".public"))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise unreadable(folder, error) from None
-        return [file for file in files if NAME.fullmatch(file.name.removesuffix(".public"))]
+    def _authorized(self, role: str, *, check: bool = True) -> list[tuple[str, Path]]:
+        """Names and files of those who may come in, in a directory of their own, and beside the hub's key."""
+        found = []
+        for folder, prefix in (self.path / AUTHORIZED / role, ""), (self.path, f"{AUTHORIZED}.{role}."):
+            if check and folder.exists():
+                check_unchangeable(folder)
+            try:
+                files = sorted(folder.iterdir())
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise unreadable(folder, error) from None
+            for file in files:
+                if file.name.startswith(prefix) and file.name.endswith(".public"):
+                    name = file.name.removeprefix(prefix).removesuffix(".public")
+                    if NAME.fullmatch(name):
+                        found.append((name, file))
+        return found
 
     # --- making -------------------------------------------------------------------------------------------
 
@@ -258,14 +266,19 @@ class KeyFolder:
         Raises:
             KeysUnusable: nobody has that name.
         """
-        file = self._entry(role, name)
-        try:
-            file.unlink()
-        except FileNotFoundError:
-            names = (
-                ", ".join(entry.name.removesuffix(".public") for entry in self._authorized(role)) or "none"
-            )
-            raise KeysUnusable(f"no {role} is authorized as {name!r}; there are: {names}") from None
+        self._entry(role, name)
+        known = self._authorized(role)
+        files = [file for known_name, file in known if known_name == name]
+        if not files:
+            names = ", ".join(sorted({name for name, _ in known})) or "none"
+            raise KeysUnusable(f"no {role} is authorized as {name!r}; there are: {names}")
+        for file in files:
+            try:
+                file.unlink(missing_ok=True)
+            except OSError as error:
+                raise KeysUnusable(
+                    f"{file}: cannot be removed ({error.strerror}); in Kubernetes take it out of the Secret"
+                ) from None
 
     def _entry(self, role: str, name: str) -> Path:
         if role not in PEERS:

@@ -128,6 +128,31 @@ def test_whom_the_hub_lets_in(hub, worker):
     assert hub.signature() == before
 
 
+def test_whom_a_mounted_secret_lets_in(hub, worker):
+    """K5: a Secret of Kubernetes is a flat directory; with all of it mounted, no restart is needed."""
+    (own,) = keys_in(worker.path / "worker.public")
+    before = hub.signature()
+    flat = hub.path / "authorized.worker.pool.one.public"
+    flat.write_bytes(own + b"\n")
+
+    assert hub.signature() != before
+    assert hub.admissions() == {raw_key(own): Admission("worker", "pool.one")}
+
+    hub.revoke("worker", "pool.one")
+    assert (hub.admissions(), flat.exists()) == ({}, False)
+
+
+def test_who_is_in_a_directory_that_cannot_be_changed_is_revoked_elsewhere(hub, worker, monkeypatch):
+    hub.authorize("worker", "one", keys_in(worker.path / "worker.public"))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(KeysUnusable, match="take it out of the Secret"):
+        hub.revoke("worker", "one")
+
+
 def test_revoking_somebody_unknown_tells_who_there_is(hub, worker):
     hub.authorize("worker", "gpu-1", [worker.own("worker").public])
 

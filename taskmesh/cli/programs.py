@@ -93,6 +93,15 @@ def hub(
     lanes: Lanes = None,
     store: Store = None,
     store_file: StoreFile = None,
+    deletion_cost: Annotated[
+        str | None,
+        typer.Option(
+            "--deletion-cost",
+            metavar="A,B",
+            help="In Kubernetes: keep the deletion cost of these Deployments' pods, after which their pools "
+            "are named. Needs --http.",
+        ),
+    ] = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
@@ -107,7 +116,8 @@ def hub(
             "hub__store": store,
             "hub__store_file": store_file,
         }
-        _serve(out, settings(file, given), bind)
+        deployments = tuple(filter(None, (deletion_cost or "").split(",")))
+        _serve(out, settings(file, given), bind, deployments=deployments)
 
 
 def _serve(
@@ -118,6 +128,7 @@ def _serve(
     slots: int = 0,
     name: str = "",
     modules: tuple[str, ...] = (),
+    deployments: tuple[str, ...] = (),
 ) -> None:
     from taskmesh.net.programs import run_hub
 
@@ -144,7 +155,16 @@ def _serve(
     def record(kind: str, fields: dict[str, object]) -> None:
         out.news(kind, " ".join([kind, *(f"{key}={value}" for key, value in fields.items())]), fields)
 
-    run_hub(config, addresses[0], slots=slots, name=name, modules=modules, ready=ready, record=record)
+    run_hub(
+        config,
+        addresses[0],
+        slots=slots,
+        name=name,
+        modules=modules,
+        ready=ready,
+        record=record,
+        deployments=deployments,
+    )
 
 
 def worker(  # noqa: PLR0913  one for each option

@@ -37,7 +37,7 @@ from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.rates import Rates
 from taskmesh.net.session_watcher import News, SessionWatcher
 from taskmesh.net.side_answers import both, pool_answers
-from taskmesh.net.side_opening import side_port
+from taskmesh.net.side_opening import hub_side, side_port
 from taskmesh.net.stop import Stop
 from taskmesh.net.storing import outcome_store
 from taskmesh.observe.hub import hub_answers
@@ -63,6 +63,7 @@ def run_hub(
     ready: Callable[[Endpoints], None],
     record: Record,
     parent: int = 0,
+    deployments: tuple[str, ...] = (),
 ) -> None:
     """Runs a hub until it is asked to stop; with `slots` also a pool in the same process.
 
@@ -71,12 +72,12 @@ def run_hub(
         name, modules: the pool's name, and what its slots import when they start.
         ready: called with the addresses once all of them listen. record: told what is worth telling.
         parent: process id whose end ends the hub too, 0 for none.
+        deployments: in Kubernetes, those of whose pods it keeps the deletion costs.
 
     Raises:
         InsecureBind: the address is beyond loopback and ipc, and no keys are in use.
         KeysUnusable: the hub's keys are missing, or open to others.
-        ConfigError: it is no address, or a name is not usable.
-        EndpointError: it is taken.
+        ConfigError: it is no address, or a name is not usable. EndpointError: it is taken.
         TaskMeshError: no slot could be started within `mesh.open_timeout`.
     """
     check_local(bind, "binding", keys=bool(config.mesh.keys))
@@ -87,7 +88,7 @@ def run_hub(
         Context(max_sockets=socket_limit(settled.max_pools)) as context,
         Stop(loop, parent).listening() as stop,
         outcome_store(config) as (store, restored),
-        side_port(config, loop, lambda at: record("http", {"address": at})) as reception,
+        hub_side(config, loop, record, deployments) as reception,
     ):
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
@@ -107,8 +108,7 @@ def run_hub(
             if reception is not None:
                 reception.serve(answers)
             ready(sockets.endpoints)
-            while not stop.asked and not stop.parent_gone:
-                loop.turn()
+            stop.turn_until_asked()
         finally:
             if host is not None:
                 host.close(timeout=FAREWELL)
@@ -248,6 +248,7 @@ def run_pool(
     ready: Callable[[str, str], None],
     news: News,
     patience: float = PATIENCE,
+    stay: float = 0.0,
 ) -> bool:
     """Runs a pool until it has drained or its hub refuses it; a signal drains, a second one ends it at once.
 
@@ -257,6 +258,7 @@ def run_pool(
         ready: called with the pool's name and the hub's address when its first session is open.
         news: told other things that people should know: a kind and a sentence.
         patience: seconds in which the first slot has to come up.
+        stay: seconds that it waits for a signal after a drain without one.
 
     Returns:
         Whether it has drained; False when it was cut short.
@@ -275,13 +277,7 @@ def run_pool(
         Stop(loop).listening() as stop,
         side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
     ):
-        machine = PoolMachine(settings, time.monotonic())
-        links, limit = InProcessLinks(), config.pool.max_payload
-        sockets = PoolSockets(
-            context, loop, addresses, settings.pool, links.pool, max_payload=limit, credentials=credentials
-        )
-        pool = PoolShell(machine, sockets)
-        pool.events = links.pool
+        pool, sockets = linked_pool(context, loop, addresses, settings, config, credentials)
         ways, told = sockets.addresses, partial(news, "slot.failed")
         host = host_slots(
             loop, pool, settings.pool, ways, config, patience=patience, modules=modules, complain=told
@@ -289,15 +285,34 @@ def run_pool(
         loop.parts = [pool]
         if reception is not None:
             reception.serve(pool_answers(pool, config.pool.grace))
-        watcher = SessionWatcher(machine, sockets, ready, news)
+        watcher = SessionWatcher(pool.machine, sockets, ready, news)
         try:
             _turn_until_left(loop, pool, stop, watcher, config.pool.grace)
         finally:
             host.close(timeout=0.0 if pool.left is None else FAREWELL)
             sockets.close()
+        stop.wait(stay if pool.left == "" else 0.0)
     if not pool.left:
         return pool.left is not None
     raise TaskMeshError(f"the hub refuses this pool: {pool.left}")
+
+
+def linked_pool(
+    context: Context,
+    loop: Loop,
+    addresses: Sequence[str],
+    settings: PoolConfig,
+    config: Config,
+    credentials: Credentials | None,
+) -> tuple[PoolShell, PoolSockets]:
+    """A pool, and its sockets to the hub at one of these addresses."""
+    links, limit = InProcessLinks(), config.pool.max_payload
+    sockets = PoolSockets(
+        context, loop, addresses, settings.pool, links.pool, max_payload=limit, credentials=credentials
+    )
+    pool = PoolShell(PoolMachine(settings, time.monotonic()), sockets)
+    pool.events = links.pool
+    return pool, sockets
 
 
 def _turn_until_left(loop: Loop, pool: PoolShell, stop: Stop, watcher: SessionWatcher, grace: float) -> None:

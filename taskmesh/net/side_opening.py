@@ -1,4 +1,4 @@
-"""Opens the side port that the settings ask for, and loads what it needs only then."""
+"""Opens the side port, and keeps deletion costs, where that is asked for; loads what they need only then."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from taskmesh.config import Config
+from taskmesh.errors import ConfigError
 from taskmesh.net.loop import Loop
 from taskmesh.net.reception import Reception
 from taskmesh.net.side_settings import side_settings
@@ -37,3 +38,30 @@ def side_port(config: Config, loop: Loop, tell: Callable[[str], None]) -> Iterat
         reception.address = port.address
         tell(port.address)
         yield reception
+
+
+@contextlib.contextmanager
+def hub_side(
+    config: Config,
+    loop: Loop,
+    record: Callable[[str, dict[str, object]], None],
+    deployments: tuple[str, ...],
+) -> Iterator[Reception | None]:
+    """A hub's side port, and what keeps the deletion costs of these Deployments' pods, if asked for.
+
+    Args:
+        record: told the side port's address, and what goes wrong with the costs.
+
+    Raises:
+        ConfigError: the address cannot be had; costs are to be kept without a side port, or not in a pod.
+    """
+    with side_port(config, loop, lambda at: record("http", {"address": at})) as reception:
+        if not deployments:
+            yield reception
+            return
+        if reception is None:
+            raise ConfigError("--deletion-cost needs the side port: give --http HOST:PORT, too")
+        from taskmesh.net.deletion_cost import DeletionCosts, Pods
+
+        with DeletionCosts(deployments, Pods(), lambda: reception.ask("deletion_costs"), record):
+            yield reception

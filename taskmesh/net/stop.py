@@ -53,6 +53,20 @@ class Stop:
             os.close(heard)
             os.close(wakes)
 
+    def turn_until_asked(self) -> None:
+        """Turns the loop until a signal comes or the parent is gone."""
+        while not self.asked and not self.parent_gone:
+            self._loop.turn()
+
+    def wait(self, seconds: float) -> None:
+        """Waits for a signal unless one has come, at most so many seconds; in the main thread."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, heeded())
+        try:
+            if not self.asked and seconds > 0:
+                signal.sigtimedwait(heeded(), seconds)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         if number != signal.SIGHUP or not self.asked:
             self.asked += 1

@@ -42,6 +42,18 @@ def queues(machine: HubMachine) -> Queues:
     return found
 
 
+LEAVING = -1
+"""The deletion cost of a pool that drains: less than that of any other."""
+
+
+def deletion_costs(machine: HubMachine) -> dict[str, int]:
+    """What ending each pool would cost now, by its name: as many tasks as it runs."""
+    return {
+        lane.pool: LEAVING if lane.leaves or lane.state is LaneState.DRAINING else lane.busy_slots
+        for lane in machine.lanes.values()
+    }
+
+
 def hub_families(machine: HubMachine) -> list[Family]:
     """A hub's figures."""
     ledger, collector = machine.ledger, machine.collector
@@ -130,4 +142,5 @@ def hub_answers(machine: HubMachine, complaints: Mapping[str, int]) -> dict[str,
         "startup": lambda: (True, "started"),
         "metrics": lambda: [*hub_families(machine), _complaints(complaints)],
         "queues": lambda: queues(machine),
+        "deletion_costs": lambda: deletion_costs(machine),
     }

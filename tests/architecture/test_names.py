@@ -31,12 +31,11 @@ LATE_IMPORTS = {
     "taskmesh/net/opening.py": "zmq is loaded only where a mesh needs sockets, the hub while its slots start",
     "taskmesh/net/inner.py": "an embedded hub needs zmq only when a task submits tasks",
     "taskmesh/function.py": "a slot loads the mesh only when a task submits tasks",
-    "taskmesh/net/side_opening.py": "http.server is slow to load and most programs have no side port",
+    "taskmesh/net/side_opening.py": "http.server and ssl are slow to load and most programs need neither",
     "taskmesh/net/storing.py": "redis is slow to load, is an extra, and most hubs have no store",
     "taskmesh/pool/portable.py": "tempfile is slow to load and only the portable ways use it",
     "taskmesh/wire/files.py": "tempfile is slow to load and only a system without memfd uses it",
     "taskmesh/pool/coroutines.py": "asyncio is slow to load and most slots never run a coroutine",
-    "workers/taskmesh_workers/program.py": "ssl is slow to load and only pods with a deletion cost need it",
     "workers/taskmesh_workers/__main__.py": "the fork server starts before the first thread and zmq context",
 }
 

@@ -14,11 +14,13 @@ HUB, POOL, GATEWAY = "Deployment/m-hub", "Deployment/m-default", "Service/m-hub"
 HUB_POD, POOL_POD = f"{HUB}:spec/template/spec", f"{POOL}:spec/template/spec"
 HUB_BOX, BOX = f"{HUB_POD}/containers/0", f"{POOL_POD}/containers/0"
 SCALED, HPA = "ScaledObject/m-default", "HorizontalPodAutoscaler/m-default"
+OWN_KEYS, LET_IN = (f"volumes/0/projected/sources/{number}/secret" for number in (0, 1))
 TOKEN = {"http": {"existingSecret": "tokens"}}
 KEDA = {**TOKEN, "workerDefaults": {"autoscaling": {"type": "keda"}}}
 ON_HPA = {"workerDefaults": {"autoscaling": {"type": "hpa"}}}
 MONITORED = {**TOKEN, "metrics": {"podMonitor": {"enabled": True}}}
 OUTSIDE = {"hub": {"enabled": False}, "externalHub": {"addresses": ["tcp://elsewhere:5550"]}}
+COSTED = {"workerDefaults": {"deletionCost": {"enabled": True}}}
 STORED = {"hub": {"store": {"existingSecret": "s"}}}
 STORE_FILE = {"name": "TASKMESH_STORE_FILE", "value": "/etc/taskmesh/store/url"}
 HUB_RULES = "NetworkPolicy/m-hub:spec"
@@ -66,7 +68,7 @@ def _below(at: Any, key: str) -> Any:
 
 def _listed(role: str) -> Effect:
     item = {"key": f"authorized.{role}.ann.public", "path": f"authorized/{role}/ann.public"}
-    return Effect(f"keys.authorized.{role}", ["ann"], f"{HUB_POD}/volumes/0/secret/items", HAS(item))
+    return Effect(f"keys.authorized.{role}", ["ann"], f"{HUB_POD}/{LET_IN}/items", HAS(item))
 
 
 def _timings(role: str, box: str) -> list[Effect]:
@@ -100,17 +102,18 @@ EFFECTS = [
         "ConfigMap/m:data/taskmesh.toml",
         '# Made by the chart from `config`.\n[hub]\nlease = 20\nmax_bytes = "8GiB"\n',
     ),
-    Effect("keys.existingSecret", "k", f"{POOL_POD}/volumes/0/secret/secretName", "k"),
-    Effect("keys.hub.existingSecret", "k", f"{HUB_POD}/volumes/0/secret/secretName", "k"),
-    Effect("keys.worker.existingSecret", "k", f"{POOL_POD}/volumes/0/secret/secretName", "k"),
-    Effect("keys.client.existingSecret", "k", "Pod/m-test:spec/volumes/0/secret/secretName", "k"),
+    Effect("keys.existingSecret", "k", f"{POOL_POD}/{OWN_KEYS}/name", "k"),
+    Effect("keys.hub.existingSecret", "k", f"{HUB_POD}/{OWN_KEYS}/name", "k"),
+    Effect("keys.worker.existingSecret", "k", f"{POOL_POD}/{OWN_KEYS}/name", "k"),
+    Effect("keys.client.existingSecret", "k", f"Pod/m-test:spec/{OWN_KEYS}/name", "k"),
+    Effect("keys.authorized.existingSecret", "k", f"{HUB_POD}/{LET_IN}", {"name": "k"}),
     _listed("client"),
     _listed("worker"),
     _listed("operator"),
     Effect(
         "keys.signed",
         False,
-        f"{POOL_POD}/volumes/0/secret/items",
+        f"{POOL_POD}/{OWN_KEYS}/items",
         [{"key": f, "path": f} for f in ("hub.public", "worker.secret")],
     ),
     Effect("hub.enabled", False, HUB, GONE, along={"externalHub": {"addresses": ["tcp://elsewhere:5550"]}}),
@@ -204,7 +207,7 @@ EFFECTS = [
         6,
         ON_HPA,
     ),
-    _worker("deletionCost.enabled", True, f"{BOX}/args", HAS("--deletion-cost")),
+    _worker("deletionCost.enabled", True, f"{HUB_BOX}/args", HAS("--deletion-cost=m-default")),
     _worker("pdb.enabled", False, "PodDisruptionBudget/m-default", GONE),
     _worker("pdb.maxUnavailable", "25%", "PodDisruptionBudget/m-default:spec/maxUnavailable", "25%"),
     _worker("spread", False, f"{POOL_POD}/topologySpreadConstraints", GONE),
@@ -238,6 +241,8 @@ EFFECTS = [
     _same("networkPolicy.clientsFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/0/from"),
     Effect("networkPolicy.workersFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/1/from", HAS(FRIEND[0])),
     _same("networkPolicy.storeTo", FRIEND, f"{HUB_RULES}/egress/1/to", STORED),
+    _same("networkPolicy.apiTo", FRIEND, f"{HUB_RULES}/egress/1/to", COSTED),
+    Effect("networkPolicy.apiPorts", [99], f"{HUB_RULES}/egress/1/ports/0/port", 99, COSTED),
     _same("networkPolicy.httpFrom", FRIEND, "NetworkPolicy/m-hub:spec/ingress/2/from", TOKEN),
     Effect("networkPolicy.extraIngress", [RULE], "NetworkPolicy/m-hub:spec/ingress", HAS(RULE)),
     Effect(

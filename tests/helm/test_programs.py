@@ -79,8 +79,11 @@ class Release:
     def _volume(self, pod: str, volume: Object) -> Path:
         folder = self._folder / pod.replace("/", "-") / volume["name"]
         content: dict[str, bytes] = {}
-        if "secret" in volume:
-            content = {item["path"]: self._secret[item["key"]] for item in volume["secret"]["items"]}
+        if "secret" in volume or "projected" in volume:
+            sources = [each["secret"] for each in volume.get("projected", {}).get("sources", [volume])]
+            whole = [{"key": key, "path": key} for key in self._secret if key.startswith("authorized.")]
+            items = [item for source in sources for item in source.get("items", whole)]
+            content = {item["path"]: self._secret[item["key"]] for item in items}
         elif "configMap" in volume:
             config = next(found for found in self.objects if found["kind"] == "ConfigMap")
             content = {name: text.encode() for name, text in config["data"].items()}
@@ -134,7 +137,10 @@ def asked(port: int, path: str, token: str = "") -> Iterator[http.client.HTTPRes
         yield connection.getresponse()
 
 
-@pytest.mark.parametrize("values", [{}, {**HTTP_SECRET, "metrics": {"workers": {"enabled": True}}}])
+WHOLE = {"keys": {"authorized": {"existingSecret": "let-in"}}}
+
+
+@pytest.mark.parametrize("values", [{}, WHOLE, {**HTTP_SECRET, "metrics": {"workers": {"enabled": True}}}])
 def test_hub_pool_probes_and_the_test_pod(programs, values):
     release = Release(programs, values)
     release.start(HUB)

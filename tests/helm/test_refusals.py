@@ -5,6 +5,7 @@ import pytest
 from tests.helm.rendering import MINIMAL, chart, laid_over, rendered, template
 
 TOKEN = {"http": {"existingSecret": "tokens"}}
+ELSEWHERE = {"hub": {"enabled": False}, "externalHub": {"addresses": ["tcp://a:1"]}}
 
 
 def pool(**values):
@@ -13,6 +14,10 @@ def pool(**values):
 
 REFUSED = {
     "no keys": ({"keys": {"existingSecret": ""}}, "taskmesh keys new"),
+    "public keys among secret ones": (
+        {"keys": {"authorized": {"existingSecret": "mesh-keys"}}},
+        "a Secret of its own, of public keys alone",
+    ),
     "hub without keys": (
         {"keys": {"existingSecret": "", "worker": {"existingSecret": "w"}}},
         "the hub needs keys",
@@ -51,13 +56,9 @@ REFUSED = {
         pool(drain={"timeoutSeconds": 20}, terminationGracePeriodSeconds=30),
         "more than drain.timeoutSeconds + 10",
     ),
-    "deletion cost with everybody's account": (
-        {**pool(deletionCost={"enabled": True}), "serviceAccount": {"create": False}},
-        "needs serviceAccount.create",
-    ),
-    "deletion cost without a way to the API": (
-        {**pool(deletionCost={"enabled": True}), "networkPolicy": {"restrictWorkers": True}},
-        "networkPolicy.extraEgress",
+    "deletion cost without a hub": (
+        {**pool(deletionCost={"enabled": True}), **ELSEWHERE},
+        "the hub of this release writes it",
     ),
     "no queue": (pool(queues=[]), "queues is empty"),
     "replicas and autoscaler": (pool(replicas=3, autoscaling={"type": "hpa"}), "leave replicas out"),

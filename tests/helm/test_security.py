@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.helm.rendering import MINIMAL, label, name_of, pod_specs, rendered, value_files, values_of
+from tests.helm.rendering import (
+    MINIMAL,
+    label,
+    laid_over,
+    name_of,
+    pod_specs,
+    rendered,
+    value_files,
+    values_of,
+)
 
 FILES = pytest.mark.parametrize("file", value_files(), ids=label)
 OURS = {"hub", "worker", "client"}
@@ -11,8 +20,8 @@ OURS = {"hub", "worker", "client"}
 @FILES
 def test_pods_run_without_root_and_without_a_token(file):
     for name, pod in pod_specs(rendered(values_of(file))).items():
-        told = "--deletion-cost" in pod["containers"][0].get("args", ())
-        assert pod["automountServiceAccountToken"] is told, name
+        writes = any(each.startswith("--deletion-cost=") for each in pod["containers"][0].get("args", ()))
+        assert pod["automountServiceAccountToken"] is writes, name
         assert pod["enableServiceLinks"] is False, name
         security = pod["securityContext"]
         assert security["runAsNonRoot"] is True, name
@@ -67,11 +76,16 @@ def test_every_port_says_its_protocol_and_has_a_container_s_port_behind_it(file)
                 assert hub_ports[port["targetPort"]] == port["port"]
 
 
+def keys_of(values, name: str) -> list[dict]:
+    """The Secrets in a pod's volume of keys."""
+    volume = pod_specs(rendered(values))[name]["volumes"][0]["projected"]
+    assert volume["defaultMode"] == 0o440
+    return [source["secret"] for source in volume["sources"]]
+
+
 def test_a_role_gets_its_own_keys_only():
     def keys(name: str) -> set[str]:
-        volume = pod_specs(rendered(MINIMAL))[name]["volumes"][0]
-        assert volume["secret"]["defaultMode"] == 0o440
-        return {item["path"] for item in volume["secret"]["items"]}
+        return {item["path"] for secret in keys_of(MINIMAL, name) for item in secret["items"]}
 
     assert keys("Deployment/m-default") == {"hub.public", "worker.secret", "mesh.secret"}
     assert keys("Pod/m-test") == {"hub.public", "client.secret", "mesh.secret"}
@@ -81,6 +95,23 @@ def test_a_role_gets_its_own_keys_only():
         "authorized/client/mesh.public",
         "authorized/worker/mesh.public",
     }
+
+
+def test_a_revoked_key_is_gone_and_the_next_hub_starts_without_it():
+    """K5: a Secret's key that is missing hung the next hub's pod, and kept the former files."""
+    own, let_in = keys_of(MINIMAL, "Deployment/m-hub")
+
+    assert "optional" not in own
+    assert let_in["optional"] is True
+
+
+def test_all_that_is_in_a_secret_of_public_keys_is_let_in():
+    """K5: adding a client to the chart's lists replaces the hub's pod; to a Secret, it does not."""
+    values = laid_over(MINIMAL, {"keys": {"authorized": {"existingSecret": "let-in"}}})
+    own, let_in = keys_of(values, "Deployment/m-hub")
+
+    assert {item["path"] for item in own["items"]} == {"hub.public", "hub.secret"}
+    assert let_in == {"name": "let-in"}
 
 
 def test_pools_accept_no_connection_and_the_http_port_is_loopback_s():
@@ -94,19 +125,25 @@ def test_pools_accept_no_connection_and_the_http_port_is_loopback_s():
     assert "--http=127.0.0.1:5580" in box["args"]
 
 
-def test_pods_that_tell_their_deletion_cost_may_change_pods_and_nothing_else():
+def test_the_hub_alone_may_annotate_pods_and_change_nothing_that_they_run():
+    """K6: with the pools' own tokens every task could rewrite each pod of the namespace."""
     values = {**MINIMAL, "workerDefaults": {"deletionCost": {"enabled": True}}}
     found = {name_of(each): each for each in rendered(values)}
 
-    assert found["Role/m-deletion-cost"]["rules"] == [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch"]}
+    assert found["Role/m-hub"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]}
     ]
-    binding = found["RoleBinding/m-deletion-cost"]
-    assert binding["roleRef"]["name"] == "m-deletion-cost"
+    binding = found["RoleBinding/m-hub"]
+    assert binding["roleRef"]["name"] == "m-hub"
     (subject,) = binding["subjects"]
-    account = found[f"ServiceAccount/{subject['name']}"]
-    assert account["automountServiceAccountToken"] is False
-    assert pod_specs(found.values())["Deployment/m-default"]["serviceAccountName"] == subject["name"]
+    assert found[f"ServiceAccount/{subject['name']}"]["automountServiceAccountToken"] is False
+    pods = pod_specs(found.values())
+    assert {name for name, pod in pods.items() if pod["serviceAccountName"] == subject["name"]} == {
+        "Deployment/m-hub"
+    }
+    assert {name for name, pod in pods.items() if pod["automountServiceAccountToken"]} == {"Deployment/m-hub"}
+    _, api = found["NetworkPolicy/m-hub"]["spec"]["egress"]
+    assert [port["port"] for port in api["ports"]] == [443, 6443]
     assert not [name for name in map(name_of, rendered(MINIMAL)) if name.startswith("Role")]
 
 

@@ -275,6 +275,11 @@ class Cluster:
         found: list[dict[str, Any]] = json.loads(self.kubectl("get", kind, *arguments, "-o=json"))["items"]
         return found
 
+    def running(self) -> set[str]:
+        """The ids of the containers that run."""
+        rows = [line.split() for line in self.ctr("tasks", "list").stdout.splitlines()]
+        return {row[0] for row in rows if row[-1] == "RUNNING"}
+
     def logs(self) -> str:
         """The ends of all programs' logs."""
         ends = []

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from taskmesh_workers.deletion_cost import ANNOTATION
+from taskmesh.net.deletion_cost import ANNOTATION
 from tests.containers.box import IMAGE, podman
 from tests.helm.rendering import CHART, Values
 from tests.kube.cluster import LOOK, TOOLS, Cluster
@@ -16,6 +16,7 @@ from tests.waiting import wait_until
 TAG = f"{IMAGE}:latest"
 NAME = "m"
 HUB = f"app.kubernetes.io/component=hub,app.kubernetes.io/instance={NAME}"
+LET_IN = "let-in"
 SELECTOR = f"app.kubernetes.io/component=worker,app.kubernetes.io/instance={NAME}"
 FARM = Path(__file__).with_name("farm.py")
 QUICK = {"periodSeconds": 3, "timeoutSeconds": 15, "failureThreshold": 20}
@@ -25,7 +26,7 @@ PROBES = {"startup": QUICK, "readiness": {**QUICK, "failureThreshold": 2}, "live
 VALUES: Values = {
     "fullnameOverride": NAME,
     "image": {"repository": IMAGE, "tag": "latest", "pullPolicy": "Never"},
-    "keys": {"existingSecret": "keys", "authorized": {"operator": ["ops"]}},
+    "keys": {"existingSecret": "keys", "authorized": {"existingSecret": LET_IN}},
     "hub": {
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "probes": PROBES,
@@ -99,12 +100,25 @@ class Release:
             **{each.name: each for each in (hub / "hub.secret", hub / "hub.public", pool / "worker.secret")},
             **{each.name: each for each in (mine / "client.secret", pool / "mesh.secret")},
             "operator.secret": mine / "operator.secret",
+        }
+        let_in = {
             "authorized.operator.ops.public": mine / "operator.public",
             "authorized.worker.mesh.public": pool / "worker.public",
             "authorized.client.mesh.public": mine / "client.public",
         }
-        given = [f"--from-file={name}={file}" for name, file in files.items()]
-        self.cluster.kubectl("create", "secret", "generic", "keys", *given)
+        for secret, content in ("keys", files), (LET_IN, let_in):
+            given = [f"--from-file={name}={file}" for name, file in content.items()]
+            self.cluster.kubectl("create", "secret", "generic", secret, *given)
+
+    def public_key(self, name: str) -> str:
+        """A key of the Secret of those who are let in, as it stands there."""
+        (secret,) = self.cluster.get("secrets", f"--field-selector=metadata.name={LET_IN}")
+        found: str = secret["data"][name]
+        return found
+
+    def let_in(self, **keys: str | None) -> None:
+        """Changes that Secret; None takes a key out of it."""
+        self.cluster.kubectl("patch", "secret", LET_IN, "--type=merge", "-p", json.dumps({"data": keys}))
 
     # --- the installation ---------------------------------------------------------------------------------
 
@@ -119,16 +133,25 @@ class Release:
     def join(self, name: str) -> None:
         """Another release, of pools only, for a queue of its own; they join this one's hub."""
         hub = f"tcp://{NAME}-hub-pods.default.svc:5550"
-        pools = {"default": None, "edge": {"queues": ["edge"], "replicas": 1}}
+        edge = {"queues": ["edge"], "replicas": 1, "deletionCost": {"enabled": False}}
+        pools = {"default": None, "edge": edge}
         outside = {"hub": {"enabled": False}, "externalHub": {"addresses": [hub]}, "workerPools": pools}
         file = self._folder / "outside.json"
         file.write_text(json.dumps({**VALUES, **outside, "fullnameOverride": name}))
         line = ("install", name, str(self._chart), "-f", str(file), "--wait", "--timeout=100s")
         self.cluster.helm(*line, timeout=120)
 
-    def pods(self) -> dict[str, dict[str, Any]]:
-        """The pools' pods by name."""
-        return {each["metadata"]["name"]: each for each in self.cluster.get("pods", "-l", SELECTOR)}
+    def pods(self, selector: str = SELECTOR) -> dict[str, dict[str, Any]]:
+        """The pods, the pools' unless others are selected, by name.
+
+        Without those that have ended: kubelet 1.20 keeps their objects for up to a minute.
+        """
+        running = self.cluster.running()
+        return {
+            each["metadata"]["name"]: each
+            for each in self.cluster.get("pods", "-l", selector)
+            if "deletionTimestamp" not in each["metadata"] or running & containers(each)
+        }
 
     def ready(self) -> list[str]:
         """The names of the pools' pods that are ready and stay."""
@@ -138,10 +161,6 @@ class Release:
             if "deletionTimestamp" not in pod["metadata"]
             and any(each["ready"] for each in pod["status"].get("containerStatuses", ()))
         ]
-
-    def hubs(self) -> dict[str, dict[str, Any]]:
-        """The hub's pods by name; those that end, too."""
-        return {each["metadata"]["name"]: each for each in self.cluster.get("pods", "-l", HUB)}
 
     def costs(self) -> dict[str, int]:
         """The deletion costs that pods have written."""
@@ -156,6 +175,12 @@ class Release:
         wait_until(
             lambda: len(self.ready()) == len(self.pods()) == number, timeout, f"{number} pods, ready", LOOK
         )
+
+
+def containers(pod: dict[str, Any]) -> set[str]:
+    """The ids of a pod's containers."""
+    statuses = pod["status"].get("containerStatuses", ())
+    return {each.get("containerID", "").removeprefix("containerd://") for each in statuses}
 
 
 class Workload:
@@ -203,9 +228,9 @@ class Workload:
             },
         }
 
-    def taskmesh(self, *line: str) -> str:
+    def taskmesh(self, *line: str, check: bool = True) -> str:
         """What a `taskmesh LINE` of an operator prints, beside the client."""
-        return self._cluster.kubectl("exec", self.name, "--", "taskmesh", *line)
+        return self._cluster.kubectl("exec", self.name, "--", "taskmesh", *line, check=check)
 
     def finished(self) -> int:
         """How many tasks have come back."""

@@ -10,6 +10,9 @@ from taskmesh.config import Config, load
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5550"
 
+LONGEST_STAY = 86_400
+"""Seconds."""
+
 EPILOG = """\
 Every setting can also stand in taskmesh.toml, in [tool.taskmesh] of pyproject.toml, or in the environment
 (TASKMESH_ADDRESS, TASKMESH_CONCURRENCY, TASKMESH_POOL__QUEUES, ...); the command line wins.
@@ -30,19 +33,34 @@ exit codes:
 class Arguments:
     """What the worker was asked for: settings, a name ("" for any), modules, form of its output.
 
-    `deletion_cost`: whether it keeps the deletion cost of its Kubernetes pod.
+    `stay`: seconds that it waits for a signal after a drain that no signal asked for.
     """
 
     config: Config
     name: str
     modules: tuple[str, ...]
     json: bool
-    deletion_cost: bool
+    stay: float
 
     @property
     def addresses(self) -> tuple[str, ...]:
         """The hub's gateway; further ones are tried in turn when it does not answer."""
         return self.config.mesh.address or (DEFAULT_ADDRESS,)
+
+
+def seconds(text: str) -> float:
+    """A time as the command line has it.
+
+    Raises:
+        ArgumentTypeError: it is no time.
+    """
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= LONGEST_STAY:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds up to {LONGEST_STAY}")
+    return found
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,9 +95,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--keys", metavar="DIR", help="the directory of the worker's keys (default: TASKMESH_KEYS, or none)")
     add(
-        "--deletion-cost",
-        action="store_true",
-        help="in Kubernetes: keep the pod's deletion cost; --name is the pod's, --http is needed",
+        "--stay",
+        type=seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="drained by other means than a signal, wait so long for one before ending (default: 0): what "
+        "starts it anew, as Kubernetes does, has time to end it for good",
     )
     add("--config", metavar="FILE", help="settings, in place of taskmesh.toml or pyproject.toml")
     add("--json", action="store_true", help="tell what happens as JSON, one object a line")
@@ -107,4 +128,4 @@ def read(line: Sequence[str]) -> Arguments:
     }
     found = {key: value for key, value in wanted.items() if value is not None}
     config = load(given.config, found, command_line=True)
-    return Arguments(config, given.name, tuple(given.modules), given.json, given.deletion_cost)
+    return Arguments(config, given.name, tuple(given.modules), given.json, given.stay)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.net.modules import check_modules, use_current_directory
@@ -14,8 +13,6 @@ from taskmesh_workers.reports import Reports
 
 DRAINED, FAILED, USAGE = 0, 1, 2
 """Exit codes."""
-SIDE_TIMEOUT = 3.0
-"""Seconds that the own side port has for an answer."""
 
 
 def main(line: Sequence[str]) -> int:
@@ -55,8 +52,7 @@ def _run(arguments: Arguments, reports: Reports) -> int:
             },
         )
 
-    run = partial(
-        run_pool,
+    drained = run_pool(
         config,
         addresses,
         slots=slots,
@@ -64,25 +60,6 @@ def _run(arguments: Arguments, reports: Reports) -> int:
         modules=arguments.modules,
         ready=ready,
         news=reports.news,
+        stay=arguments.stay,
     )
-    drained = _run_in_pod(arguments, run, reports) if arguments.deletion_cost else run()
     return DRAINED if drained else FAILED
-
-
-def _run_in_pod(arguments: Arguments, run: Callable[[], bool], reports: Reports) -> bool:
-    """Runs the pool, and keeps its pod's deletion cost.
-
-    Raises:
-        ConfigError: the pod or its side port is not known.
-    """
-    from taskmesh.net.side_client import side_client
-    from taskmesh_workers.deletion_cost import DeletionCost, OwnPod, hold
-
-    if not arguments.name or arguments.config.program.http.endswith(":0"):
-        raise ConfigError("--deletion-cost needs --name, the pod's, and --http with a port other than 0")
-    pod = OwnPod(arguments.name)
-    with DeletionCost(pod, side_client(arguments.config, SIDE_TIMEOUT), reports.news):
-        drained = run()
-    if drained:
-        hold(pod)
-    return drained

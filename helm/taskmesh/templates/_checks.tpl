@@ -15,6 +15,9 @@
 {{- if and (not .Values.hub.enabled) .Values.hub.store.existingSecret -}}
 {{- fail "hub.store.existingSecret is for hub.enabled=true: the store belongs to the hub" -}}
 {{- end -}}
+{{- if and .Values.hub.enabled (eq .Values.keys.authorized.existingSecret (include "taskmesh.keysSecret" (list . "hub"))) -}}
+{{- fail "keys.authorized.existingSecret has to be a Secret of its own, of public keys alone: the hub gets all that is in it" -}}
+{{- end -}}
 {{- $settings := default dict .Values.config.hub -}}
 {{- if and .Values.hub.store.existingSecret (or $settings.store $settings.store_file) -}}
 {{- fail "hub.store.existingSecret and config.hub.store contradict each other: give the store's URL once" -}}
@@ -52,13 +55,8 @@
 {{- if not $pool.queues -}}
 {{- fail (printf "workerPools.%s: queues is empty: a pool without a queue gets no task" $name) -}}
 {{- end -}}
-{{- if $pool.deletionCost.enabled -}}
-{{- if not (or $root.Values.serviceAccount.create $root.Values.serviceAccount.name) -}}
-{{- fail (printf "workerPools.%s: deletionCost.enabled needs serviceAccount.create or a serviceAccount.name: the namespace's default account would get the right to change pods" $name) -}}
-{{- end -}}
-{{- if and $root.Values.networkPolicy.enabled $root.Values.networkPolicy.restrictWorkers (not $root.Values.networkPolicy.extraEgress) -}}
-{{- fail (printf "workerPools.%s: deletionCost.enabled with networkPolicy.restrictWorkers needs a rule for the cluster's API in networkPolicy.extraEgress" $name) -}}
-{{- end -}}
+{{- if and $pool.deletionCost.enabled (not $root.Values.hub.enabled) -}}
+{{- fail (printf "workerPools.%s: deletionCost.enabled needs hub.enabled=true: the hub of this release writes it" $name) -}}
 {{- end -}}
 {{- if ne $scaling.type "none" -}}
 {{- if hasKey (default dict (index $root.Values.workerPools $name)) "replicas" -}}

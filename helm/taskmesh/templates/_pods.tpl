@@ -8,22 +8,31 @@
 {{- define "taskmesh.keysVolume" -}}
 {{- $root := index . 0 -}}
 {{- $role := index . 1 -}}
+{{- $authorized := $root.Values.keys.authorized -}}
 name: keys
-secret:
-  secretName: {{ include "taskmesh.keysSecret" . | quote }}
+projected:
   defaultMode: 0440
-  items:
-    - {key: hub.public, path: hub.public}
-    - {key: {{ $role }}.secret, path: {{ $role }}.secret}
-    {{- if and $root.Values.keys.signed (ne $role "hub") }}
-    - {key: mesh.secret, path: mesh.secret}
-    {{- end }}
-    {{- if eq $role "hub" }}
-    {{- range $who, $names := $root.Values.keys.authorized }}
-    {{- range $names }}
-    - {key: authorized.{{ $who }}.{{ . }}.public, path: authorized/{{ $who }}/{{ . }}.public}
-    {{- end }}
-    {{- end }}
+  sources:
+    - secret:
+        name: {{ include "taskmesh.keysSecret" . | quote }}
+        items:
+          - {key: hub.public, path: hub.public}
+          - {key: {{ $role }}.secret, path: {{ $role }}.secret}
+          {{- if and $root.Values.keys.signed (ne $role "hub") }}
+          - {key: mesh.secret, path: mesh.secret}
+          {{- end }}
+    {{- if and (eq $role "hub") $authorized.existingSecret }}
+    - secret: {name: {{ $authorized.existingSecret | quote }}}
+    {{- else if eq $role "hub" }}
+    - secret:
+        name: {{ include "taskmesh.keysSecret" . | quote }}
+        optional: true  # who is taken out of the Secret is let in no more; else the former files would stay, and no other pod start
+        items:
+          {{- range $who := list "client" "worker" "operator" }}
+          {{- range get $authorized $who }}
+          - {key: authorized.{{ $who }}.{{ . }}.public, path: authorized/{{ $who }}/{{ . }}.public}
+          {{- end }}
+          {{- end }}
     {{- end }}
 {{- end }}
 
@@ -57,11 +66,15 @@ secret:
     - {key: {{ .Values.hub.store.urlKey | quote }}, path: url}
 {{- end }}
 
-{{- /* What every pod says: call with (list root podSecurityContext token), where token is whether it gets one of the cluster's API. */}}
+{{- /* The account of every pod that knows no token of the cluster's API. */}}
+{{- define "taskmesh.account" -}}
+serviceAccountName: {{ include "taskmesh.serviceAccount" . | quote }}
+automountServiceAccountToken: false
+{{- end }}
+
+{{- /* What every pod says: call with (list root podSecurityContext). */}}
 {{- define "taskmesh.podHead" -}}
 {{- $root := index . 0 -}}
-serviceAccountName: {{ include "taskmesh.serviceAccount" $root | quote }}
-automountServiceAccountToken: {{ index . 2 }}
 enableServiceLinks: false
 securityContext:
   {{- toYaml (default $root.Values.podSecurityContext (index . 1)) | nindent 2 }}

@@ -28,7 +28,7 @@ args:
   {{- include "taskmesh.httpArguments" (list $root "worker") | nindent 2 }}
   - --config=/etc/taskmesh/config/taskmesh.toml
   {{- if $of.deletionCost.enabled }}
-  - --deletion-cost
+  - --stay=30  # drained by an operator it is the cheapest: time for a smaller Deployment to take it
   {{- end }}
   - --json
 env:
