@@ -1,15 +1,20 @@
-"""Survey the functions of this Python's standard library, a task a file, and check the answer on one core."""
+"""Survey this Python's standard library, a task a file; kill a worker on the way; compare with one core."""
 
 import argparse
 import ast
 import hashlib
+import os
+import resource
+import signal
 import sysconfig
 import time
 import warnings
 from itertools import groupby
 from pathlib import Path
 
+from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 
 from taskmesh import Mesh, task
 
@@ -30,7 +35,7 @@ def survey(file: str) -> list[tuple[int, int, str, str]] | str:
             node.name = "_"  # a copy is a copy under any name; the dump has no positions and no comments
             found.append((lines, complexity, hashlib.sha256(ast.dump(node).encode()).hexdigest(), place))
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
-        return f"{file}: {type(error).__name__}: {error}"
+        return f"{file}: {type(error).__name__}"
     return found
 
 
@@ -40,12 +45,20 @@ parser.add_argument("--limit", type=int, help="take only the first files")
 options = parser.parse_args()
 paths = (path.relative_to(STDLIB) for path in STDLIB.rglob("*.py") if "site-packages" not in path.parts)
 files = sorted(map(str, paths))[: options.limit]
-start = time.perf_counter()
+size = sum(len((STDLIB / file).read_bytes()) for file in files)  # from now on they are in the system's memory
+answers: list[list[tuple[int, int, str, str]] | str] = []
 with Mesh(workers=options.workers) as mesh:
-    answers = list(track(mesh.map(survey, files), "mesh    ", len(files)))
-mesh_s = time.perf_counter() - start
+    victim = mesh.submit(os.getpid).result()  # from now on the workers are there
+    start = time.perf_counter()
+    for answer in track(mesh.map(survey, files), "mesh    ", len(files)):
+        answers.append(answer)
+        if len(answers) == len(files) // 2:
+            os.kill(victim, signal.SIGKILL)
+    mesh_s = time.perf_counter() - start
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+start, cpu = time.perf_counter(), time.process_time()
 alone = list(track(map(survey, files), "one core", len(files)))
-ratio = (time.perf_counter() - start - mesh_s) / mesh_s
+alone_s, alone_cpu = time.perf_counter() - start, time.process_time() - cpu
 if wrong := [pair for pair in zip(answers, alone, strict=True) if pair[0] != pair[1]]:
     raise SystemExit(f"{len(wrong)} files differ between mesh and one core, the first: {wrong[0]}")
 broken = [answer for answer in answers if isinstance(answer, str)]
@@ -53,8 +66,17 @@ functions = sorted(f for answer in answers if not isinstance(answer, str) for f 
 tangled = sorted(functions, key=lambda f: f[1], reverse=True)
 groups = (list(group) for _, group in groupby(sorted(functions, key=lambda f: f[2]), key=lambda f: f[2]))
 copies = sorted((group for group in groups if len(group) > 1), reverse=True)
-print(f"{len(functions)} functions; {len(broken)} files not parsed", *broken, sep="\n  ")
-print("longest", *(f"{f[0]:5} lines  {f[3]}" for f in functions[:-6:-1]), sep="\n")
-print("most complex", *(f"{f[1]:5} paths  {f[3]}" for f in tangled[:5]), sep="\n")
-print(f"{len(copies)} copied", *(f"{g[0][0]:5} lines  {g[0][3]}, {g[1][3]}" for g in copies[:5]), sep="\n")
-print(f"{len(files)} files, {len(files) / mesh_s:.0f} files/s, {ratio:.2f} times one core, same answer")
+table = Table(show_header=False, title=f"{len(functions):,} functions in {size / 1e6:.1f} MB")
+for kind, found in (("longest", functions[:-4:-1]), ("most complex", tangled[:3])):
+    for f in found:
+        table.add_row(kind, f"{f[0]} lines, {f[1]} paths", f[3])
+for g in copies[:3]:
+    table.add_row(f"1 of {len(copies)} copied", f"{g[0][0]} lines", f"{g[0][3]}\n{g[1][3]}")
+table.add_section()
+for name, took, used_s in (("mesh", mesh_s, used.ru_utime + used.ru_stime), ("one core", alone_s, alone_cpu)):
+    table.add_row(name, f"{took:.1f} s, {used_s:.1f} s of CPU", f"{len(files) / took:,.0f} files/s")
+Console().print(table, f"{len(broken)} files not parsed: {', '.join(broken)}" if broken else "", sep="\n")
+if alone_cpu < 0.9 * alone_s:
+    print(f"The machine is busy: one core got {alone_cpu / alone_s:.0%} of a CPU. Compare the CPU seconds.")
+print(f"Worker process {victim} was killed halfway: all {len(files)} answers came, the same as on one core.")
+print(f"{alone_s / mesh_s:.2f} times one core")
