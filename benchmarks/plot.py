@@ -1,7 +1,13 @@
-"""The picture of a run: a panel a metric, a bar a contender, whiskers from the least to the most."""
+"""The picture of a run: a panel a metric, a bar a contender, whiskers from the least to the most.
+
+`python -m benchmarks.plot` draws those of the stored runs anew.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -12,10 +18,13 @@ from matplotlib.axes import Axes
 
 from benchmarks.contender import CONTENDERS
 from benchmarks.metrics import METRICS
-from benchmarks.report import LABELS, Summaries, Summary, figure
+from benchmarks.readme import RESULTS, turns_of
+from benchmarks.report import LABELS, Summaries, Summary, figure, setting, summarise
 
 LEFT_OUT = ("p99", "repeated")  # the tables have them
 COLUMNS = 3
+TITLE_WIDTH = 46
+"""Characters above a panel."""
 COLOURS = {
     "raw": "#6b7280",
     "raw-uncopied": "#9ca3af",
@@ -33,7 +42,7 @@ COLOURS = {
 
 def draw(summaries: Summaries, title: str, path: Path) -> None:
     """Write the picture as PNG."""
-    keys = [key for key in summaries if key not in LEFT_OUT]
+    keys = [key for key in summaries if key not in LEFT_OUT and len(summaries[key]) > 1]
     bars = max(len(summaries[key]) for key in keys)
     lines = -(-len(keys) // COLUMNS)
     chart, axes = pyplot.subplots(
@@ -49,7 +58,7 @@ def draw(summaries: Summaries, title: str, path: Path) -> None:
 
 
 def panel(axis: Axes, key: str, row: dict[str, Summary]) -> None:
-    """Draw one metric; a scale of powers of ten where the contenders are that far apart."""
+    """Draw one metric; on a logarithmic scale, and said so, where the contenders are that far apart."""
     metric = METRICS[key]
     names = [name for name in CONTENDERS if name in row][::-1]
     medians = [row[name].value.median for name in names]
@@ -66,9 +75,11 @@ def panel(axis: Axes, key: str, row: dict[str, Summary]) -> None:
     longest = max(row[name].value.high for name in names) or 1.0
     if far_apart:
         axis.set_xscale("log")
+        axis.set_xlabel("logarithmic scale: each number is ten times the one before", fontsize=7)
         axis.set_xlim(min(medians) / 3, longest * 12)
     else:
         axis.set_xlim(0, longest * 1.3)
+        axis.set_xlabel("linear scale, from 0", fontsize=7)
     for place, name in enumerate(names):
         axis.annotate(
             f" {figure(row[name].value.median, metric)}",
@@ -77,6 +88,18 @@ def panel(axis: Axes, key: str, row: dict[str, Summary]) -> None:
             fontsize=7.5,
         )
     better = "more" if metric.more_is_better else "less"
-    axis.set_title(f"{metric.title} ({better} is better)", fontsize=9, loc="left")
+    title = metric.title.replace("the same:", "one executing process killed:")
+    axis.set_title(textwrap.fill(f"{title} ({better} is better)", TITLE_WIDTH), fontsize=9, loc="left")
     axis.tick_params(labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def main() -> int:
+    for name in ("latest", "peers"):
+        facts = json.loads((RESULTS / f"{name}.json").read_text())
+        draw(summarise(turns_of(facts)), setting(facts).partition(";")[0], RESULTS / f"{name}.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
