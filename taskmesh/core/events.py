@@ -31,6 +31,12 @@ class FromPool(msgspec.Struct):
     user: str = ""
 
 
+class Shortage(msgspec.Struct):
+    """The hub's process lacks something of the machine's; `text` says what, and the cure. Empty: no more."""
+
+    text: str
+
+
 class OverRate(msgspec.Struct):
     """Peers with one key have said more than a key may: so many messages were dropped, unread.
 

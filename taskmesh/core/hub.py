@@ -110,6 +110,8 @@ class HubMachine:
                 self._from_store(event)
             case ev.OverRate():
                 self._over_rate(event, now)
+            case ev.Shortage(text=text):
+                self.views.shortage = text
             case _:
                 raise TypeError(f"not an event of a hub: {event!r}")
 

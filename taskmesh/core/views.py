@@ -36,6 +36,7 @@ class Views:
 
     Attributes:
         store: what was told of the store last, empty without one.
+        shortage: what the hub's process lacks, with the cure; empty when it lacks nothing.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Views:
         self._events: deque[tuple[int, float, Record]] = deque(maxlen=EVENTS_KEPT)
         self._event_count = 0
         self.store: dict[str, object] = {}
+        self.shortage = ""
         self._over_rate: dict[str, tuple[int, str]] = {}
 
     def remember(self, record: Record, now: float) -> None:
@@ -132,10 +134,10 @@ class Views:
         }
 
     def _warnings(self) -> dict[str, str]:
-        """Who has other versions than this hub."""
+        """What this hub lacks, and who has other versions than it."""
         pools = {f"pool {lane.pool}": lane.warning for lane in self._pools.lanes.values()}
         clients = {f"client {session.name}": session.warning for session in self._clients.values()}
-        return {who: text for who, text in {**pools, **clients}.items() if text}
+        return {who: text for who, text in {"hub": self.shortage, **pools, **clients}.items() if text}
 
     def tasks(self, state: str, limit: int, now: float) -> list[dict[str, Any]]:
         """Tasks on their way, all or those in one state."""

@@ -61,6 +61,9 @@ class HubSockets:
         gatekeeper: who lets peers in, where keys are in use. ports: what lanes are bound to.
         max_payload: bytes of one call or result that come in. max_pools: how many there may be.
         complaints: told what peers do wrong. rates: how much each key may say, where keys are in use.
+
+    Attributes:
+        listeners: what peers dial.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class HubSockets:
         self.collector = Pull(context, self._keyed(wires.wall(wires.COLLECTOR, max_payload), COLLECTOR))
         self.control = XPub(context, self._keyed(wires.CONTROL, CONTROL))
         self.endpoints = Endpoints("", "", "")
-        self._listeners = Listeners()
+        self.listeners = Listeners()
 
     @property
     def parts(self) -> list[LoopPart]:
@@ -127,9 +130,9 @@ class HubSockets:
         """
         for endpoint in (endpoints.gateway, endpoints.collector, endpoints.control):
             refuse_taken(endpoint)
-        self._listeners.bind(self.gateway, endpoints.gateway)
-        self._listeners.bind(self.collector, endpoints.collector)
-        self._listeners.bind(self.control, endpoints.control)
+        self.listeners.bind(self.gateway, endpoints.gateway)
+        self.listeners.bind(self.collector, endpoints.collector)
+        self.listeners.bind(self.control, endpoints.control)
         self.endpoints = endpoints
         self._loop.watch(self.gateway.raw, self._from_clients)
         self._loop.watch(self.collector.raw, self._from_pools)
@@ -342,7 +345,7 @@ class HubSockets:
             fields: dict[str, object] = {"from": arrived[-1][0] or "somebody", "error": "too many topics"}
             self.complaints.add("control.flooded", fields)
             book.forget()
-            self._listeners.cut_off(self.control)
+            self.listeners.cut_off(self.control)
 
     # --- links --------------------------------------------------------------------------------------------
 
@@ -358,7 +361,7 @@ class HubSockets:
     @property
     def deadline(self) -> float:
         """When the lanes' links, or an address that is to be bound again, should be looked at."""
-        sweep = self._lanes or self._subscriptions.silenced or self._listeners.waiting
+        sweep = self._lanes or self._subscriptions.silenced or self.listeners.waiting
         return min(self._rates.tell_at, self._sweep_at if sweep else math.inf)
 
     pending = False
@@ -369,7 +372,7 @@ class HubSockets:
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP + SWEEP_EACH * len(self._lanes)
-        self._listeners.listen_again()
+        self.listeners.listen_again()
         for session, lane in self._lanes.items():
             if not lane.linked or lane.lost:
                 continue
@@ -402,10 +405,10 @@ class HubSockets:
             self.close_lane(session)
         roles = {user.partition(":")[0] for user in users}
         if roles & DOMAINS[GATEWAY]:
-            self._listeners.cut_off(self.gateway)
+            self.listeners.cut_off(self.gateway)
         if roles & DOMAINS[COLLECTOR]:
-            self._listeners.cut_off(self.collector)
-            self._listeners.cut_off(self.control)
+            self.listeners.cut_off(self.collector)
+            self.listeners.cut_off(self.control)
         self._sweep_at = 0.0
 
     def close(self) -> None:
@@ -415,5 +418,6 @@ class HubSockets:
         for socket in (self.gateway, self.collector, self.control):
             self._loop.unwatch(socket.raw)
             socket.close()
+        self.listeners.close()
         if self._gatekeeper is not None:
             self._gatekeeper.close()

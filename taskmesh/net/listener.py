@@ -13,6 +13,10 @@ from taskmesh.net.endpoints import IPC, tcp_parts
 _CONNECT, _GREETING = 1.0, 0.3
 _LOOK = 1.5
 """Seconds for all of it: looking up a name may take any time, where name servers are away."""
+_SILENT = (
+    "answers no connection: a firewall drops them, the machine is away, or the hub is at its limit of open "
+    "files (it says `files.short` then)"
+)
 _SIGNATURE = 10
 """Bytes that each end of a ZeroMQ connection says at once: 0xFF, eight of any kind, 0x7F."""
 
@@ -22,8 +26,12 @@ def told_of(address: str) -> str:
     found: list[str] = []
 
     def look() -> None:
-        with contextlib.suppress(OSError, ConfigError), _connected(address) as link:
-            found.append(_told(_greeting(link)))
+        with contextlib.suppress(OSError, ConfigError):
+            try:
+                with _connected(address) as link:
+                    found.append(_told(_greeting(link)))
+            except TimeoutError:
+                found.append(_SILENT)
 
     thread = threading.Thread(target=look, name="taskmesh-look", daemon=True)
     try:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import os
+import socket as sockets
+import struct
 from collections import deque
 
 from taskmesh.errors import ConfigError
@@ -14,12 +18,27 @@ LANES = (5600, 6799)
 """Ports of lanes beyond loopback, so that a firewall can be told of them."""
 
 
+BACKLOG = 1024
+"""Connections that wait to be accepted at a listener, at most."""
+_ATTACH_FILTER, _DETACH_FILTER = 26, 27
+"""Linux: SO_ATTACH_FILTER, SO_DETACH_FILTER."""
+_DROP = struct.pack("HBBI", 0x06, 0, 0, 0)
+"""A filter of one step, which keeps nothing of a packet."""
+
+
 class Listeners:
-    """Bound sockets, and those whose address is on its way back from the kernel."""
+    """Bound sockets, and those whose address is on its way back from the kernel.
+
+    Attributes:
+        shut: who dials over tcp is not answered for now; the kernel on the other side tries again by itself.
+    """
 
     def __init__(self) -> None:
+        self.shut = False
+        self._queue = BACKLOG
         self._at: dict[Socket, str] = {}
         self._waiting: dict[Socket, str] = {}
+        self._doors: dict[Socket, sockets.socket] = {}
 
     @property
     def waiting(self) -> bool:
@@ -33,11 +52,14 @@ class Listeners:
             EndpointError: the endpoint is taken.
         """
         self._at[socket] = socket.bind(endpoint)
+        self._find_door(socket)
 
     def cut_off(self, socket: Socket) -> None:
         """Closes every connection that came in, and listens again as soon as that is possible."""
         endpoint = self._at[socket]
         if socket not in self._waiting:
+            if (door := self._doors.pop(socket, None)) is not None:
+                door.close()
             socket.unbind(endpoint)
             self._waiting[socket] = endpoint
         self.listen_again()
@@ -48,6 +70,78 @@ class Listeners:
             with contextlib.suppress(EndpointError):
                 socket.bind(endpoint)
                 del self._waiting[socket]
+                self._find_door(socket)
+
+    # --- the door: the kernel's own socket, to which libzmq gives no access --------------------------------
+
+    def let_wait(self, connections: int) -> None:
+        """Has at most so many connections wait to be accepted at each listener, unless it has fewer."""
+        self._queue = connections
+        for door in self._doors.values():
+            self._prepare(door)
+
+    def shut_door(self) -> None:
+        """Has the kernel drop whatever comes to the listeners. Connections are not affected.
+
+        The listeners stay: libzmq would end every connection of a socket that it unbinds.
+        """
+        self.shut = True
+        for door in self._doors.values():
+            _drop_all(door)
+
+    def open_door(self) -> None:
+        """Lets in again whoever dials."""
+        self.shut = False
+        for door in self._doors.values():
+            with contextlib.suppress(OSError):
+                door.setsockopt(sockets.SOL_SOCKET, _DETACH_FILTER, 0)
+
+    def _find_door(self, socket: Socket) -> None:
+        endpoint = self._at[socket]
+        if not endpoint.startswith("tcp://"):
+            return
+        door = _listening(tcp_parts(endpoint)[1])
+        if door is not None:
+            self._doors[socket] = door
+            self._prepare(door)
+
+    def _prepare(self, door: sockets.socket) -> None:
+        if self._queue < BACKLOG:
+            door.listen(self._queue)
+        if self.shut:
+            _drop_all(door)
+
+    def close(self) -> None:
+        """Lets go of the doors."""
+        for door in self._doors.values():
+            door.close()
+        self._doors.clear()
+
+
+def _drop_all(door: sockets.socket) -> None:
+    steps = ctypes.create_string_buffer(_DROP)
+    with contextlib.suppress(OSError):  # there is no such thing here: then it is only said
+        door.setsockopt(sockets.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(steps)))
+
+
+def _listening(port: int) -> sockets.socket | None:
+    """The socket of this process that listens at a port, by a descriptor of its own."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    found = sockets.socket(fileno=os.dup(int(name)))
+                    if _listens(found, port):
+                        return found
+                    found.close()
+    return None
+
+
+def _listens(found: sockets.socket, port: int) -> bool:
+    with contextlib.suppress(OSError):
+        if found.family in (sockets.AF_INET, sockets.AF_INET6) and found.getsockname()[1] == port:
+            return bool(found.getsockopt(sockets.SOL_SOCKET, sockets.SO_ACCEPTCONN))
+    return False
 
 
 class PortRange:

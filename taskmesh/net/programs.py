@@ -25,6 +25,7 @@ from taskmesh.net.complaints import Complaints
 from taskmesh.net.credentials import Credentials, credentials_of
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_dialled, check_local, tcp_parts
+from taskmesh.net.file_limit import FileLimit
 from taskmesh.net.first_slots import PATIENCE
 from taskmesh.net.gatekeeper import Gatekeeper
 from taskmesh.net.hub_links import HubSockets
@@ -98,7 +99,8 @@ def run_hub(
         hub = HubShell(machine, sockets, store)
         links.hub.extend(restored)
         hub.events = links.hub
-        loop.parts = [hub, *sockets.parts]
+        files = FileLimit(raise_file_limit(), sockets.listeners, links.hub, sockets.complaints.add)
+        loop.parts = [hub, *sockets.parts, files]
         host = None
         answers = hub_answers(hub.machine, sockets.complaints.counts)
         try:
@@ -112,6 +114,7 @@ def run_hub(
         finally:
             if host is not None:
                 host.close(timeout=FAREWELL)
+            files.close()
             sockets.close()
 
 

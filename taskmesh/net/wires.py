@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from taskmesh.net.listening import BACKLOG
 from taskmesh.sockets import SocketOptions
 
 BATCHES = 64 << 20
@@ -21,7 +22,7 @@ each time, and never arrives. Beats tell who lives, on links of their own; these
 
 
 def _bound(options: SocketOptions) -> SocketOptions:
-    return replace(options, handshake_interval_ms=2000, backlog_connections=1024)
+    return replace(options, handshake_interval_ms=2000, backlog_connections=BACKLOG)
 
 
 def wall(options: SocketOptions, max_payload: int) -> SocketOptions:

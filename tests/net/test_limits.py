@@ -1,6 +1,7 @@
 """Limits of a hub's sockets: what is too large for it, too many for it, and what it says of that."""
 
 import resource
+import time
 from pathlib import Path
 
 import psutil
@@ -8,12 +9,13 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.config import load
-from taskmesh.errors import ConfigError, TooLarge
+from taskmesh.errors import ConfigError, HubUnreachable, TooLarge
 from taskmesh.net import budget as budget_module
 from taskmesh.net import wires
 from taskmesh.net.budget import Budget, hub_budget
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.programs import run_hub, run_pool
+from taskmesh.sockets import Context, Dealer
 from tests.conformance.wire import WirePeer
 from tests.faults.cluster import Cluster
 from tests.net import workload
@@ -195,3 +197,33 @@ def test_a_cap_above_the_memory_that_there_is_is_refused_with_the_cure(programs:
     assert outcome.returncode == 2
     assert "hub.max_bytes = 966,367,641,600,000" in outcome.stderr
     assert "Cure: leave it out, for half of the memory" in outcome.stderr
+
+
+def test_a_hub_at_its_limit_of_files_says_so_and_sleeps(cluster: Cluster):
+    """J: idle clients until no more get in."""
+
+    def few_files() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
+
+    cluster.start_hub(prepare=few_files)
+    cluster.start_worker("pool", slots=1)
+    hub = cluster.hub
+    with Mesh(cluster.address, config={}) as mesh, Context(max_sockets=2000) as context:
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+        idle = [Dealer(context) for _ in range(500)]
+        for one in idle:
+            one.connect(cluster.address)
+        warning = str(wait_until(lambda: mesh.status()["warnings"].get("hub"), 40))
+        assert "ulimit -n" in warning
+        assert "files.short" in hub.text("stderr")
+        used, began = hub.cpu(), time.monotonic()
+        with pytest.raises(HubUnreachable, match=r"limit of open files"):
+            Mesh(cluster.address, config={}, open_timeout=2.0).status()
+        assert hub.cpu() - used < 0.2 * (time.monotonic() - began), "it does not spin"
+        assert mesh.submit(workload.add, 1, 2).result(20) == 3
+
+        for one in idle:
+            one.close()
+        wait_until(lambda: not mesh.status()["warnings"], 20)
+        with Mesh(cluster.address, config={}, open_timeout=20.0) as another:
+            assert another.submit(workload.add, 1, 2).result(20) == 3

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_what_is_no_range_is_told_what_one_looks_like(text):
 @pytest.mark.parametrize("bind", ["tcp://127.0.0.1:*", "tcp://*:*", "ipc://{folder}/pull", "ipc://@{folder}"])
 def test_a_socket_that_was_cut_off_is_dialled_again(bind, tmp_path):
     listeners = Listeners()
-    with Context() as context, Pull(context) as pull, Push(context) as push:
+    with closing(listeners), Context() as context, Pull(context) as pull, Push(context) as push:
         listeners.bind(pull, bind.format(folder=tmp_path))
         push.connect(pull.endpoint.replace("0.0.0.0", "127.0.0.1"))  # noqa: S104
         push.send(b"one", timeout=5)

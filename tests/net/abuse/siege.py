@@ -89,9 +89,15 @@ class Siege:
         return found
 
 
-def stranger(endpoint: str, said: bytes = b"") -> socket.socket:
-    """A connection that leaves by a reset."""
-    found = socket.create_connection(tcp_parts(endpoint), timeout=10)
+def stranger(endpoint: str, said: bytes = b"", patience: float = 10.0) -> socket.socket:
+    """A connection that leaves by a reset.
+
+    Who loses `patience` goes on dialling, and says nothing.
+    """
+    found = socket.socket()
+    found.settimeout(patience)
+    with contextlib.suppress(TimeoutError):
+        found.connect(tcp_parts(endpoint))
     found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     with contextlib.suppress(OSError):
         found.sendall(said)

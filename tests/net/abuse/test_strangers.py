@@ -68,7 +68,7 @@ def test_A02_half_handshakes_at_the_limit_of_files(cluster: Cluster, ring: Ring)
     hub = cluster.start("hub", line, prepare=few_files)
     cluster.address = str(hub.ready()["gateway"])
     cluster.start_worker("pool", "--keys", ring.peer("worker", "pool"), slots=1)
-    attackers = [stranger(cluster.address, CURVE_GREETING) for _ in range(600)]
+    attackers = [stranger(cluster.address, CURVE_GREETING, patience=0.01) for _ in range(600)]
     try:
         with Mesh(cluster.address, keys=ring.peer("client", "alice"), open_timeout=30) as mesh:
             honest = mesh.submit(workload.add, 1, 2)
@@ -79,7 +79,7 @@ def test_A02_half_handshakes_at_the_limit_of_files(cluster: Cluster, ring: Ring)
                 for one in [each for each in attackers if each not in left]:
                     attackers.remove(one)  # who was cut off comes again
                     one.close()
-                    attackers.append(stranger(cluster.address, CURVE_GREETING))
+                    attackers.append(stranger(cluster.address, CURVE_GREETING, patience=0.01))
             assert honest.result(20) == 3
             assert list(mesh.map(workload.add, range(50), range(50), timeout=20)) == list(range(0, 100, 2))
     finally:
