@@ -27,8 +27,10 @@ class Mesh(Submitter):
     program is its hub, and child processes run the tasks. With one, hub and pools are elsewhere.
 
     It opens when it is entered or first used. Leaving the `with` block waits for all tasks; leaving it by an
-    exception cancels them, kills those of its own that run, and ends within two seconds. A mesh that nobody
-    closed and nobody holds any more ends after its tasks, with a ResourceWarning.
+    exception cancels them, kills those of its own that run, and ends within two seconds. Who leaves neither
+    way has the tasks of an embedded mesh cancelled when the interpreter ends, and those that a hub elsewhere
+    has accepted left to it, with a warning that counts them. A mesh that nobody closed and nobody holds any
+    more ends after its tasks, with a ResourceWarning.
 
     Args:
         address: the gateway of a hub such as "tcp://127.0.0.1:5550", or several in order of preference.
@@ -129,10 +131,20 @@ class Mesh(Submitter):
         answer = self._session.open().query("events", argument, limit, timeout)
         return cast(Sequence[Mapping[str, Any]], answer)
 
-    def close(self, *, cancel: bool = False) -> None:
-        """Ends the mesh: waits for all tasks, or cancels them. Harmless when called again."""
+    def close(self, *, cancel: bool = False, detach: bool = False) -> None:
+        """Ends the mesh: waits for all tasks, or cancels them. Harmless when called again.
+
+        Args:
+            cancel: gives up what has not ended.
+            detach: leaves the tasks to the hub, once it has confirmed all of them: it runs them, and drops
+                what they return. Those with on_client_loss="cancel" end. What a map has not submitted yet
+                is not submitted any more.
+
+        Raises:
+            ConfigError: `detach` of an embedded mesh, or together with `cancel`.
+        """
         leave(self)
-        self._session.close(cancel=cancel)
+        self._session.close(cancel=cancel, detach=detach)
 
     def __enter__(self) -> Self:
         """Opens the mesh and makes it the current one.

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from taskmesh.client.delivery import Delivery
 from taskmesh.client.options import TaskOptions, is_count
@@ -45,6 +45,18 @@ class Feeding(Protocol):
         ...
 
 
+class Remains(NamedTuple):
+    """What a session had not seen to its end when the interpreter ended.
+
+    Attributes:
+        left: accepted tasks that its hub goes on with. lost: all others. maps: those with items left.
+    """
+
+    left: int = 0
+    lost: int = 0
+    maps: int = 0
+
+
 class Session:
     """What all surfaces of one mesh share. Opens by itself when the first task is submitted.
 
@@ -52,7 +64,8 @@ class Session:
         config: the settings. table: tasks without an outcome. delivery: where callbacks run.
         wired: payloads travel over a wire to another process. closed: nothing can be submitted any more.
         feeds: maps that have not submitted all of their items; a clean close waits for them.
-        waits_at_exit: an interpreter that ends waits for the tasks; else it cancels them, and warns.
+        waits_at_exit: an interpreter that ends waits for the tasks; else it warns, and leaves accepted tasks
+            to a hub elsewhere, or cancels those of an embedded one.
     """
 
     def __init__(self, config: Config) -> None:
@@ -105,25 +118,64 @@ class Session:
                 _open_sessions.add(self)
             return self._port
 
-    def close(self, *, cancel: bool = False) -> None:
-        """Ends the session: waits for all tasks first, or cancels them. Harmless when called again.
+    def close(self, *, cancel: bool = False, detach: bool = False) -> None:
+        """Ends the session: waits for all tasks first, cancels them, or leaves them to the hub.
+
+        Harmless when called again.
 
         Raises:
+            ConfigError: `detach`, and there is no hub elsewhere, or the tasks are to be cancelled.
             BaseException: what interrupted the wait; the tasks are cancelled then.
         """
+        if detach:
+            self._check_detach(cancel=cancel)
         try:
-            if not cancel:
+            if detach and self.is_open:
+                self._stop_feeds()
+                self.table.flush(None)
+            elif not cancel:
                 self.wait_for_all()
         except BaseException:
             cancel = True
             raise
         finally:
-            self._end(cancel=cancel)
+            self._end(cancel=cancel, reason=_left() if detach and not cancel else None)
+
+    def _check_detach(self, *, cancel: bool) -> None:
+        if cancel:
+            raise ConfigError("close() takes cancel=True or detach=True, not both")
+        if not self.config.mesh.address:
+            raise ConfigError(
+                "detach=True leaves tasks to a hub, and those of an embedded mesh end with it. Cure: "
+                "close(), which waits for them, or Mesh(ADDRESS) of a hub that runs by itself"
+            )
+
+    def abandon(self, told: list[Remains]) -> None:
+        """Ends the session at the interpreter's end, soon: accepted tasks are left to a hub elsewhere.
+
+        Args:
+            told: what remains is added here, whether or not an error follows.
+        """
+        maps, left = len(self.feeds), 0
+        if self.config.mesh.address and self.table.refusal is None:
+            self._stop_feeds()
+            with suppress(TaskMeshError, TimeoutError):
+                self.table.flush(_CANCEL_S)
+            left = sum(
+                self.table.is_accepted(future._seq) and future._batch.spec.on_client_loss == "run"
+                for future in self.table.unended
+            )
+        told.append(Remains(left, len(self.table.unended) - left, maps))
+        self._end(cancel=not left, reason=_left() if left else None)
+
+    def _stop_feeds(self) -> None:
+        for feed in list(self.feeds):
+            feed.stop()
 
     def forsake(self) -> None:
         """Ends the session after its tasks, in a thread, for a finalizer may not wait: nobody holds its mesh.
 
-        The interpreter waits for that thread, or cancels the tasks at its end, as `waits_at_exit` says.
+        The interpreter waits for that thread, or gives the session up at its end, as `waits_at_exit` says.
         """
         if not self.is_open or self.table.refusal is not None:  # it ends already, or was the parent's
             return
@@ -202,22 +254,21 @@ class Session:
             if self.table.idle and not self.feeds:
                 return
 
-    def _end(self, *, cancel: bool) -> None:
+    def _end(self, *, cancel: bool, reason: MeshClosed | None = None) -> None:
         with self._lock:
             already, self.closed = self.closed, True
             port, self._port = self._port, None
         if already or isinstance(self.table.refusal, ForkedMeshError):
             return
-        for feed in list(self.feeds):
-            feed.stop()
+        self._stop_feeds()
         if cancel:
             self.table.cancel()
-        self.table.refuse()
+        self.table.refuse(reason)
         try:
             if port is not None:
                 port.close(cancel=cancel, timeout=_CANCEL_S if cancel else _GOODBYE_S)
         finally:
-            self.delivery.close(0.2 if cancel else None)
+            self.delivery.close(0.2 if cancel or reason else None)
             _open_sessions.discard(self)
 
 
@@ -270,27 +321,37 @@ def _at_exit() -> None:
     """Nobody may hang at exit because of a mesh that was not closed; executors of other handlers wait."""
     _nobody_waits.set()
     unclosed = list(_open_sessions)
-    given_up = [session for session in unclosed if not session.waits_at_exit]
-    tasks = sum(len(session.table.unended) for session in given_up)
-    maps = sum(len(session.feeds) for session in given_up)
+    remains: list[Remains] = []
     with ExitStack() as ends:  # an error in one of them spares none of the others
-        if given_up:
-            ends.callback(_warn_of, tasks, maps)
+        if not all(session.waits_at_exit for session in unclosed):
+            ends.callback(_warn_of, remains)
         for session in unclosed:
-            ends.callback(session.close, cancel=not session.waits_at_exit)
+            if session.waits_at_exit:
+                ends.callback(session.close)
+            else:
+                ends.callback(session.abandon, remains)
 
 
-def _warn_of(tasks: int, maps: int) -> None:
-    """Says that a mesh was not closed, and what that has cost."""
-    rest = f" and the rest of {maps} maps" if maps else ""
-    lost = f" {tasks} pending tasks{rest} were cancelled;" if tasks + maps else ""
+def _warn_of(remains: list[Remains]) -> None:
+    """Says that a mesh was not closed, and what has become of its tasks."""
+    left, lost, maps = (sum(counts) for counts in zip(*remains, strict=True)) if remains else (0, 0, 0)
+    parts = [f"{left} accepted tasks were left to the hub"] if left else []
+    if lost or maps:
+        rest = f" and the rest of {maps} maps" if maps else ""
+        parts.append(f"{lost} pending tasks{rest} were cancelled")
+    said = f" {', '.join(parts)};" if parts else ""
     warnings.warn(
-        f"a mesh was still open when the interpreter ended:{lost} "
-        "use `with Mesh() as mesh:`, or call mesh.close(), which wait for the tasks",
+        f"a mesh was still open when the interpreter ended:{said} "
+        "use `with Mesh() as mesh:`, or call mesh.close(), which wait for the tasks"
+        + (", or mesh.close(detach=True), which leaves them" if left else ""),
         # Python shows the one by default, and not the other.
-        RuntimeWarning if lost else ResourceWarning,
+        RuntimeWarning if parts else ResourceWarning,
         stacklevel=1,
     )
+
+
+def _left() -> MeshClosed:
+    return MeshClosed("this mesh was closed, and its tasks left to the hub, which goes on with them")
 
 
 os.register_at_fork(after_in_child=_after_fork)

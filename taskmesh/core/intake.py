@@ -165,9 +165,10 @@ class Intake:
 
     @property
     def orphans(self) -> int:
-        """How many tasks are on their way of clients that have left, or are gone for good."""
-        gone = self._ledger.accounts.keys() - self._clients.keys()
-        return sum(self._ledger.accounts[client].tasks for client in gone)
+        """How many tasks are on their way whose clients have left: should this hub end, they are lost."""
+        here = {client for client, session in self._clients.items() if session.present or session.linked}
+        accounts = self._ledger.accounts
+        return sum(accounts[client].tasks for client in accounts.keys() - here)
 
     def gone(self, client: int) -> None:
         """The link says that nobody is there: an embedded client is gone for good, another may come back."""

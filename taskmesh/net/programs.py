@@ -112,10 +112,26 @@ def run_hub(
             ready(sockets.endpoints)
             stop.turn_until_asked()
         finally:
+            tell_of_tasks_left(machine, record, parent)
             if host is not None:
                 host.close(timeout=FAREWELL)
             files.close()
             sockets.close()
+
+
+def tell_of_tasks_left(machine: HubMachine, record: Record, parent: int) -> None:
+    """A hub that is nobody's child ends: says how many tasks it had, and how many will not come again."""
+    total, orphans = len(machine.ledger.tasks), machine.intake.orphans
+    if total and not parent:
+        record(
+            "tasks.left",
+            {
+                "tasks": total,
+                "orphans": orphans,
+                "text": f"{orphans} are lost, for their clients have left, but for what pools run of them; "
+                f"{total - orphans} come again from their clients when a hub is back",
+            },
+        )
 
 
 def local_pool(

@@ -44,7 +44,13 @@ def main(address: str, folder: str, name: str, mode: str, count: str, gate: str 
     tell("submitted")
     if mode == "leave-at-once":
         os._exit(0)  # noqa: TID251  what the test is about
+    if mode == "detach":
+        mesh.close(detach=True)
+        tell("detached")
+        return
     client.wait_accepted(60)  # the clock goes on while this is stopped
+    if mode == "exit-when-accepted":
+        sys.exit()  # as a program that ends without having closed its mesh
     if mode in ("leave-when-accepted", "leave-bound"):
         os._exit(0)  # noqa: TID251  what the test is about
     client.wait_all(120)

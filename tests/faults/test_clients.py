@@ -1,5 +1,6 @@
 """Faults of clients: gone right after submit, too slow for their results."""
 
+import json
 import os
 import signal
 
@@ -31,20 +32,47 @@ def _idle(client):
     return status["accepted"] == status["finished"] and not sum(status["tasks"].values())
 
 
-def test_F18_client_exits_right_after_its_tasks_are_accepted(cluster, connect, tmp_path):
+@pytest.mark.parametrize("how", ["leave-when-accepted", "exit-when-accepted", "detach"])
+def test_F18_client_exits_right_after_its_tasks_are_accepted(cluster, connect, tmp_path, how):
+    """V3: also when it ends as programs do, without having closed its mesh: that cancelled them all."""
     cluster.start_hub()
     cluster.start_workers(2)
     observer = connect("observer")
-    victim = cluster.start_client("victim", tmp_path, "victim", "leave-when-accepted", TASKS)
+    victim = cluster.start_client("victim", tmp_path, "victim", how, TASKS)
 
     assert victim.wait(20) == 0
     wait_until(lambda: _idle(observer), 20)
+    told = "accepted tasks were left to the hub" in victim.text("stderr")
+    assert told is (how == "exit-when-accepted")
 
     verdict = check(*_logs(tmp_path, "victim"), answer, samples=observer.samples, client_gone=True)
     assert verdict.violations == []
-    assert verdict.acknowledged == TASKS
+    assert verdict.acknowledged == (0 if how == "detach" else TASKS)  # it did not wait to log them
     assert set(verdict.executions.values()) == {1}
     assert len(verdict.executions) == TASKS
+
+
+def test_a_hub_that_ends_says_how_many_tasks_it_leaves_behind(cluster, connect, tmp_path):
+    """V3d, K2: 78 of 80 tasks of a client that had left were gone, without a word."""
+    hub = cluster.start_hub()
+    observer = connect("observer")
+    observer.mesh.status()
+    victim = cluster.start_client("victim", tmp_path, "victim", "detach", 80)
+    assert victim.wait(20) == 0
+    wait_until(lambda: observer.mesh.status()["orphans"] == 80, 10)
+    observer.submit_ordinary(5)
+    observer.mesh.flush(10)
+
+    hub.terminate()
+    assert hub.wait(10) == 0
+    (told,) = [line for line in hub.text("stderr").splitlines() if "tasks.left" in line]
+    assert json.loads(told) == {
+        "event": "tasks.left",
+        "tasks": 85,
+        "orphans": 80,
+        "text": "80 are lost, for their clients have left, but for what pools run of them; 5 come again from "
+        "their clients when a hub is back",
+    }
 
 
 def test_F18_client_exits_before_its_tasks_are_accepted(cluster, connect, gates, tmp_path):
