@@ -83,8 +83,7 @@ def run_hub(
     """
     check_local(bind, "binding", keys=bool(config.mesh.keys))
     check_all_names(config, name)
-    settled = affordable(config, record)
-    loop = new_loop()
+    settled, loop = affordable(config, record), new_loop()
     with (
         Context(max_sockets=socket_limit(settled.max_pools)) as context,
         Stop(loop, parent).listening() as stop,
@@ -113,10 +112,15 @@ def run_hub(
             stop.turn_until_asked()
         finally:
             tell_of_tasks_left(machine, record, parent)
-            if host is not None:
-                host.close(timeout=FAREWELL)
-            files.close()
-            sockets.close()
+            close_all(host, files, sockets)
+
+
+def close_all(host: SlotHost | None, files: FileLimit, sockets: HubSockets) -> None:
+    """Ends the slots, if there are any, and what a hub has open."""
+    if host is not None:
+        host.close(timeout=FAREWELL)
+    files.close()
+    sockets.close()
 
 
 def tell_of_tasks_left(machine: HubMachine, record: Record, parent: int) -> None:
