@@ -91,6 +91,7 @@ class HubConfig:
         key_messages_per_s, key_bytes_per_s: what all who show one key may say to the hub together; 0 for any
             rate. What is over is dropped and said again later (docs/adr/0014).
         crash_limit: crashes after which a task is given up.
+        pool_loss_limit: pools that died while they had a task, after which it is given up.
         result_ttl: seconds that outcomes are kept for a client that is away; its tasks go on after that.
         versions: what becomes of pools and clients with another minor version of Python, another pickle
             protocol or another cloudpickle than the hub's: "warn" or "refuse".
@@ -109,6 +110,7 @@ class HubConfig:
     key_messages_per_s: int = _setting(200_000, "a whole number of messages, 0 for any", least=0)
     key_bytes_per_s: int = _setting(2 << 30, "bytes, as a number or like '2GiB', 0 for any", least=0)
     crash_limit: int = _setting(3, "a whole number, at least 1", least=1)
+    pool_loss_limit: int = _setting(5, "a whole number, at least 2", least=2)
     result_ttl: float = _setting(3600.0, "seconds", least=0)
     versions: str = _setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))
     lanes: str = _setting("", "a range of ports like '5600-6799'")

@@ -143,7 +143,12 @@ def explanation(found: dict[str, Any]) -> str:
     lines = [f"task {found['task_id']}{about} is {found['state']}: {found['why']}"]
     counts = [
         f"{found[key]} {word}"
-        for key, word in (("errors", "failed"), ("crashes", "crashed"), ("ooms", "out of memory"))
+        for key, word in (
+            ("errors", "failed"),
+            ("crashes", "crashed"),
+            ("ooms", "out of memory"),
+            ("losses", "lost with their pools"),
+        )
         if found.get(key)
     ]
     if counts:

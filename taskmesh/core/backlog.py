@@ -135,7 +135,7 @@ class Lineup:
 
 
 class Backlog:
-    """Every queued task of the hub, by route.
+    """Queued tasks of the hub, by route.
 
     Attributes:
         withheld: clients of which no queued task starts for now: they have many results to take, or their
@@ -144,8 +144,8 @@ class Backlog:
             most, are stale.
     """
 
-    def __init__(self) -> None:
-        self.withheld: set[int] = set()
+    def __init__(self, withheld: set[int] | None = None) -> None:
+        self.withheld: set[int] = set() if withheld is None else withheld
         self.left = 0
         self._places = 0
         self._routes: dict[Route, dict[int, Lineup]] = {}

@@ -16,13 +16,17 @@ from taskmesh.core.clients import ClientSession
 from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.memory import Memory
-from taskmesh.core.states import SENT, SUCCEEDED, Cause, State, TaskRecord
+from taskmesh.core.states import SENT, SUCCEEDED, SUSPECT, Cause, State, TaskRecord
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.messages import DoneRun, Failed, Held, Spec
 
 CRASHES = frozenset({"crash", "oom"})
 RETRIED = frozenset({"exception", "timeout", "hard_timeout"})
 MAX_HISTORY = 20
+POOLS_DIED = (
+    "pools died while they had it, and as a rule nothing else: it may take more memory than a pool has, "
+    "and the kernel then kills the whole pool. Give workers more memory, or raise hub.pool_loss_limit"
+)
 SUCCEED = Cause.SUCCEED
 ANYBODY, NOBODY = -1, -2
 """In place of a session: of a report that was looked at before, and of one that is of no session here."""
@@ -48,6 +52,7 @@ class Collector:
         memory: Memory,
         crash_limit: int,
         oom_limit: int,
+        pool_loss_limit: int,
         silence: float,
     ) -> None:
         self._ledger = ledger
@@ -57,6 +62,7 @@ class Collector:
         self._memory = memory
         self._crash_limit = crash_limit
         self._oom_limit = oom_limit
+        self._pool_loss_limit = pool_loss_limit
         self._silence = silence
         self.duplicates = 0
         self.stale = 0
@@ -303,6 +309,31 @@ class Collector:
             record.started()
         self.requeue(record, Cause.REQUEUE)
 
+    def died_with(self, record: TaskRecord, pool: str, reason: str) -> None:
+        """A pool has died, as far as anybody can tell, that may have been running this task.
+
+        It may have taken all memory: the kernel then kills the pool with all its slots. A chunk is split by
+        its client once it is suspect (docs/adr/0007).
+        """
+        record.losses += 1
+        over = record.losses >= self._pool_loss_limit
+        if record.losses >= SUSPECT:
+            over |= record.spec.is_chunk and self._can_split(record, self._memory.now)
+            where = f"attempt {record.attempt - record.returns} on {pool}: pool lost, {reason}"
+            record.more().pools.append(where[:300])
+        if not over or record.spec.spec.acks == "early":
+            self.lost(record)
+            return
+        failure = Failed(
+            record.id >> SEQ_BITS,
+            record.id & SEQ_MASK,
+            record.attempt,
+            "crash",
+            text=f"{record.losses} {POOLS_DIED}",
+            worker=pool,
+        )
+        self.end(record, Cause.BURY, failure)
+
     def requeue(self, record: TaskRecord, cause: Cause) -> None:
         """Takes a task from its lane and puts it at the front of its queue."""
         self.release(record)
@@ -333,7 +364,7 @@ class Collector:
     def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
         """A bad end: told to everyone who waits."""
         self._note(record, failure)
-        history = list(record.more().history)
+        history = [*record.more().pools, *record.more().history][-MAX_HISTORY:]
         self.release(record)
         self._ledger.move(record, cause)
         told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)

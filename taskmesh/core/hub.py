@@ -51,6 +51,7 @@ class HubMachine:
             memory=self.memory,
             crash_limit=config.crash_limit,
             oom_limit=config.oom_limit,
+            pool_loss_limit=config.pool_loss_limit,
             silence=config.silent_beats * config.beat,
         )
         self.recovery = Recovery(self.ledger, config.epoch, now + config.lease)
@@ -152,7 +153,7 @@ class HubMachine:
         news = self.collector.news
         if news:
             self._deliver(news, actions, now)  # before what tells pools that they need not keep them any more
-        if self.ledger.backlog.waits:
+        if self.ledger.backlog.waits or self.ledger.suspects.waits:
             actions += self.ventilator.dispatch(now)
         if len(self.lanes) > 1 and self.ledger.tasks:
             actions += self._recalls(self.ventilator.recalls(now))
@@ -346,6 +347,7 @@ class HubMachine:
                 self.intake.out += session.again(now)
         self.intake.forget_absent(now)
         self.ledger.backlog.tidy(len(self.ledger.tasks))
+        self.ledger.suspects.tidy(len(self.ledger.tasks))
         self.intake.drop_bound(now)
         self.unclaimed.sweep(now)
         self._forget_specs()

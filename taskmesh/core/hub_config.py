@@ -26,6 +26,8 @@ class HubConfig:
         versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
         local: name of the pool in the hub's own process, which ends with it, or empty.
         stored: there is a store for outcomes that are kept: Store actions tell what is to go there.
+        crash_limit, oom_limit, pool_loss_limit: how often a task may crash, be killed for memory, and be at a
+            pool that dies, before it is given up.
         stall: a gap in the hub's own time above this extends every lease by the gap.
     """
 
@@ -41,6 +43,7 @@ class HubConfig:
     stall: float = 1.0
     crash_limit: int = 3
     oom_limit: int = 3
+    pool_loss_limit: int = 5
     max_tasks: int = 4_000_000
     max_bytes: int = 8 << 30
     client_max_tasks: int = 2_000_000

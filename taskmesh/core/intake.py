@@ -390,7 +390,7 @@ class Intake:
         """Whether a task went to a pool at once, past the queue: nothing waits, nor is due to."""
         ledger = self._ledger
         due = ledger.deadline
-        in_the_way = ledger.backlog.waits or (due is not None and due <= now)
+        in_the_way = ledger.backlog.waits or ledger.suspects.waits or (due is not None and due <= now)
         push = None if in_the_way else self._ventilator.straight(record, now)
         if push is None:
             return False

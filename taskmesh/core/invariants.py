@@ -54,16 +54,13 @@ def check_hub(hub: HubBooks) -> None:
     for record in records:
         _check_record(hub, record)
     queued = sum(record.state is State.QUEUED for record in records)
-    require(
-        ledger.backlog.count() == queued,
-        "queued tasks and the backlog differ",
-        ledger.backlog.count(),
-        queued,
-    )
-    entries = list(ledger.backlog.entries())
+    waiting = ledger.backlog.count() + ledger.suspects.count()
+    require(waiting == queued, "queued tasks and the backlog differ", waiting, queued)
+    entries = [*ledger.backlog.entries(), *ledger.suspects.entries()]
     require(len(set(map(id, entries))) == len(entries), "a task is twice in the backlog")
     require(all(record.lined_up for record in entries), "an entry that does not know of itself")
-    sizes = sum(lineup.size for lineup in ledger.backlog.lineups())
+    lineups = ledger.backlog.lineups() + ledger.suspects.lineups()
+    sizes = sum(lineup.size for lineup in lineups)
     require(sizes == len(entries), "the backlog's sizes are wrong", sizes, len(entries))
     require(ledger.size == sum(len(record.payload) for record in records), "the ledger's size is wrong")
     require(len(ledger.tasks) <= hub.config.max_tasks, "S9: more tasks than the cap")
@@ -113,6 +110,8 @@ def _check_record(hub: HubBooks, record: TaskRecord) -> None:
     require(
         record.extra is None or record.extra.ooms < limits.oom_limit, "S8: too many memory kills", record.id
     )
+    lost = record.losses < limits.pool_loss_limit
+    require(lost, "S8: its pools died too often, and it is still on its way", record.id)
     held = State.SENT <= record.state <= State.RUNNING
     if held:
         require(

@@ -59,6 +59,7 @@ class Lane:
         leaves: its pool drains, which is for good: a beat of before that comes late says nothing.
         user: whose key the pool shows, empty without keys.
         unwanted: it may hold tasks that are to be cancelled unless they have started.
+        alone_until: so long it is given nothing while it has work: it is to have one task for itself, or has.
         full: it had no room for any task when it was looked at, and nothing has ended there since. Of
             hundreds of pools most are: to weigh each for every task that ends anywhere cost a millisecond.
     """
@@ -88,6 +89,7 @@ class Lane:
         self.lost_at: float | None = None
         self.recall_after = 0.0
         self.recalls = 0
+        self.alone_until = 0.0
         self.horizon = HORIZON
         self.round_trip = 0.0
         self.lag = 0.0
@@ -129,7 +131,12 @@ class Lane:
         return not self.full and self.cost(entry) < horizon
 
     def sized(self, slots: int) -> None:
-        """Takes in how many slots its pool has now; -1 if it does not say."""
+        """Takes in how many slots its pool has now; -1 if it does not say.
+
+        More than usual: what runs there waits for tasks of its own, so these must not wait for it.
+        """
+        if slots > self.hello.slots and self.alone_until:
+            self.alone_until = min(self.alone_until, self.heard)
         if slots >= 0:
             self.slots = slots
             self.full = False
@@ -202,6 +209,8 @@ class Lane:
         """Takes note that `count` tasks of a spec are not this session's any more."""
         self.outstanding -= count
         self.full = False
+        if not self.outstanding:
+            self.alone_until = 0.0
         left = self.counts.get(number, 0) - count
         if left > 0:
             self.counts[number] = left

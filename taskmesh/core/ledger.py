@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from taskmesh.core.backlog import Backlog, Route, group_of
 from taskmesh.core.intervals import IntervalSet
-from taskmesh.core.states import TRANSITIONS, Cause, State, TaskRecord
+from taskmesh.core.states import SUSPECT, TRANSITIONS, Cause, State, TaskRecord
 from taskmesh.errors import InvalidTransition
 from taskmesh.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.wire.messages import CHUNK, Run, Spec
@@ -107,12 +107,14 @@ class Ledger:
 
     Attributes:
         tasks: id -> record; a second submission under a `key=` has its own id and the first one's record.
+        backlog: what waits for a lane; suspects: of it, what goes there alone.
         counts: how often each transition happened, for tests and metrics.
     """
 
     def __init__(self) -> None:
         self.tasks: dict[int, TaskRecord] = {}
         self.backlog = Backlog()
+        self.suspects = Backlog(self.backlog.withheld)
         self.accounts: dict[int, Account] = {}
         self.counts: dict[tuple[State, Cause], int] = {}
         self.accepted = 0
@@ -208,6 +210,7 @@ class Ledger:
         self.count(before, cause, 1)
         if before is State.QUEUED:
             self.backlog.left += 1
+            self.suspects.left += record.losses > 0
 
     def count(self, before: State, cause: Cause, times: int) -> None:
         """Counts transitions that a batch made."""
@@ -229,7 +232,8 @@ class Ledger:
                 self.at(0.0, record, Cause.EXPIRE)
             if extra.unwanted:
                 self.at(0.0, record, Cause.CANCEL)
-        self.backlog.push_front(record.spec.route, record.spec.priority, group_of(record), record)
+        backlog = self.suspects if record.losses >= SUSPECT else self.backlog
+        backlog.push_front(record.spec.route, record.spec.priority, group_of(record), record)
 
     def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
         """Sets a timer: DUE ends waiting, EXPIRE and CANCEL end a task that has not started."""

@@ -27,6 +27,8 @@ WORKING = {"ready": LaneState.READY, "paused": LaneState.PAUSED, "draining": Lan
 SLOWEST = 100_000
 """Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
 NAMES_KEPT = 1000
+MOST_DIED = 100
+"""Pools thought to be dead of which it is known what they had, should they come back after all."""
 MOST_HELD = 500_000
 """Tasks in the inventory of a pool with few slots: queued, running, or finished and not acknowledged."""
 MOST_SLOTS = 256
@@ -88,6 +90,7 @@ class PoolSessions:
         self._sessions = 0
         self._cancels: dict[int, dict[tuple[int, int], list[int]]] = {}
         self._of_user: Counter[str] = Counter()
+        self._died: dict[tuple[str, int], list[TaskRecord]] = {}
 
     # --- joining ------------------------------------------------------------------------------------------
 
@@ -116,13 +119,15 @@ class PoolSessions:
         if odd and lane.warning != odd:
             self.out.append(Record("pool.versions", {"pool": lane.pool, "warning": odd}))
         lane.warning = odd
+        self._survived(lane)
         self._adopt(lane, hello, current, now)
         if hello.inventory:
             self.roster.add(lane.pool, lane.instance)
         self.recovery.heard(hello, now)
         lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
         if current is not None:
-            self._end(current, started=current.instance != hello.instance)
+            died = current.instance != hello.instance
+            self._end(current, started=died, died="another process has its name" if died else "")
         lane.wished = self._wishes.take(hello.pool, hello.instance)
         self.out.append(OpenLane(lane.session, lane.pool, hello.key))
         self.out.append(
@@ -397,19 +402,31 @@ class PoolSessions:
     def _leave(self, lane: Lane, reason: str, *, started: bool = True) -> None:
         if self._by_pool.get(lane.pool) == lane.session:
             del self._by_pool[lane.pool]
-        held = self._end(lane, started=started)
+        held = self._end(lane, started=started, died="" if reason == "left" else reason)
         self.out.append(Record("pool.left", {"pool": lane.pool, "reason": reason, "held": held}))
 
-    def _end(self, lane: Lane, *, started: bool) -> int:
-        """Takes from a session what it holds, and what its pool may have started."""
+    def _end(self, lane: Lane, *, started: bool, died: str = "") -> int:
+        """Takes from a session what it holds, and what its pool may have started.
+
+        Args:
+            died: why its process is thought to be dead, empty when it is not. Whoever was told to leave, or
+                is leaving, was killed for that.
+        """
         held = lane.held()
         heir = self.lane_of(lane.pool)
         if heir is None or heir.instance != lane.instance:
             self.roster.remove(lane.pool, lane.instance)
         self._wishes.keep(lane)
         self._collector.gave_up(lane.session, held)
+        charged = bool(died) and not lane.leaves and lane.wished != "draining"
+        if charged and held:
+            self._died[lane.pool, lane.instance] = held
+            if len(self._died) > MOST_DIED:
+                del self._died[next(iter(self._died))]
         for record in reversed(held):
-            if started:
+            if charged:
+                self._collector.died_with(record, lane.pool, died)
+            elif started:
                 self._collector.lost(record)
             else:
                 self._collector.not_started(record)
@@ -420,6 +437,11 @@ class PoolSessions:
         self.unclaimed.session_over(lane.session)
         self.out.append(CloseLane(lane.session))
         return len(held)
+
+    def _survived(self, lane: Lane) -> None:
+        """The process of a session that was thought to be dead is back: no task was to blame."""
+        for record in self._died.pop((lane.pool, lane.instance), ()):
+            record.losses = max(0, record.losses - 1)
 
     def cancel_at_pool(self, session: int, attempt: int, task: int) -> None:
         """Has the pool that holds a task told to drop it, with others of this moment."""

@@ -87,6 +87,10 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
 first valid success wins."""
 
 
+SUSPECT = 2
+"""Pools lost with a task after which it is given to a pool alone, so that no other task is blamed for it."""
+
+
 class TaskRecord(msgspec.Struct, gc=False, eq=False):
     """One accepted task: the ledger's row.
 
@@ -98,6 +102,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         payload: bytes or Blob, never looked into.
         state, attempt, session: where it is; (session, attempt) fences failures.
         returns: attempts handed back unstarted. errors, crashes: what was charged to it.
+        losses: pools that died while they had it; from SUSPECT on it is handed out alone.
         lined_up: the backlog has an entry for it, perhaps a stale one, never two; a new record is about to.
         extra: rarely needed facts, or None.
     """
@@ -112,6 +117,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
     session: int = 0
     errors: int = 0
     crashes: int = 0
+    losses: int = 0
     lined_up: bool = True
     extra: Any = None
 
@@ -134,13 +140,14 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
 
 
 class TaskExtra:
-    """What only few tasks have: waiters by `key=`, failed attempts, memory kills, a due time.
+    """What only few tasks have: waiters by `key=`, failed attempts, memory kills, lost pools, a due time.
 
     `abandoned`: its own submitter has given it up, others still wait for it. `payer`: the account that it is
     on then, which may be closed, and its client's next one not charged. `late`: it expired while a pool had
     it, so it ends should it come back unstarted. `unwanted`: so do these of its ids, which their clients gave
     up unless it had started. `alias`: a waiter's id under which its pool has it, 0 when that is its own: an
-    earlier hub had it from that waiter, and the pool has never heard another.
+    earlier hub had it from that waiter, and the pool has never heard another. `pools`: of those that died
+    while they had it, the later ones, in words.
     """
 
     __slots__ = (
@@ -152,6 +159,7 @@ class TaskExtra:
         "late",
         "ooms",
         "payer",
+        "pools",
         "unwanted",
         "waiters",
     )
@@ -167,6 +175,7 @@ class TaskExtra:
         self.late = False
         self.unwanted: list[int] = []
         self.alias = 0
+        self.pools: list[str] = []
 
     def waiting(self, own: int) -> list[int]:
         """The ids that wait for the outcome of the record whose own id this is, that first."""

@@ -24,6 +24,8 @@ RECALL_AFTER = 0.005
 RECALL_AGAIN = 0.020
 """Then again, later and later while it has nothing to report: what came back may be its own to run."""
 MAX_RECALLS = 6
+ALONE = 10.0
+"""Seconds that a lane is kept for a suspect until it is empty, and then for the suspect until it ends."""
 PUSHED = (QUEUED, Cause.PUSH)
 
 
@@ -76,6 +78,9 @@ class Ventilator:
     def dispatch(self, now: float) -> list[Push]:
         """Pushes what can be pushed; one message per lane and round."""
         pushes: list[Push] = []
+        if self._ledger.suspects.waits:
+            for lineup in self._ledger.suspects.lineups():
+                self._dispatch_alone(lineup, now, pushes)
         kept: set[int] = set()
         lanes = [lane for lane in self.lanes.values() if not lane.full and self._is_open(lane, now)]
         for lineup in self._in_turn(lanes):
@@ -131,6 +136,31 @@ class Ventilator:
         else:
             self._ledger.backlog.forget_empty(lineup)
 
+    def _dispatch_alone(self, lineup: Lineup, now: float, pushes: list[Push]) -> None:
+        """Gives suspects to lanes that have nothing else, one each; the emptiest is given nothing until then.
+
+        Not for ever: what runs there may take hours, or wait for tasks of its own. After ALONE seconds a
+        suspect goes beside others, to a free slot, and others go beside it.
+        """
+        while lineup.head() is not None:
+            lanes = [
+                lane for lane in self.lanes.values() if lane.state is READY and lane.serves(lineup.route)
+            ]
+            lane = min(lanes, key=lambda lane: lane.outstanding, default=None)
+            if lane is not None and lane.outstanding:
+                chosen = [other for other in lanes if other.alone_until]
+                if not chosen:
+                    lane.alone_until = now + ALONE
+                waited = not any(other.alone_until > now for other in chosen)
+                free = [other for other in chosen if other.outstanding < other.slots]
+                lane = free[0] if free and waited else None
+            if lane is None:
+                break
+            (record,) = lineup.take(1)
+            lane.alone_until = now + ALONE
+            pushes.append(self._push_one(lane, record, now))
+        self._ledger.suspects.forget_empty(lineup)
+
     def _load(self, lane: Lane, lineup: Lineup, count: int, first: SpecEntry) -> Load:
         """Takes up to `count` tasks that the lane has room for, at least one, as runs: they are SENT.
 
@@ -182,6 +212,10 @@ class Ventilator:
         if lane is None or lane.outstanding >= lane.slots:
             return None
         self._last = lane.session
+        return self._push_one(lane, record, now)
+
+    def _push_one(self, lane: Lane, record: TaskRecord, now: float) -> Push:
+        """One task in a message of its own."""
         task, entry = record.id, record.spec
         record.state = SENT
         record.session = lane.session
@@ -201,7 +235,8 @@ class Ventilator:
     @staticmethod
     def _is_open(lane: Lane, now: float) -> bool:
         """Whether it may be given work."""
-        return lane.state is READY and not lane.is_silent(now)
+        alone = lane.alone_until > now and lane.outstanding
+        return lane.state is READY and not alone and not lane.is_silent(now)
 
     def _next_lane(self, route: Route, now: float) -> Lane | None:
         """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""

@@ -179,7 +179,8 @@ class Views:
             "errors": record.errors,
             "crashes": record.crashes,
             "ooms": extra.ooms if extra else 0,
-            "history": list(extra.history) if extra else [],
+            "losses": record.losses,
+            "history": [*extra.pools, *extra.history] if extra else [],
             "why": self._why(record, now),
         }
 

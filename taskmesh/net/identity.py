@@ -70,6 +70,7 @@ def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubConfig:
         kept_bytes=min(KEPT_BYTES, payloads // 16),
         arriving_bytes=payloads // 8 if wired else 0,
         crash_limit=hub.crash_limit,
+        pool_loss_limit=hub.pool_loss_limit,
         max_tasks=hub.max_tasks,
         max_bytes=calls,
         client_max_tasks=max(config.client.max_pending, 1),

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from taskmesh.core.backlog import Route
+from taskmesh.core.collector import POOLS_DIED
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.lanes import LONG, MAX_WINDOW, ONE_AHEAD, Lane
 from taskmesh.core.states import State
@@ -231,7 +232,7 @@ class Audit:
         fits = any(not plan.too_large(limit) for limit in self.limits)
         self.require(fits, "S14: succeeded, and no hub takes as much", (plan.client, plan.seq))
         self.require(payload == plan.result, "S12: another task's result", (plan.client, plan.seq), payload)
-        hopeless = plan.act in (Act.POISON, Act.HOG, Act.BAD, Act.FAILS, Act.HANGS)
+        hopeless = plan.act in (Act.POISON, Act.HOG, Act.BAD, Act.FAILS, Act.HANGS, Act.PLAGUE)
         self.require(not hopeless, "S12: succeeded though it cannot", (plan.client, plan.seq), plan.act)
 
     def _same_key(self, plan: Plan) -> list[Plan]:
@@ -259,7 +260,7 @@ class Audit:
             "expired": 0 < spec.expires <= now - plan.submitted,
             "lost": spec.acks == "early",
             "cancelled": spec.on_client_loss == "cancel" or (plan.client, plan.seq) in self.unwanted,
-            "crash": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
+            "crash": deaths >= (1 if spec.kind == CHUNK else self.crash_limit) or self._pools_died(failure),
             "oom": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
         }
         self.require(may.get(kind, False), f"a task cannot end so: {kind}", plan, deaths, failure.history)
@@ -270,6 +271,12 @@ class Audit:
         for progress in news.progress if isinstance(news, Notice) else ():
             if not plans[progress.client, progress.seq].key:
                 self.attempts.told(progress)
+
+    def _pools_died(self, failure: Failed) -> bool:
+        """Whether a task was given up because of its pools, and so many were lost."""
+        count, _, why = failure.text.partition(" ")
+        lost = sum(times for (_, role), times in self.faults.items() if role == "pool")
+        return why == POOLS_DIED and int(count) <= lost
 
     def settled(self, plans: Sequence[Plan]) -> None:
         """S11: where nothing goes wrong, what was given up unless it had started soon has or is cancelled."""

@@ -9,7 +9,7 @@ from taskmesh.core.actions import Push
 from taskmesh.core.backlog import QUANTUM, Group, Lineup, Route, group_of
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.invariants import require
-from taskmesh.core.states import State
+from taskmesh.core.states import SUSPECT, State
 from taskmesh.ids import SEQ_BITS
 
 Name = tuple[Route, int]
@@ -56,6 +56,8 @@ class Fairness:
                 entry = hub.specs[run.spec]
                 name = entry.route, entry.priority
                 records = [hub.ledger.tasks.get(run.client << SEQ_BITS | seq) for seq in run.seqs]
+                if any(record is not None and record.losses >= SUSPECT for record in records):
+                    continue  # it goes alone, when there is a pool for it
                 served.setdefault(name, []).extend(group_of(record) for record in records if record)
                 order.append((name, push.session))
         former, self._waiting = self._waiting, {}

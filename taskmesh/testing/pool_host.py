@@ -23,6 +23,8 @@ from taskmesh.wire import messages as m
 _TO_POOL = msgspec.msgpack.Decoder(m.ToPool).decode
 START = 0.01
 """Seconds that a slot's fork takes."""
+AGAIN = 0.3
+"""Seconds after which a pool that its own task has killed is started again."""
 SWEEP = 0.3
 """Seconds between a hub's looks at who has lost all links."""
 
@@ -78,6 +80,16 @@ class PoolHost(Host[PoolMachine]):
             if self.setting.chance.random() < 0.5:
                 link.reset()
         self._config = replace(self._config, instance=self._config.instance + 1000)
+
+    def fall(self) -> None:
+        """The kernel kills it for what one of its tasks does; it is started again."""
+        self.setting.audit.faults["crash", "pool"] += 1
+        self.kill()
+        self.setting.timetable.after(AGAIN, self._start_again)
+
+    def _start_again(self) -> None:
+        if not self.up:
+            self.start()
 
     # --- links --------------------------------------------------------------------------------------------
 
@@ -237,5 +249,5 @@ class PoolHost(Host[PoolMachine]):
             self.setting.audit.faults["fork failure", "slot"] += 1
             self.tell(ev.SlotExited(slot, 0, 1, ready=False, log="fork: cannot allocate memory"))
             return
-        self.slots[slot] = SlotProcess(slot, self.setting, self.tell, self.clock)
+        self.slots[slot] = SlotProcess(slot, self.setting, self.tell, self.clock, self.fall)
         self.tell(ev.SlotReady(slot, 1000 + slot))

@@ -12,7 +12,7 @@ from taskmesh.testing.hub_host import HubHost
 from taskmesh.testing.network import Weather
 from taskmesh.testing.pool_host import PoolHost
 from taskmesh.testing.setting import Setting
-from taskmesh.testing.workload import SLOW_SECONDS, Plan
+from taskmesh.testing.workload import SLOW_SECONDS, Act, Plan
 
 TASKS = 8
 STARTED = 1.0
@@ -36,6 +36,8 @@ SHARED = 5
 APART = 0.6
 """Share of a lease that one comes back after another, at most, to a hub that is started again."""
 
+PLAGUE_OVER = 40.0
+"""Seconds in which a task that kills its pool is given up, after five pools or so that were waited for."""
 QUICK = 30
 SLOW = 4
 """Tasks that take long after those that took no time, for each slot."""
@@ -192,6 +194,22 @@ def turned_slow(world: World) -> list[Plan]:
     audit.require(urgent[0].runs > 0, "S9: urgent, and behind what was sent ahead", urgent[0])
     world.finish("L1", SLOW * SLOW_SECONDS + LEAVES)
     return plans + urgent
+
+
+def plague(world: World) -> None:
+    """S8: a task that kills each pool that runs it is given up, and all others are done."""
+    setting, audit = world.setting, world.setting.audit
+    setting.calm = audit.attempts.calm = False
+    client = setting.chance.choice(world.clients)
+    slots = sum(len(pool.machine.slots) for pool in world.pools)
+    plans = client.submit_all(setting.workload.plague_burst, 4 * slots)
+    world.finish("S8: a task kills pool after pool", PLAGUE_OVER)
+    limit = world.hub.machine.config.pool_loss_limit
+    for plan in plans:
+        ended = audit.outcomes[plan.client, plan.seq]
+        guilty = plan.act is Act.PLAGUE
+        audit.require(ended == ("crash" if guilty else "done"), "S8: the wrong one is given up", plan, ended)
+        audit.require(plan.runs <= limit, "S8: a task kills pool after pool", plan)
 
 
 def _cut_off(world: World, pool: PoolHost) -> None:

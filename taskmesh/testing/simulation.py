@@ -20,7 +20,7 @@ from taskmesh.testing.faults import Faults
 from taskmesh.testing.hub_host import HubHost, LaneEnd
 from taskmesh.testing.network import Link
 from taskmesh.testing.pool_host import PoolHost
-from taskmesh.testing.scenes import comeback, departure, orphans, remembered, shared, turned_slow
+from taskmesh.testing.scenes import comeback, departure, orphans, plague, remembered, shared, turned_slow
 from taskmesh.testing.setting import Setting
 from taskmesh.testing.workload import Plan
 
@@ -181,6 +181,8 @@ class World:
             shared(self)
         elif self.calm and scene == 2:
             self._plans += turned_slow(self)
+        elif self.calm and scene == 3:
+            plague(self)
         elif not self.calm and scene == 2:
             orphans(self)
         elif not self.calm and scene == 3:

@@ -48,14 +48,19 @@ class Batch:
 
 
 class SlotProcess:
-    """One life of one slot. `tell` takes its events, in order; `clock` is its machine's.
+    """One life of one slot. `tell` takes its events, in order; `clock` is its machine's; `fall`: its pool's.
 
     Attributes:
         alive: the process is there. buried: its end has been told. paused: it is stopped by a signal.
     """
 
     def __init__(
-        self, slot: int, world: Setting, tell: Callable[[object], None], clock: Callable[[], float]
+        self,
+        slot: int,
+        world: Setting,
+        tell: Callable[[object], None],
+        clock: Callable[[], float],
+        fall: Callable[[], None],
     ) -> None:
         self.slot = slot
         self.alive = True
@@ -64,6 +69,7 @@ class SlotProcess:
         self._world = world
         self._tell = tell
         self._clock = clock
+        self._fall = fall
         self._tickets: deque[int] = deque()
         self._held: int | None = None
         self._inbound: deque[Batch] = deque()
@@ -200,6 +206,9 @@ class SlotProcess:
             plan.act in (Act.POISON, Act.HOG, Act.HANGS) or plan.runs <= plan.times
         )
         seconds = plan.seconds
+        if plan.act is Act.PLAGUE:
+            self._world.timetable.after(seconds, self._take_pool, item)
+            return
         if misbehaves and plan.act in (Act.HANGS, Act.STALLS):
             return
         if misbehaves:
@@ -221,6 +230,10 @@ class SlotProcess:
             if oom:
                 self._world.audit.faults["oom", "slot"] += 1
             self.end(-9 if oom else -11, oom=oom, lose=lose)
+
+    def _take_pool(self, item: Item) -> None:
+        if self.alive and self._running is item:
+            self._fall()
 
     def _report(self, item: Item, report: ev.SlotReported) -> None:
         if self.alive and self._running is item and not self.paused:

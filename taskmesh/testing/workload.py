@@ -28,6 +28,7 @@ class Act(enum.Enum):
     GREEDY = "takes all memory a few times, then succeeds"
     HANGS = "never ends"
     STALLS = "never ends a few times, then succeeds"
+    PLAGUE = "kills its pool always"
 
 
 @dataclass(slots=True, eq=False)
@@ -238,6 +239,12 @@ class Workload:
         plans = self.calm_burst(client, first, count, (INSTANT,))
         for plan in plans:
             plan.seconds = SLOW_SECONDS
+        return plans
+
+    def plague_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks of which one kills its pool whenever it runs, with all slots."""
+        plans = self.steady_burst(client, first, count)
+        self._chance.choice(plans).act = Act.PLAGUE
         return plans
 
     def keyed_burst(self, client: int, first: int, count: int) -> list[Plan]:

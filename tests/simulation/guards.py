@@ -339,6 +339,11 @@ def overdue_recall(patch: Patch) -> None:
     patch.setattr(Ventilator, "overdue", lambda self, now: [])
 
 
+def pool_losses(patch: Patch) -> None:
+    """What was at a pool that died is sent on, as often as that happens."""
+    patch.setattr(Collector, "died_with", lambda self, record, pool, reason: self.lost(record))
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -378,4 +383,5 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     queue_turns,
     kept_lanes,
     overdue_recall,
+    pool_losses,
 )
