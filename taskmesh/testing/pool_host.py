@@ -83,7 +83,7 @@ class PoolHost(Host[PoolMachine]):
 
     def fall(self) -> None:
         """The kernel kills it for what one of its tasks does; it is started again."""
-        self.setting.audit.faults["crash", "pool"] += 1
+        self.setting.audit.faults["own task", "pool"] += 1
         self.kill()
         self.setting.timetable.after(AGAIN, self._start_again)
 

@@ -41,7 +41,13 @@ def test_a_replaced_hub_is_told_what_an_earlier_one_has_stored():
 
 
 OWN = {("oom", "slot"), ("place given", "slot"), ("place refused", "slot")}
-OWN |= {("too large", "call"), ("too large", "result"), ("drain", "pool"), ("scale-in", "pool")}
+OWN |= {
+    ("too large", "call"),
+    ("too large", "result"),
+    ("drain", "pool"),
+    ("scale-in", "pool"),
+    ("own task", "pool"),
+}
 
 
 @pytest.mark.parametrize("seed", [0, 7, 8, 12, 13])
