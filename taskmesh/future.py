@@ -20,7 +20,15 @@ from taskmesh import ids
 from taskmesh.attendance import Attendance, Gate, Gates, refuse_loop_callback, running_loop
 from taskmesh.clock import monotonic
 from taskmesh.errors import TaskMeshError
-from taskmesh.outcome import Success, TaskState, chunk_of, end_state, error_of, noted, without_pickle
+from taskmesh.outcome import (
+    Success,
+    TaskState,
+    Unretrieved,
+    chunk_of,
+    end_state,
+    error_of,
+    noted,
+)
 from taskmesh.wire.batches import PICKLE, SAFE
 from taskmesh.wire.messages import CALL, Failed, Progress, Spec
 from taskmesh.wire.payload import loads, loads_encoded, loads_plain
@@ -34,7 +42,7 @@ RAW: Final = 0
 VALUE: Final = 1
 ERROR: Final = 2
 REBUILT: Final = 3
-"""What `_content` of a finished future is: a payload or a Failed, a value, an exception, soon a value."""
+"""What `_content` of a finished future is: a payload (Unretrieved), a value, an exception, soon a value."""
 
 
 class Keeper(Protocol):
@@ -191,6 +199,7 @@ class TaskFuture(Future[T]):
     def state(self) -> TaskState:
         """Where the task stands, as far as is known here."""
         if self._state is FINISHED:
+            self._retrieved()
             return end_state(self._origin)
         if self._state is CANCELLED_AND_NOTIFIED:
             return TaskState.CANCELLED
@@ -225,6 +234,7 @@ class TaskFuture(Future[T]):
     @property
     def traceback_text(self) -> str:
         """The traceback of the task's exception as printed on the worker, else empty."""
+        self._retrieved()
         return self._origin.traceback if self._state is FINISHED and isinstance(self._origin, Failed) else ""
 
     @property
@@ -323,6 +333,12 @@ class TaskFuture(Future[T]):
         self._batch.table.gates.wait(self, timeout)
         return self._state is not PENDING
 
+    def _retrieved(self) -> None:
+        """Somebody has learnt that it failed: the log need not tell."""
+        content = self._content
+        if content.__class__ is Unretrieved:
+            content.retrieved = True
+
     def _has_failed(self) -> bool:
         """Whether it ended with an error, as far as that is known without rebuilding anything."""
         return self._state is FINISHED and (self._form is ERROR or isinstance(self._origin, Failed))
@@ -353,7 +369,7 @@ class TaskFuture(Future[T]):
                     else:
                         self._content, form = chunk_of(self._content, self._label, self._origin), VALUE
                 else:
-                    failed = without_pickle(self._content) if batch.spec.codec == SAFE else self._content
+                    failed = self._content.record(plain=batch.spec.codec == SAFE)
                     self._content, form = error_of(failed, self._label), ERROR
         except Exception as error:  # noqa: BLE001  whatever the user's unpickling raises is the outcome
             self._content, form = noted(error, self._label, self._origin), ERROR

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +25,8 @@ from taskmesh.errors import (
 from taskmesh.wire.exceptions import load_exception
 from taskmesh.wire.messages import DoneRun, Failed, SlotFailure
 from taskmesh.wire.payload import Payload, loads_chunk_values
+
+_log = logging.getLogger("taskmesh")
 
 
 class TaskState(StrEnum):
@@ -85,6 +90,49 @@ class Success(NamedTuple):
         return cls(run.attempt - run.returns, run.worker, run.elapsed / max(1, len(run.seqs)))
 
 
+class Unretrieved:
+    """The record of a task that failed, until somebody asks for its error; if nobody does, the log is told.
+
+    Only failed futures have one, and so a future that succeeds pays nothing for it.
+
+    Args:
+        label: name and id of the task, for people.
+        later: takes jobs for another thread, since this one may be anywhere when it drops the future; tells
+            whether it does.
+    """
+
+    __slots__ = ("_failed", "_label", "_later", "retrieved")
+
+    def __init__(self, failed: Failed, label: str, later: Callable[[list[Callable[[], None]]], bool]) -> None:
+        self.retrieved = False
+        self._failed = failed
+        self._label = label
+        self._later = later
+
+    def record(self, *, plain: bool) -> Failed:
+        """The record, for somebody who asks.
+
+        Args:
+            plain: as data alone: its error is told as RemoteError, and nothing is unpickled for it.
+        """
+        self.retrieved = True
+        return msgspec.structs.replace(self._failed, pickled=b"") if plain else self._failed
+
+    def __del__(self) -> None:
+        if self.retrieved:
+            return
+        with suppress(Exception):  # the interpreter may be ending
+            tell = partial(_tell_unretrieved, self._label, self._failed)
+            if not self._later([tell]):
+                tell()
+
+
+def _tell_unretrieved(label: str, failed: Failed) -> None:
+    what = f"{failed.type_name}: {failed.text}" if failed.type_name else failed.text or failed.kind
+    trace = f"\n{failed.traceback.rstrip()}" if failed.traceback else ""
+    _log.error("task %s failed, and its result was never asked for: %s%s", label, what, trace)
+
+
 def end_state(origin: Success | Failed | None) -> TaskState:
     """The final state of a task with this outcome."""
     if isinstance(origin, Failed):
@@ -107,11 +155,6 @@ def error_of(failed: Failed, task: str) -> BaseException:
         task: name and id of the task, for people.
     """
     return _error(failed, task=task, worker=failed.worker, attempt=failed.attempt, history=failed.history)
-
-
-def without_pickle(failed: Failed) -> Failed:
-    """The record as data alone: its error is told as RemoteError, and nothing is unpickled for it."""
-    return msgspec.structs.replace(failed, pickled=b"")
 
 
 class ChunkResult(NamedTuple):

@@ -29,15 +29,16 @@ class Delivery:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def put(self, jobs: Iterable[Callable[[], object]]) -> None:
-        """Queues jobs; what one raises is logged. Does nothing after `close`."""
+    def put(self, jobs: Iterable[Callable[[], object]]) -> bool:
+        """Queues jobs; what one raises is logged. False after `close`, when nothing is done any more."""
         with self._lock:
             if self._closed:
-                return
+                return False
             for job in jobs:  # before `close`, if it comes: behind its None they would be lost
                 self._jobs.put(job)
             if self._thread is None:
                 self._start()
+            return True
 
     def _start(self) -> None:
         """Starts the thread; where none can be had now, the next job tries again."""

@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 from taskmesh.attendance import Attendance, LoneGate, wake
 from taskmesh.client.delivery import Delivery
 from taskmesh.future import ERROR, RAW, TaskFuture
-from taskmesh.outcome import Success
+from taskmesh.outcome import Success, Unretrieved
 from taskmesh.wire.messages import Failed
 
 _PATIENCE_S = 0.02
 
 
 class Outcome(NamedTuple):
-    """What a future ends with: its state, what `result()` makes the value of, and where it comes from."""
+    """What a future ends with: its state, what `result()` makes the value of, and where it comes from.
+
+    The content of a failed task stands in its origin.
+    """
 
     state: str
     content: Any = None
@@ -34,7 +37,7 @@ def broken(error: BaseException) -> Outcome:
 
 def outcome_of(record: Failed) -> Outcome:
     """The outcome that a hub's record tells."""
-    return CANCELLED if record.kind == "cancelled" else Outcome(FINISHED, record, record)
+    return CANCELLED if record.kind == "cancelled" else Outcome(FINISHED, None, record)
 
 
 class Ending:
@@ -58,7 +61,7 @@ class Ending:
         if extras is not None and not self.attended(future, extras):
             self.guard(future, outcome)
         else:
-            settle(future, outcome)
+            settle(future, outcome, self._delivery)
 
     def attended(self, future: TaskFuture[Any], extras: Attendance) -> bool:
         """Notes whom to tell of a future that somebody looks at; False when it has a condition: see `guard`.
@@ -101,7 +104,7 @@ class Ending:
         with future._batch.table.lock:
             extras = future._attendance()
             extras.delivering = bool(extras.callbacks)
-            settle(future, outcome)
+            settle(future, outcome, self._delivery)
         for waiter in extras.waiters:
             if outcome.state is CANCELLED_AND_NOTIFIED:
                 waiter.add_cancelled(future)
@@ -136,10 +139,14 @@ class Ending:
             lone(None)  # last: it may take the GIL from us
 
 
-def settle(future: TaskFuture[Any], outcome: Outcome) -> None:
+def settle(future: TaskFuture[Any], outcome: Outcome, delivery: Delivery) -> None:
     """Sets the future's final state, which readers look at first and without a lock: so it is set last."""
     if outcome.state is FINISHED:  # a cancelled one keeps its arguments until the port has drained it
-        future._content = outcome.content
-        future._origin = outcome.origin
+        origin = outcome.origin
+        if isinstance(origin, Failed):
+            future._content = Unretrieved(origin, future._label, delivery.put)
+        else:
+            future._content = outcome.content
+        future._origin = origin
         future._form = outcome.form
     future._state = outcome.state

@@ -314,9 +314,11 @@ class Feed:
         origin = None if future is None or future.cancelled() else future._origin
         if isinstance(origin, Success):
             self._pace.note(piece.count, origin.seconds)
-        elif isinstance(origin, Failed) and self._should_split(piece, origin):
-            self._split(piece)
-            return
+        elif isinstance(origin, Failed) and future is not None:
+            future._retrieved()  # by the map, which raises it in its place
+            if self._should_split(piece, origin):
+                self._split(piece)
+                return
         piece.items = None
         piece.settled = True
         if not self._ordered:

@@ -101,9 +101,12 @@ def gather(
     every = list(futures)
     waited = wait(every, timeout, ALL_COMPLETED if return_exceptions else FIRST_EXCEPTION)
     if not return_exceptions:
-        for future in every:
-            if future.done() and _has_failed(future):
-                future.result()
+        failed = [future for future in every if future.done() and _has_failed(future)]
+        for future in failed[1:]:  # the first is raised in their place
+            if isinstance(future, TaskFuture):
+                future._retrieved()
+        if failed:
+            failed[0].result()
     if waited.not_done:
         raise TimeoutError(f"{len(waited.not_done)} of {len(every)} tasks were not done within {timeout:g} s")
     if return_exceptions:

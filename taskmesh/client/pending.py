@@ -263,7 +263,7 @@ class PendingTable:
         outcome = broken(self.refusal)
         for future in self._pending.values():
             future._extras = None
-            settle(future, outcome)
+            settle(future, outcome, self._delivery)
         self._pending.clear()
 
     def _take(self, future: TaskFuture[Any], outcome: Outcome, ending: Ending) -> bool:
@@ -296,7 +296,7 @@ class PendingTable:
     def attend(self, future: TaskFuture[Any]) -> None:
         """Turns a future away that came in while the mesh was closing."""
         if self.refusal is not None and self._pending.pop(future._seq, None) is not None:
-            settle(future, broken(self.refusal))
+            settle(future, broken(self.refusal), self._delivery)
 
     # --- the port's side
 

@@ -267,6 +267,7 @@ def test_tasks_that_fail_on_their_way_to_the_hub_leave_no_gap_in_what_is_accepte
     table.accepted([future._seq for future in others])
 
     assert table._acceptance.to == 3
+    assert large.exception() is not None
 
 
 def test_cancel_tells_the_port_once_for_all(table, batch):
