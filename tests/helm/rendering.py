@@ -51,9 +51,10 @@ def helm3(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def template(values: Values) -> subprocess.CompletedProcess[str]:
-    """`helm template` of Helm 3."""
-    return helm3("template", RELEASE, str(CHART), "-n", NAMESPACE, "-f", "-", given=json.dumps(values))
+def template(values: Values, version: str = "1.31") -> subprocess.CompletedProcess[str]:
+    """`helm template` of Helm 3, for a version of Kubernetes; its own default is 1.25."""
+    line = ("template", RELEASE, str(CHART), "-n", NAMESPACE, "-f", "-", "--kube-version", version)
+    return helm3(*line, given=json.dumps(values))
 
 
 @cache

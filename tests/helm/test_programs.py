@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -20,7 +21,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 HUB, POOL, CLIENT = "Deployment/m-hub", "Deployment/m-default", "Pod/m-test"
 TOKEN = "a-token-of-some-length"  # noqa: S105
 HTTP_SECRET = {"http": {"existingSecret": "mesh-http"}}
-SCALED = {"workerDefaults": {"autoscaling": {"type": "keda", "min": 0}, "queues": ["default", "a.b"]}}
+SCALED = {
+    "workerDefaults": {
+        "autoscaling": {"type": "keda", "min": 0},
+        "queues": ["default", "a.b", "x|y*z?#@!", "q{}[]<~", "per%\\", "ok-_:1", "\u00e9"],
+    }
+}
 
 
 @pytest.fixture
@@ -187,7 +193,9 @@ def test_keda_s_triggers_find_their_numbers(programs):
 
 
 def value_at(found: Any, location: str) -> Any:
-    """What KEDA finds at a GJSON path without modifiers: keys between dots, `\\.` for a dot in a key."""
-    for key in location.replace("\\.", "\0").split("."):
-        found = found[key.replace("\0", ".")]
+    """What KEDA finds at a GJSON path: keys between dots; a backslash takes its meaning from what follows."""
+    parts = re.findall(r"((?:\\.|[^.\\])+)", location)
+    for part in parts:
+        assert not re.search(r"(?<!\\)[*?|#@!{}\[\]()=<>~%]", re.sub(r"\\\\", "", part)), location
+        found = found[re.sub(r"\\(.)", r"\1", part)]
     return found

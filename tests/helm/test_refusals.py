@@ -60,6 +60,27 @@ REFUSED = {
         {**pool(deletionCost={"enabled": True}), **ELSEWHERE},
         "the hub of this release writes it",
     ),
+    "more bytes than memory": (
+        {"config": {"hub": {"max_bytes": "4GiB"}}},
+        "raise the limit to twice of max_bytes",
+    ),
+    "more bytes than memory, as a number": (
+        {"config": {"hub": {"max_bytes": 3_000_000_000}}},
+        "leave max_bytes out",
+    ),
+    "values of an older chart": ({"hub": {"image": None}}, "--reset-then-reuse-values"),
+    "a label that selectors match": (
+        {"commonLabels": {"app.kubernetes.io/name": "foo"}},
+        "is the chart's own",
+    ),
+    "a pool's label that selectors match": (
+        pool(podLabels={"taskmesh/pool": "foo"}),
+        "podLabels: taskmesh/pool is the chart's own",
+    ),
+    "a monitor without anything to ask": (
+        {**ELSEWHERE, **TOKEN, "metrics": {"podMonitor": {"enabled": True}}},
+        "has nothing to ask",
+    ),
     "no queue": (pool(queues=[]), "queues is empty"),
     "replicas and autoscaler": (pool(replicas=3, autoscaling={"type": "hpa"}), "leave replicas out"),
     "max below min": (pool(autoscaling={"type": "hpa", "min": 5, "max": 2}), "max is below"),
@@ -81,10 +102,22 @@ UNFIT = {
     "port out of range": {"hub": {"port": 99999999}},
     "text for a number": pool(replicas="three"),
     "unknown section of the configuration": {"config": {"pools": {"grace": 3}}},
+    "unknown key of the configuration": {"config": {"hub": {"leese": 3}}},
+    "text for a number of the configuration": {"config": {"hub": {"lease": "20"}}},
+    "a size that is none": {"config": {"hub": {"max_bytes": "4Gigs"}}},
     "number as a label": {"commonLabels": {"a": 1}},
     "address without a port": {"externalHub": {"addresses": ["tcp://hub"]}},
     "digest cut short": {"image": {"digest": "sha256:12"}},
 }
+
+
+@pytest.mark.parametrize("limit", ["16Gi", "9G", "", 10_000_000_000])
+def test_as_many_bytes_as_there_is_memory_for_are_taken(limit):
+    """K1: 8 GiB against the default 2Gi had the hub killed for ever."""
+    limits = {"memory": limit} if limit else {"memory": None}
+    values = {"config": {"hub": {"max_bytes": "8GiB"}}, "hub": {"resources": {"limits": limits}}}
+
+    assert rendered(laid_over(MINIMAL, values))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -95,7 +128,9 @@ def test_refused_with_the_cure(name):
         rendered(laid_over(MINIMAL, values))
 
 
-@pytest.mark.parametrize("name", ["no keys", "grace too short", "keda without token"])
+@pytest.mark.parametrize(
+    "name", ["no keys", "grace too short", "keda without token", "values of an older chart"]
+)
 def test_helm_3_refuses_it_likewise(name):
     values, cure = REFUSED[name]
 

@@ -19,6 +19,7 @@ from tests.helm.rendering import (
     template,
     value_files,
     values_of,
+    yaml,
 )
 
 FILES = pytest.mark.parametrize("file", value_files(), ids=label)
@@ -95,6 +96,101 @@ def test_names_that_yaml_takes_for_something_else_stay_names():
     assert "on" in pod_specs(found)["Deployment/1-no"]["containers"][0]["args"]
 
 
+@pytest.mark.parametrize("over", [{"fullnameOverride": ""}, {"fullnameOverride": "x"}])
+def test_labels_and_annotations_stand_once_and_the_nearer_ones_win(over):
+    """K13: YAML with a key twice is refused by some, and read in some way by others."""
+    values = {
+        **values_of(CHART / "ci" / "default-values.yaml"),
+        **over,
+        "commonLabels": {"team": "a", "helm.sh/chart": "ours"},
+        "workerDefaults": {"podLabels": {"team": "b"}, "podAnnotations": {"checksum/config": "none"}},
+    }
+
+    text = template(values).stdout
+
+    loader = yaml().CSafeLoader
+    for part in yaml().compose_all(text, Loader=loader):
+        for mapping in mappings(part):
+            keys = [key.value for key, _ in mapping.value]
+            assert len(keys) == len(set(keys)), keys
+    found = {each["metadata"]["name"]: each for each in objects([text]) if each["kind"] == "Deployment"}
+    pool = next(each for name, each in found.items() if name.endswith("-default"))
+    assert pool["metadata"]["labels"]["helm.sh/chart"] == "ours"
+    assert pool["metadata"]["labels"]["team"] == "a"
+    assert pool["spec"]["template"]["metadata"]["labels"]["team"] == "b"
+    assert len(pool["spec"]["template"]["metadata"]["annotations"]["checksum/config"]) == 64
+
+
+def mappings(node: Any) -> Iterator[Any]:
+    """All maps of a YAML document, as they stand in the text."""
+    if node.id == "mapping":
+        yield node
+        for _, value in node.value:
+            yield from mappings(value)
+    elif node.id == "sequence":
+        for each in node.value:
+            yield from mappings(each)
+
+
+def test_releases_whose_long_names_begin_alike_share_no_object():
+    """K12: names were cut to 30 characters, and the second release could not be installed."""
+    names = set()
+    for ending in ("one", "two"):
+        values = {
+            "keys": {"existingSecret": "k"},
+            "fullnameOverride": f"a-name-with-thirty-characters-{ending}",
+        }
+        found = {name_of(each) for each in rendered(values)}
+        assert max(len(name.partition("/")[2]) for name in found) <= 50
+        assert not names & found
+        names |= found
+
+
+def test_two_pools_that_keda_scales_by_one_queue_are_told():
+    """K17: each of them would be scaled for all of it."""
+    keda = {"autoscaling": {"type": "keda"}}
+    values = {
+        "keys": {"existingSecret": "k"},
+        "http": {"existingSecret": "h"},
+        "workerPools": {"default": keda, "more": {**keda, "queues": ["other", "default"]}},
+    }
+
+    notes = chart().render(values, name="m", namespace="prod")["taskmesh/templates/NOTES.txt"]
+
+    assert "WARNING: KEDA scales each of the pools default, more for all tasks of the queue default" in notes
+    assert notes.count("WARNING") == 1
+
+
+def test_evictions_of_pools_without_a_hub_are_not_refused():
+    """K9: such pods are not ready, and a budget counts them as away; drains of nodes hung."""
+    values = values_of(CHART / "ci" / "default-values.yaml")
+
+    def policy(version: str) -> str | None:
+        found = objects([template(values, version).stdout])
+        (budget,) = [each["spec"] for each in found if each["kind"] == "PodDisruptionBudget"]
+        assert budget["maxUnavailable"] == 1
+        return budget.get("unhealthyPodEvictionPolicy")
+
+    assert (policy("1.26.9"), policy("1.27.0"), policy("1.31.2-eks-1")) == (
+        None,
+        "AlwaysAllow",
+        "AlwaysAllow",
+    )
+
+
+def test_a_new_image_of_tasks_leaves_the_hub_alone():
+    """K10: the hub stands still for seconds when its pod is replaced."""
+
+    def images(**values: Any) -> dict[str, str]:
+        pods = pod_specs(rendered({**values_of(CHART / "ci" / "default-values.yaml"), **values}))
+        return {name: pod["containers"][0]["image"] for name, pod in pods.items()}
+
+    before, after = images(), images(workerDefaults={"image": {"repository": "tasks", "tag": "2"}})
+
+    changed = {name for name, image in after.items() if image != before[name]}
+    assert changed == {"Deployment/mesh-taskmesh-default"}
+
+
 def test_the_notes_tell_the_next_command():
     minimal = values_of(CHART / "ci" / "default-values.yaml")
     notes = chart().render(minimal, name="mesh", namespace="prod")["taskmesh/templates/NOTES.txt"]
@@ -118,7 +214,7 @@ def test_the_package_holds_what_an_install_needs_and_no_more(tmp_path):
 @pytest.mark.parametrize("version", ["1.24.9", "1.25.0", "1.37.0"])
 def test_kubernetes_from_1_25_on(version):
     values = CHART / "ci" / "default-values.yaml"
-    outcome = helm3("template", "mesh", str(CHART), "-f", str(values), "--kube-version", version)
+    outcome = template(values_of(values), version)
 
     assert (outcome.returncode == 0) == (version != "1.24.9"), outcome.stderr
     if outcome.returncode:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import Field, fields
 
 import pytest
 
@@ -53,8 +53,29 @@ def test_the_schema_refuses_a_misspelt_neighbour(parameter: str):
         chart().validate_schema(laid_over(MINIMAL, misspelt))
 
 
-def test_the_schema_knows_every_section_of_the_configuration():
-    schema = json.loads((CHART / "values.schema.json").read_text())
+def schema_of(setting: Field) -> dict:
+    """What the chart's schema says of a setting of taskmesh.toml."""
+    rule, kind = setting.metadata, type(setting.default)
+    if kind is tuple:
+        return {"type": "array", "items": {"type": "string"}}
+    if kind is str:
+        return {"enum": list(rule["among"])} if rule["among"] else {"type": "string"}
+    if "bytes" in rule["expects"]:
+        return {"$ref": "#/$defs/size"}
+    return {"type": "number" if kind is float else "integer", "minimum": rule["least"]}
 
-    known = schema["properties"]["config"]["propertyNames"]["enum"]
-    assert {section.name for section in fields(Config)} <= set(known)
+
+def test_the_schema_knows_every_setting_and_its_type():
+    """K16: nonsense in `config` came to light when the hub did not start."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    sections = {
+        section.name: {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {setting.name: schema_of(setting) for setting in fields(section.default_factory)},
+        }
+        for section in fields(Config)
+    }
+
+    told = json.dumps(sections, indent=2)
+    assert schema["properties"]["config"]["properties"] == sections, f"put this there:\n{told}"

@@ -1,5 +1,9 @@
 {{- /* What cannot work is refused before anything is installed, with the cure. */}}
 {{- define "taskmesh.check" -}}
+{{- /* The value that came last: with each version of the chart that has a new one, that one. */}}
+{{- if not (hasKey .Values.hub "image") -}}
+{{- fail "these values are of an older version of the chart: `helm upgrade --reuse-values` keeps them as a whole. Take --reset-then-reuse-values (Helm 3.14 or newer), or give your values anew with -f" -}}
+{{- end -}}
 {{- range $role := list "hub" "worker" "client" -}}
 {{- $needed := or (and (eq $role "hub") $.Values.hub.enabled) (and (eq $role "worker") $.Values.workerPools) (and (eq $role "client") $.Values.test.enabled) -}}
 {{- if and $needed (not (include "taskmesh.keysSecret" (list $ $role))) -}}
@@ -25,6 +29,15 @@
 {{- if contains "@" (toString (default "" $settings.store)) -}}
 {{- fail "config.hub.store has a password, which everybody could read in the ConfigMap: put the URL into a Secret, and name that with hub.store.existingSecret" -}}
 {{- end -}}
+{{- $limit := include "taskmesh.bytes" (default dict .Values.hub.resources.limits).memory | float64 -}}
+{{- $most := include "taskmesh.bytes" $settings.max_bytes | float64 -}}
+{{- if and .Values.hub.enabled (gt $limit 0.0) (gt $most $limit) -}}
+{{- fail (printf "config.hub.max_bytes (%v) is above hub.resources.limits.memory (%v), the hub would not start: raise the limit to twice of max_bytes, or leave max_bytes out, which takes half of the limit" $settings.max_bytes .Values.hub.resources.limits.memory) -}}
+{{- end -}}
+{{- if and .Values.metrics.podMonitor.enabled (not (or .Values.hub.enabled .Values.metrics.workers.enabled)) -}}
+{{- fail "metrics.podMonitor.enabled has nothing to ask: it needs hub.enabled or metrics.workers.enabled" -}}
+{{- end -}}
+{{- include "taskmesh.checkLabels" (list "commonLabels" .Values.commonLabels) -}}
 {{- if and .Values.metrics.podMonitor.enabled (not .Values.http.existingSecret) -}}
 {{- fail "metrics.podMonitor.enabled needs http.existingSecret: without a token the HTTP port listens on loopback only" -}}
 {{- end -}}
@@ -44,6 +57,24 @@
 {{- end -}}
 {{- end }}
 
+{{- /* Labels that selectors match are the chart's: call with (list where labels). */}}
+{{- define "taskmesh.checkLabels" -}}
+{{- range $key := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "taskmesh/pool" -}}
+{{- if hasKey (index $ 1) $key -}}
+{{- fail (printf "%s: %s is the chart's own, by which objects find their pods: take another label" (index $ 0) $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- /* A size of Kubernetes (2Gi) or of taskmesh (2GiB) in bytes; 0 for none. */}}
+{{- define "taskmesh.bytes" -}}
+{{- $text := ternary (lower (toString .)) "" (kindIs "string" .) | trimSuffix "b" -}}
+{{- $number := regexFind "^[0-9.]+" $text -}}
+{{- $factors := dict "" 1.0 "k" 1e3 "ki" 1024.0 "m" 1e6 "mi" 1048576.0 "g" 1e9 "gi" 1073741824.0 "t" 1e12 "ti" 1099511627776.0 -}}
+{{- $factor := get $factors (trim (trimPrefix $number $text)) -}}
+{{- if kindIs "string" . }}{{ mulf (float64 $number) (default 0.0 $factor) }}{{ else }}{{ float64 (default 0 .) }}{{ end -}}
+{{- end }}
+
 {{- define "taskmesh.checkPool" -}}
 {{- $root := index . 0 -}}
 {{- $name := index . 1 -}}
@@ -52,6 +83,7 @@
 {{- if le (int $pool.terminationGracePeriodSeconds) (add 10 $pool.drain.timeoutSeconds | int) -}}
 {{- fail (printf "workerPools.%s: terminationGracePeriodSeconds (%d) has to be more than drain.timeoutSeconds + 10 (%d): Kubernetes would kill a pool that drains" $name (int $pool.terminationGracePeriodSeconds) (add 10 $pool.drain.timeoutSeconds | int)) -}}
 {{- end -}}
+{{- include "taskmesh.checkLabels" (list (printf "workerPools.%s.podLabels" $name) $pool.podLabels) -}}
 {{- if not $pool.queues -}}
 {{- fail (printf "workerPools.%s: queues is empty: a pool without a queue gets no task" $name) -}}
 {{- end -}}

@@ -4,15 +4,22 @@
 {{- end }}
 
 {{- define "taskmesh.fullname" -}}
-{{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 30 | trimSuffix "-" }}
-{{- else }}
 {{- $name := default .Chart.Name .Values.nameOverride }}
-{{- if contains $name .Release.Name }}
-{{- .Release.Name | trunc 30 | trimSuffix "-" }}
+{{- if .Values.fullnameOverride }}
+{{- include "taskmesh.short" .Values.fullnameOverride }}
+{{- else if contains $name .Release.Name }}
+{{- include "taskmesh.short" .Release.Name }}
 {{- else }}
-{{- printf "%s-%s" .Release.Name $name | trunc 30 | trimSuffix "-" }}
+{{- include "taskmesh.short" (printf "%s-%s" .Release.Name $name) }}
 {{- end }}
+{{- end }}
+
+{{- /* A name of at most 30 characters; of a longer one the end is a hash, or two releases would share objects. */}}
+{{- define "taskmesh.short" -}}
+{{- if gt (len .) 30 }}
+{{- printf "%s-%s" (trunc 23 . | trimSuffix "-") (sha256sum . | trunc 6) }}
+{{- else }}
+{{- . | trimSuffix "-" }}
 {{- end }}
 {{- end }}
 
@@ -24,23 +31,27 @@ app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
+{{- /* Call with (list root component), and further labels. */}}
 {{- define "taskmesh.labels" -}}
 {{- $root := index . 0 -}}
-{{ include "taskmesh.selector" . }}
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
-{{- with $root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $labels := include "taskmesh.selector" . | fromYaml -}}
+{{- $_ := set $labels "app.kubernetes.io/version" $root.Chart.AppVersion -}}
+{{- $_ := set $labels "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- $_ := set $labels "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") -}}
+{{- range concat (list $root.Values.commonLabels) (slice . 2) }}{{ $_ := include "taskmesh.overlay" (list $labels .) }}{{ end -}}
+{{ toYaml $labels }}
 {{- end }}
 
 {{- /* Of pods: no version, since a new chart that changes nothing about a pod is no reason to replace it. */}}
 {{- define "taskmesh.podLabels" -}}
-{{ include "taskmesh.selector" . }}
-{{- with (index . 0).Values.commonLabels }}
-{{ toYaml . }}
+{{- $labels := include "taskmesh.selector" . | fromYaml -}}
+{{- range concat (list (index . 0).Values.commonLabels) (slice . 2) }}{{ $_ := include "taskmesh.overlay" (list $labels .) }}{{ end -}}
+{{ toYaml $labels }}
 {{- end }}
+
+{{- /* Call with (list root annotations). */}}
+{{- define "taskmesh.podAnnotations" -}}
+{{- toYaml (merge (dict "checksum/config" (toJson (index . 0).Values.config | sha256sum)) (index . 1)) }}
 {{- end }}
 
 {{- define "taskmesh.serviceAccount" -}}

@@ -84,9 +84,11 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* Where a pod may run and how long it has to end: call with the values of the hub, or of a pool. */}}
+{{- /* Where a pod may run and how long it has to end: call with the values of the hub, a pool or the test. */}}
 {{- define "taskmesh.scheduling" -}}
-terminationGracePeriodSeconds: {{ int .terminationGracePeriodSeconds }}
+{{- with .terminationGracePeriodSeconds }}
+terminationGracePeriodSeconds: {{ int . }}
+{{- end }}
 {{- range $key := list "priorityClassName" "runtimeClassName" "nodeSelector" "affinity" "tolerations" "topologySpreadConstraints" }}
 {{- with get $ $key }}
 {{ toYaml (dict $key .) }}

@@ -19,9 +19,9 @@ args:
   {{- end }}
   {{- end }}
   - --name=$(POD_NAME)
-  - --queues={{ join "," $of.queues }}
+  - {{ printf "--queues=%s" (join "," $of.queues) | quote }}
   {{- with $of.tags }}
-  - --tags={{ join "," . }}
+  - {{ printf "--tags=%s" (join "," .) | quote }}
   {{- end }}
   - --grace={{ $of.drain.timeoutSeconds }}
   - --keys=/etc/taskmesh/keys
@@ -34,8 +34,6 @@ args:
 env:
   - name: POD_NAME
     valueFrom: {fieldRef: {fieldPath: metadata.name}}
-  - name: NODE_NAME
-    valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
   {{- if $of.concurrency }}
   - {name: TASKMESH_CONCURRENCY, value: {{ $of.concurrency | quote }}}
   {{- else }}
