@@ -1,10 +1,11 @@
 """The image: small, without tools that nobody needs at run time, and easy to build upon."""
 
 import json
+import re
 
 import pytest
 
-from tests.containers.box import BASE, IMAGE, OFFLINE, WHEELS, podman
+from tests.containers.box import BASE, IMAGE, OFFLINE, ROOT, WHEELS, podman
 from tests.containers.box import build as build_image
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -58,9 +59,25 @@ def test_a_pool_s_image_is_built_upon_it(image, pool, module, call, expected):
     folder = f"workers/pools/{pool}"
     packages = "pyarrow" if pool == "spark" else "numpy"
     arguments = {"IMAGE": IMAGE, "PACKAGES": packages, "PIP_OPTIONS": WHEELS.partition("=")[2]}
+    if pool == "gpu":
+        arguments["CHECK"] = "import numpy"
     name = build_image(f"{IMAGE}-{pool}", f"{folder}/Containerfile", folder, arguments)
 
     printed = inside(name, "python", "-c", f"from {module} import *; print({call})")
 
     assert printed.strip() == expected
     assert OFFLINE[:2] == ("--network", "none")
+
+
+def test_the_gpu_image_has_cuda_s_libraries_and_its_build_loads_them():
+    """K7: without them `import cupy` succeeds, and each task fails.
+
+    Read, not built: CUDA's libraries are 3 GB. NumPy stands in for CuPy where the image is built, above.
+    """
+    text = (ROOT / "workers/pools/gpu/Containerfile").read_text()
+    arguments = dict(re.findall(r'^ARG (\w+)="(.*)"$', text, re.MULTILINE))
+
+    assert arguments["PACKAGES"] == "cupy-cuda12x[ctk]"
+    libraries = set(arguments["CHECK"].removeprefix("from cupy.cuda import ").split(", "))
+    assert libraries == {"cublas", "cufft", "curand", "cusolver", "cusparse", "nvrtc"}
+    assert 'python -c "${CHECK}"' in text
