@@ -10,6 +10,7 @@ from taskmesh.cli.exits import EPILOG, FAILED, exits
 from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach, Timeout
 from taskmesh.cli.output import Output
 from taskmesh.cli.wording import harmless
+from taskmesh.errors import ConfigError
 
 Pool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, or `all`.")]
 AnyPool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name; all of them if not given.")]
@@ -65,19 +66,35 @@ def resume(
 
 
 def cancel(
-    task: Annotated[str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")],
+    task: Annotated[
+        str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")
+    ] = "",
     *,
+    client: Annotated[
+        str, typer.Option(metavar="NAME|ID", help="All tasks of clients of this name, or of one id.")
+    ] = "",
+    key: Annotated[
+        str, typer.Option(metavar="USER", help="All tasks of who shows this key, such as client:ann.")
+    ] = "",
     address: Address = None,
     timeout: Timeout = 5.0,
     directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
-    """Cancel a task, running or not."""
+    """Cancel a task, running or not, or all tasks of a client or of a key."""
     out = Output(as_json=json)
     with exits(out):
-        found = command(Reach(file, address, timeout, directory), "cancel", task)
-        out.value(found, f"cancelled {harmless(task)}")
+        given = {"cancel": task, "cancel-client": client, "cancel-key": key}
+        named = [(verb, target) for verb, target in given.items() if target]
+        if len(named) != 1:
+            raise ConfigError("say what to cancel: the ID of a task, --client NAME or --key USER")
+        verb, target = named[0]
+        found = command(Reach(file, address, timeout, directory), verb, target)
+        what = harmless(target)
+        if verb != "cancel":
+            what = f"{cast('dict[str, Any]', found)['cancelled']} tasks of {what}"
+        out.value(found, f"cancelled {what}")
 
 
 def obeyed(verb: str, pool: str, reach: Reach, *, json: bool) -> None:

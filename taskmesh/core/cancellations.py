@@ -129,7 +129,12 @@ class Cancellations:
     def _tell(self, client: int, job: Pending) -> None:
         if not job.reason:
             return
-        session = self._clients.get(client)
-        name = session.name if session is not None else ""
-        fields = {"client": f"{client:016x}", "name": name, "tasks": job.count, "reason": job.reason}
+        account = self._ledger.account(client)
+        fields: dict[str, object] = {
+            "client": f"{client:016x}",
+            "name": account.name,
+            "key": account.user,
+            "tasks": job.count,
+            "reason": job.reason,
+        }
         self._pools.out.append(Record("tasks.cancelled", fields))

@@ -24,6 +24,12 @@ class ClientGone(msgspec.Struct):
     client: int
 
 
+class Revoked(msgspec.Struct):
+    """These users are not let in any more."""
+
+    users: frozenset[str]
+
+
 class FromPool(msgspec.Struct):
     """A pool's message, off the collector. user: whose key its link shows, "" without keys."""
 

@@ -111,6 +111,8 @@ class HubMachine:
                 self._from_store(event)
             case ev.OverRate():
                 self._over_rate(event, now)
+            case ev.Revoked(users=users):
+                self.intake.revoked(users)
             case ev.Shortage(text=text):
                 self.views.shortage = text
             case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from taskmesh.core.actions import Record, SendClient
 from taskmesh.core.cancellations import Cancellations
@@ -92,7 +93,9 @@ class Intake:
                 return  # it asks again; what it submitted now would be cancelled with the rest
             session = self._clients[hello.client] = ClientSession(hello.client, config.epoch, now, user)
             self._of_user[user] += 1
-            self._ledger.account(hello.client).forget_finished()
+            account = self._ledger.account(hello.client)
+            account.name, account.user = hello.name, user
+            account.forget_finished()
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
         if odd and session.warning != odd:
             self.out.append(Record("client.versions", {"client": hello.name, "warning": odd}))
@@ -169,6 +172,21 @@ class Intake:
         here = {client for client, session in self._clients.items() if session.present or session.linked}
         accounts = self._ledger.accounts
         return sum(accounts[client].tasks for client in accounts.keys() - here)
+
+    def cancel_tasks_of(self, clients: Iterable[int], reason: str) -> int:
+        """Cancels all that these clients have, from the next step on; returns how many tasks that are."""
+        return sum(
+            self._cancellations.cancel_all(client, only_bound=False, reason=reason) for client in clients
+        )
+
+    def revoked(self, users: frozenset[str]) -> None:
+        """These users are not let in any more: none of their tasks starts, and what runs of them ends."""
+        for client, account in list(self._ledger.accounts.items()):
+            if account.user in users:
+                self.cancel_tasks_of([client], f"the key of {account.user} was revoked")
+                session = self._clients.get(client)
+                if session is not None:
+                    self._forget(session)
 
     def gone(self, client: int) -> None:
         """The link says that nobody is there: an embedded client is gone for good, another may come back."""

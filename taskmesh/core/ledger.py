@@ -71,11 +71,14 @@ class Account:
         accepted: counters of tasks that are or were here; those that are not `finished` are on their way.
         finished: counters of tasks that are over, and of such as never come.
         whole: what it waits for of an earlier hub's time is all here.
+        name: what it calls itself. user: whose key it showed, empty without keys.
     """
 
-    __slots__ = ("accepted", "finished", "size", "tasks", "whole")
+    __slots__ = ("accepted", "finished", "name", "size", "tasks", "user", "whole")
 
     def __init__(self) -> None:
+        self.name = ""
+        self.user = ""
         self.accepted = IntervalSet()
         self.finished = IntervalSet()
         self.tasks = 0

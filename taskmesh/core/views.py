@@ -22,6 +22,8 @@ from taskmesh.wire import messages as m
 EVENTS_KEPT = 1000
 MOST_ROWS = 10_000
 KEYS_KEPT = 1000
+CANCELS = ("cancel", "cancel-client", "cancel-key")
+"""Commands that end a task, or all that clients of a name or id, or of a key's user, have."""
 COMMANDS = ("ping", "pause", "resume", "drain")
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
 """States of pools that cannot be asked to leave: they do, or nobody hears."""
@@ -126,6 +128,7 @@ class Views:
                 {
                     "client": f"{session.client:016x}",
                     "name": session.name,
+                    "key": session.user,
                     "present": session.present,
                     "tasks": ledger.account(session.client).tasks,
                 }
@@ -241,8 +244,8 @@ class Views:
     def obey(self, command: m.Command, now: float) -> tuple[list[object], m.Answer]:
         """Carries an operator's command out: what is to be done, and the answer."""
         try:
-            if command.verb == "cancel":
-                return [], m.Answer(command.number, self._cancel(command.target))
+            if command.verb in CANCELS:
+                return [], m.Answer(command.number, self._cancel(command.verb, command.target))
             verb, lanes = command.verb, self._meant(command)
         except QuestionError as error:
             return [], m.Answer(command.number, None, str(error))
@@ -270,7 +273,7 @@ class Views:
         if command.verb in COMMANDS:
             return self._addressed(command.target)
         raise QuestionError(
-            f"no such command: {command.verb!r}; there are {', '.join(COMMANDS)}, scale-in, cancel"
+            f"no such command: {command.verb!r}; there are {', '.join((*COMMANDS, 'scale-in', *CANCELS))}"
         )
 
     def _idlest(self, target: str) -> list[Lane]:
@@ -303,10 +306,25 @@ class Views:
             raise QuestionError(f"no pool {target!r} is here; there are: {there}")
         return [lane]
 
-    def _cancel(self, text: str) -> dict[str, object]:
-        if not self._cancellations.cancel(self._parse(text)):
-            raise QuestionError(f"no task {text} is on its way: it is finished, or was never here")
-        return {"cancelled": text}
+    def _cancel(self, verb: str, target: str) -> dict[str, object]:
+        if verb != "cancel":
+            return self._cancel_all(verb, target)
+        if not self._cancellations.cancel(self._parse(target)):
+            raise QuestionError(f"no task {target} is on its way: it is finished, or was never here")
+        return {"cancelled": target}
+
+    def _cancel_all(self, verb: str, target: str) -> dict[str, object]:
+        """Cancels what all clients have of this name or id, or that show the key of this user."""
+        accounts = self._ledger.accounts
+        if verb == "cancel-key":
+            found = [client for client, account in accounts.items() if target == account.user]
+        else:
+            found = [c for c, account in accounts.items() if target in (account.name, f"{c:016x}")]
+        if not target or not found:
+            what = "client that shows the key" if verb == "cancel-key" else "client of the name or id"
+            raise QuestionError(f"no {what} {target!r} is or was here: `taskmesh status --json` names them")
+        tasks = self._intake.cancel_tasks_of(found, "an operator's command")
+        return {"cancelled": tasks, "clients": [f"{client:016x}" for client in found]}
 
 
 def pools_named(lanes: Iterable[Lane]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import zmq
 
-from taskmesh.core.events import ClientGone, FromClient, FromHub, FromPool, LaneLost, LinksLost
+from taskmesh.core.events import ClientGone, FromClient, FromHub, FromPool, LaneLost, LinksLost, Revoked
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.net import wires
 from taskmesh.net.complaints import Complaints
@@ -403,6 +403,9 @@ class HubSockets:
             if session in self._lanes:
                 self._events.extend((LaneLost(session), LinksLost(session)))
             self.close_lane(session)
+        if self._gatekeeper is not None:  # who has got another key goes on
+            ended = frozenset(user for user in users if not self._gatekeeper.knows(user))
+            self._events.append(Revoked(ended))
         roles = {user.partition(":")[0] for user in users}
         if roles & DOMAINS[GATEWAY]:
             self.listeners.cut_off(self.gateway)

@@ -145,7 +145,11 @@ class Query(msgspec.Struct, tag=7):
 
 
 class Command(msgspec.Struct, tag=8):
-    """verb = "ping", "pause", "resume", "drain" (a pool), "scale-in" (COUNT:POOLS), "cancel" (a task id)."""
+    """An operator's wish.
+
+    verb = "ping", "pause", "resume", "drain" (a pool), "scale-in" (COUNT:POOLS), "cancel" (a task id),
+    "cancel-client" (a client's name or id), "cancel-key" (a key's user).
+    """
 
     number: int
     verb: Name

@@ -194,6 +194,25 @@ def test_tasks_on_their_way_are_listed_and_cancelled(programs, address, tmp_path
         assert programs.run("cancel", held.task_id, "--address", address).returncode == 1
 
 
+def test_all_tasks_of_a_client_are_cancelled(programs, address, tmp_path):
+    """V11c."""
+    journal, gate = tmp_path / "journal", tmp_path / "gate"
+    with Mesh(address) as mesh:
+        held = [mesh.submit(workload.hold, str(journal), "held", str(gate)) for _ in range(3)]
+        wait_until(journal.exists)
+        name = f"{held[0].task_id[:16]}"
+        outcome = programs.run("cancel", "--client", name, "--address", address)
+
+        assert (outcome.returncode, outcome.stdout) == (0, f"cancelled 3 tasks of {name}\n")
+        for future in held:
+            wait_until(future.cancelled)
+        nobody = programs.run("cancel", "--key", "client:nobody", "--address", address)
+        assert nobody.returncode == 1
+        assert "no client that shows the key 'client:nobody'" in nobody.stderr
+        both = programs.run("cancel", held[0].task_id, "--client", name, "--address", address)
+        assert "say what to cancel" in both.stderr
+
+
 def test_ping_tells_how_long_each_pool_took(programs, address):
     [row] = rows(programs.run("ping", "--address", address, "--json"))
 

@@ -152,3 +152,61 @@ def test_numbers_that_another_set_lacks(ours, theirs):
     left = sets[0].without(sets[1])
     assert left.minus(IntervalSet()) == expected
     assert left.end == (expected[-1] + 1 if expected else 0)
+
+
+def keyed(rig: HubRig, who: int, user: str) -> None:
+    rig.tell(ev.FromClient(who, m.ClientHello(who, 0, name=f"name-{who}", credit=1 << 20), user))
+
+
+def ask(rig: HubRig, verb: str, target: str) -> m.Answer:
+    rig.tell(ev.FromClient(9, m.ClientHello(9, 0)))
+    rig.tell(ev.FromClient(9, m.Command(1, verb, target)))
+    return next(found for found in reversed(rig.told[9]) if isinstance(found, m.Answer))
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_tasks_of_a_revoked_client_do_not_start_and_end(left):
+    """V11c: 16 of 60 started after the revocation, until the queue was empty."""
+    rig = HubRig()
+    keyed(rig, 1, "client:mallory")
+    keyed(rig, 2, "client:ann")
+    rig.submit(1, 30)
+    rig.submit(2, 3)
+    if left:
+        rig.tell(ev.FromClient(1, m.ClientBye(cancel=False)))
+    rig.tell(ev.Revoked(frozenset({"client:mallory"})))
+    session = rig.join(slots=40)
+    go_on(rig)
+
+    assert {client for client, _, _ in rig.held[session]} == {2}
+    assert 1 not in rig.hub.ledger.accounts
+    (told,) = [record for record in rig.records if record.kind == "tasks.cancelled"]
+    assert told.fields["tasks"] == 30
+    assert told.fields["reason"] == "the key of client:mallory was revoked"
+
+
+@pytest.mark.parametrize(
+    ("verb", "target"),
+    [("cancel-client", "name-1"), ("cancel-client", f"{1:016x}"), ("cancel-key", "client:mallory")],
+)
+def test_operators_cancel_all_that_a_client_or_a_key_has(verb, target):
+    """V11c: there was no command for it."""
+    rig = HubRig()
+    keyed(rig, 1, "client:mallory")
+    keyed(rig, 2, "client:ann")
+    rig.submit(1, 30)
+    rig.submit(2, 3)
+    answer = ask(rig, verb, target)
+    assert (answer.error, answer.value["cancelled"]) == ("", 30)
+    go_on(rig)
+
+    assert set(rig.outcomes(1).values()) == {"cancelled"}
+    assert len(rig.outcomes(1)) == 30
+    assert on_their_way(rig, 2) == 3
+    assert on_their_way(rig, 1) == 0
+    assert len(rig.submit(1, 2)) == on_their_way(rig, 1) == 2
+
+
+@pytest.mark.parametrize(("verb", "target"), [("cancel-client", "nobody"), ("cancel-key", "")])
+def test_who_names_nobody_is_told(verb, target):
+    assert "`taskmesh status --json` names them" in ask(HubRig(), verb, target).error

@@ -192,12 +192,13 @@ def test_operators_do_not_submit(keyed: Keyed):
 
 
 def test_a_revoked_client_is_cut_off_and_others_go_on(keyed: Keyed, tmp_path: Path):
+    """V11c: nor does anything of it start any more that waits at the hub."""
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     bad = keyed.ring.peer("client", "mallory")
     with keyed.mesh() as honest, keyed.mesh(bad) as revoked:
         kept = honest.submit(workload.hold, str(journal), "kept", str(gate))
         wait_until(journal.exists)
-        lost = revoked.submit(workload.add, 1, 2)
+        lost = revoked.submit(workload.hold, str(journal), "lost", str(gate))
         wait_until(lambda: lost.accepted)
 
         keyed.ring.hub.revoke("client", "mallory")
@@ -208,6 +209,7 @@ def test_a_revoked_client_is_cut_off_and_others_go_on(keyed: Keyed, tmp_path: Pa
         gate.touch()
         assert kept.result(20) == "kept"
         assert honest.submit(workload.add, 2, 2).result(20) == 4
+        assert journal.read_text().split() == ["kept"]
         revoked.close(cancel=True)
 
 
