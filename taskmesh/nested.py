@@ -16,10 +16,12 @@ from typing import Any, Protocol
 
 from taskmesh.attendance import running_loop
 from taskmesh.client.options import TaskOptions
+from taskmesh.client.session import Session
 from taskmesh.client.submitter import Submitter
+from taskmesh.config import load
 from taskmesh.errors import QueueFull
 from taskmesh.future import ERROR, VALUE, TaskFuture
-from taskmesh.mesh import Mesh
+from taskmesh.keys import WORKER
 from taskmesh.outcome import Success, noted
 from taskmesh.place import Place
 from taskmesh.pool.coroutines import runnable
@@ -49,8 +51,8 @@ class Nest:
 
     def __init__(self, place: Place) -> None:
         self._way = (place.addresses, place.keys)
-        self._mesh = Mesh(list(place.addresses), config={}, mesh__keys=place.keys)
-        self._session = self._mesh._session
+        settings = {"mesh__address": list(place.addresses), "mesh__keys": place.keys}
+        self._session = Session(load({}, settings), WORKER)
         self._submitters: dict[int, Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
 
@@ -97,7 +99,7 @@ class Nest:
 
     def close(self) -> None:
         """Ends the session."""
-        self._mesh.close(cancel=True)
+        self._session.close(cancel=True)
 
 
 def _called(fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -141,7 +143,7 @@ def submit_nested(
 
     Raises:
         QueueFull: there is no place, and the call needs another queue or other tags than its parent's.
-        KeysUnusable: keys are in use, and the pool's directory has no client's key.
+        KeysUnusable: keys are in use, and the pool's directory has no worker's key.
         HubUnreachable: the hub does not answer. Else as `Mesh.submit`.
     """
     nest = _nest(place)

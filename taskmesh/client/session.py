@@ -60,6 +60,10 @@ class Remains(NamedTuple):
 class Session:
     """What all surfaces of one mesh share. Opens by itself when the first task is submitted.
 
+    Args:
+        config: the settings.
+        role: whose key it shows, where keys are in use; a task in a slot shows its pool's.
+
     Attributes:
         config: the settings. table: tasks without an outcome. delivery: where callbacks run.
         wired: payloads travel over a wire to another process. closed: nothing can be submitted any more.
@@ -68,8 +72,9 @@ class Session:
             to a hub elsewhere, or cancels those of an embedded one.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, role: str = "client") -> None:
         self.config = config
+        self._role = role
         self.delivery = Delivery()
         self.table = PendingTable(config.client, self.delivery, self.open)
         self.codec = FunctionCodec()
@@ -105,7 +110,7 @@ class Session:
                     raise MeshClosed(_TOO_LATE)
                 if not self.config.mesh.address:
                     _refuse_in_slots_import()
-                port = open_port(self.table, self.config)
+                port = open_port(self.table, self.config, self._role)
                 self.table.attach(port)
                 try:
                     port.start(self.config.mesh.open_timeout)

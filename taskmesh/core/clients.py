@@ -12,6 +12,9 @@ MAX_DELIVERY = 4 << 20
 RESEND_AFTER = 2.0
 """Seconds without progress after which unacknowledged deliveries are sent again."""
 
+WORKER = "worker:"
+"""How the name of a user begins whose key is a pool's: a task that it runs, and that submits tasks."""
+
 SLOWEST = 100_000
 """Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
 DOUBLINGS = 5

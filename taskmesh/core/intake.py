@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from taskmesh.core.actions import Record, SendClient
 from taskmesh.core.cancellations import Cancellations
-from taskmesh.core.clients import ClientSession
+from taskmesh.core.clients import WORKER, ClientSession
 from taskmesh.core.collector import ANYBODY, Collector
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.ledger import Ledger, SpecEntry
@@ -321,9 +321,7 @@ class Intake:
             self.out.append(SendClient(session.client, m.NeedSpec(number, sorted(missing))))
             return
         count, size = _weight(submit)
-        if count and not self._fits(session, count, size):
-            self.out += self.owed(session.client)
-            self.out.append(SendClient(session.client, m.Busy(number, RETRY_BUSY)))
+        if count and not self._takes(session, submit, count, size):
             return
         session.submitted = number
         alone = len(submit.runs) == 1 and not submit.unstarted
@@ -377,6 +375,26 @@ class Intake:
         if self.owing.pop(client, None) is None:
             return []
         return [SendClient(client, m.Accepted(self._clients[client].submitted))]
+
+    def _takes(self, session: ClientSession, submit: m.Submit, count: int, size: int) -> bool:
+        """Whether tasks may come in now; else the client is told.
+
+        With a pool's key only tasks that pools of this key run may submit others, which end with them. After
+        a restart such a pool may come back later than its tasks do: they wait.
+        """
+        nested = session.user.startswith(WORKER)
+        if nested and any(self._specs[run.spec].spec.on_client_loss != "cancel" for run in submit.runs):
+            reason = (
+                "a worker's key is for tasks that a running task submits, with on_client_loss='cancel'. "
+                "Cure: programs show a client's (`taskmesh keys new client`)"
+            )
+            self.out.append(SendClient(session.client, m.ClientRefused(reason)))
+            return False
+        if self._fits(session, count, size) and (not nested or self._pools.have_work(session.user)):
+            return True
+        self.out += self.owed(session.client)
+        self.out.append(SendClient(session.client, m.Busy(submit.number, RETRY_BUSY)))
+        return False
 
     def _fits(self, session: ClientSession, count: int, size: int) -> bool:
         config, ledger = self._config, self._ledger

@@ -92,6 +92,13 @@ class PoolSessions:
         self._of_user: Counter[str] = Counter()
         self._died: dict[tuple[str, int], list[TaskRecord]] = {}
 
+    def have_work(self, user: str) -> bool:
+        """Whether pools that show this key have any task."""
+        lanes = [lane for lane in self.lanes.values() if lane.user == user]
+        return any(lane.outstanding for lane in lanes) or self.unclaimed.are_held(
+            {lane.session for lane in lanes}
+        )
+
     # --- joining ------------------------------------------------------------------------------------------
 
     def hello(self, hello: m.Hello, now: float, user: str = "") -> None:

@@ -101,6 +101,11 @@ class Unclaimed:
         absence.held.update({seq: held._replace(dropped=True) for seq, held in bound.items()})
         return bound
 
+    def are_held(self, sessions: set[int]) -> bool:
+        """Whether pools of these sessions hold any."""
+        holdings = (held for absence in self._absent.values() for held in absence.held.values())
+        return any(held.session in sessions and not held.dropped for held in holdings)
+
     def is_dropped(self, client: int, seq: int) -> bool:
         """Whether a pool that runs this has missed the word to drop it."""
         absence = self._absent.get(client)

@@ -20,7 +20,7 @@ from taskmesh.sockets import Context, CurveServer, PeerUnreachable, Router, Sock
 ZAP = "inproc://zeromq.zap.01"
 GATEWAY, COLLECTOR, CONTROL, LANE = "gateway", "collector", "control", "lane."
 DOMAINS = {
-    GATEWAY: frozenset({CLIENT, OPERATOR}),
+    GATEWAY: frozenset({CLIENT, OPERATOR, WORKER}),
     COLLECTOR: frozenset({WORKER}),
     CONTROL: frozenset({WORKER}),
 }

@@ -396,7 +396,8 @@ class HubSockets:
         """
         if self._rights is None:
             return
-        for client in self._rights.clients_of(users):
+        clients = self._rights.clients_of(users)
+        for client in clients:
             self._forget_client(client)
             self._events.append(ClientGone(client))
         for session in self._rights.sessions_of(users):
@@ -407,7 +408,7 @@ class HubSockets:
             ended = frozenset(user for user in users if not self._gatekeeper.knows(user))
             self._events.append(Revoked(ended))
         roles = {user.partition(":")[0] for user in users}
-        if roles & DOMAINS[GATEWAY]:
+        if clients or roles - DOMAINS[COLLECTOR]:  # few workers run tasks that submit tasks
             self.listeners.cut_off(self.gateway)
         if roles & DOMAINS[COLLECTOR]:
             self.listeners.cut_off(self.collector)

@@ -15,8 +15,13 @@ _GREEN = {"gevent", "eventlet"}
 _SELF = "/proc/self/exe"
 
 
-def open_port(sink: OutcomeSink, config: Config) -> SubmitPort:
+def open_port(sink: OutcomeSink, config: Config, role: str = "client") -> SubmitPort:
     """Makes the port, to be started at once. ZeroMQ is imported only where sockets are needed.
+
+    Args:
+        sink: whose tasks they are.
+        config: the settings.
+        role: whose key is shown to a hub at an address.
 
     Raises:
         TaskMeshError: gevent or eventlet has replaced what the port works with, or it has to start
@@ -26,7 +31,7 @@ def open_port(sink: OutcomeSink, config: Config) -> SubmitPort:
     if config.mesh.address:
         from taskmesh.net.remote import RemotePort
 
-        return RemotePort(sink, config)
+        return RemotePort(sink, config, role=role)
     _refuse_without_interpreter()
     if config.mesh.hub == "process":
         from taskmesh.net.launch import LaunchedPort

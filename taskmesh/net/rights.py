@@ -8,17 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskmesh.errors import RemoteProtocolError
-from taskmesh.keys import CLIENT, OPERATOR
+from taskmesh.keys import CLIENT, OPERATOR, WORKER
 from taskmesh.net.gatekeeper import Gatekeeper
 from taskmesh.sockets import Part
 from taskmesh.wire import messages as m
 
-EITHER = frozenset({m.ClientHello, m.ClientBeat, m.ClientBye, m.Query})
+SESSION = frozenset({m.ClientHello, m.ClientBeat, m.ClientBye})
+TASKS = frozenset({m.Submit, m.CancelTasks, m.ResultAck})
 RIGHTS: dict[str, frozenset[type]] = {
-    CLIENT: EITHER | {m.Submit, m.CancelTasks, m.ResultAck},
-    OPERATOR: EITHER | {m.Command},
+    CLIENT: SESSION | TASKS | {m.Query},
+    OPERATOR: SESSION | {m.Query, m.Command},
+    WORKER: SESSION | TASKS,
 }
-"""Messages of each role at the gateway. The collector admits no other key than a worker's."""
+"""Messages of each role at the gateway. The collector admits no other key than a worker's.
+
+A worker's is shown at the gateway by tasks that submit tasks: `Intake` says which of these it takes in.
+"""
 TOKEN = 16
 """Bytes of a pool's token, the first frame of all that it says."""
 KEY = 32

@@ -70,8 +70,8 @@ def meet(keyed: Keyed) -> Iterator[Meet]:
     peers: list[Peer] = []
     with Context() as context:
 
-        def made(role: str, name: str) -> Peer:
-            peers.append(Peer(context, keyed, role, name))
+        def made(role: str, name: str, folder: str = "") -> Peer:
+            peers.append(Peer(context, keyed, role, name, folder))
             return peers[-1]
 
         yield made

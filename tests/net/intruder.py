@@ -26,8 +26,8 @@ from tests.net.keyed import Keyed
 from tests.waiting import wait_until
 
 PLAIN = SocketOptions()
-Meet = Callable[[str, str], "Peer"]
-"""Makes a peer of a role and a name."""
+Meet = Callable[..., "Peer"]
+"""Makes a peer of a role and a name; a third argument is the directory of a key that is known."""
 
 
 class Peer:
@@ -40,8 +40,7 @@ class Peer:
         self.way = Way(self.hub, self.credentials.hub_keys[0])
         self.options = self.way.options(PLAIN, self.credentials.pair)
         self.gateway = Dealer(context, self.options)
-        if role != "worker":
-            self.gateway.connect(self.hub.gateway)
+        self.gateway.connect(self.hub.gateway)
         self.sockets: list[Socket] = [self.gateway]
 
     def close(self) -> None:

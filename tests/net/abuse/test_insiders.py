@@ -54,7 +54,6 @@ EVERYTHING = (*kinds(m.ClientMessage), *kinds(m.ToClient), *kinds(m.PoolMessage)
     [
         ("client", ("collector", "control")),
         ("operator", ("collector", "control")),
-        ("worker", ("gateway",)),
     ],
 )
 def test_A05_a_role_s_key_opens_no_socket_of_another(
