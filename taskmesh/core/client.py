@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
+from taskmesh.core.charges import Charges
 from taskmesh.core.client_config import ClientConfig
 from taskmesh.core.clients import DOUBLINGS, SLOWEST
 from taskmesh.core.oversize import without_large
@@ -67,6 +68,7 @@ class ClientMachine:
         self._receipts = Receipts(config.credit)
         self._questions = OpenQuestions(config.question)
         self._unstarted: set[int] = set()
+        self._charges = Charges()
 
     def handle(self, event: Any, now: float) -> list[object]:
         """Takes in one event; returns what is to be done, in order."""
@@ -133,7 +135,9 @@ class ClientMachine:
                 self._complete(number, specs, out)
             case m.ClientRefused():
                 self._refused(message, now, out)
-            case m.Notice():
+            case m.Notice(progress=progress):
+                if self.config.credit:
+                    self._charges.running(progress)
                 out.append(Tell(message))
             case m.Answer(number=number):
                 self._questions.answered(number)
@@ -238,8 +242,12 @@ class ClientMachine:
             out.append(Resolve([], lost))
             never += [failure.seq for failure in lost]
         specs, runs = self._pending.pending_runs()
+        self._charges.submitted(specs)
+        charged = self._charges.message(runs, now)
         self._unstarted.intersection_update([seq for run in runs for seq in run.seqs])
         out.append(Send(self._hello()))
+        if charged:
+            self._close(m.Submit(self._next, [], [], charged=charged), 0)
         self._queue(specs, runs, now, out)
         *portions, (last, _) = _portions(never, [])
         for some, _ in portions:
@@ -258,10 +266,12 @@ class ClientMachine:
                 self._sent = first  # by an earlier link
             for run in submit.runs:
                 seqs += run.seqs
+            if self._charges.expiring:
+                self._charges.accepted(submit.runs, now)
             self._moved, self._resends, self._refusals = now, 0, 0
         if seqs:
             out.append(Accept(seqs))
-        if self._sent + 1 < self._next and not self._busy_until:
+        if self.open and self._sent + 1 < self._next and not self._busy_until:
             self._send_more(out)
 
     def _deliver(self, deliver: m.Deliver, now: float, out: list[object]) -> None:
@@ -273,6 +283,10 @@ class ClientMachine:
         if deliver.accepted:
             self._accepted(deliver.accepted, now, out)
         if self._receipts.add(deliver, now):
+            if deliver.charged:
+                self._charges.told(deliver.charged)
+            if self._charges.charged or self._charges.since:
+                self._charges.delivered(deliver)
             out.append(Resolve(deliver.done, deliver.failed))
             if self._unstarted:
                 self._unstarted.difference_update(*[run.seqs for run in deliver.done])
@@ -294,6 +308,7 @@ class ClientMachine:
                 if self.open and self._unacked:  # a hub that is full takes no Submit: this makes room
                     out += [Send(m.CancelTasks(*some)) for some in _portions(seqs, unstarted)]
                 self._moved = now if not self._unacked else self._moved
+                self._charges.ended(seqs)
                 self._unstarted.update(unstarted)
                 self._unstarted.difference_update(seqs)
                 if unstarted:  # the Submits that wait for room are to say so too, or some would start first
@@ -312,6 +327,8 @@ class ClientMachine:
     ) -> None:
         if not self._unacked:
             self._moved = now
+        if specs and self.config.credit:
+            self._charges.submitted(specs)
         kept, over = self._fitting(runs, out) if self._max_payload else (runs, [])
         self._cut(specs, kept)
         if over:

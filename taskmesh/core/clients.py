@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from taskmesh.core.actions import SendClient
-from taskmesh.wire.messages import Deliver, DoneRun, Failed
+from taskmesh.wire.messages import Charged, Deliver, DoneRun, Failed
 
 MAX_DELIVERY = 4 << 20
 """Bytes after which a delivery is closed and the next begins."""
@@ -58,11 +58,12 @@ class ClientSession:
         self._repeats = 0
         self._done: list[DoneRun] = []
         self._failed: list[Failed] = []
+        self._charged: dict[int, tuple[int, ...]] = {}
 
     @property
     def has_news(self) -> bool:
         """Whether outcomes wait that were never sent."""
-        return bool(self._done or self._failed)
+        return bool(self._done or self._failed or self._charged)
 
     def done(self, run: DoneRun) -> int:
         """Keeps successes for the next delivery; returns how many bytes they are counted for."""
@@ -78,6 +79,10 @@ class ClientSession:
         if self.credit:
             self.size += size_of_failure(failure)
         self._failed.append(failure)
+
+    def charged(self, seq: int, used: tuple[int, ...]) -> None:
+        """Keeps what a task under way has used up, as the fields of `Charged`, for the next delivery."""
+        self._charged[seq] = used
 
     def deliveries(self, now: float) -> list[SendClient]:
         """What may be sent now: everything to an embedded client, else as far as the credit goes."""
@@ -137,7 +142,18 @@ class ClientSession:
                     break
             self._failed = self._failed[len(failed) :]
         self._number += 1
-        return Deliver(self._epoch, self._number, done, failed, self.submitted), size
+        message = Deliver(self._epoch, self._number, done, failed, self.submitted)
+        if self._charged:
+            message.charged, self._charged = by_charge(self._charged), {}
+        return message, size
+
+
+def by_charge(used: dict[int, tuple[int, ...]]) -> list[Charged]:
+    """Tasks that have used up the same, together; by counter, each with the fields of `Charged`."""
+    found: dict[tuple[float, ...], list[int]] = {}
+    for seq, fields in used.items():
+        found.setdefault(fields, []).append(seq)
+    return [Charged(seqs, *fields) for fields, seqs in found.items()]  # type: ignore[arg-type]
 
 
 def size_of(run: DoneRun) -> int:

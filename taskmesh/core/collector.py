@@ -233,6 +233,15 @@ class Collector:
         if not self.is_current(record, task, session, failure.attempt):
             self.stale += 1
             return
+        self._failed(record, failure, now)
+
+    def failed_before(self, record: TaskRecord, failure: Failed, now: float) -> None:
+        """A failure that its pool had reported before its client asked for it: it counts like any other."""
+        self._ledger.move(record, Cause.ADOPT)
+        record.attempt, record.returns, record.session = failure.attempt, failure.returns, NOBODY
+        self._failed(record, failure, now)
+
+    def _failed(self, record: TaskRecord, failure: Failed, now: float) -> None:
         record.started()
         if failure.kind == "lost":
             self.lost(record, failure)
@@ -282,7 +291,7 @@ class Collector:
         elif delay:
             self._later(record, failure, now + delay)
         else:
-            self._note(record, failure)
+            self._charge(record, failure)
             self.requeue(record, Cause.REQUEUE)
 
     def _can_split(self, record: TaskRecord, now: float) -> bool:
@@ -293,10 +302,26 @@ class Collector:
         return not session.credit or now - session.heard < self._silence
 
     def _later(self, record: TaskRecord, failure: Failed, when: float) -> None:
-        self._note(record, failure)
+        self._charge(record, failure)
         self.release(record)
         self._ledger.move(record, Cause.RETRY)
         self._ledger.wait(record, when)
+
+    def _charge(self, record: TaskRecord, failure: Failed) -> None:
+        self._note(record, failure)
+        record.more().failed = record.begun
+        self.tell(record)
+
+    def tell(self, record: TaskRecord) -> None:
+        """Lets who waits for it know what it has used up: they tell the next hub, should this one die."""
+        extra = record.extra
+        for task in [record.id] if extra is None else extra.waiting(record.id):
+            session = self._clients.get(task >> SEQ_BITS)
+            if session is not None and session.credit:
+                ooms, failed = (0, 0) if extra is None else (extra.ooms, extra.failed)
+                used = (record.begun, failed, record.errors, record.crashes, ooms, record.losses)
+                session.charged(task & SEQ_MASK, used)
+                self.news.add(session.client)
 
     def lost(self, record: TaskRecord, failure: Failed | None = None) -> None:
         """Its session is over, or its result is gone: again and uncharged; an at-most-once task is LOST."""
@@ -307,6 +332,7 @@ class Collector:
             return
         if record.state is State.RUNNING:
             record.started()
+        self.tell(record)
         self.requeue(record, Cause.REQUEUE)
 
     def died_with(self, record: TaskRecord, pool: str, reason: str) -> None:
@@ -346,7 +372,7 @@ class Collector:
         for seq in reversed(held.seqs):
             record = self._ledger.tasks.get(base | seq)
             if record is None:
-                self._unclaimed(Held(held.client, held.attempt, [seq]))
+                self._unclaimed(Held(held.client, held.attempt, [seq], returns=held.returns))
             elif self.is_current(record, base | seq, session, held.attempt):
                 self.not_started(record)
 

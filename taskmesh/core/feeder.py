@@ -275,6 +275,16 @@ class Feeder:
                 found.append(held)
         return found
 
+    def dying(self) -> list[Held]:
+        """What slots run and are about to be killed for: of that the inventory says nothing."""
+        found: list[Held] = []
+        for slot in self._slots.values() if self.doomed else ():
+            if (current := slot.running()) is not None:
+                run, seq = current
+                if (run.client, seq, run.attempt) in self.doomed:
+                    found.append(Held(run.client, run.attempt, [seq], returns=run.returns))
+        return found
+
     # --- cancelled tasks ----------------------------------------------------------------------------------
 
     def doom(self, tasks: list[Held]) -> None:

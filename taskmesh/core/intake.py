@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from taskmesh.core.actions import Record, SendClient
 from taskmesh.core.cancellations import Cancellations
 from taskmesh.core.clients import WORKER, ClientSession
@@ -14,12 +16,15 @@ from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.memory import Memory
 from taskmesh.core.receipts import ACK_DELAY
-from taskmesh.core.states import State, TaskRecord
+from taskmesh.core.states import SUSPECT, State, TaskRecord
+from taskmesh.core.unclaimed import handed_back
 from taskmesh.core.ventilator import Ventilator
 from taskmesh.core.versions import REFUSE, difference
 from taskmesh.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.wire import messages as m
 
+MOST_CHARGED = 100_000
+"""Tasks of a client of which it may say before they come what they have used up."""
 IDLE_TTL = 60.0
 """Seconds that a client is remembered that is away and has nothing here."""
 RETRY_BUSY = 0.05
@@ -331,8 +336,8 @@ class Intake:
             self.give_up(session.client, submit.cancels, submit.unstarted)
             account = self._ledger.account(session.client)
             account.never(submit.cancels, self._config.client_max_bytes)
-        if submit.whole:
-            self._drop_unclaimed(session.client)
+        if submit.charged or submit.whole:
+            self._from_before(session.client, submit)
         self._acknowledge(session, size, now)
 
     def _missing_specs(self, submit: m.Submit) -> set[int]:
@@ -410,15 +415,20 @@ class Intake:
 
     def _enter(self, client: int, run: m.Run, now: float, *, alone: bool) -> None:
         entry, ledger = self._specs[run.spec], self._ledger
-        if run.key and self._attach(client, run, entry):
+        if run.key and self._attach(client, run, entry, now):
             return
         records = ledger.accept(client, entry, run, now, fresh=not run.again)
         if run.key and records:
             ledger.set_key(entry.spec.name, run.key, records[0])
         if run.again:
             for record in records:
-                record.lined_up = not self._known_elsewhere(record, now)
-            records = [record for record in records if record.lined_up]
+                record.lined_up = False
+            records = [record for record in records if not self._known_elsewhere(record, now)]
+            for record in [record for record in records if record.losses >= SUSPECT]:
+                ledger.requeue(record)
+            records = [record for record in records if record.losses < SUSPECT]
+            for record in records:
+                record.lined_up = True
         if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
             ledger.enqueue(records)
 
@@ -433,7 +443,7 @@ class Intake:
         self.out.append(push)
         return True
 
-    def _attach(self, client: int, run: m.Run, entry: SpecEntry) -> bool:
+    def _attach(self, client: int, run: m.Run, entry: SpecEntry, now: float) -> bool:
         """A second submission under the key of a task on its way becomes its second waiter.
 
         After its end, the outcome itself is the answer for as long as the spec says.
@@ -451,7 +461,7 @@ class Intake:
             return False
         self._ledger.attach(client, run.seqs[0], first)
         if run.again:
-            self._found(first, task)
+            self._found(first, task, now)
         return True
 
     def _known_elsewhere(self, record: TaskRecord, now: float) -> bool:
@@ -460,36 +470,75 @@ class Intake:
         After a restart the pools have a lease's time to come back with what they hold. It is sent again only
         when all of them have, or that is over.
         """
-        if self._found(record, record.id):
+        if self._found(record, record.id, now):
             return True
         if not self._pools.recovery.is_over(now):
             self._pools.recovery.wait(record)
             return True
         return False
 
-    def _found(self, record: TaskRecord, task: int) -> bool:
-        """Whether a pool has run it, or holds it, under the id by which an earlier hub has known it."""
-        unclaimed = self._pools.unclaimed
-        result = unclaimed.claim(task)
-        if result is not None:
-            self._collector.done(result, ANYBODY)
-            return True
-        holding = unclaimed.take(client_of(task), seq_of(task))
-        lane = self._pools.lanes.get(holding.session) if holding is not None else None
-        if holding is not None and holding.dropped:
-            record.attempt, record.returns = holding.attempt, holding.returns  # it ends there
-        elif holding is not None and lane is not None:
-            if self._pools.may_adopt(record, task, holding.attempt, None):
-                self._pools.adopt(record, task, lane, holding)
-                lane.hold([record])
-                return True
-            self._pools.cancel_at_pool(holding.session, holding.attempt, task)  # another has its key
-        return False
+    def _found(self, record: TaskRecord, task: int, now: float) -> bool:
+        """Whether a pool has run it, or holds it, under the id by which an earlier hub has known it.
 
-    def _drop_unclaimed(self, client: int) -> None:
-        """A client has said all that it waits for: pools drop what they hold for it beside that."""
-        self._ledger.account(client).whole = True
-        self._pools.drop_unclaimed(client, only_bound=False)
+        What client and pools have brought along of what it had used up there is charged to it.
+        """
+        unclaimed, pools = self._pools.unclaimed, self._pools
+        account = self._ledger.account(client_of(task))
+        if account.charged and (charged := account.charged.pop(seq_of(task), None)) is not None:
+            self._ledger.charge(record, self._bounded(charged), now)
+        known = self._reported(record, task, now)
+        holding = unclaimed.take(client_of(task), seq_of(task))
+        if holding is None or record.state > State.RUNNING:
+            return known
+        lane = pools.lanes.get(holding.session)
+        if lane is not None and not holding.dropped and pools.may_adopt(record, task, holding, None):
+            pools.adopt(record, task, lane, holding)
+            lane.hold([record])
+            return True
+        record.numbered(holding.attempt, holding.attempt - handed_back(holding))
+        if lane is not None and not holding.dropped:
+            pools.cancel_at_pool(holding.session, holding.attempt, task)  # it is old, or another has its key
+        return known
+
+    def _bounded(self, charged: m.Charged) -> m.Charged:
+        """What a task may have been charged with and be on its way: a client may say what it likes."""
+        config = self._config
+        return replace(
+            charged,
+            crashes=min(charged.crashes, config.crash_limit - 1),
+            ooms=min(charged.ooms, config.oom_limit - 1),
+            losses=min(charged.losses, config.pool_loss_limit - 1),
+        )
+
+    def _reported(self, record: TaskRecord, task: int, now: float) -> bool:
+        """Whether pools have said before it was asked for how attempts of it ended: this counts now."""
+        known = False
+        for report in self._pools.unclaimed.claim(task):
+            if isinstance(report, m.DoneRun):
+                self._collector.done(report, ANYBODY)
+                return True
+            if self._pools.may_adopt(record, task, report, None):
+                self._collector.failed_before(record, report, now)
+                known = True
+            else:
+                record.numbered(report.attempt, report.attempt - handed_back(report))
+            if record.state > State.RUNNING:
+                break
+        return known
+
+    def _from_before(self, client: int, submit: m.Submit) -> None:
+        """A client says of tasks of an earlier hub's time what they have used up, or that it has said all.
+
+        All: then pools drop what they hold for it beside that.
+        """
+        account = self._ledger.account(client)
+        for one in submit.charged:
+            if len(account.charged) + len(one.seqs) <= MOST_CHARGED:
+                account.charged.update(dict.fromkeys(one.seqs, one))
+        if submit.whole:
+            account.whole = True
+            account.charged.clear()
+            self._pools.drop_unclaimed(client, only_bound=False)
 
     def give_up(self, client: int, seqs: list[int], unstarted: list[int]) -> None:
         """A client has cancelled tasks of its own; it knows. Of those `unstarted` it is told which ended.
@@ -501,7 +550,7 @@ class Intake:
         sessions: set[int] = set()
         for task in [client << SEQ_BITS | seq for seq in unstarted]:
             record = self._ledger.tasks.get(task)
-            if record is None or (record.extra is not None and record.extra.history):
+            if record is None or record.has_failed:
                 continue
             if record.state is State.QUEUED:
                 self._cancellations.cancel(task)

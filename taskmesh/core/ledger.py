@@ -14,7 +14,7 @@ from taskmesh.core.intervals import IntervalSet
 from taskmesh.core.states import SUSPECT, TRANSITIONS, Cause, State, TaskRecord
 from taskmesh.errors import InvalidTransition
 from taskmesh.ids import SEQ_BITS, SEQ_MASK, text_of
-from taskmesh.wire.messages import CHUNK, Run, Spec
+from taskmesh.wire.messages import CHUNK, Charged, Run, Spec
 
 SCATTERED = 64 << 20
 """Bytes that a client's finished numbers may take at least: no program's lie so far apart."""
@@ -69,12 +69,13 @@ class Account:
 
     Attributes:
         accepted: counters of tasks that are or were here; those that are not `finished` are on their way.
+        charged: what it has said that tasks have used up which it has not submitted here yet.
         finished: counters of tasks that are over, and of such as never come.
         whole: what it waits for of an earlier hub's time is all here.
         name: what it calls itself. user: whose key it showed, empty without keys.
     """
 
-    __slots__ = ("accepted", "finished", "name", "size", "tasks", "user", "whole")
+    __slots__ = ("accepted", "charged", "finished", "name", "size", "tasks", "user", "whole")
 
     def __init__(self) -> None:
         self.name = ""
@@ -84,6 +85,7 @@ class Account:
         self.tasks = 0
         self.size = 0
         self.whole = False
+        self.charged: dict[int, Charged] = {}
 
     def is_over(self, seq: int) -> bool:
         """Of a task that is not on its way: whether nobody can come for it any more."""
@@ -180,6 +182,24 @@ class Ledger:
         account.accepted.add(seq)
         self.accepted += 1
 
+    def charge(self, record: TaskRecord, charged: Charged, now: float) -> None:
+        """Takes over what a task has used up with other hubs.
+
+        Args:
+            charged: no more than a task may have that is still on its way.
+        """
+        record.numbered(charged.begun, charged.begun)
+        if charged.failed or charged.losses:
+            extra = record.more()
+            extra.failed = max(extra.failed, charged.failed)
+            extra.ooms = max(extra.ooms, charged.ooms)
+            record.errors = max(record.errors, charged.errors)
+            record.crashes = max(record.crashes, charged.crashes)
+            record.losses = max(record.losses, charged.losses)
+        expires = record.spec.spec.expires
+        if expires > 0 and charged.age > 0:
+            self.at(now + expires - charged.age, record, Cause.EXPIRE)
+
     def answered(self, client: int, seq: int) -> None:
         """A submission that needs no record: its outcome is there already."""
         self.account(client).finished.add(seq)
@@ -230,7 +250,7 @@ class Ledger:
         """Puts a QUEUED record before the others of its group: it has waited already."""
         record.session = 0
         if (extra := record.extra) is not None:
-            extra.alias = 0
+            extra.over(record)
             if extra.late:
                 self.at(0.0, record, Cause.EXPIRE)
             if extra.unwanted:
@@ -256,7 +276,8 @@ class Ledger:
         """A record that has just become WAITING is due at `until`."""
         record.session = 0
         extra = record.more()
-        extra.alias, extra.due = 0, until
+        extra.over(record)
+        extra.due = until
         self.at(until, record, Cause.DUE)
 
     @property
@@ -276,8 +297,7 @@ class Ledger:
             when, _, record, cause = heapq.heappop(timers)
             left -= 1
             if cause is not Cause.DUE:
-                started = record.extra is not None and record.extra.history
-                if record.state in (State.QUEUED, State.WAITING) and not started:
+                if record.state in (State.QUEUED, State.WAITING) and not record.has_failed:
                     end(record, cause)
                 elif record.state is State.SENT and cause is Cause.EXPIRE:
                     record.more().late = True

@@ -17,7 +17,7 @@ from taskmesh.core.ledger import Ledger
 from taskmesh.core.rivals import Rivals
 from taskmesh.core.roster import Recovery, Roster
 from taskmesh.core.states import Cause, State, TaskRecord
-from taskmesh.core.unclaimed import Holding, Unclaimed, handed_back
+from taskmesh.core.unclaimed import Attempt, Holding, Unclaimed, handed_back
 from taskmesh.core.versions import REFUSE, difference
 from taskmesh.core.wishes import Wishes
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
@@ -131,7 +131,7 @@ class PoolSessions:
         if hello.inventory:
             self.roster.add(lane.pool, lane.instance)
         self.recovery.heard(hello, now)
-        lane.hello = msgspec.structs.replace(hello, inventory=[])  # it may be large
+        lane.hello = msgspec.structs.replace(hello, inventory=[], ended=[])  # it may be large
         if current is not None:
             died = current.instance != hello.instance
             self._end(current, started=died, died="another process has its name" if died else "")
@@ -149,7 +149,9 @@ class PoolSessions:
             self._refuse(hello, f"{other}: install the same taskmesh")
         elif odd and config.policy == REFUSE:
             self._refuse(hello, odd)
-        elif (count := sum(len(held.seqs) for held in hello.inventory)) > most_held(hello.slots):
+        elif (count := sum(len(held.seqs) for held in (*hello.inventory, *hello.ended))) > most_held(
+            hello.slots
+        ):
             self._refuse(hello, f"it lists {count} tasks, more than {hello.slots} slots can hold")
         elif current is not None and current.instance != hello.instance and self._is_alive(current, now):
             if reason := self._rivals.doubled(current, hello, now):
@@ -227,6 +229,8 @@ class PoolSessions:
     def _adopt(self, lane: Lane, hello: m.Hello, former: Lane | None, now: float) -> None:
         """Moves what the pool still holds into the new session; what nobody waits for is stale there."""
         taken: list[TaskRecord] = []
+        if hello.epoch != self._config.epoch:
+            self._count(hello.ended, now)
         for held in hello.inventory:
             gone, unclaimed = [], []
             for seq in held.seqs:
@@ -234,10 +238,12 @@ class PoolSessions:
                 record = self._ledger.tasks.get(task)
                 if record is None and not self._is_over(held.client, seq):
                     unclaimed.append(seq)
-                elif record is not None and self.may_adopt(record, task, held.attempt, former):
+                elif record is not None and self.may_adopt(record, task, held, former):
                     self.adopt(record, task, lane, held)
                     taken.append(record)
                 else:
+                    if record is not None and hello.epoch != self._config.epoch:
+                        record.numbered(held.attempt, held.attempt - handed_back(held))
                     gone.append(seq)
             if unclaimed:
                 self.unclaimed.listed(held, unclaimed, lane.session, now)
@@ -245,21 +251,35 @@ class PoolSessions:
                 lane.stale.append(m.Held(held.client, held.attempt, gone))
         lane.hold(taken)
 
+    def _count(self, ended: list[m.Held], now: float) -> None:
+        """Attempts that hubs before this one knew to have ended have had their numbers."""
+        for held in ended:
+            begun, unclaimed = held.attempt - handed_back(held), []
+            for seq in held.seqs:
+                record = self._ledger.tasks.get(held.client << SEQ_BITS | seq)
+                if record is not None:
+                    record.numbered(held.attempt, begun)
+                elif not self._is_over(held.client, seq):
+                    unclaimed.append(seq)
+            if unclaimed:
+                self.unclaimed.ended(held, unclaimed, now)
+
     def _is_over(self, client: int, seq: int) -> bool:
         """Whether nobody wants a task any more that is not on its way."""
         account = self._ledger.accounts.get(client)
         return (account is not None and account.is_over(seq)) or self.unclaimed.is_dropped(client, seq)
 
     @staticmethod
-    def may_adopt(record: TaskRecord, task: int, attempt: int, former: Lane | None) -> bool:
-        """Whether an attempt that a pool lists is the one that is waited for, or the first heard of.
+    def may_adopt(record: TaskRecord, task: int, held: Attempt, former: Lane | None) -> bool:
+        """Whether an attempt that a pool lists is the newest heard of, and its failure has not been charged.
 
         Args:
             task: the id under which the pool has it. former: the session in which it had it from this hub.
         """
         if record.state in (State.QUEUED, State.WAITING):
-            return record.attempt in (0, attempt) and not (record.extra is not None and record.extra.history)
-        return former is not None and Collector.is_current(record, task, former.session, attempt)
+            number = held.attempt - handed_back(held)
+            return number >= record.begun and not (record.has_failed and number <= record.extra.failed)
+        return former is not None and Collector.is_current(record, task, former.session, held.attempt)
 
     def adopt(self, record: TaskRecord, task: int, lane: Lane, held: m.Held | Holding) -> None:
         """A pool holds this attempt of the task already: it is this session's now, and not sent again.
@@ -272,9 +292,11 @@ class PoolSessions:
         if State.SENT <= record.state <= State.RUNNING:
             self._collector.release(record)
         else:
+            attempt, begun = record.attempt, record.begun
             self._ledger.move(record, Cause.ADOPT)
-        record.attempt, record.session = held.attempt, lane.session
-        record.returns = max(record.returns, handed_back(held))
+            record.attempt, record.returns = held.attempt, handed_back(held)  # its pool shows people these
+            record.numbered(attempt, begun)
+        record.session = lane.session
         if record.extra is not None:
             record.extra.alias = task if task != record.id else 0
         lane.unwanted |= record.extra is not None and bool(record.extra.unwanted)
@@ -449,6 +471,8 @@ class PoolSessions:
         """The process of a session that was thought to be dead is back: no task was to blame."""
         for record in self._died.pop((lane.pool, lane.instance), ()):
             record.losses = max(0, record.losses - 1)
+            if record.state <= State.RUNNING:
+                self._collector.tell(record)
 
     def cancel_at_pool(self, session: int, attempt: int, task: int) -> None:
         """Has the pool that holds a task told to drop it, with others of this moment."""

@@ -35,7 +35,7 @@ class Membership:
         self.session = 0
         self.received = 0
         self.lease = config.lease
-        self.spool = Spool()
+        self.spool = Spool(remembers=config.outlives)
         self.out: list[object] = []
         self.rosters: list[m.Roster] = []
         self._config = config
@@ -85,8 +85,8 @@ class Membership:
         """Whether to say Hello (again)."""
         return not self.session and now >= self._hello_at
 
-    def hello(self, inventory: list[m.Held], slots: int, now: float) -> None:
-        """Asks for a session; `inventory` is everything that slots and backlog hold."""
+    def hello(self, inventory: list[m.Held], dying: list[m.Held], slots: int, now: float) -> None:
+        """Asks for a session; `inventory` is everything that slots and backlog hold, but what is `dying`."""
         config = self._config
         self._hello_at = now + self._hello_wait
         self._hello_wait = min(2.0 * self._hello_wait, config.hello)
@@ -105,6 +105,7 @@ class Membership:
             pid=config.pid,
             cloudpickle=config.cloudpickle,
             rosters=self.rosters,
+            ended=dying + list(self.spool.ended),
         )
         self.out.append(SendHub(hello))
 

@@ -105,7 +105,7 @@ class PoolMachine:
         if member.beat_is_due(now):
             self._beat(now)
         if member.hello_is_due(now):
-            member.hello(self.feeder.inventory(), self._working, now)
+            member.hello(self.feeder.inventory(), self.feeder.dying(), self._working, now)
         if self.state != "ready":
             self._return_wanted = ALL if self._may_return() else 0
         if self._return_wanted and self.session:
@@ -293,6 +293,7 @@ class PoolMachine:
         doom = (run.client, seq, run.attempt)
         if doom in self.feeder.doomed:
             self.feeder.doomed.discard(doom)
+            self.spool.remember([m.Held(run.client, run.attempt, [seq], returns=run.returns)])
             return
         kind = "lost"
         if running and slot.reason in ("", "hard_timeout"):

@@ -13,6 +13,7 @@ class PoolConfig:
         pool: the pool's id, unique in the mesh. instance: new for every start of its process.
         hello: between repeated Hellos. patience_beats: unanswered beats after which the hub counts as gone.
         grace: how long running tasks have when the pool drains.
+        outlives: the hub, should that die: another may come after it.
     """
 
     pool: str
@@ -31,3 +32,4 @@ class PoolConfig:
     restart: float = 0.1
     max_restart: float = 5.0
     grace: float = 30.0
+    outlives: bool = True

@@ -16,6 +16,8 @@ MAX_REPORT = 4 << 20
 """Bytes after which a report is closed."""
 FEW = 64
 """So many runs or failures go into one report without being weighed."""
+MOST_ENDED = 2_000
+"""Attempts whose numbers are kept after the hub has acknowledged their end: 10 KB of a Hello."""
 MAX_REPEATS = 2
 """Times that reports are sent again, each time after twice the wait, before the link is taken for dead."""
 
@@ -24,9 +26,20 @@ T = TypeVar("T")
 
 
 class Spool:
-    """Reports gathered, and reports sent but not acknowledged."""
+    """Reports gathered, and reports sent but not acknowledged.
 
-    def __init__(self) -> None:
+    Attributes:
+        ended: attempts whose end a hub has acknowledged lately, the newest last. Should it die before the
+            clients know, the next hub learns of them here, and gives their numbers to nothing else.
+
+    Args:
+        remembers: whether the hub can die without this pool.
+    """
+
+    def __init__(self, *, remembers: bool = True) -> None:
+        self.ended: deque[Held] = deque()
+        self._ended_count = 0
+        self._remembers = remembers
         self.done: list[DoneRun] = []
         self.failed: list[Failed] = []
         self.returned: list[Held] = []
@@ -62,10 +75,21 @@ class Spool:
     def acknowledged(self, number: int, now: float) -> None:
         """The hub has every report up to `number`."""
         while self._sent and self._sent[0].number <= number:
-            self._sent.popleft()
+            results = self._sent.popleft()
+            if self._remembers:
+                self.remember(held_by(results.done, results.failed))
             self._moved = now
             self.repeats = 0
         self.acked = max(self.acked, number)
+
+    def remember(self, attempts: list[Held]) -> None:
+        """These have ended, and nothing more is said of them to this hub."""
+        ended = self.ended
+        for held in attempts:
+            ended.append(held)
+            self._ended_count += len(held.seqs)
+        while self._ended_count > MOST_ENDED and len(ended) > 1:
+            self._ended_count -= len(ended.popleft().seqs)
 
     def overdue(self, now: float, beat: float) -> list[Results]:
         """Reports to send again because no acknowledgement came."""
@@ -102,11 +126,15 @@ class Spool:
 
     def inventory(self) -> list[Held]:
         """What is finished and not acknowledged; call after `renew`."""
-        held = [Held(run.client, run.attempt, run.seqs, returns=run.returns) for run in self.done]
-        return held + [
-            Held(failure.client, failure.attempt, [failure.seq], returns=failure.returns)
-            for failure in self.failed
-        ]
+        return held_by(self.done, self.failed)
+
+
+def held_by(done: list[DoneRun], failed: list[Failed]) -> list[Held]:
+    """The attempts that reports are of."""
+    held = [Held(run.client, run.attempt, run.seqs, returns=run.returns) for run in done]
+    return held + [
+        Held(failure.client, failure.attempt, [failure.seq], returns=failure.returns) for failure in failed
+    ]
 
 
 def portion(items: list[T], weigh: Callable[[T], int]) -> tuple[list[T], list[T]]:

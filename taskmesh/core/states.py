@@ -133,6 +133,31 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         """The id under which the pool that holds its attempt knows it."""
         return self.id if self.extra is None else self.extra.alias or self.id
 
+    @property
+    def begun(self) -> int:
+        """How many executions have begun, or may have: the number of the newest, as people are shown it."""
+        return self.attempt - self.returns
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a failure of it has been charged: it has started, whatever comes."""
+        return self.extra is not None and bool(self.extra.failed)
+
+    def numbered(self, attempt: int, begun: int) -> None:
+        """So many attempts, of which so many have begun, are known of: the next has a higher number.
+
+        One that is under way keeps its own until it is over.
+        """
+        if self.state >= State.SENT:
+            if attempt > self.attempt or begun > self.begun:
+                extra = self.more()
+                extra.attempts = max(extra.attempts, attempt)
+                extra.begun = max(extra.begun, begun)
+            return
+        begun = max(self.begun, begun)
+        self.attempt = max(self.attempt, attempt, begun)
+        self.returns = self.attempt - begun
+
     def started(self) -> None:
         """It had started, and goes round again: who gave it up unless it had wants it run."""
         if self.extra is not None:
@@ -147,13 +172,18 @@ class TaskExtra:
     it, so it ends should it come back unstarted. `unwanted`: so do these of its ids, which their clients gave
     up unless it had started. `alias`: a waiter's id under which its pool has it, 0 when that is its own: an
     earlier hub had it from that waiter, and the pool has never heard another. `pools`: of those that died
-    while they had it, the later ones, in words.
+    while they had it, the later ones, in words. `failed`: the number of the newest execution whose failure
+    was charged. `attempts`, `begun`: what other hubs' attempts have been heard of while one is under way, see
+    `TaskRecord.numbered`.
     """
 
     __slots__ = (
         "abandoned",
         "alias",
+        "attempts",
+        "begun",
         "due",
+        "failed",
         "history",
         "key",
         "late",
@@ -176,6 +206,15 @@ class TaskExtra:
         self.unwanted: list[int] = []
         self.alias = 0
         self.pools: list[str] = []
+        self.failed = 0
+        self.attempts = self.begun = 0
+
+    def over(self, record: TaskRecord) -> None:
+        """Its attempt is over: what it has in common with the next."""
+        self.alias = 0
+        if self.attempts or self.begun:
+            record.numbered(self.attempts, self.begun)
+            self.attempts = self.begun = 0
 
     def waiting(self, own: int) -> list[int]:
         """The ids that wait for the outcome of the record whose own id this is, that first."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from taskmesh.core.clients import size_of
+from taskmesh.core.clients import size_of, size_of_failure
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.ledger import Ledger
 from taskmesh.ids import SEQ_BITS
@@ -14,9 +14,24 @@ MOST_RESULTS = 100_000
 """Results kept for clients that have not come back to a restarted hub."""
 
 
+class Attempt(Protocol):
+    """Whatever names an attempt of a task, of which so many before were handed back unstarted."""
+
+    @property
+    def attempt(self) -> int:
+        """The fencing token."""
+        ...
+
+    @property
+    def returns(self) -> int:
+        """As with `LaneRun`."""
+        ...
+
+
 class Holding(NamedTuple):
     """Where a pool holds a task, and which attempt, of which so many were handed back unstarted.
 
+    `session`: 0 when no pool is known to hold it any more: its number counts, should the task come again.
     `bound`: to its client. `dropped`: the pool has been told not to run it.
     """
 
@@ -26,8 +41,13 @@ class Holding(NamedTuple):
     bound: bool = False
     dropped: bool = False
 
+    @property
+    def begun(self) -> int:
+        """The number that people are shown."""
+        return self.attempt - self.returns
 
-def handed_back(held: m.Held | Holding) -> int:
+
+def handed_back(held: Attempt) -> int:
     """How often a pool says that it was handed back before, as far as that can be true."""
     return max(0, min(held.returns, held.attempt - 1))
 
@@ -58,12 +78,17 @@ class Unclaimed:
         self._ledger = ledger
         self._started = started
         self._absent: dict[int, Absence] = {}
-        self._results: dict[int, m.DoneRun] = {}
+        self._results: dict[int, list[m.DoneRun | m.Failed]] = {}
         self._size = 0
+        self._young = True  # clients may still come back for what was an earlier hub's
 
     def __len__(self) -> int:
         """How many tasks pools hold that may be asked for."""
-        return sum(not held.dropped for absence in self._absent.values() for held in absence.held.values())
+        return sum(
+            held.session > 0 and not held.dropped
+            for absence in self._absent.values()
+            for held in absence.held.values()
+        )
 
     # --- tasks --------------------------------------------------------------------------------------------
 
@@ -73,8 +98,19 @@ class Unclaimed:
         if absence is None:
             absence = self._absent[held.client] = Absence(now)
         absence.bound |= held.bound
-        holding = Holding(session, held.attempt, handed_back(held), held.bound)
-        absence.held.update(dict.fromkeys(seqs, holding))
+        holding, known = Holding(session, held.attempt, handed_back(held), held.bound), absence.held
+        if known.keys().isdisjoint(seqs):
+            known.update(dict.fromkeys(seqs, holding))
+            return
+        for seq in seqs:
+            other = known.get(seq)
+            if other is None or other.begun < holding.begun or (other.begun == holding.begun and session):
+                known[seq] = holding
+
+    def ended(self, held: m.Held, seqs: list[int], now: float) -> None:
+        """These attempts have ended, and their clients may come and ask for them again: the numbers count."""
+        if self._young:
+            self.listed(held, seqs, 0, now)
 
     def take(self, client: int, seq: int) -> Holding | None:
         """Somebody asks for a task, or its pool does not hold it any more: it is struck off."""
@@ -122,10 +158,16 @@ class Unclaimed:
         ]
 
     def session_over(self, session: int) -> None:
-        """What this session's pool holds is not known any more."""
+        """What this session's pool holds is not known any more, but that those attempts may have begun."""
         for client, absence in list(self._absent.items()):
-            absence.held = {seq: held for seq, held in absence.held.items() if held.session != session}
-            if not absence.held:
+            held = {seq: held for seq, held in absence.held.items() if held.session != session}
+            if self._young and len(held) < len(absence.held):
+                gone = [item for item in absence.held.items() if item[1].session == session]
+                held.update(
+                    {seq: held._replace(session=0, bound=False) for seq, held in gone if not held.dropped}
+                )
+            absence.held = held
+            if not held:
                 del self._absent[client]
 
     def extend(self, gap: float) -> None:
@@ -138,31 +180,48 @@ class Unclaimed:
     def reported(self, report: m.DoneRun | m.Failed | m.Held, now: float) -> None:
         """A report on a task unknown here: after a restart its client may still come for it.
 
-        Successes are kept. After anything else the pool does not hold it any more: it will be sent again.
+        Successes and failures are kept. What was handed back will be sent again.
         """
         seq = report.seq if isinstance(report, m.Failed) else report.seqs[0]
         task = report.client << SEQ_BITS | seq
-        self.take(report.client, seq)
-        if not isinstance(report, m.DoneRun) or len(self._results) >= MOST_RESULTS:
-            return
-        size = size_of(report)
-        if self._size + size > self._config.result_bytes:
-            return
+        self._ended(report, seq)
         account = self._ledger.accounts.get(report.client)
-        young = now - self._started <= 3 * self._config.lease
-        if young and (account is None or not account.is_over(seq)):
-            self._size += size if task not in self._results else 0
-            self._results.setdefault(task, report)
+        if not self._young or (account is not None and account.is_over(seq)):
+            return
+        if isinstance(report, m.Held):
+            unstarted = m.Held(report.client, report.attempt, [seq], returns=report.returns + 1)
+            self.ended(unstarted, [seq], now)
+            return
+        size = weigh(report)
+        if len(self._results) >= MOST_RESULTS or self._size + size > self._config.result_bytes:
+            return
+        reports = self._results.setdefault(task, [])
+        if all(known.attempt != report.attempt for known in reports):
+            reports.append(report)
+            self._size += size
 
-    def claim(self, task: int) -> m.DoneRun | None:
-        """Somebody asks for a task: its result, if it is here."""
-        report = self._results.pop(task, None)
-        if report is not None:
-            self._size -= size_of(report)
-        return report
+    def _ended(self, report: m.DoneRun | m.Failed | m.Held, seq: int) -> None:
+        """A pool does not hold this attempt any more; of one that failed before, it may hold the next."""
+        absence = self._absent.get(report.client)
+        holding = absence.held.get(seq) if absence is not None else None
+        if holding is not None and (holding.attempt <= report.attempt or isinstance(report, m.DoneRun)):
+            self.take(report.client, seq)
+
+    def claim(self, task: int) -> list[m.DoneRun | m.Failed]:
+        """Somebody asks for a task: how attempts of it have ended, in their order, as far as is known."""
+        reports = self._results.pop(task, [])
+        self._size -= sum(map(weigh, reports))
+        return sorted(reports, key=lambda report: report.attempt)
 
     def sweep(self, now: float) -> None:
-        """Forgets results when nobody is expected any more."""
-        if now - self._started > 3 * self._config.lease:
+        """Forgets results and numbers when nobody is expected any more."""
+        if self._young and now - self._started > 3 * self._config.lease:
+            self._young = False
             self._results.clear()
             self._size = 0
+            self.session_over(0)
+
+
+def weigh(report: m.DoneRun | m.Failed) -> int:
+    """Bytes that a report is counted for."""
+    return size_of(report) if isinstance(report, m.DoneRun) else size_of_failure(report)

@@ -120,4 +120,5 @@ def pool_config(config: Config, *, slots: int, name: str = "", wired: bool = Fal
         hello=min(0.2 if wired else 1.0, config.hub.beat),
         grace=config.pool.grace,
         cloudpickle=cloudpickle_version() if wired else "",
+        outlives=wired,
     )

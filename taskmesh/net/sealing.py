@@ -80,7 +80,7 @@ class Seal:
             done.append(good)
             failed += bad
         kept = [run for run in done if run.seqs]
-        return m.Deliver(message.epoch, message.number, kept, failed, message.accepted)
+        return m.Deliver(message.epoch, message.number, kept, failed, message.accepted, message.charged)
 
     def _verified_run(self, run: m.DoneRun) -> tuple[m.DoneRun, list[m.Failed]]:
         seqs: list[int] = []

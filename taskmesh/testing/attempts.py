@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
+from typing import TypeVar
 
 from taskmesh.core.invariants import require
 from taskmesh.testing.workload import Plan
 from taskmesh.wire.messages import DoneRun, Failed, LaneRun, Progress
 
 Key = tuple[int, int]
+K = TypeVar("K")
 _NUMBER = re.compile(r"attempt (\d+) on")
 NOWHERE = frozenset({"cancelled", "expired", "lost", "result"})
 """Ends that a task may have without an attempt of its own."""
@@ -18,33 +21,75 @@ NOWHERE = frozenset({"cancelled", "expired", "lost", "result"})
 class Attempts:
     """The numbers that people are shown: the n-th execution that has begun, or may have, is attempt n.
 
-    A hub that comes after another knows of earlier ones what pools tell it; so only the first must know all.
+    A hub knows what it has sent itself, what a pool knows that it has given a session, and what a client knew
+    that has submitted a task to it again: its numbers go on from there. What was known only to a pool, client
+    or hub that is gone, or has not come back yet, nobody knows. Of what nobody has asked for within three
+    leases a hub keeps no numbers.
     """
 
     def __init__(self) -> None:
         self.calm = False
+        self._own: dict[tuple[Key, int, str], list[tuple[int, int]]] = defaultdict(list)
+        self._known: dict[tuple[int, Key], int] = {}
+        self._heard: dict[tuple[int, Key], int] = {}
+        self._told: dict[Key, int] = {}
+        self._said: dict[Key, int] = {}
+        self._at: dict[str, dict[Key, int]] = defaultdict(dict)
         self._sent: dict[Key, set[int]] = defaultdict(set)
         self._begun: dict[Key, set[int]] = defaultdict(set)
         self._fences: dict[Key, set[int]] = defaultdict(set)
 
-    def pushed(self, run: LaneRun, epoch: int) -> None:
-        """A hub sends these: what has begun before counts, and where nothing goes wrong nothing else does."""
+    def pushed(self, run: LaneRun, epoch: int, pool: str) -> None:
+        """A hub sends these: what has begun before counts, and where nothing goes wrong nothing else does.
+
+        Args:
+            pool: to this process.
+        """
         shown = run.attempt - run.returns
         for seq in run.seqs:
             key = run.client, seq
             before = sum(fence < run.attempt for fence in self._fences[key])
-            if epoch == 1:
-                require(shown > before, "S20: an execution that had begun is not counted", key, shown, before)
+            known = self._known.get((epoch, key), 0)
+            require(shown > known, "S20: an execution that had begun is not counted", key, shown, known)
             if self.calm:
                 require(shown <= before + 1, "S20: counts what has not begun", key, shown, before)
             self._sent[key].add(shown)
+            self._own[key, run.attempt, pool].append((epoch, shown))
 
-    def began(self, plan: Plan, attempt: int, returns: int) -> None:
-        """A slot starts a task; this is what `current_task().attempt` says there."""
+    def began(self, plan: Plan, attempt: int, returns: int, pool: str) -> None:
+        """A slot of a pool's process starts a task; this is what `current_task().attempt` says there."""
         key, shown = (plan.client, plan.seq), attempt - returns
         require(shown in self._sent[key], "S20: no attempt of this number was sent", key, shown)
         self._begun[key].add(shown)
         self._fences[key].add(attempt)
+        self._at[pool][key] = max(shown, self._at[pool].get(key, 0))
+        for epoch, number in self._own[key, attempt, pool]:
+            if number == shown:
+                _raise(self._known, (epoch, key), shown)
+
+    def joined(self, epoch: int, pool: str) -> None:
+        """A hub has taken in what a pool's process knows."""
+        for key, shown in self._at[pool].items():
+            _raise(self._known, (epoch, key), shown)
+            _raise(self._heard, (epoch, key), shown)
+
+    def told(self, key: Key, shown: int) -> None:
+        """A client hears that so many executions have begun."""
+        _raise(self._told, key, shown)
+
+    def said(self, keys: Iterable[Key]) -> None:
+        """A client submits these again."""
+        self._said.update({key: self._told[key] for key in keys if key in self._told})
+
+    def asked(self, epoch: int, keys: Iterable[Key], *, young: bool) -> None:
+        """A hub that has no such tasks is asked for them.
+
+        Args:
+            young: it still keeps the numbers of what nobody has asked for.
+        """
+        for key in keys:
+            heard = self._heard.get((epoch, key), 0) if young else 0
+            self._known[epoch, key] = max(heard, self._said.get(key, 0))
 
     def succeeded(self, run: DoneRun, plan: Plan) -> None:
         """A client is told of a success; of a key's tasks it may be another's."""
@@ -67,7 +112,7 @@ class Attempts:
         if self.calm and failure.kind in {"cancelled", "expired"}:
             require(shown == len(begun), "S20: not the number of those that have begun", key, told, begun)
 
-    def told(self, progress: Progress) -> None:
+    def running(self, progress: Progress) -> None:
         """A client is told what runs."""
         key, shown = (progress.client, progress.seq), progress.attempt
         require(shown in self._sent[key], "S20: no such attempt was sent", key, shown)
@@ -76,3 +121,7 @@ class Attempts:
         """Where nothing has gone wrong nothing was counted that has not begun."""
         key = plan.client, plan.seq
         require(len(self._sent[key]) == plan.runs, "S20: counts what has not begun", plan, self._sent[key])
+
+
+def _raise(numbers: dict[K, int], key: K, number: int) -> None:
+    numbers[key] = max(number, numbers.get(key, 0))

@@ -17,7 +17,7 @@ from taskmesh.ids import SEQ_BITS
 from taskmesh.testing.attempts import Attempts
 from taskmesh.testing.workload import Act, Plan, Workload
 from taskmesh.wire.batches import Kept
-from taskmesh.wire.messages import CHUNK, DoneRun, Failed, LaneRun, Notice, Run, Tasks
+from taskmesh.wire.messages import CHUNK, Deliver, DoneRun, Failed, LaneRun, Notice, Run, Tasks
 
 
 class Violation(AssertionError):
@@ -69,7 +69,7 @@ class Audit:
         self.require(not leaves, "S16: work for a pool that leaves", lane.pool)
         for message in messages:
             for run in message.runs:
-                self.attempts.pushed(run, epoch)
+                self.attempts.pushed(run, epoch, f"{lane.pool}:{lane.instance}")
                 self._check_credit(hub, lane, run.spec, before, len(run.seqs))
                 before += len(run.seqs)
                 for seq in run.seqs:
@@ -164,10 +164,10 @@ class Audit:
 
     # --- pools and slots ----------------------------------------------------------------------------------
 
-    def started(self, plan: Plan, attempt: int, returns: int) -> None:
+    def started(self, plan: Plan, attempt: int, returns: int, pool: str) -> None:
         """S2, S5, S6: only what was pushed runs, each attempt once, at-most-once tasks once at all."""
         plan.runs += 1
-        self.attempts.began(plan, attempt, returns)
+        self.attempts.began(plan, attempt, returns, pool)
         key = (plan.client, plan.seq, attempt)
         self._runs[key] += 1
         self.require(
@@ -265,12 +265,18 @@ class Audit:
         }
         self.require(may.get(kind, False), f"a task cannot end so: {kind}", plan, deaths, failure.history)
 
-    def told(self, news: object) -> None:
-        """S20: a client is told what runs, perhaps; under a key it may be another's task."""
+    def told(self, client: int, news: object) -> None:
+        """S20: a client is told what runs, or has run; under a key it may be another's task."""
         plans = self._workload.plans
         for progress in news.progress if isinstance(news, Notice) else ():
-            if not plans[progress.client, progress.seq].key:
-                self.attempts.told(progress)
+            key = client, progress.seq
+            if not plans[key].key:
+                self.attempts.running(progress)
+                self.attempts.told(key, progress.attempt)
+        for charged in news.charged if isinstance(news, Deliver) else ():
+            for seq in charged.seqs:
+                if not plans[client, seq].key:
+                    self.attempts.told((client, seq), charged.begun)
 
     def _pools_died(self, failure: Failed) -> bool:
         """Whether a task was given up because of its pools, and so many were lost."""

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from taskmesh.core import actions as act
-from taskmesh.core import events as ev
 from taskmesh.core.client import ClientMachine
 from taskmesh.core.client_config import ClientConfig
-from taskmesh.core.events import Ask, Queued
+from taskmesh.core.events import Ask, FromHubToClient, Queued
 from taskmesh.testing.host import Host
 from taskmesh.testing.hub_host import HubHost
 from taskmesh.testing.network import Link, unpacked
@@ -96,7 +95,13 @@ class ClientHost(Host[ClientMachine]):
         message = unpacked(data, _TO_CLIENT)
         if isinstance(message, m.Accepted):
             self._accepted(message.number)
-        self.tell(ev.FromHubToClient(message))
+        self.tell(FromHubToClient(message))
+
+    def _handle(self, event: object) -> None:
+        news = event.message if isinstance(event, FromHubToClient) else None
+        if isinstance(news, m.Deliver) and self.machine.open and news.epoch == self.machine.epoch:
+            self.setting.audit.told(self.client, news)
+        super()._handle(event)
 
     def _accepted(self, number: int) -> None:
         """Cancellations that the ledger knows of now; of a key's tasks another may be run in their place."""
@@ -170,6 +175,9 @@ class ClientHost(Host[ClientMachine]):
                 case act.Send(message=message):
                     if isinstance(message, m.Submit) and message.cancels:
                         self._cancels[message.number] = message.cancels
+                    if isinstance(message, m.Submit):
+                        again = [run.seqs for run in message.runs if run.again]
+                        self.setting.audit.attempts.said((self.client, s) for seqs in again for s in seqs)
                     self.setting.network.send(self.up_link, message)
                 case act.Resolve(done=done, failed=failed):
                     self._resolve(done, failed)
@@ -181,7 +189,7 @@ class ClientHost(Host[ClientMachine]):
                 case act.Tell(message=m.Answer() as answer):
                     self.answers[answer.number] = answer
                 case act.Tell(message=message):
-                    self.setting.audit.told(message)
+                    self.setting.audit.told(self.client, message)
                 case _:
                     raise TypeError(f"not an action of a client: {action!r}")
 

@@ -14,6 +14,7 @@ from taskmesh.core.hub import HubMachine
 from taskmesh.core.hub_config import HubConfig
 from taskmesh.core.memory import KEPT_BYTES
 from taskmesh.core.states import Cause, State
+from taskmesh.ids import SEQ_BITS
 from taskmesh.ports import Store
 from taskmesh.testing.configs import LIMITS
 from taskmesh.testing.host import Host
@@ -136,7 +137,22 @@ class HubHost(Host[HubMachine]):
         beat = event.message if type(event) is ev.FromPool else None
         if isinstance(beat, m.Beat) and beat.state == "draining":
             self.setting.audit.draining.add((beat.epoch, beat.session))
+        if isinstance(event, ev.FromClient) and isinstance(event.message, m.Submit):
+            self._asked(event.client, event.message)
         super()._handle(event)
+        if isinstance(beat, m.Hello) and self.up:
+            lane = self.machine.pools.lane_of(beat.pool)
+            if lane is not None and (lane.instance, lane.hello.number) == (beat.instance, beat.number):
+                self.setting.audit.attempts.joined(self.epoch, f"{beat.pool}:{beat.instance}")
+
+    def _asked(self, client: int, submit: m.Submit) -> None:
+        if submit.epoch != self.epoch:
+            return
+        tasks = self.machine.ledger.tasks
+        seqs = [seq for run in submit.runs if run.again for seq in run.seqs]
+        young = self.setting.timetable.now - self.started < 3 * self._config.lease - 1.0
+        new = [(client, seq) for seq in seqs if client << SEQ_BITS | seq not in tasks]
+        self.setting.audit.attempts.asked(self.epoch, new, young=young)
 
     # --- what comes in ------------------------------------------------------------------------------------
 

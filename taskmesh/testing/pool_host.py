@@ -249,5 +249,6 @@ class PoolHost(Host[PoolMachine]):
             self.setting.audit.faults["fork failure", "slot"] += 1
             self.tell(ev.SlotExited(slot, 0, 1, ready=False, log="fork: cannot allocate memory"))
             return
-        self.slots[slot] = SlotProcess(slot, self.setting, self.tell, self.clock, self.fall)
+        process = f"{self.name}:{self.instance}"
+        self.slots[slot] = SlotProcess(slot, self.setting, self.tell, self.clock, self.fall, process)
         self.tell(ev.SlotReady(slot, 1000 + slot))

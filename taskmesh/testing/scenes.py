@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from taskmesh.core.events import LinkLost
+from taskmesh.core.states import State
 from taskmesh.ids import SEQ_BITS
 from taskmesh.testing.client_host import ClientHost
 from taskmesh.testing.configs import BEAT, LEASE
@@ -33,6 +34,9 @@ BACK = 0.5
 BACK_AGAIN = 4 * BEAT
 """Seconds in which pools that have not died with their hub are back, though nobody told them of its death."""
 
+LASTING = 6
+LATE = 1.0
+"""Seconds after the end of its time in which a client knows of a task that has not started in it."""
 SHARED = 5
 APART = 0.6
 """Share of a lease that one comes back after another, at most, to a hub that is started again."""
@@ -215,6 +219,46 @@ def plague(world: World) -> None:
         guilty = plan.act is Act.PLAGUE
         audit.require(ended == ("crash" if guilty else "done"), "S8: the wrong one is given up", plan, ended)
         audit.require(plan.runs <= limit, "S8: a task kills pool after pool", plan)
+
+
+def budgets(world: World) -> None:
+    """S5, S8, S20: retries, crashes, numbers of attempts and the time to start in outlive hubs.
+
+    The hubs die when nothing is under way; all who know what has been charged live, so all of it counts.
+    """
+    setting, hub = world.setting, world.hub
+    timetable, chance = setting.timetable, setting.chance
+    client = chance.choice(world.clients)
+    plans = client.submit_all(setting.workload.lasting_burst, LASTING)
+    began = timetable.now
+    for _ in range(chance.choice((1, 2))):
+        world.until(timetable.now + 0.6 * chance.random())
+        while not _is_told(world, client) and timetable.now < began + LEAVES:
+            world.until(timetable.now + 0.01)
+        setting.audit.faults["crash", "hub between attempts"] += 1
+        hub.kill()
+        for pool in world.pools:
+            if pool.lane is not None:
+                pool.lane_closed(pool.lane, signalled=True)
+        hub.start()
+        for other in world.clients:
+            other.tell(LinkLost())
+    expiring = [plan for plan in plans if plan.kind.spec.expires]
+    world.until(began + expiring[0].kind.spec.expires + LATE)
+    for plan in expiring:
+        told = setting.audit.outcomes.get((plan.client, plan.seq))
+        setting.audit.require(told == "expired", "S8: it has more time to start in than it asked for", plan)
+    world.finish("L1", 2 * LEASE + LEAVES)
+    setting.audit.check_once([plan for plan in plans if not plan.kind.spec.expires])
+
+
+def _is_told(world: World, client: ClientHost) -> bool:
+    """Whether no attempt is under way, and client and hub know all that has been charged."""
+    hub = world.hub.machine
+    session = hub.clients.get(client.client)
+    waiting = all(record.state < State.SENT for record in hub.ledger.tasks.values())
+    told = session is not None and session.resend_deadline is None and not session.has_news
+    return waiting and told and client.machine.open and not client.machine.under_way
 
 
 def _cut_off(world: World, pool: PoolHost) -> None:

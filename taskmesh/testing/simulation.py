@@ -20,7 +20,16 @@ from taskmesh.testing.faults import Faults
 from taskmesh.testing.hub_host import HubHost, LaneEnd
 from taskmesh.testing.network import Link
 from taskmesh.testing.pool_host import PoolHost
-from taskmesh.testing.scenes import comeback, departure, orphans, plague, remembered, shared, turned_slow
+from taskmesh.testing.scenes import (
+    budgets,
+    comeback,
+    departure,
+    orphans,
+    plague,
+    remembered,
+    shared,
+    turned_slow,
+)
 from taskmesh.testing.setting import Setting
 from taskmesh.testing.workload import Plan
 
@@ -172,13 +181,13 @@ class World:
     def _play_scenes(self) -> None:
         self._faults.over = True
         self._await_pools()
-        scene = self.seed % SCENES
+        chance, scene = self.setting.chance, self.seed % SCENES
         if self.calm and scene in (0, 1):
             self._plans += departure(self, foul=False)
         elif not self.calm and scene == 0:
             comeback(self)
         elif not self.calm and scene == 1:
-            shared(self)
+            chance.choice((shared, budgets))(self)
         elif self.calm and scene == 2:
             self._plans += turned_slow(self)
         elif self.calm and scene == 3:

@@ -50,6 +50,8 @@ class Batch:
 class SlotProcess:
     """One life of one slot. `tell` takes its events, in order; `clock` is its machine's; `fall`: its pool's.
 
+    `pool`: its pool's process.
+
     Attributes:
         alive: the process is there. buried: its end has been told. paused: it is stopped by a signal.
     """
@@ -61,8 +63,10 @@ class SlotProcess:
         tell: Callable[[object], None],
         clock: Callable[[], float],
         fall: Callable[[], None],
+        pool: str,
     ) -> None:
         self.slot = slot
+        self._pool = pool
         self.alive = True
         self.buried = False
         self.paused = False
@@ -178,7 +182,7 @@ class SlotProcess:
                 self._queue.popleft()
                 continue
             item = batch.items.popleft()
-            self._world.audit.started(item.plan, item.attempt, item.returns)
+            self._world.audit.started(item.plan, item.attempt, item.returns, self._pool)
             self._running = item
             self._over = False
             if item.plan.seconds == 0.0 and item.plan.act is Act.OK:

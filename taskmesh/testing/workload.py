@@ -180,6 +180,9 @@ KINDS = (
     _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),
 )
 URGENT, _, BOUND = KINDS[-3:]
+LASTING = _kind("lasting", max_retries=2, backoff=0.5, factor=2.0, jitter=False)
+UNSERVED = _kind("unserved", queue="nowhere", expires=3.0)
+"""Of a scene only: a hub may die between two of its attempts, or before its first."""
 SHARED = next(kind for kind in KINDS if kind.keyed == 1.0)
 INSTANT = KINDS[0]
 SLOW_SECONDS = 3.0
@@ -199,7 +202,7 @@ class Workload:
         self._weights = [kind.weight for kind in KINDS]
         self._acts = {
             kind.spec.name: ([act for act, _ in kind.acts], [weight for _, weight in kind.acts])
-            for kind in KINDS
+            for kind in (*KINDS, LASTING, UNSERVED)
         }
 
     def burst(self, client: int, first: int, count: int) -> list[Plan]:
@@ -261,6 +264,17 @@ class Workload:
         for index, plan in enumerate(plans):
             plan.key, plan.act = f"both-{index}", acts[index % len(acts)]
             plan.seconds, plan.times, plan.payload = 1.0, 1, plan.payload[: _KEY.size]
+        return plans
+
+    def lasting_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that end badly by and by: by errors, by memory, or since nobody takes them."""
+        kinds = ((LASTING, Act.FAILS), (LASTING, Act.HOG), (UNSERVED, Act.OK))
+        plans = []
+        for index in range(count):
+            kind, act = kinds[index % len(kinds)]
+            plan = self._plan(client, first + index, kind)
+            plan.act, plan.payload = act, plan.payload[: _KEY.size]
+            plans.append(plan)
         return plans
 
     def bound_burst(self, client: int, first: int, count: int) -> list[Plan]:

@@ -168,6 +168,25 @@ class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     returns: int = 0
 
 
+class Charged(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What tasks have used up so far, by counter: a hub tells clients, and they tell the hub after it.
+
+    Attributes:
+        begun: executions that have begun, or may have. failed: the number of the newest that was charged.
+        errors, crashes, ooms, losses: how often each was charged; losses are pools that died with them.
+        age: seconds since a hub first accepted them; clients measure it, where it matters (`Spec.expires`).
+    """
+
+    seqs: list[Counter]
+    begun: Counter = 0
+    failed: Counter = 0
+    errors: Counter = 0
+    crashes: Counter = 0
+    ooms: Counter = 0
+    losses: Counter = 0
+    age: Number = 0.0
+
+
 class Progress(msgspec.Struct, array_like=True):
     """How far a running task is: `done` of `total` (0 when unknown); total = -1 says only that it runs.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.wire.batches import CALL, CHUNK, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
+from taskmesh.wire.batches import CALL, CHUNK, Charged, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
 from taskmesh.wire.bounds import Counter, Name, Names, Number
 from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
 
@@ -28,6 +28,7 @@ __all__ = [
     "Bye",
     "Cancel",
     "CancelTasks",
+    "Charged",
     "ClientBeat",
     "ClientBye",
     "ClientHello",
@@ -96,7 +97,8 @@ class Submit(msgspec.Struct, tag=2):
 
     `cancels`: given up, or such as never come; `unstarted`: given up unless they have started, and the hub
     says which had not. `epoch`: of the hub it is for, or 0. `delivered`: what a ResultAck would say. `whole`:
-    all that it waits for of an earlier hub's time has been submitted now.
+    all that it waits for of an earlier hub's time has been submitted now. `charged`: what tasks of that time
+    that come now or later have used up already; most have nothing.
     """
 
     number: int
@@ -107,6 +109,7 @@ class Submit(msgspec.Struct, tag=2):
     delivered: int = 0
     unstarted: list[Counter] = []
     whole: bool = False
+    charged: list[Charged] = []
 
 
 class CancelTasks(msgspec.Struct, tag=3):
@@ -197,13 +200,17 @@ class NeedSpec(msgspec.Struct, tag=23):
 
 
 class Deliver(msgspec.Struct, tag=24):
-    """Outcomes; `number` counts a client's deliveries in an epoch. `accepted`: as an Accepted says it."""
+    """Outcomes; `number` counts a client's deliveries in an epoch. `accepted`: as an Accepted says it.
+
+    `charged`: what tasks under way have used up, when that has changed, should the hub die.
+    """
 
     epoch: int
     number: int
     done: list[DoneRun]
     failed: list[Failed]
     accepted: int = 0
+    charged: list[Charged] = []
 
 
 class Notice(msgspec.Struct, tag=25):
@@ -249,7 +256,8 @@ class Hello(msgspec.Struct, tag=40):
     `number` counts the times that it had to ask; repetitions have the same. `key`: where keys are in use, the
     public key for this session's lane. `instance` is new for every start of the pool's process; `inventory`:
     all that it holds of the hub whose epoch it states: queued, running, finished but not acknowledged.
-    `rosters`: the newest settled one that it was told, and one of a later hub that is not.
+    `rosters`: the newest settled one that it was told, and one of a later hub that is not. `ended`: attempts
+    whose end was acknowledged lately; a hub that has died may not have told their clients.
     """
 
     pool: Name
@@ -269,6 +277,7 @@ class Hello(msgspec.Struct, tag=40):
     cloudpickle: Name = ""
     key: bytes = b""
     rosters: list[Roster] = []
+    ended: list[Held] = []
 
 
 class Results(msgspec.Struct, tag=41):

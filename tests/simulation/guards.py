@@ -7,7 +7,9 @@ import pytest
 from taskmesh.core import liveness
 from taskmesh.core.actions import PeekSlot, Push, RecallSlot, Resolve
 from taskmesh.core.backlog import Backlog, Lineup, Route, group_of
+from taskmesh.core.charges import Charges
 from taskmesh.core.client import ClientMachine
+from taskmesh.core.clients import ClientSession
 from taskmesh.core.collector import Collector
 from taskmesh.core.feeder import Feeder
 from taskmesh.core.intake import Intake
@@ -17,6 +19,7 @@ from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.membership import Membership
 from taskmesh.core.memory import Memory
 from taskmesh.core.pool import PoolMachine
+from taskmesh.core.spool import Spool
 from taskmesh.core.states import Cause, TaskRecord
 from taskmesh.core.unclaimed import Unclaimed
 from taskmesh.core.ventilator import Ventilator
@@ -275,6 +278,36 @@ def handed_back_before(patch: Patch) -> None:
     patch.setattr(PoolSessions, "adopt", count)
 
 
+def charges_told(patch: Patch) -> None:
+    """Nobody but the hub knows what has been charged to a task (V8)."""
+    patch.setattr(ClientSession, "charged", lambda self, seq, used: None)
+
+
+def charges_brought(patch: Patch) -> None:
+    """A client that submits its tasks again says nothing of what they have used up (V8)."""
+    patch.setattr(Charges, "message", lambda self, runs, now: [])
+
+
+def time_to_start(patch: Patch) -> None:
+    """The time that a task may take to start begins anew with each hub (V8d)."""
+    patch.setattr(Charges, "accepted", lambda self, runs, now: None)
+
+
+def numbers_brought(patch: Patch) -> None:
+    """A pool says what it holds, and nothing of what has ended there: its numbers are given again (V8b)."""
+    patch.setattr(Spool, "remember", lambda self, attempts: None)
+
+
+def failures_reported(patch: Patch) -> None:
+    """What failed before its client was back has not failed (V8)."""
+    claim = Unclaimed.claim
+
+    def successes(self: Unclaimed, task: int) -> list[object]:
+        return [report for report in claim(self, task) if isinstance(report, m.DoneRun)]
+
+    patch.setattr(Unclaimed, "claim", successes)
+
+
 def priority(patch: Patch) -> None:
     """What is urgent stands in line with everything else."""
     lineup = Backlog._lineup
@@ -376,6 +409,11 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     named_process,
     handed_back,
     handed_back_before,
+    charges_told,
+    charges_brought,
+    time_to_start,
+    numbers_brought,
+    failures_reported,
     priority,
     first_in_first_out,
     group_turns,
