@@ -62,6 +62,26 @@ Keys = Annotated[
         help="The directory of one's keys. Default: TASKMESH_KEYS, the configuration's, or none.",
     ),
 ]
+
+
+def known_level(level: str) -> str:
+    """Refuses what is no level of a log."""
+    from taskmesh.net.event_log import LEVELS
+
+    if level not in LEVELS:
+        raise typer.BadParameter(f"{level!r} is none of {', '.join(LEVELS)}")
+    return level
+
+
+LogLevel = Annotated[
+    str,
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        help="debug (with the tracebacks of tasks that fail), info, warning or error.",
+        callback=known_level,
+    ),
+]
 Lanes = Annotated[
     str | None,
     typer.Option(

@@ -43,9 +43,9 @@ class Output:
         """The one line on stdout of a program that runs."""
         self._say(sys.stdout, encoded(fields) if self.as_json else text)
 
-    def news(self, kind: str, text: str, fields: Mapping[str, object]) -> None:
-        """Something that happened while a program runs, on stderr."""
-        line = encoded({"event": kind, **fields}) if self.as_json else f"taskmesh: {printable(text)}"
+    def news(self, kind: str, text: str, fields: Mapping[str, object], keep: str = "") -> None:
+        """Something that happened while a program runs, on stderr. `keep`: control characters left as is."""
+        line = encoded({"event": kind, **fields}) if self.as_json else f"taskmesh: {printable(text, keep)}"
         self._say(sys.stderr, line)
 
     def error(self, error: BaseException, details: Mapping[str, object] | None = None) -> None:

@@ -18,6 +18,7 @@ from taskmesh.cli.options import (
     HttpTokenFile,
     Keys,
     Lanes,
+    LogLevel,
     Store,
     StoreFile,
     settings,
@@ -47,7 +48,7 @@ Queues = Annotated[str | None, typer.Option("--queues", metavar="A,B", help="Que
 Tags = Annotated[str | None, typer.Option("--tags", metavar="A,B", help="What the pool can do.")]
 
 
-def up(
+def up(  # noqa: PLR0913  one for each option
     modules: Modules = None,
     *,
     bind: Bind = None,
@@ -59,6 +60,7 @@ def up(
     http_token_file: HttpTokenFile = None,
     directory: Keys = None,
     lanes: Lanes = None,
+    log_level: LogLevel = "info",
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
@@ -81,7 +83,8 @@ def up(
         )
         use_current_directory()
         check_modules(modules or ())
-        _serve(out, config, bind, slots=config.pool.slots, name=name, modules=tuple(modules or ()))
+        own = tuple(modules or ())
+        _serve(out, config, bind, log_level, slots=config.pool.slots, name=name, modules=own)
 
 
 def hub(
@@ -102,6 +105,7 @@ def hub(
             "are named. Needs --http.",
         ),
     ] = None,
+    log_level: LogLevel = "info",
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
@@ -117,19 +121,21 @@ def hub(
             "hub__store_file": store_file,
         }
         deployments = tuple(filter(None, (deletion_cost or "").split(",")))
-        _serve(out, settings(file, given), bind, deployments=deployments)
+        _serve(out, settings(file, given), bind, log_level, deployments=deployments)
 
 
 def _serve(
     out: Output,
     config: Config,
     bind: str | None,
+    log_level: str,
     *,
     slots: int = 0,
     name: str = "",
     modules: tuple[str, ...] = (),
     deployments: tuple[str, ...] = (),
 ) -> None:
+    from taskmesh.net.event_log import EventLog
     from taskmesh.net.programs import run_hub
 
     addresses = (bind,) if bind else config.mesh.address or (DEFAULT_ADDRESS,)
@@ -152,8 +158,8 @@ def _serve(
             f"control {endpoints.control}{pool}",
         )
 
-    def record(kind: str, fields: dict[str, object]) -> None:
-        out.news(kind, " ".join([kind, *(f"{key}={value}" for key, value in fields.items())]), fields)
+    def write(kind: str, text: str, fields: dict[str, object]) -> None:
+        out.news(kind, text, fields, keep="\n")
 
     run_hub(
         config,
@@ -162,7 +168,7 @@ def _serve(
         name=name,
         modules=modules,
         ready=ready,
-        record=record,
+        record=EventLog(write, log_level).record,
         deployments=deployments,
     )
 
@@ -191,13 +197,16 @@ def worker(  # noqa: PLR0913  one for each option
         ),
     ] = None,
     directory: Keys = None,
-    deletion_cost: Annotated[
-        bool,
+    stay: Annotated[
+        float,
         typer.Option(
-            "--deletion-cost",
-            help="In Kubernetes: keep the pod's deletion cost; --name is the pod's, --http is needed.",
+            metavar="SECONDS",
+            help="Drained by other means than a signal, wait so long for one before ending; default: 0. What "
+            "starts it anew, as Kubernetes does, has time to end it for good.",
+            show_default=False,
         ),
-    ] = False,
+    ] = 0.0,
+    log_level: LogLevel = "info",
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:

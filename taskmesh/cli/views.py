@@ -108,10 +108,12 @@ def ask(reach: Reach, what: str, argument: str = "", limit: int = EVERYTHING) ->
 def summary(found: dict[str, Any]) -> str:
     """The status for people."""
     states = ", ".join(f"{count} {name.lower()}" for name, count in found["tasks"].items() if count) or "none"
+    ended = [f"{count} {name}" for name, count in found.get("ended", {}).items() if count]
+    ends = f" ({', '.join(ended)})" if ended else ""
     there = found["pools"]
     slots, busy = (sum(pool[key] for pool in there) for key in ("slots", "busy"))
     lines = [
-        f"tasks:    {found['accepted']} accepted, {found['finished']} finished; on their way: {states}",
+        f"tasks:    {found['accepted']} accepted, {found['finished']} finished{ends}; on their way: {states}",
         f"pools:    {len(there)}; slots: {slots}, busy: {busy}",
         f"clients:  {sum(client['present'] for client in found['clients'])}",
     ]

@@ -46,7 +46,7 @@ class Publish(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """Something worth telling: for logs, metrics and `mesh.events()`. Never one per successful task."""
+    """Something worth telling: for logs, metrics and `mesh.events()`. Never one for a successful task."""
 
     kind: str
     fields: dict[str, object]

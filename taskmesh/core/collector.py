@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from taskmesh.core.actions import Record
 from taskmesh.core.clients import ClientSession
 from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.memory import Memory
 from taskmesh.core.states import SENT, SUCCEEDED, SUSPECT, Cause, State, TaskRecord
-from taskmesh.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.wire.messages import DoneRun, Failed, Held, Spec
 
 CRASHES = frozenset({"crash", "oom"})
@@ -30,6 +31,10 @@ POOLS_DIED = (
 SUCCEED = Cause.SUCCEED
 ANYBODY, NOBODY = -1, -2
 """In place of a session: of a report that was looked at before, and of one that is of no session here."""
+RECENT = 1_000
+"""Bad ends that are kept for whoever asks why a task failed."""
+TOLD_TEXT, TOLD_TRACE = 500, 4_000
+"""Characters of a failure's text and traceback that are told."""
 GIVEN_UP = 200_000
 """Attempts of sessions that are over whose late success still counts."""
 
@@ -40,6 +45,8 @@ class Collector:
     Attributes:
         duplicates: successes that came after the task was terminal. stale: failures of older attempts.
         strays: successes of attempts that their sender was never given.
+        records: failed attempts that are to be told, each once.
+        ended: the latest bad ends by task id, as people are told them; RECENT of them.
     """
 
     def __init__(
@@ -68,6 +75,8 @@ class Collector:
         self.stale = 0
         self.strays = 0
         self.news: set[int] = set()
+        self.records: list[Record] = []
+        self.ended: OrderedDict[int, dict[str, object]] = OrderedDict()
         self._given_up: OrderedDict[int, dict[int, int]] = OrderedDict()
         self._given_up_count = 0
 
@@ -395,8 +404,27 @@ class Collector:
         self._ledger.move(record, cause)
         told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
         self._memory.keep(record, told)
-        for waiter in self._ledger.drop(record):
+        waiting = self._ledger.drop(record)
+        for waiter in waiting:
             self.give(told, waiter)
+        if told.kind != "cancelled":
+            self._remember(record, told, waiting)
+
+    def _remember(self, record: TaskRecord, told: Failed, waiting: list[int]) -> None:
+        """Keeps a bad end for whoever asks why."""
+        what = f"{told.type_name}: {told.text}" if told.type_name else told.text
+        end: dict[str, object] = {
+            "name": record.spec.spec.name,
+            "state": record.state.name,
+            "queue": record.spec.route[0],
+            "attempt": told.attempt,
+            "worker": told.worker,
+            "history": told.history,
+            "why": f"attempt {told.attempt} on {told.worker or '?'}: {told.kind} {what}"[:TOLD_TEXT],
+        }
+        self.ended.update(dict.fromkeys(waiting, end))
+        while len(self.ended) > RECENT:
+            self.ended.popitem(last=False)
 
     def release(self, record: TaskRecord) -> None:
         """Takes a task off the books of the lane that holds it, if one does."""
@@ -405,11 +433,27 @@ class Collector:
             lane.release(record.spec.number, 1)
 
     def _note(self, record: TaskRecord, failure: Failed) -> None:
+        if failure.kind != "cancelled":
+            name, attempt = record.spec.spec.name, record.attempt - record.returns
+            fields = {"task_id": text_of(record.id), "name": name, **_told(failure, attempt)}
+            self.records.append(Record("task.failed", fields))
         history = record.more().history
         if len(history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
             what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
             where = f"attempt {record.attempt - record.returns} on {failure.worker or '?'}"
             history.append(f"{where}: {failure.kind} {what}"[:300])
+
+
+def _told(failure: Failed, attempt: int) -> dict[str, object]:
+    """A failure as people are told it."""
+    return {
+        "attempt": attempt,
+        "worker": failure.worker,
+        "kind": failure.kind,
+        "type": failure.type_name,
+        "text": failure.text[:TOLD_TEXT],
+        "traceback": failure.traceback[-TOLD_TRACE:],
+    }
 
 
 def jitter_of(task: int, times: int) -> float:

@@ -159,10 +159,17 @@ class HubMachine:
             actions += self.ventilator.dispatch(now)
         if len(self.lanes) > 1 and self.ledger.tasks:
             actions += self._recalls(self.ventilator.recalls(now))
+        if self.memory.fresh or self.collector.records:
+            self._report(actions)
+        return actions
+
+    def _report(self, actions: list[object]) -> None:
+        """What a store and a log are to have."""
+        actions += self.collector.records
+        self.collector.records = []
         if self.memory.fresh:
             actions.append(Store(self.memory.fresh))
             self.memory.fresh = []
-        return actions
 
     def _recalls(self, recalls: list[tuple[Lane, int]]) -> list[Publish]:
         epoch = self.config.epoch

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from taskmesh.core import events as ev
-from taskmesh.core.actions import AnswerSlot, KillSlot, Leave, PeekSlot, SendHub, StartSlot, StopSlot
+from taskmesh.core.actions import AnswerSlot, KillSlot, Leave, PeekSlot, Record, SendHub, StartSlot, StopSlot
 from taskmesh.core.feeder import Feeder
 from taskmesh.core.invariants import check_pool
 from taskmesh.core.membership import Membership
 from taskmesh.core.places import Places
 from taskmesh.core.pool_config import PoolConfig
 from taskmesh.core.slots import Piece, Slot, SlotState, exit_text
+from taskmesh.ids import task_id, text_of
 from taskmesh.wire import messages as m
 
 ALL = 1 << 40
@@ -233,6 +234,8 @@ class PoolMachine:
                 self._out.append(StartSlot(slot.number))
 
     def _slot_finished(self, slot: Slot, results: m.SlotResults, now: float) -> None:
+        if results.failed:
+            self._tell_failed(slot, results.failed)
         done, failed = slot.finished(results, self._worker(slot))
         if not done and not failed:
             return
@@ -250,6 +253,26 @@ class PoolMachine:
         slot.quiet = slot.peeked = False
         slot.kill_at, slot.failures = None, 0
         slot.progress = (0.0, -1.0)
+
+    def _tell_failed(self, slot: Slot, failures: list[m.SlotFailure]) -> None:
+        """Has each failed task told, before the slot's books forget it."""
+        for failure in failures:
+            for piece in slot.pieces:
+                if piece.first <= failure.serial < piece.first + len(piece):
+                    seq = piece.run.seqs[piece.low + failure.serial - piece.first]
+                    what = {"type": failure.type_name, "text": failure.text, "traceback": failure.traceback}
+                    self._tell(slot, piece.run, seq, failure.kind, **what)
+
+    def _tell(self, slot: Slot, run: m.LaneRun, seq: int, kind: str, **what: str) -> None:
+        """For the log of whoever runs the pool."""
+        task = {
+            "task_id": text_of(task_id(run.client, seq)),
+            "name": self.feeder.specs[run.spec].name,
+            "attempt": run.attempt - run.returns,
+            "worker": self._worker(slot),
+            "kind": kind,
+        }
+        self._out.append(Record("task.failed", {**task, **what}))
 
     def _slot_asked(self, slot: Slot, serial: int, now: float) -> None:
         """Its task wants to submit tasks: what waits behind it must not wait for them."""
@@ -302,6 +325,7 @@ class PoolMachine:
         failure = m.Failed(run.client, seq, run.attempt, kind, text=text, worker=self._worker(slot))
         failure.returns = run.returns
         self.spool.failed.append(failure)
+        self._tell(slot, run, seq, kind, text=text)
 
     def _enforce_limits(self, now: float) -> None:
         for slot in self.slots.values():

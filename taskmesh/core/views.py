@@ -15,11 +15,12 @@ from taskmesh.core.intake import Intake
 from taskmesh.core.lanes import Lane, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.liveness import PoolSessions
-from taskmesh.core.states import ON_ITS_WAY, State, TaskRecord
+from taskmesh.core.states import ON_ITS_WAY, TRANSITIONS, State, TaskRecord
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
 EVENTS_KEPT = 1000
+ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
 KEYS_KEPT = 1000
 CANCELS = ("cancel", "cancel-client", "cancel-key")
@@ -111,6 +112,7 @@ class Views:
             "epoch": self._epoch,
             "accepted": ledger.accepted,
             "finished": ledger.finished,
+            "ended": self._ended(),
             "tasks": by_state,
             "orphans": self._intake.orphans,
             "unclaimed": len(self._pools.unclaimed),
@@ -135,6 +137,14 @@ class Views:
                 for session in self._clients.values()
             ],
         }
+
+    def _ended(self) -> dict[str, int]:
+        """How many tasks have ended in which state; of those that share a key one counts."""
+        ends = dict.fromkeys((state.name.lower() for state in ENDS), 0)
+        for (before, cause), count in self._ledger.counts.items():
+            if (after := TRANSITIONS[before, cause]) in ENDS:
+                ends[after.name.lower()] += count
+        return ends
 
     def _warnings(self) -> dict[str, str]:
         """What this hub lacks, and who has other versions than it."""
@@ -165,6 +175,8 @@ class Views:
         record = self._ledger.tasks.get(task)
         if record is None:
             account = self._ledger.accounts.get(task >> SEQ_BITS)
+            if failure := self._collector.ended.get(task):
+                return {"task_id": text, **failure}
             if account is not None and task & SEQ_MASK in account.finished:
                 return {
                     "task_id": text,

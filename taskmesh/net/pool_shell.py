@@ -42,6 +42,7 @@ class PoolShell:
     Attributes:
         events: what the machine is to be told; whoever learns something appends here.
         left: None, or the reason with which the machine has left ("" for a clean end).
+        record: told what is worth telling.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class PoolShell:
         self.machine = machine
         self.events: deque[object] = deque()
         self.left: str | None = None
+        self.record: Callable[[str, dict[str, object]], None] = lambda kind, fields: None
         self._link = link
         self._on_leave = on_leave
         self._perform: dict[type, Callable[[Any], None]] = {}
@@ -82,6 +84,7 @@ class PoolShell:
             act.DialLane: lambda action: link.dial(action.endpoint, action.max_payload),
             act.HangUp: lambda _: link.hang_up(),
             act.Leave: self._leave,
+            act.Record: lambda action: self.record(action.kind, action.fields),
         }
 
     @property

@@ -261,6 +261,10 @@ def free_ports(bind: str) -> Endpoints:
     return Endpoints.of(f"tcp://{host}:{first}")
 
 
+def _nothing(kind: str, fields: dict[str, object]) -> None:
+    """Where nobody keeps a log."""
+
+
 def run_pool(
     config: Config,
     addresses: Sequence[str],
@@ -270,6 +274,7 @@ def run_pool(
     modules: tuple[str, ...] = (),
     ready: Callable[[str, str], None],
     news: News,
+    record: Record = _nothing,
     patience: float = PATIENCE,
     stay: float = 0.0,
 ) -> bool:
@@ -280,6 +285,7 @@ def run_pool(
         slots: how many tasks at once. modules: what slots import when they start.
         ready: called with the pool's name and the hub's address when its first session is open.
         news: told other things that people should know: a kind and a sentence.
+        record: told of tasks that fail.
         patience: seconds in which the first slot has to come up.
         stay: seconds that it waits for a signal after a drain without one.
 
@@ -301,6 +307,7 @@ def run_pool(
         side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
     ):
         pool, sockets = linked_pool(context, loop, addresses, settings, config, credentials)
+        pool.record = record
         ways, told = sockets.addresses, partial(news, "slot.failed")
         host = host_slots(
             loop, pool, settings.pool, ways, config, patience=patience, modules=modules, complain=told

@@ -86,6 +86,33 @@ def test_a_ping_is_the_trip_from_the_hub_to_the_pool_and_back(programs):
         assert 0 < min(row["seconds"] for row in found if row["pool"] == pool) < 0.2
 
 
+def test_hub_and_worker_log_each_failed_attempt_and_the_hub_explains_the_end(programs):
+    hub = programs.start("hub", "--bind", "tcp://127.0.0.1:0", "--log-level", "debug", "--json")
+    address = hub.ready()["gateway"]
+    worker = programs.worker(address, "--name", "told")
+
+    line = ("submit", "--address", address, "--json")
+    failed = programs.run(*line, "--retries", "1", f"{WORK}:refuse", "because")
+    crashed = programs.run(*line, "os:_exit", "3")
+    task = rows(failed)["error"]["task_id"]
+    status = programs.run("status", "--address", address)
+    explained = programs.run("explain", task, "--address", address)
+
+    worker.end()
+    hub.end()
+    assert (failed.returncode, crashed.returncode) == (1, 1)
+    for program in (hub, worker):
+        told = [json.loads(line) for line in program.errors.splitlines() if '"task.failed"' in line]
+        mine = [event for event in told if event["task_id"] == task]
+        assert [event["attempt"] for event in mine] == [1, 2]
+        assert {event["type"] for event in mine} == {"tests.net.workload.Refusal"}
+        assert {event["kind"] for event in told} == {"exception", "crash"}
+        assert all(event["time"] and event["level"] == "warning" for event in told)
+        assert ("traceback" in mine[0]) == (program is hub)
+    assert "2 finished (1 failed, 1 dead)" in status.stdout
+    assert "is FAILED: attempt 2 on told/0: exception tests.net.workload.Refusal: because" in explained.stdout
+
+
 def test_a_failing_function_is_exit_code_1_with_the_remote_traceback(programs, address):
     outcome = programs.run("submit", f"{WORK}:refuse", "because", "--address", address)
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from taskmesh.core.actions import Publish
+from taskmesh.core import collector
+from taskmesh.core.actions import Publish, Record
 from taskmesh.core.events import FromClient, FromPool
 from taskmesh.ids import text_of
 from taskmesh.wire import messages as m
@@ -60,6 +61,41 @@ def test_tasks_by_state_and_no_more_than_asked_for(rig):
 
 def test_a_state_that_there_is_not_is_an_error_with_those_there_are(rig):
     assert "queued, waiting, sent, running" in ask(rig, "tasks", "succeeded").error
+
+
+def test_each_failed_attempt_is_told_and_the_end_of_a_failed_task_explained(rig, monkeypatch):
+    """Failures are visible: in the log each attempt, afterwards how it ended, for the latest of them."""
+    session = rig.join(slots=1)
+    rig.submit(1, 2, spec(max_retries=1, backoff=0.0))
+
+    def failed(attempt: int) -> list[object]:
+        error = m.Failed(1, 1, attempt, "exception", "ValueError", "no good", "Trace", retryable=True)
+        report = m.Results(EPOCH, session, attempt, [], [error], [])
+        return [action.fields for action in rig.tell(FromPool(report)) if isinstance(action, Record)]
+
+    [first], [second] = failed(1), failed(2)
+
+    assert (first["attempt"], first["name"], first["task_id"]) == (1, "f", text_of(1 << 64 | 1))
+    assert (second["type"], second["text"], second["traceback"]) == ("ValueError", "no good", "Trace")
+    found = ask(rig, "task", text_of(1 << 64 | 1)).value
+    assert found["state"] == "FAILED"
+    assert "exception ValueError: no good" in found["why"]
+    assert len(found["history"]) == 2
+    assert ask(rig, "status").value["ended"] == {
+        **dict.fromkeys(("succeeded", "cancelled", "expired", "dead", "lost"), 0),
+        "failed": 1,
+    }
+
+
+def test_only_the_latest_bad_ends_are_kept(rig, monkeypatch):
+    monkeypatch.setattr(collector, "RECENT", 2)
+    session = rig.join(slots=3)
+    for seq in rig.submit(1, 3):
+        rig.fail(session, (1, seq, 1))
+
+    states = [ask(rig, "task", text_of(1 << 64 | seq)).value["state"] for seq in (1, 2, 3)]
+
+    assert states == ["FINISHED", "FAILED", "FAILED"]
 
 
 class TestWhy:

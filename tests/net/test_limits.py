@@ -127,7 +127,7 @@ def test_few_open_files_make_fewer_pools_and_the_hub_says_so(cluster: Cluster):
 
     told, memory = [event for event in hub.events("stderr") if event["event"] in ("limits", "memory")]
     assert 2 * memory["calls"] <= memory["max_bytes"] <= memory["limit"] // 2
-    assert told == {"event": "limits", "open_files": 200, "max_pools": 18}
+    assert (told["open_files"], told["max_pools"]) == (200, 18)
     with Mesh(cluster.address) as mesh:
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
 

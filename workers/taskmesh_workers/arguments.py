@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskmesh.config import Config, load
+from taskmesh.net.event_log import LEVELS
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5550"
 
@@ -41,6 +42,7 @@ class Arguments:
     modules: tuple[str, ...]
     json: bool
     stay: float
+    log_level: str = "info"
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -102,6 +104,12 @@ def parser() -> argparse.ArgumentParser:
         help="drained by other means than a signal, wait so long for one before ending (default: 0): what "
         "starts it anew, as Kubernetes does, has time to end it for good",
     )
+    add(
+        "--log-level",
+        choices=LEVELS,
+        default="info",
+        help="the least that is told; debug: with the tracebacks of tasks that fail",
+    )
     add("--config", metavar="FILE", help="settings, in place of taskmesh.toml or pyproject.toml")
     add("--json", action="store_true", help="tell what happens as JSON, one object a line")
     return made
@@ -128,4 +136,4 @@ def read(line: Sequence[str]) -> Arguments:
     }
     found = {key: value for key, value in wanted.items() if value is not None}
     config = load(given.config, found, command_line=True)
-    return Arguments(config, given.name, tuple(given.modules), given.json, given.stay)
+    return Arguments(config, given.name, tuple(given.modules), given.json, given.stay, given.log_level)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.net.event_log import EventLog
 from taskmesh.net.modules import check_modules, use_current_directory
 from taskmesh.net.programs import run_pool
 from taskmesh_workers.arguments import Arguments, read
@@ -60,6 +61,7 @@ def _run(arguments: Arguments, reports: Reports) -> int:
         modules=arguments.modules,
         ready=ready,
         news=reports.news,
+        record=EventLog(reports.event, arguments.log_level).record,
         stay=arguments.stay,
     )
     return DRAINED if drained else FAILED

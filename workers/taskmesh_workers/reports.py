@@ -22,6 +22,10 @@ class Reports:
         """Something that whoever runs the worker should know."""
         self._write(sys.stderr, text, {"event": event, "message": text})
 
+    def event(self, kind: str, text: str, fields: dict[str, object]) -> None:
+        """One event of the log."""
+        self._write(sys.stderr, text, {"event": kind, **fields})
+
     def _write(self, stream: TextIO | None, text: str, fields: dict[str, object]) -> None:
         line = json.dumps(fields) if self._as_json else f"taskmesh worker: {text}"
         if stream is None:  # started without it: 2>&-
