@@ -72,7 +72,8 @@ class MeshSpark(Settings):
             df: classic or Connect, a batch or a stream.
             task: takes a `pyarrow.RecordBatch`; returns one, a table, or several, of any number of rows.
             schema: of the result. Columns are taken by name, and cast where nothing is lost.
-            batch_rows: rows in a call; "auto" measures what takes about a twentieth of a second.
+            batch_rows: rows in a call; "auto" measures what takes a twentieth of a second, or more where a
+                call costs much itself. With dedupe="result" it is 2000: equal rows make equal batches then.
             order: keeps the partition's order; False gives batches as they are done.
 
         Raises:
@@ -144,6 +145,8 @@ class MeshSpark(Settings):
         input: UdfInput = "arrow",  # noqa: A002  what it is
         queue: str = "",
         tags: Iterable[str] = (),
+        batch_rows: BatchRows = "auto",
+        deterministic: bool = False,
     ) -> Callable[[Callable[..., Any]], MeshUDF]:
         """Makes a UDF of a function: `@mesh.udf("double", input="pandas")`.
 
@@ -151,14 +154,25 @@ class MeshSpark(Settings):
             returnType: of the column that it gives.
             input: what it is called with: "arrow" arrays, "pandas" Series, or "scalar" values row by row.
             queue, tags: which pools, if others than the bridge's.
+            batch_rows: rows in a call, at most, as for `map_arrow`.
+            deterministic: whether Spark's optimiser may take it that the same rows give the same. It may call
+                the function twice for a row then; else it filters after it, so that a table is read whole.
 
         Raises:
-            ConfigError: the input is unknown, or the bridge has errors="column".
+            ConfigError: the input is unknown, the bridge has errors="column", or it was used without
+                parentheses.
         """
+        if not isinstance(returnType, str | DataType):
+            name = getattr(returnType, "__name__", type(returnType).__name__)
+            raise ConfigError(
+                f"udf() takes the type of what the function returns, not {name}. "
+                "Cure: @mesh.udf('double'), or @mesh.udf() for strings: with parentheses"
+            )
+        rows = rows_of(batch_rows)
         settings = dataclasses.replace(self, queue=queue or self.queue, tags=tuple(tags) or self.tags)
 
         def make(task: Callable[..., Any]) -> MeshUDF:
-            return MeshUDF(settings, task, returnType, input)
+            return MeshUDF(settings, task, returnType, input, rows=rows, deterministic=deterministic)
 
         return make
 
@@ -171,11 +185,13 @@ class MeshSpark(Settings):
             task: called as `task(batch, delivery)` with a `pyarrow.RecordBatch` and a
                 `taskmesh.spark.Delivery`; what it returns is not looked at. It is called at least once for
                 each row: `delivery` and a key of the rows' own are what it can tell repetitions by.
-            query: what deliveries are named by; empty for the id that Spark gave the stream.
+            query: what deliveries are named by; empty for the id that Spark gave the stream, which it does
+                not tell on Connect.
             batch_rows: as for `map_arrow`.
 
         Raises:
-            ConfigError: errors= is not "raise": rows that a sink refused would be lost.
+            ConfigError: errors= is not "raise": rows that a sink refused would be lost. On Connect a stream
+                ends with it where `query` is empty.
         """
         if self.errors != "raise":
             raise ConfigError(f'errors={self.errors!r} would lose rows: foreach_batch() has "raise" only')
@@ -184,6 +200,11 @@ class MeshSpark(Settings):
         rows, settings = rows_of(batch_rows), self
 
         def sink(df: Any, batch: int) -> None:
+            if not query and type(df).__module__.startswith("pyspark.sql.connect"):
+                raise ConfigError(
+                    "Spark Connect does not tell which stream a batch is of: deliveries of all streams would "
+                    "look alike. Cure: foreach_batch(f, query='orders')"
+                )
             way = SinkWay(settings, work, rows, schema, query=query, batch=batch)
 
             def offload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

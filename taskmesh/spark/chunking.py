@@ -41,7 +41,7 @@ class ChunkWay(Way):
 
     def _pace(self) -> Pace:
         """Of one item at first: that may be the path of a file that takes a minute."""
-        return Pace(self.rows) if self.rows else pace_of(self.work.function, 1, MOST_BYTES)
+        return Pace(self.rows) if self.rows else pace_of(self.work.function, 1, MOST_BYTES, by_item=True)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
@@ -21,14 +22,12 @@ from taskmesh.spark.vigil import Vigil
 from taskmesh.spark.work import Work
 from taskmesh.wire.code import load_function
 from taskmesh.wire.messages import Failed
-from taskmesh.wire.payload import Payload
 from taskmesh.wire.values import class_name, error_text
 
 HASTE: Final = 4.0
 """By how much Spark's later tries of a task wait less for pools and hub than its first one."""
 
 TEXT_LIMIT: Final = 32 << 10
-_HERE: Final = Success(1, "", 0.0)
 _SCHEMA_ERROR: Final = class_name(MeshSchemaError)
 
 
@@ -84,8 +83,8 @@ class MeshEngine:
             work.name,
             work.options,
             work.codec,
-            keep=KEPT_S,
-            shared=self._sharing.shared,
+            keep=KEPT_S if self._sharing else 0.0,
+            shared=self._sharing.shared if self._sharing else "all",
         )
         self._vigil = Vigil(mesh._session, settings, work.options, haste)
 
@@ -96,10 +95,10 @@ class MeshEngine:
 
     def submit(self, data: Any) -> TaskFuture[Any]:
         """Submits a task."""
-        return self._group.submit(data, self._key)
-
-    def _key(self, payload: Payload) -> str:
-        return self._sharing.key(self._group.number, payload)
+        sharing = self._sharing
+        if sharing is None:
+            return self._group.submit(data)
+        return self._group.submit(data, lambda payload: sharing.key(self._group.number, payload))
 
     def is_done(self, piece: TaskFuture[Any]) -> bool:
         """Whether it has ended."""
@@ -138,15 +137,17 @@ class LocalEngine:
             id="0" * 32, name=work.name, attempt=self._trace.attempt + 1, queue=work.options.queue
         )
 
-    def submit(self, data: Any) -> tuple[Any, BaseException | None]:
+    def submit(self, data: Any) -> tuple[Any, Success | BaseException]:
         """Runs it."""
+        began = time.perf_counter()
         try:
             with context.running(self._context):
-                return self._function(data), None
+                result = self._function(data)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001  a task may raise anything
             return None, error
+        return result, Success(1, "", time.perf_counter() - began)
 
     def is_done(self, piece: object) -> bool:
         """It is."""
@@ -155,11 +156,11 @@ class LocalEngine:
     def wait(self, pieces: Sequence[object]) -> None:
         """There is nothing to wait for."""
 
-    def outcome(self, piece: tuple[Any, BaseException | None], where: str) -> tuple[Any, Success]:
+    def outcome(self, piece: tuple[Any, Success | BaseException], where: str) -> tuple[Any, Success]:
         """Result, or the error as a mesh would tell it."""
         result, error = piece
-        if error is None:
-            return result, _HERE
+        if isinstance(error, Success):
+            return result, error
         text = "".join(traceback.format_exception(error))
         place = f"{where}, {self._trace}"
         if isinstance(error, MeshSchemaError):

@@ -1,52 +1,134 @@
-"""How many rows go into a piece: as many as take about a twentieth of a second, measured as the job runs."""
+"""How many rows go into a piece: measured as the job runs, by a model of what a call costs."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Final
 
-START: Final = 256
+START: Final = 32
+FIXED: Final = 2000
+"""Rows where their number must not depend on how fast the mesh is."""
 TARGET_S: Final = 0.05
+OVERHEAD: Final = 1 / 8
+"""What a call costs whatever its rows, at most, as a share of what its rows cost."""
+
 _GROWTH: Final = 8
+_SURE_GROWTH: Final = 64
+_EXPLORED_S: Final = 1.0
+_CHECKED: Final = 16
+_NOISE: Final = 1.25
+_CHANGED: Final = 3.0
+_DOUBT: Final = 0.2
+_SIZES: Final = 4
 _KEPT: Final = 64
 
 
 class Pace:
     """Rows per piece for one function.
 
-    Why a twentieth of a second: a piece is what is lost with a worker, what a cancellation waits for, and
-    what the partitions' ends are balanced with; and it is long beside the milliseconds of its way.
+    A piece of `rows` takes a + b x rows seconds: a for the call (a request, a kernel launch, a commit), b for
+    each row. Both are fitted to what pieces of different sizes took. A piece has as many rows as fit into a
+    twentieth of a second: it is what is lost with a worker, what a cancellation waits for, and what evens out
+    the ends of partitions. But it never has so few that the call costs more than an eighth of what its rows
+    cost: smaller pieces would mean fewer rows a second.
 
     Args:
         fixed: a number to stay at. start: what to begin with.
         most_bytes: fewer rows than fit the time, if they have more bytes than this; 0 for no limit.
+        by_item: a call is one for each item, so there is no a.
     """
 
-    def __init__(self, fixed: int = 0, start: int = START, most_bytes: int = 0) -> None:
+    def __init__(
+        self, fixed: int = 0, start: int = START, most_bytes: int = 0, *, by_item: bool = False
+    ) -> None:
         self.rows = fixed or start
         self.fixed = bool(fixed)
         self._most_bytes = most_bytes
+        self._by_item = by_item
+        self._sizes: OrderedDict[int, tuple[int, float]] = OrderedDict()
+        self._calls = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough has been measured to have many pieces under way."""
+        return self.fixed or self._by_item or len(self._sizes) > 1
 
     def learn(self, rows: int, seconds: float, size: int = 0) -> None:
         """A piece of so many rows and bytes took so long."""
-        if self.fixed or seconds <= 0 or (rows < self.rows // 2 and seconds < TARGET_S):
-            return  # a batch's last rows tell little
-        fitting = int(rows * TARGET_S / seconds)
+        if self.fixed or seconds <= 0 or rows <= 0:
+            return
+        if self._by_item:
+            self._sizes.clear()
+        self._note(rows, seconds)
+        if rows < self.rows // 2 and seconds < TARGET_S:
+            return  # a batch's last rows tell little of larger pieces
+        fitting = self._fitting()
         if self._most_bytes and size:
             fitting = min(fitting, rows * self._most_bytes // size)
-        self.rows = max(1, self.rows // 2, min(fitting, rows * _GROWTH))
+        self.rows = max(1, self.rows // 2, int(fitting))
+
+    def _note(self, rows: int, seconds: float) -> None:
+        """Keeps what pieces of about this size take: the newest counts for half."""
+        number = rows.bit_length()
+        if len(self._sizes) > 1:
+            call, row = self._model()
+            if not 1 / _CHANGED < seconds / (call + row * rows) < _CHANGED:
+                self._sizes.clear()  # the function, or the machine, is another one now
+        if number in self._sizes:
+            seconds = (seconds + self._sizes[number][1]) / 2
+        self._sizes[number] = rows, seconds
+        self._sizes.move_to_end(number)
+        # More rows take longer. A figure that says otherwise is old, or had a start or a pause in it.
+        for other in [other for other, (_, its) in self._sizes.items() if other != number]:
+            its = self._sizes[other][1]
+            if its > seconds * _NOISE if other < number else its < seconds / _NOISE:
+                del self._sizes[other]
+        if len(self._sizes) > _SIZES:
+            self._sizes.popitem(last=False)
+
+    def _fitting(self) -> float:
+        """How many rows the model gives."""
+        if len(self._sizes) == 1:
+            ((rows, seconds),) = self._sizes.values()
+            if self._by_item:
+                return rows * min(_GROWTH, TARGET_S / seconds)
+            # One size tells nothing of a and b: another one does, and takes a second at most, it seems.
+            return rows * min(_GROWTH, _EXPLORED_S / seconds) if seconds < _EXPLORED_S / 2 else rows / 4
+        call, row = self._model()
+        largest, seconds = max(self._sizes.values())
+        most = largest * (_SURE_GROWTH if seconds < _EXPLORED_S / 5 else _GROWTH)
+        sure = call - _DOUBT * min(seconds for _, seconds in self._sizes.values())
+        in_time, at_cost = (TARGET_S - call) / row, sure / row / OVERHEAD
+        self._calls += 1
+        if at_cost > in_time and self._calls % _CHECKED == 0:
+            return min(most, at_cost) / 4  # whether the call still costs so much
+        return min(most, max(in_time, at_cost))
+
+    def _model(self) -> tuple[float, float]:
+        """Seconds for a call and for a row: least squares of relative errors, neither below zero."""
+        points = list(self._sizes.values())
+        w = sum(1 / seconds**2 for _, seconds in points)
+        wr = sum(rows / seconds**2 for rows, seconds in points)
+        wrr = sum((rows / seconds) ** 2 for rows, seconds in points)
+        wt = sum(1 / seconds for _, seconds in points)
+        wrt = sum(rows / seconds for rows, seconds in points)
+        row = (w * wrt - wr * wt) / (w * wrr - wr * wr)
+        call = (wt - row * wr) / w
+        if call < 0:
+            return 0.0, wrt / wrr
+        return (call, row) if row > 0 else (wt / w, 1e-12)
 
 
 _paces: OrderedDict[int, Pace] = OrderedDict()
 
 
-def pace_of(function: bytes, start: int = START, most_bytes: int = 0) -> Pace:
+def pace_of(function: bytes, start: int = START, most_bytes: int = 0, *, by_item: bool = False) -> Pace:
     """What this process has learnt about a function, in this Spark task or earlier ones.
 
     Its bytes are not kept: they may have a whole model in them, and there may be another one in each job.
     """
     key = hash(function)
-    pace = _paces.setdefault(key, Pace(0, start, most_bytes))
+    pace = _paces.setdefault(key, Pace(0, start, most_bytes, by_item=by_item))
     _paces.move_to_end(key)
     while len(_paces) > _KEPT:
         _paces.popitem(last=False)

@@ -18,7 +18,8 @@ from taskmesh.spark.counts import Tally
 from taskmesh.spark.delivery import Delivery
 from taskmesh.spark.engine import Engine, engine_of
 from taskmesh.spark.errors import MeshSchemaError
-from taskmesh.spark.pace import Pace, pace_of
+from taskmesh.spark.output import pushed
+from taskmesh.spark.pace import FIXED, Pace, pace_of
 from taskmesh.spark.settings import Settings
 from taskmesh.spark.stream import Stream
 from taskmesh.spark.trace import Trace
@@ -37,7 +38,7 @@ class Way:
     """What all ways of a partition share.
 
     Attributes:
-        rows: in one piece; 0 for as many as fit a twentieth of a second.
+        rows: in one piece; 0 for what the pace finds.
     """
 
     settings: Settings
@@ -51,7 +52,13 @@ class Way:
         self, pace: Pace, tally: Tally, *, order: bool = True, rows_of: Callable[[Any], int] | None = None
     ) -> Stream:
         return Stream(
-            self._engine, self.settings, order=order, learn=pace.learn, rows_of=rows_of, tally=tally
+            self._engine,
+            self.settings,
+            order=order,
+            learn=pace.learn,
+            is_known=lambda: pace.is_known,
+            rows_of=rows_of,
+            tally=tally,
         )
 
     def _tell(self, tally: Tally) -> None:
@@ -61,12 +68,15 @@ class Way:
             self.settings.counts.add(tally)
 
     def _pace(self) -> Pace:
-        return Pace(self.rows) if self.rows else pace_of(self.work.function)
+        """As many rows as fit the time; shared results need equal pieces for equal input, on any day."""
+        if self.rows or self.settings.dedupe == "result":
+            return Pace(self.rows or FIXED)
+        return pace_of(self.work.function)
 
     @property
     def _most(self) -> int:
-        """Bytes in a piece whose rows are not a fixed number: so many that the window's pieces fit in it."""
-        return self.settings.window_bytes // self.settings.window
+        """Bytes in a piece: a window's pieces fit in it; 0, no limit, where rows are a fixed number."""
+        return 0 if self.rows else self.settings.window_bytes // self.settings.window
 
 
 @dataclass(frozen=True)
@@ -84,13 +94,13 @@ class BatchWay(Way):
         """What `mapInArrow` calls."""
         pace, schema, tally = self._pace(), ipc.schema_of(self.schema), Tally()
         try:
-            for data in self._stream(pace, tally, order=self.order).run(self._cut(batches, pace)):
-                yield from _checked(data, schema, tally)
+            results = self._stream(pace, tally, order=self.order).run(self._cut(batches, pace))
+            yield from pushed((batch for data in results for batch in _checked(data, schema, tally)), schema)
         finally:
             self._tell(tally)
 
     def _cut(self, batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[Encoded]:
-        return _cut(batches, pace) if pace.fixed else _gathered(batches, pace, self._most)
+        return _cut(batches, pace) if self.rows else _gathered(batches, pace, self._most)
 
 
 @dataclass(frozen=True)
@@ -139,8 +149,9 @@ class ColumnWay(Way):
         for data in self._stream(pace, tally).run(_cut(_noted(columns, lengths), pace, self._most)):
             parts += [batch.column(0) for batch in _checked(data, schema, tally)]
             while lengths and sum(map(len, parts)) >= lengths[0]:
-                yield _joined(parts, lengths.popleft(), schema)
-                parts = []
+                length = lengths.popleft()
+                yield _joined(parts if length else [], length, schema)  # no rows in, no piece
+                parts = [] if length else parts
         for length in lengths:
             yield _joined(parts, length, schema)
             parts = []
@@ -169,7 +180,7 @@ def _cut(
 
 def _fitting(batch: pa.RecordBatch, pace: Pace, most: int) -> int:
     """How many rows of a batch make one piece: what the pace says, or fewer with `most` bytes."""
-    if pace.fixed or batch.nbytes <= most:
+    if not most or batch.nbytes <= most:
         return pace.rows
     return max(1, min(pace.rows, int(most * batch.num_rows // batch.nbytes)))
 

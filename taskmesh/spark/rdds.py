@@ -18,12 +18,10 @@ from taskmesh.client.options import is_count
 from taskmesh.errors import ConfigError
 from taskmesh.spark.chunking import ChunkWay, PickledWay
 from taskmesh.spark.chunks import ChunkForm, ChunkStep
+from taskmesh.spark.pace import FIXED
 from taskmesh.spark.settings import Settings
 from taskmesh.spark.work import Work, function_bytes
 from taskmesh.wire.batches import PICKLE
-
-CHUNK = 2000
-"""Items in a chunk where their number must not depend on how fast the mesh is."""
 
 
 class MeshRDD:
@@ -65,7 +63,7 @@ class MeshRDD:
         return self._through(task, "flat_map", chunk, keeps_partitioning=keeps_partitioning)
 
     def map_partitions(
-        self, task: Callable[[list[Any]], Any], *, chunk: int = CHUNK, keeps_partitioning: bool = False
+        self, task: Callable[[list[Any]], Any], *, chunk: int = FIXED, keeps_partitioning: bool = False
     ) -> Any:
         """An RDD of all that `task(items)` gives; it gets one chunk at a time, not a whole partition."""
         return self._through(task, "partition", chunk, keeps_partitioning=keeps_partitioning)
@@ -82,7 +80,7 @@ class MeshRDD:
         step = ChunkStep(function_bytes(task), form)
         work = Work.of(self._settings, task, step, PICKLE)
         if chunk is None and self._settings.dedupe == "result":
-            chunk = CHUNK
+            chunk = FIXED
         rdd, way = self._rdd, ChunkWay(self._settings, work, chunk or 0)
         if chunk is None and self._settings.engine == "mesh" and _is_pickled(rdd):
             rdd, way = _as_bytes(rdd), PickledWay(self._settings, work)

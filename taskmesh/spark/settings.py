@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal, get_args
 
 from taskmesh.errors import ConfigError
+from taskmesh.net.endpoints import Endpoints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 Errors = Literal["raise", "null", "column"]
 
+_SWITCHES: Final = {"true": 2, "false": 0, "0": 0}
 _UNITS: Final = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
@@ -33,6 +35,9 @@ class Settings:
         gateway_timeout: seconds that the hub may be away in the middle of a job before MeshGatewayLost.
         dedupe: "result" for tasks that give the same for the same input: what the mesh has computed, or is
             computing, for equal batches in the last ten minutes is not computed again.
+        remember_errors: how many of Spark's tries of a task have to fail before the hub remembers the failure
+            and tells it to the later tries at once; 0 or False for never, True for 2. A failure that is
+            remembered costs nothing again; one that is not may go better the next time.
         keys: a directory with the mesh's keys on the executors; empty where none are needed.
         engine: "mesh"; "local" runs the tasks in Spark's own Python workers, with all the same checks.
         counts: what is told how much went over; see `MeshSpark.counting`.
@@ -51,6 +56,7 @@ class Settings:
     no_worker_timeout: float = 30.0
     gateway_timeout: float = 30.0
     dedupe: Literal["none", "result"] = "none"
+    remember_errors: int = 2
     keys: str = ""
     engine: Literal["mesh", "local"] = "mesh"
     counts: Counts | None = dataclasses.field(default=None, compare=False, repr=False)
@@ -59,6 +65,9 @@ class Settings:
         """Takes values as people and the Spark conf write them: text for numbers, commas in lists."""
         for field in dataclasses.fields(self)[:-1]:
             value = getattr(self, field.name)
+            if field.name == "remember_errors" and str(value).lower() in _SWITCHES:
+                object.__setattr__(self, field.name, _SWITCHES[str(value).lower()])
+                continue
             object.__setattr__(self, field.name, _plain(field.name, value, field.default))
         _among("errors", self.errors, get_args(Errors))
         _among("dedupe", self.dedupe, ("none", "result"))
@@ -67,6 +76,9 @@ class Settings:
             raise ConfigError(
                 "no address: give MeshSpark('tcp://HOST:5550') or set spark.taskmesh.address in the conf"
             )
+
+        for address in self.address:
+            Endpoints.of(address)  # here and not first in Spark's workers
 
 
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Settings)[:-1])

@@ -20,9 +20,9 @@ class Sharing:
     """Under which key a piece is submitted.
 
     Results are shared by content alone, and only where the settings say so: a Spark task that is tried again,
-    or has a twin, gets them from the hub. Failures are always remembered, but only within a partition of one
-    stage: else Spark would have the same rows fail four times before it gives a job up, and a job that is
-    started anew would be told the failures of the former one.
+    or has a twin, gets them from the hub. Failures are remembered within a partition of one stage, once
+    `remember_errors` tries of Spark's have failed: before that, the next try may go better; without it, Spark
+    would have the same rows fail four times before it gives a job up.
 
     Attributes:
         shared: as in `Spec`. prefix: of the keys.
@@ -32,11 +32,13 @@ class Sharing:
     prefix: str
 
     @classmethod
-    def of(cls, settings: Settings, trace: Trace) -> Self:
-        """As the settings say."""
-        if settings.dedupe == "none":
-            return cls("errors", f"{trace.app} {trace.stage} {trace.partition} ")
-        return cls("all", "")
+    def of(cls, settings: Settings, trace: Trace) -> Self | None:
+        """As the settings say; None if this try shares nothing."""
+        if settings.dedupe == "result":
+            return cls("all", "")
+        if not 0 < settings.remember_errors <= trace.attempt + 1:
+            return None
+        return cls("errors", f"{trace.app} {trace.stage} {trace.partition} ")
 
     def key(self, number: int, payload: Payload) -> str:
         """The key of a payload under a spec."""

@@ -47,6 +47,8 @@ class Stream:
         open_engine: called when there is a first piece: an empty partition needs no mesh.
         order: results in the order of their input; else as they come.
         learn: told rows, seconds and bytes of every piece.
+        is_known: tells whether it is known how long pieces take. Before that one is under way at a time: it
+            is a probe, and the next one is cut when it has been measured.
         rows_of: tells from a result how many rows its piece had.
         tally: where it counts.
     """
@@ -58,6 +60,7 @@ class Stream:
         *,
         order: bool = True,
         learn: Callable[[int, float, int], None] | None = None,
+        is_known: Callable[[], bool] = lambda: True,
         rows_of: Callable[[Any], int] | None = None,
         tally: Tally | None = None,
     ) -> None:
@@ -65,6 +68,7 @@ class Stream:
         self._settings = settings
         self._order = order
         self._learn = learn
+        self._is_known = is_known
         self._rows_of = rows_of
         self._tally = tally or Tally()
         self._under_way: deque[Piece] = deque()
@@ -82,7 +86,7 @@ class Stream:
                 while self._is_full(size):
                     yield self._next()
                 self._submit(data, rows, size)
-                while self._has_next():
+                while self._has_next() or (self._under_way and not self._is_known()):
                     yield self._next()
             while self._under_way:
                 yield self._next()

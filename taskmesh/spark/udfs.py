@@ -20,6 +20,7 @@ from taskmesh.spark.work import Work, function_bytes
 
 UdfInput = Literal["arrow", "pandas", "scalar"]
 _FORMS: Final[dict[str, Format]] = {"arrow": "arrays", "pandas": "series", "scalar": "values"}
+_ASKED: Final = ("asNondeterministic", "deterministic", "evalType", "func", "returnType")
 _ZONE: Final = "UTC"
 """What PySpark casts a UDF's timestamps to, whatever the session's zone."""
 
@@ -27,22 +28,36 @@ _ZONE: Final = "UTC"
 class MeshUDF:
     """A function that is called with columns and gives a column, computed on the mesh.
 
-    It is not deterministic as far as Spark's optimiser knows: else a plan may call it twice for a row.
-
     Args:
         task: the function. returns: its type, as text or a DataType.
         takes: "arrow": called with a `pyarrow.Array` for each column; "pandas": with Series; "scalar": with
             the values of one row, for every row. Nulls are given to it like any other value.
+        rows: in a call, at most; 0 for what the pace finds.
+        deterministic: what Spark's optimiser is told: it may call such a function twice for a row, and does
+            not filter before one that is not.
 
     Raises:
-        ConfigError: `takes` is unknown, or errors="column", which has no place in one column.
+        ConfigError: `takes` is unknown, errors="column", which has no place in one column, or `task` is no
+            function.
     """
 
     def __init__(
-        self, settings: Settings, task: Callable[..., Any], returns: str | DataType, takes: UdfInput
+        self,
+        settings: Settings,
+        task: Callable[..., Any],
+        returns: str | DataType,
+        takes: UdfInput,
+        *,
+        rows: int = 0,
+        deterministic: bool = False,
     ) -> None:
         if takes not in _FORMS:
             raise ConfigError(f"input has to be arrow, pandas or scalar, not {takes!r}")
+        if hasattr(task, "returnType"):
+            raise ConfigError(
+                "mesh.udf() takes a function, not what udf() or pandas_udf() has made of one. Cure: give it "
+                "the function itself"
+            )
         if settings.errors == "column":
             raise ConfigError(
                 'errors="column" is for map_arrow and map_batches; a UDF has "raise" and "null"'
@@ -51,6 +66,8 @@ class MeshUDF:
         self._task = task
         self._returns = returns
         self._form = _FORMS[takes]
+        self._rows = rows
+        self._deterministic = deterministic
         self._built: Any = None
         self.__name__ = function_name(task).rpartition(".")[2]
         self.__doc__ = task.__doc__
@@ -65,6 +82,12 @@ class MeshUDF:
         if not columns:
             raise ConfigError(f"the UDF {self.__name__} takes at least one column")
         return self._udf()(*columns)
+
+    def __getattr__(self, name: str) -> Any:
+        """What `spark.udf.register` asks a UDF for."""
+        if name not in _ASKED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._udf(), name)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without Spark's own UDF, which is bound to a session."""
@@ -87,7 +110,7 @@ class MeshUDF:
             errors = self._settings.errors
             step = Step(function_bytes(self._task), self._form, schema, errors)
             work = Work.of(self._settings, self._task, step)
-            way = ColumnWay(self._settings, work, 0, schema)
+            way = ColumnWay(self._settings, work, self._rows, schema)
 
             def offload(columns: Any) -> Any:
                 return way.run(columns)
@@ -99,5 +122,5 @@ class MeshUDF:
             }
             offload.__name__ = self.__name__
             udf: Any = arrow_udf(offload, struct.fields[0].dataType)
-            self._built = udf.asNondeterministic()
+            self._built = udf if self._deterministic else udf.asNondeterministic()
         return self._built

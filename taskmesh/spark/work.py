@@ -45,7 +45,7 @@ _BOUND: Final = (
 """What stands in the bytes of a function that cannot do its work on a pool, and what to say of it."""
 
 TRANSIENT: Final = (OSError, MemoryError)
-"""Errors of tasks without retries that Spark's next try may well not meet. All others are remembered."""
+"""Errors of tasks without retries that are not remembered however often they come."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ class Work:
         if settings.queue:
             changes["queue"] = settings.queue
         if not own.retries.max:
-            changes["retries"] = Retry(max=0, on=TRANSIENT)
+            # Shared results leave Spark's next try nothing but the piece that failed: it is worth a try.
+            at_once = settings.dedupe == "none" or settings.remember_errors == 1
+            changes["retries"] = Retry(max=0, on=TRANSIENT if at_once else Exception)
         if settings.tags:
             changes["tags"] = settings.tags
         name = own.name or function_name(task)

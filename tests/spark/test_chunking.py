@@ -1,6 +1,7 @@
 """How an RDD's partition becomes chunks; no Spark is needed."""
 
 import pickle
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -9,13 +10,15 @@ from taskmesh.errors import SerializationError
 from taskmesh.spark import ipc
 from taskmesh.spark.chunking import Cutter
 from taskmesh.spark.chunks import ChunkStep, items_of
-from taskmesh.spark.pace import START, Pace
+from taskmesh.spark.pace import Pace
 from taskmesh.spark.partitions import MOST_BYTES, ColumnWay, _cut, _gathered
 from taskmesh.spark.settings import Settings
 from taskmesh.wire.code import dump_function
 from tests.spark import tasks
 
 pytestmark = [pytest.mark.spark]
+
+START = 256
 
 
 def _batches(*lengths: int) -> list[bytes]:
@@ -35,7 +38,7 @@ def _items(pieces) -> list[int]:
 def test_the_first_batch_is_opened_and_later_ones_travel_as_they_are():
     batches = _batches(100, 120, 120, 50)
 
-    pieces = list(Cutter(Pace()).pieces(iter(batches)))
+    pieces = list(Cutter(Pace(start=START)).pieces(iter(batches)))
 
     assert [type(chunk) for chunk, _, _ in pieces] == [list, tuple, tuple]
     assert pieces[0][1:] == (100, 0)
@@ -44,14 +47,14 @@ def test_the_first_batch_is_opened_and_later_ones_travel_as_they_are():
 
 
 def test_a_batch_of_more_items_than_a_piece_may_have_is_cut():
-    pieces = list(Cutter(Pace()).pieces(iter(_batches(10, 3 * START, 10))))
+    pieces = list(Cutter(Pace(start=START)).pieces(iter(_batches(10, 3 * START, 10))))
 
     assert [rows for _, rows, _ in pieces] == [10, START, START, START, 0]
     assert _items(pieces) == list(range(70_000, 70_020 + 3 * START))
 
 
 def test_the_pace_says_how_many_items_make_a_piece_while_it_is_cut():
-    pace = Pace()
+    pace = Pace(start=START, by_item=True)
     pieces = Cutter(pace).pieces(iter(_batches(*[100] * 20)))
 
     next(pieces)
@@ -63,7 +66,7 @@ def test_the_pace_says_how_many_items_make_a_piece_while_it_is_cut():
 
 
 def test_no_piece_has_many_more_bytes_than_a_mebibyte_unless_one_item_has():
-    pace = Pace(start=1, most_bytes=MOST_BYTES)
+    pace = Pace(start=1, most_bytes=MOST_BYTES, by_item=True)
     texts = [["x" * 100_000], ["y" * 100_000] * 30, ["z" * 3_000_000]]
     batches = [pickle.dumps([f"{n}{text}" for n, text in enumerate(batch)], 5) for batch in texts]
     pieces = Cutter(pace).pieces(iter(batches))
@@ -132,7 +135,7 @@ def test_small_record_batches_travel_together_and_large_ones_are_cut():
     batch = pa.RecordBatch.from_pydict({"n": pa.array(range(100))})
     batches = [batch, batch, batch, pa.RecordBatch.from_pydict({"n": pa.array(range(600))})]
 
-    pieces = list(_gathered(batches, Pace(), 1 << 22))
+    pieces = list(_gathered(batches, Pace(start=START), 1 << 22))
 
     assert _rows(pieces) == [[100, 100], [100], [256], [256], [88]]
     assert [rows for _, rows, _ in pieces] == [200, 100, 256, 256, 88]
@@ -154,4 +157,5 @@ def test_rows_of_many_bytes_are_cut_so_that_a_windows_pieces_fit_in_it():
     for cut in (_cut, _gathered):
         assert _rows(cut([batch], Pace(), way._most)) == [[2], [2], [2], [1]]
         assert _rows(cut([batch], Pace(), 1)) == [[1]] * 7
-    assert _rows(_cut([batch], Pace(5), way._most)) == [[5], [2]], "a number that was asked for"
+    fixed = replace(way, rows=5)
+    assert _rows(_cut([batch], Pace(5), fixed._most)) == [[5], [2]], "a number that was asked for"

@@ -3,7 +3,9 @@
 import importlib
 import os
 import sys
+import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +16,8 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.spark import MeshSpark
 from tests.spark import tasks
-from tests.spark.jobs import Job, Journal, Timed, within
+from tests.spark.drivers import settled
+from tests.spark.jobs import Job, Journal, Timed, note, within
 from tests.spark.memory import Workers
 from tests.waiting import wait_until
 
@@ -147,6 +150,32 @@ def test_row_16_a_hub_killed_and_started_again_costs_no_spark_task(spark, own_me
 
     assert job.result() == IDS
     assert job.failed_tasks == 0
+
+
+def test_row_16_work_goes_on_as_soon_as_the_hub_is_back(spark, own_mesh, tmp_path):
+    """V9: for ten seconds nothing ran, though pools and clients were there again after one."""
+    own_mesh.pool("one")
+    own_mesh.pool("two")
+    path = str(tmp_path / "ends")
+
+    def timed(batch):
+        threading.Event().wait(0.05)
+        note(path, time.monotonic())  # one clock for all processes of a machine
+        return batch
+
+    df = spark.range(0, 2 * ROWS, numPartitions=2)
+    mapped = MeshSpark(own_mesh.address).map_arrow(df, timed, "id long", batch_rows=5)
+    job = Job(spark, lambda: [row.id for row in mapped.collect()])
+    wait_until(lambda: len(settled(Path(path))) >= 20, 30)
+
+    own_mesh.hub.kill()
+    own_mesh.programs.hub(own_mesh.address)
+
+    assert job.result() == list(range(2 * ROWS))
+    assert job.failed_tasks == 0
+    ends = sorted(map(float, settled(Path(path))))
+    longest = max(after - before for before, after in pairwise(ends))
+    assert longest < 6, "a hub's start, and two seconds; a busy machine takes as long again"
 
 
 def test_row_16_and_20_shared_results_outlive_the_hub_that_has_a_store(spark, programs, server, journal):

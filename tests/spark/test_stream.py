@@ -1,17 +1,27 @@
 """The window, the order and the end of a stream, and the pace that it is cut at; no Spark is needed."""
 
+import random
+import statistics
 import sys
-from itertools import pairwise
 
+import pyarrow as pa
 import pytest
 
 from taskmesh.outcome import Success
+from taskmesh.spark import ipc
 from taskmesh.spark.errors import MeshTaskError
+from taskmesh.spark.output import pushed
 from taskmesh.spark.pace import START, TARGET_S, Pace, pace_of
+from taskmesh.spark.partitions import ColumnWay
 from taskmesh.spark.settings import Settings
+from taskmesh.spark.step import Step
 from taskmesh.spark.stream import Stream
+from taskmesh.spark.work import Work
+from taskmesh.wire.code import dump_function
 
 pytestmark = [pytest.mark.spark]
+
+NUMBERS = pa.schema([pa.field("x", pa.int64())])
 
 
 class Engine:
@@ -122,16 +132,86 @@ def test_every_result_teaches_the_pace():
     assert learnt == [(100, 0.5, 10)] * 3
 
 
-@pytest.mark.parametrize("seconds_a_row", [1e-7, 1e-5, 1e-3, 0.05, 10.0])
-def test_a_pace_finds_a_tenth_of_a_second(seconds_a_row):
-    pace, seen = Pace(), [START]
-    for _ in range(40):
-        rows = min(pace.rows, 1_000_000)
-        pace.learn(rows, rows * seconds_a_row)
-        seen.append(pace.rows)
+def test_pieces_go_one_by_one_while_nobody_knows_how_long_they_take():
+    """A, E: the first pieces are probes."""
+    engine, learnt = Engine(), []
+    stream = Stream(
+        lambda: engine,
+        Settings("tcp://127.0.0.1:1", window=3),
+        learn=lambda *told: learnt.append((told, engine.most)),
+        is_known=lambda: len(learnt) > 1,
+    )
 
-    assert all(after <= 8 * before for before, after in pairwise(seen))
-    assert pace.rows == max(1, int(TARGET_S / seconds_a_row)) or pace.rows > 900_000
+    assert list(stream.run(_pieces(9))) == list(range(9))
+    assert [most for _, most in learnt[:3]] == [1, 1, 3]
+
+
+def _run(pace, cost, pieces, most=10_000):
+    """The sizes of pieces that a pace comes to for a function that takes `cost(rows)` seconds."""
+    seen = []
+    for _ in range(pieces):
+        rows = min(pace.rows, most)
+        pace.learn(rows, cost(rows))
+        seen.append(rows)
+    return seen
+
+
+@pytest.mark.parametrize("seconds_a_row", [1e-7, 1e-5, 1e-3, 0.05, 10.0])
+def test_a_pace_finds_a_twentieth_of_a_second(seconds_a_row):
+    pace = Pace()
+
+    seen = _run(pace, lambda rows: rows * seconds_a_row, 40, 1_000_000)
+
+    assert all(rows * seconds_a_row <= max(1.0, START * seconds_a_row) for rows in seen)
+    assert pace.rows == pytest.approx(max(1, int(TARGET_S / seconds_a_row)), abs=1, rel=0.05) or (
+        pace.rows > 400_000
+    )
+
+
+@pytest.mark.parametrize("call", [0.04, 0.049, 0.06, 0.1, 1.0, 3.0])
+@pytest.mark.parametrize("start", [0.0, 5.0])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_a_fixed_cost_of_a_call_makes_pieces_large_and_not_small(call, start, noise):
+    """A: 60 ms a call whatever its rows came to one row a call."""
+    chance = random.Random(7)
+    calls = iter([start, start])  # the first call on each of two slots loads something
+
+    def cost(rows):
+        return call * chance.uniform(1 - noise, 1 + noise) + next(calls, 0.0)
+
+    seen = _run(Pace(), cost, 200)
+
+    assert sum(seen[:10]) > 25_000
+    assert statistics.mean(seen[20:]) > 8_500
+    assert min(seen[20:]) >= 2_500
+
+
+@pytest.mark.parametrize(("call", "row"), [(0.06, 60e-6), (0.1, 1e-3), (0.02, 1e-4), (1.0, 1e-3)])
+def test_a_pieces_are_no_smaller_than_the_rate_bears_and_not_much_larger(call, row):
+    """A: rows a second are never more than a fifth below what one endless call would give."""
+    seen = _run(Pace(), lambda rows: call + rows * row, 60, 10**9)
+
+    for rows in seen[-10:]:
+        if rows > seen[-1] / 2:  # all but the one that looks whether the call still costs so much
+            assert rows / (call + rows * row) >= 0.8 / row
+            assert call + rows * row <= 12 * call
+
+
+def test_a_start_that_took_long_is_forgotten():
+    """A: two first calls of five seconds each are no reason for pieces of 10,000 rows of 2 ms."""
+    calls = iter([5.0, 5.0])
+
+    seen = _run(Pace(), lambda rows: 0.002 * rows + next(calls, 0.0), 60)
+
+    assert max(seen) <= 1_000
+    assert 20 <= seen[-1] <= 30
+
+
+def test_a_function_that_becomes_slower_gets_smaller_pieces_and_a_faster_one_larger_ones():
+    pace = Pace()
+    assert _run(pace, lambda rows: 1e-5 * rows, 20)[-1] == pytest.approx(5_000, rel=0.1)
+    assert _run(pace, lambda rows: 1e-3 * rows, 40)[-1] == pytest.approx(50, rel=0.3)
+    assert _run(pace, lambda rows: 1e-5 * rows, 40)[-1] == pytest.approx(5_000, rel=0.3)
 
 
 def test_a_batchs_small_rest_teaches_nothing_unless_it_is_slow():
@@ -141,6 +221,13 @@ def test_a_batchs_small_rest_teaches_nothing_unless_it_is_slow():
     assert pace.rows == START
     pace.learn(3, 6.0)
     assert pace.rows == START // 2
+
+
+def test_items_that_are_called_one_by_one_have_no_call_to_pay_for():
+    pace = Pace(0, 1, by_item=True)
+
+    assert _run(pace, lambda items: 0.1 * items, 5) == [1] * 5
+    assert _run(pace, lambda items: 0.001 * items, 10)[-1] == 50
 
 
 def test_a_pace_that_is_fixed_stays():
@@ -160,3 +247,44 @@ def test_a_pace_is_found_again_and_does_not_keep_the_functions_bytes():
     assert pace_of(bytes(range(200))) is pace
     assert pace_of(bytes(range(100))) is not pace
     assert sys.getrefcount(function) == before
+
+
+def test_h_a_batch_without_rows_before_others_has_a_column_without_rows():
+    """H: it was told that a UDF's result had two rows in place of none."""
+    step = Step(dump_function(lambda ids: ids), "arrays", ipc.schema_bytes(NUMBERS), "raise")
+    settings = Settings(engine="local")
+    way = ColumnWay(settings, Work.of(settings, len, step), 0, ipc.schema_bytes(NUMBERS))
+    given = [[], [1, 2], [], [], [3], []]
+
+    found = list(way.run(iter([pa.array(numbers, pa.int64()) for numbers in given])))
+
+    assert [column.to_pylist() for column in found] == given
+    assert {column.type for column in found} == {pa.int64()}
+
+
+def test_e_what_would_stay_in_a_buffer_is_pushed_by_empty_batches():
+    """E: PySpark's worker writes 64 KiB at a time; a batch of a few rows is not seen before."""
+    batches = [pa.RecordBatch.from_pydict({"x": [number]}, NUMBERS) for number in range(3)]
+
+    late = list(pushed(batches, NUMBERS, held=-1.0))
+    early = list(pushed(batches, NUMBERS, held=60.0))
+
+    assert early == batches
+    assert [batch for batch in late if batch.num_rows] == batches
+    empty = [batch for batch in late if not batch.num_rows]
+    assert len(empty) * pa.ipc.get_record_batch_size(empty[0]) > 3 * 65536
+    assert {batch.schema for batch in empty} == {NUMBERS}
+
+
+def test_e_what_fills_the_buffer_itself_is_not_pushed():
+    large = pa.RecordBatch.from_pydict({"x": range(10_000)}, NUMBERS)
+
+    assert list(pushed([large] * 3, NUMBERS, held=-1.0)) == [large] * 3
+
+
+@pytest.mark.parametrize("wide", [0, 3000])
+def test_e_any_schema_can_be_pushed(wide):
+    schema = pa.schema([pa.field(f"c{number}", pa.int64(), nullable=False) for number in range(wide)])
+    one = pa.RecordBatch.from_struct_array(pa.array([dict.fromkeys(schema.names, 1)], pa.struct(schema)))
+
+    assert sum(batch.num_rows for batch in pushed([one], schema, held=-1.0)) == 1
