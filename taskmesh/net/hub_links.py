@@ -388,6 +388,12 @@ class HubSockets:
             if lost or not lanes:
                 silenced.discard(pool)
 
+    def cut_off(self) -> None:
+        """Ends every connection to gateway and collector, with what has come over it; peers dial anew."""
+        self.listeners.cut_off(self.gateway)
+        self.listeners.cut_off(self.collector)
+        self._sweep_at = 0.0
+
     def revoke(self, users: frozenset[str]) -> None:
         """Ends what these users have here.
 

@@ -33,6 +33,7 @@ from taskmesh.net.hub_shell import HubShell
 from taskmesh.net.identity import hub_config, new_epoch, payload_bytes, pool_config
 from taskmesh.net.listening import PortRange
 from taskmesh.net.loop import Loop
+from taskmesh.net.memory_limit import MemoryLimit
 from taskmesh.net.pool_links import PoolSockets
 from taskmesh.net.pool_shell import PoolShell
 from taskmesh.net.rates import Rates
@@ -93,13 +94,23 @@ def run_hub(
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
         local = settings.pool if slots else ""
-        sockets = listen(context, loop, links, record, config=config, bind=bind, local_pool=local)
+        sockets = listen(
+            context,
+            loop,
+            links,
+            record,
+            config=config,
+            bind=bind,
+            local_pool=local,
+            max_payload=settled.max_payload,
+        )
         machine = HubMachine(replace(settled, stored=store is not None, local=local), time.monotonic())
         hub = HubShell(machine, sockets, store)
         links.hub.extend(restored)
         hub.events = links.hub
         files = FileLimit(raise_file_limit(), sockets.listeners, links.hub, sockets.complaints.add)
-        loop.parts = [hub, *sockets.parts, files]
+        memory = MemoryLimit(sockets.cut_off, sockets.complaints.add)
+        loop.parts = [hub, *sockets.parts, files, memory]
         host = None
         answers = hub_answers(hub.machine, sockets.complaints.counts)
         try:
@@ -195,6 +206,7 @@ def listen(
     config: Config,
     bind: str,
     local_pool: str,
+    max_payload: int,
 ) -> HubSockets:
     """Binds a hub's sockets; with port 0 it looks for three free ports in a row.
 
@@ -218,7 +230,7 @@ def listen(
             local=local,
             gatekeeper=gatekeeper,
             ports=ports,
-            max_payload=config.pool.max_payload,
+            max_payload=max_payload,
             max_pools=config.hub.max_pools,
             complaints=complaints,
             rates=Rates(config.hub.key_messages_per_s, config.hub.key_bytes_per_s),

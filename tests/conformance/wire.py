@@ -53,6 +53,10 @@ class WirePeer:
         """Sends the header of a frame of this many bytes, and its first one."""
         self._stream.sendall(struct.pack(">BQ", LONG, size) + b"\1")
 
+    def say(self, part: bytes) -> None:
+        """Send some bytes of the frame that was announced."""
+        self._stream.sendall(part)
+
     def drain(self) -> None:
         """Reads until the other end closes the connection.
 

@@ -11,6 +11,7 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable
+from tests.conformance.wire import WirePeer
 from tests.faults.cluster import OVERRIDES, pools_of
 from tests.faults.program import Program
 from tests.faults.workload import misbehave_by_turns, misbehave_once, wait_for
@@ -119,5 +120,27 @@ def test_a_hub_stays_within_its_memory_whatever_its_clients_submit(cluster):
         cluster.start_workers(2)
 
         assert [future.result(60) for future in futures] == [size] * len(futures)
+        assert hub.alive
+        assert group.kills() == 0
+
+
+def test_strangers_with_half_messages_take_no_more_than_a_hub_s_memory(cluster):
+    """V12: six of them announce 100 MB each, and say 60."""
+    require(is_available("memory"), "a memory cgroup that we may write to: run as root")
+    with group_of("memory") as group, closing(cluster), ExitStack() as strangers:
+        group.set_memory(MEMORY)
+        hub = cluster.start_hub(prepare=lambda: group.add(os.getpid()))
+        cluster.start_worker("pool")
+        mesh = strangers.enter_context(Mesh(cluster.address, config={}, **OVERRIDES))
+        assert mesh.submit(abs, -1).result(20) == 1
+        peers = [strangers.enter_context(WirePeer(cluster.address, "DEALER")) for _ in range(6)]
+        for peer in peers:
+            with suppress(OSError):  # it is cut off
+                peer.announce(100_000_000)
+                for _ in range(60):
+                    peer.say(bytes(1_000_000))
+
+        wait_until(lambda: "memory.short" in hub.text("stderr"), 20)
+        assert mesh.submit(abs, -2).result(20) == 2
         assert hub.alive
         assert group.kills() == 0

@@ -216,6 +216,7 @@ def test_a_hub_leaves_a_file_alone_that_is_where_it_would_listen(tmp_path, suffi
             config=Config(),
             bind=f"ipc://{tmp_path}/hub",
             local_pool="",
+            max_payload=1,
         )
 
     assert file.read_text() == "precious"
