@@ -22,6 +22,7 @@ from taskmesh.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.wire.messages import DoneRun, Failed, Held, Spec
 
 CRASHES = frozenset({"crash", "oom"})
+REFUSALS = frozenset({"function", "signature"})
 RETRIED = frozenset({"exception", "timeout", "hard_timeout"})
 MAX_HISTORY = 20
 POOLS_DIED = (
@@ -44,6 +45,7 @@ class Collector:
 
     Attributes:
         duplicates: successes that came after the task was terminal. stale: failures of older attempts.
+        out: what is to be told of pools.
         strays: successes of attempts that their sender was never given.
         records: failed attempts that are to be told, each once.
         ended: the latest bad ends by task id, as people are told them; RECENT of them.
@@ -75,6 +77,7 @@ class Collector:
         self.stale = 0
         self.strays = 0
         self.news: set[int] = set()
+        self.out: list[object] = []
         self.records: list[Record] = []
         self.ended: OrderedDict[int, dict[str, object]] = OrderedDict()
         self._given_up: OrderedDict[int, dict[int, int]] = OrderedDict()
@@ -149,6 +152,8 @@ class Collector:
         lane = self._lanes.get(session)
         if lane is not None:
             lane.release(entry.number, done)
+            if lane.refused:
+                lane.has_run(entry.number)
         account = ledger.accounts[run.client]
         account.tasks -= done
         account.size -= size
@@ -256,8 +261,28 @@ class Collector:
             self.lost(record, failure)
         elif failure.kind in CRASHES:
             self._crashed(record, failure, now)
-        else:
+        elif failure.kind not in REFUSALS or not self._refused(record, failure):
             self._erred(record, failure, now)
+
+    def _refused(self, record: TaskRecord, failure: Failed) -> bool:
+        """A pool could not even begin: another pool is to have the task, uncharged, if there is one for it.
+
+        A worker that lacks a module fails at once, and would otherwise get task after task.
+        """
+        lane, extra = self._lanes.get(record.session), record.more()
+        reason = f"{failure.type_name}: {failure.text}"[:300]
+        if lane is not None and lane.refuse(record.spec, reason):
+            self.out.append(Record("pool.refuses", {"pool": lane.pool, "reason": lane.complaint}))
+        extra.refused.add(record.session)
+        if not any(
+            other.session not in extra.refused and other.may_take(record.spec)
+            for other in self._lanes.values()
+        ):
+            return False
+        where = f"attempt {record.attempt - record.returns} on {failure.worker}: refused, {reason}"
+        extra.pools.append(where[:300])
+        self.requeue(record, Cause.REQUEUE)
+        return True
 
     @staticmethod
     def is_current(record: TaskRecord, task: int, session: int, attempt: int) -> bool:

@@ -58,6 +58,7 @@ class HubMachine:
         self.pools = PoolSessions(
             config, self.ledger, self.collector, self.lanes, self.unclaimed, self.recovery
         )
+        self.collector.out = self.pools.out
         self.ventilator = Ventilator(self.ledger, self.specs, config.epoch)
         self.ventilator.lanes = self.lanes
         self.cancellations = Cancellations(

@@ -171,10 +171,10 @@ class TaskExtra:
     on then, which may be closed, and its client's next one not charged. `late`: it expired while a pool had
     it, so it ends should it come back unstarted. `unwanted`: so do these of its ids, which their clients gave
     up unless it had started. `alias`: a waiter's id under which its pool has it, 0 when that is its own: an
-    earlier hub had it from that waiter, and the pool has never heard another. `pools`: of those that died
-    while they had it, the later ones, in words. `failed`: the number of the newest execution whose failure
-    was charged. `attempts`, `begun`: what other hubs' attempts have been heard of while one is under way, see
-    `TaskRecord.numbered`.
+    earlier hub had it from that waiter, and the pool has never heard another. `pools`: those that died
+    while they had it, but for the first, and those that refused it, in words. `refused`: the sessions of
+    these. `failed`: the number of the newest execution whose failure was charged. `attempts`, `begun`: what
+    other hubs' attempts have been heard of while one is under way, see `TaskRecord.numbered`.
     """
 
     __slots__ = (
@@ -190,6 +190,7 @@ class TaskExtra:
         "ooms",
         "payer",
         "pools",
+        "refused",
         "unwanted",
         "waiters",
     )
@@ -206,6 +207,7 @@ class TaskExtra:
         self.unwanted: list[int] = []
         self.alias = 0
         self.pools: list[str] = []
+        self.refused: set[int] = set()
         self.failed = 0
         self.attempts = self.begun = 0
 

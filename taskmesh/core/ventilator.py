@@ -121,6 +121,9 @@ class Ventilator:
                 full.append(lane.session)
                 del lanes[turn]
                 continue
+            if lane.refused and self._is_spared(lane, head.spec):
+                del lanes[turn]
+                continue
             self._last = lane.session
             turn += 1
             share = MAX_MESSAGE
@@ -183,6 +186,10 @@ class Ventilator:
                 window = 0  # that was all
             for index, record in enumerate(chunk):
                 if record.spec is not entry:
+                    if lane.refused and self._is_spared(lane, record.spec):
+                        lineup.put_back(chunk, index)
+                        window = 0
+                        break
                     entry, client = record.spec, -1
                     left = load.room(entry, idle)
                 if left <= 0 or (size > MAX_MESSAGE_BYTES and len(records) >= idle):
@@ -211,6 +218,8 @@ class Ventilator:
         lane = self._next_lane(record.spec.route, now)
         if lane is None or lane.outstanding >= lane.slots:
             return None
+        if lane.refused and self._is_spared(lane, record.spec):
+            return None
         self._last = lane.session
         return self._push_one(lane, record, now)
 
@@ -237,6 +246,10 @@ class Ventilator:
         """Whether it may be given work."""
         alone = lane.alone_until > now and lane.outstanding
         return lane.state is READY and not alone and not lane.is_silent(now)
+
+    def _is_spared(self, lane: Lane, entry: SpecEntry) -> bool:
+        """Whether a pool that has refused tasks of a spec gets none, since there is another for them."""
+        return lane.refuses(entry.number) and any(other.may_take(entry) for other in self.lanes.values())
 
     def _next_lane(self, route: Route, now: float) -> Lane | None:
         """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""
@@ -327,4 +340,4 @@ class Ventilator:
                 yield lane, free[held]
 
     def _helps(self, idle: Lane, held: frozenset[int]) -> bool:
-        return any(idle.serves(self._specs[number].route) for number in held)
+        return any(idle.may_take(self._specs[number]) for number in held)

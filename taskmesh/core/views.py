@@ -147,8 +147,11 @@ class Views:
         return ends
 
     def _warnings(self) -> dict[str, str]:
-        """What this hub lacks, and who has other versions than it."""
-        pools = {f"pool {lane.pool}": lane.warning for lane in self._pools.lanes.values()}
+        """What this hub lacks, who has other versions than it, and which pools do not run what they get."""
+        pools = {
+            f"pool {lane.pool}": "; ".join(filter(None, (lane.warning, lane.complaint)))
+            for lane in self._pools.lanes.values()
+        }
         clients = {f"client {session.name}": session.warning for session in self._clients.values()}
         return {who: text for who, text in {"hub": self.shortage, **pools, **clients}.items() if text}
 

@@ -103,7 +103,8 @@ def _others(hub: HubMachine, name: Name, order: list[tuple[Name, int]]) -> set[N
     for other, session in reversed(order):
         if other == name:
             break
-        if hub.lanes[session].serves(name[0]):
+        lane = hub.lanes[session]
+        if lane.serves(name[0]) and not lane.refused:  # else it may be spared what waits
             others.add(other)
     return others
 
