@@ -227,6 +227,8 @@ class PoolHost(Host[PoolMachine]):
                 self.slots[slot].end(0)
             case act.PeekSlot() | act.RecallSlot() | act.AnswerSlot() | act.KillSlot() | act.StopSlot():
                 pass  # its exit is about to be told
+            case act.Record():
+                pass  # for the log
             case _:
                 raise TypeError(f"not an action of a pool: {action!r}")
 
