@@ -21,6 +21,7 @@ from pyarrow import types
 from taskmesh.spark.errors import MeshSchemaError
 from taskmesh.spark.schemas import (
     check_names,
+    converted,
     exact_up_to,
     family,
     fitted,
@@ -54,7 +55,7 @@ class _Refused(Exception):
         self.reason = reason
 
 
-_ERRORS: Final = (_Refused, MeshSchemaError, pa.ArrowException, ValueError, TypeError, ArithmeticError)
+_ERRORS: Final = (_Refused, pa.ArrowException, ValueError, TypeError, ArithmeticError)
 """What a conversion fails with; UnicodeEncodeError and OverflowError are among them."""
 
 
@@ -135,7 +136,7 @@ def _named(classes: Iterable[type]) -> str:
 def _built(values: Any, kind: pa.DataType, *, nan_is_null: bool) -> pa.Array:
     """A list or numpy array of values as an array of exactly this type; nested ones from the inside out."""
     if not isinstance(values, list):
-        return fitted(pa.array(values, from_pandas=nan_is_null), pa.field("element", kind))
+        return converted(pa.array(values, from_pandas=nan_is_null), kind)
     if nan_is_null:
         values = _without_nan(values)
     if types.is_struct(kind):
@@ -271,7 +272,7 @@ def _of_scalars(values: list[Any], classes: set[type], kind: pa.DataType) -> pa.
     if len(classes) == 1 and next(iter(classes)).__name__ in {"datetime64", "timedelta64"}:
         import numpy as np  # pools need it only where scalars of it come
 
-        return fitted(pa.array(np.array(values)), pa.field("element", kind))
+        return converted(pa.array(np.array(values)), kind)
     told = {found for found in classes if _is_scalar_of_numpy(found)}
     values = [value.item() if type(value) in told else value for value in values]
     left = [found for found in map(type, values) if _is_scalar_of_numpy(found)]
@@ -289,7 +290,7 @@ def _numbers(values: list[Any], classes: set[type], kind: pa.DataType) -> pa.Arr
         if any(issubclass(found, float) for found in classes):
             values = [Decimal(repr(float(value))) if isinstance(value, float) else value for value in values]
     elif all(issubclass(found, float) for found in classes):
-        return fitted(pa.array(values, pa.float64()), pa.field("element", kind))
+        return converted(pa.array(values, pa.float64()), kind)
     elif any(not issubclass(found, int | float if kind == pa.float64() else int) for found in classes):
         values = [value if value is None else _rounded(value, kind) for value in values]
     return pa.array(values, kind)

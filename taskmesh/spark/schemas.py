@@ -193,6 +193,18 @@ def family(kind: pa.DataType) -> str:
     return next((name for name, tests in _FAMILIES if any(test(kind) for test in tests)), "")
 
 
+def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column in another type, without a look at nulls.
+
+    Raises:
+        ArrowException, ValueError: it does not fit.
+    """
+    reason = _obstacle(column.type, kind)
+    if reason:
+        raise ValueError(reason)
+    return _cast(column, kind)
+
+
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """The column in another type of its family; nested ones from the inside out.
 
