@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from taskmesh.core.actions import SendClient
+from taskmesh.core.states import TaskRecord
+from taskmesh.ids import SEQ_BITS
 from taskmesh.wire.messages import Charged, Deliver, DoneRun, Failed
 
 MAX_DELIVERY = 4 << 20
@@ -33,6 +35,7 @@ class ClientSession:
         linked: its link was not seen to be gone.
         lost: it was silent for so long that what is bound to it has been cancelled.
         user: whose key it shows, empty without keys.
+        unsplit: chunks that crashed, by task id, until it has acknowledged that it is to split them.
     """
 
     def __init__(self, client: int, epoch: int, now: float, user: str = "") -> None:
@@ -49,6 +52,7 @@ class ClientSession:
         self.greeted = False
         self.lost = False
         self.size = 0
+        self.unsplit: dict[int, TaskRecord] = {}
         self._epoch = epoch
         self._number = 0
         self._acked = 0
@@ -106,7 +110,9 @@ class ClientSession:
     def acknowledged(self, number: int, now: float) -> None:
         """Every delivery up to `number` is in the client's hands."""
         while self._sent and self._sent[0][0] <= number:
-            _, size, _ = self._sent.popleft()
+            _, size, message = self._sent.popleft()
+            for failure in message.failed if self.unsplit else ():
+                self.unsplit.pop(self.client << SEQ_BITS | failure.seq, None)
             self._sent_size -= size
             self.size -= size
             self._moved, self._repeats = now, 0

@@ -320,7 +320,7 @@ class Collector:
         else:
             record.crashes += 1
             over, delay = record.crashes >= self._crash_limit, 0.0
-        if over or (record.spec.is_chunk and self._can_split(record, now)):
+        if over or (record.spec.is_chunk and self._leave_to_client(record, now)):
             self.end(record, Cause.BURY, failure)
         elif delay:
             self._later(record, failure, now + delay)
@@ -328,12 +328,26 @@ class Collector:
             self._charge(record, failure)
             self.requeue(record, Cause.REQUEUE)
 
-    def _can_split(self, record: TaskRecord, now: float) -> bool:
-        """Whether the client of a chunk is there to submit its items one by one; else it runs again whole."""
+    def _leave_to_client(self, record: TaskRecord, now: float) -> bool:
+        """Whether the client of a chunk is there to submit its items one by one; else it runs again whole.
+
+        It is there until it is found not to be: the chunk is kept until it has acknowledged.
+        """
         session = self._clients.get(record.id >> SEQ_BITS)
         if session is None or not session.present:
             return False
-        return not session.credit or now - session.heard < self._silence
+        if not session.credit:
+            return True
+        if now - session.heard >= self._silence:
+            return False
+        if record.spec.spec.on_client_loss == "run":
+            copy = msgspec.structs.replace(record, state=State.QUEUED, session=0, lined_up=False, extra=None)
+            if record.extra is not None:
+                more = copy.more()
+                more.failed, more.ooms = record.extra.failed, record.extra.ooms
+                more.history = list(record.extra.history)
+            session.unsplit[record.id] = copy
+        return True
 
     def _later(self, record: TaskRecord, failure: Failed, when: float) -> None:
         self._charge(record, failure)
@@ -378,7 +392,7 @@ class Collector:
         record.losses += 1
         over = record.losses >= self._pool_loss_limit
         if record.losses >= SUSPECT:
-            over |= record.spec.is_chunk and self._can_split(record, self._memory.now)
+            over = over or (record.spec.is_chunk and self._leave_to_client(record, self._memory.now))
             where = f"attempt {record.attempt - record.returns} on {pool}: pool lost, {reason}"
             record.more().pools.append(where[:300])
         if not over or record.spec.spec.acks == "early":

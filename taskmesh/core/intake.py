@@ -135,6 +135,8 @@ class Intake:
 
     def bye(self, session: ClientSession, *, cancel: bool) -> None:
         """The client is gone for good: its tasks end with it, or those that say on_client_loss="cancel"."""
+        if cancel:
+            session.unsplit.clear()
         self._cancel_all(session.client, only_bound=not cancel)
         self._forget(session)
 
@@ -153,6 +155,11 @@ class Intake:
         self._ledger.backlog.withheld.discard(session.client)
         if session.client in self._cancellations.pending:
             self._ledger.backlog.withheld.add(session.client)
+        if session.unsplit:
+            self._ledger.account(session.client).forget_finished()
+            for record in session.unsplit.values():
+                self._specs.setdefault(record.spec.number, record.spec)
+                self._ledger.readmit(record)
         self._close_account(session.client)
 
     def _close_account(self, client: int) -> None:
@@ -191,6 +198,7 @@ class Intake:
                 self.cancel_tasks_of([client], f"the key of {account.user} was revoked")
                 session = self._clients.get(client)
                 if session is not None:
+                    session.unsplit.clear()
                     self._forget(session)
 
     def gone(self, client: int) -> None:
@@ -200,6 +208,8 @@ class Intake:
             session.present = session.linked = False
             if not session.credit:
                 self.bye(session, cancel=True)
+            elif session.unsplit:
+                self._drop_outcomes(session, "it is gone, and has not heard that it is to split a chunk")
 
     def slow_down(self, client: int, wait: float, now: float) -> None:
         """Something that a client said was dropped, since its key says too much: it is told, and lives."""

@@ -200,6 +200,18 @@ class Ledger:
         if expires > 0 and charged.age > 0:
             self.at(now + expires - charged.age, record, Cause.EXPIRE)
 
+    def readmit(self, record: TaskRecord) -> None:
+        """Enters a task once more whose bad end nobody has heard of; it is QUEUED and has its place."""
+        account = self.account(record.id >> SEQ_BITS)
+        self.tasks[record.id] = record
+        account.accepted.add(record.id & SEQ_MASK)
+        self.accepted += 1
+        account.tasks += 1
+        self.size += len(record.payload)
+        account.size += len(record.payload)
+        record.spec.live += 1
+        self.requeue(record)
+
     def answered(self, client: int, seq: int) -> None:
         """A submission that needs no record: its outcome is there already."""
         self.account(client).finished.add(seq)

@@ -175,3 +175,45 @@ def test_a_chunk_of_a_client_that_is_there_is_split_by_it():
     session = rig.join()
     rig.fail(session, (1, 1, 1), "crash", retryable=False)
     assert rig.outcomes(1) == {1: "crash"}
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_chunk_runs_again_whose_client_was_gone_before_it_heard_of_the_crash(heard):
+    """V3c: it was killed a moment ago, and the hub does not know."""
+    rig = HubRig()
+    rig.client(1)
+    rig.submit(1, 2, one=spec("chunk", kind=m.CHUNK))
+    session = rig.join()
+    rig.fail(session, (1, 1, 1), "crash", retryable=False)
+    assert rig.outcomes(1) == {1: "crash"}
+    if heard:
+        rig.tell(ev.FromClient(1, m.ResultAck(EPOCH, 1)))
+    rig.tell(ev.ClientGone(1))
+
+    assert rig.held[session] == [(1, 2, 1)] + ([] if heard else [(1, 1, 2)])
+    rig.report(session, done=tuple(rig.held[session]))
+    rig.after(100.0)
+    assert not rig.hub.ledger.tasks
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_client_that_is_back_finds_the_chunk_that_it_was_to_split(gone):
+    rig = HubRig(lease=1.0)
+    rig.client(1)
+    rig.submit(1, 1, one=spec("chunk", kind=m.CHUNK))
+    session = rig.join()
+    rig.fail(session, (1, 1, 1), "crash", retryable=False)
+    if gone:
+        rig.tell(ev.ClientGone(1))
+        assert rig.held[session] == [(1, 1, 2)]
+    rig.told[1].clear()
+    rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
+    assert rig.told[1][0].known is not gone
+    if not gone:
+        assert rig.outcomes(1) == {1: "crash"}
+        return
+    number = rig.hub.ledger.tasks[1 << 64 | 1].spec.number
+    run = m.Run(number, 0, [1], [b"x" * 8], again=True)
+    rig.tell(ev.FromClient(1, m.Submit(2, [], [run], whole=True)))
+    rig.report(session, done=((1, 1, 2),))
+    assert rig.outcomes(1) == {1: "done"}
