@@ -66,12 +66,15 @@ class ClientConfig:
     Attributes:
         max_bytes: of arguments at the client; at the hub also of results that the client has not taken, and
             beyond that no more of its tasks are run.
+        hub_timeout: seconds without an answer of the hub after which a client gives up: every open task ends
+            with HubUnreachable, and the mesh takes no more; 0 waits for ever.
         result_codec: how results travel: "pickle", or "safe": as plain data, and errors as RemoteError, so
             that this program unpickles nothing that comes from others.
     """
 
     max_pending: int = _setting(2_000_000, "a whole number of tasks, at least 1", least=1)
     max_bytes: int = _setting(1 << 30, "bytes, as a number or like '256MiB'", least=1)
+    hub_timeout: float = _setting(0.0, "seconds, 0 for any time", least=0)
     result_codec: str = _setting("pickle", "'pickle' or 'safe'", among=("pickle", "safe"))
 
 

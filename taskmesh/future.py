@@ -53,6 +53,11 @@ class Keeper(Protocol):
     decoding: dict[int, list[Any]]
     gates: Gates
 
+    @property
+    def connected(self) -> bool:
+        """Whether the hub answers."""
+        ...
+
     def is_accepted(self, seq: int) -> bool:
         """Whether the hub has confirmed the task."""
         ...
@@ -203,6 +208,8 @@ class TaskFuture(Future[T]):
             return end_state(self._origin)
         if self._state is CANCELLED_AND_NOTIFIED:
             return TaskState.CANCELLED
+        if not self._batch.table.connected:
+            return TaskState.UNREACHABLE
         if self.running():
             return TaskState.RUNNING
         return TaskState.QUEUED if self.accepted else TaskState.PENDING

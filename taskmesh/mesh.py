@@ -86,6 +86,11 @@ class Mesh(Submitter):
         table = f"<table><tr><th>pool</th><th>state</th><th>slots</th><th>busy</th></tr>{rows}</table>"
         return f"{head}<ul><li>{found['finished']} tasks finished</li>{counts}</ul>{table}"
 
+    @property
+    def connected(self) -> bool:
+        """Whether the mesh is open and its hub answers."""
+        return self._session.is_open and self._session.table.connected
+
     def executor(self, **task_options: Unpack[OptionValues]) -> MeshExecutor:
         """A concurrent.futures.Executor on this mesh; its shutdown leaves the mesh open."""
         return MeshExecutor(mesh=self, **task_options)
@@ -162,7 +167,11 @@ class Mesh(Submitter):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Waits for all tasks; cancels them when the block was left by an exception."""
+        """Waits for all tasks; cancels them when the block was left by an exception.
+
+        Raises:
+            HubUnreachable: the hub has been away for longer than `client.hub_timeout`; tasks were open.
+        """
         self.close(cancel=error is not None)
 
     async def __aenter__(self) -> Self:

@@ -38,6 +38,8 @@ class TaskState(StrEnum):
     """In the hub's ledger."""
     RUNNING = "running"
     """Known to have started."""
+    UNREACHABLE = "unreachable"
+    """Open, and the hub does not answer: what becomes of it meanwhile is not known here."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"

@@ -39,6 +39,11 @@ class SubmitPort(Protocol):
         """
         ...
 
+    @property
+    def connected(self) -> bool:
+        """Whether the hub answers, as far as is known."""
+        ...
+
     def wake(self) -> None:
         """Makes a sleeping loop drain the sink; cheap, never blocks, harmless at any time."""
         ...

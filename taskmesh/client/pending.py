@@ -43,6 +43,7 @@ class PendingTable:
         lock: guards everything but `put`; reentrant, since a signal handler or a finalizer may call in.
         client: the client id.
         refusal: why nothing is taken any more, None while the mesh is open.
+        failed_with_port: tasks that were open when the port could not go on, for the reason of `refusal`.
         decoding: results that a thread is rebuilding, see TaskFuture. gates: for the threads that wait.
     """
 
@@ -50,6 +51,7 @@ class PendingTable:
         self.lock = threading.RLock()
         self.client = 0
         self.refusal: BaseException | None = None
+        self.failed_with_port = 0
         self.decoding: dict[int, list[Any]] = {}
         self.gates = Gates()
         self._port: SubmitPort | None = None
@@ -243,7 +245,10 @@ class PendingTable:
             self._ceiling = -1
             taken = list(self._pending.values())
             outcome = broken(self.refusal)
-            self._release([future._seq for future in taken if self._take(future, outcome, ending)])
+            ended = [future._seq for future in taken if self._take(future, outcome, ending)]
+            self._release(ended)
+            if reason is not None:
+                self.failed_with_port += len(ended)
         ending.announce()
         self.gates.close()
 
@@ -288,6 +293,11 @@ class PendingTable:
             wake(awaiting)
 
     # --- the futures' side
+
+    @property
+    def connected(self) -> bool:
+        """Whether the hub answers; before the mesh has opened nothing speaks against it."""
+        return self._port is None or self._port.connected
 
     def is_accepted(self, seq: int) -> bool:
         """Whether the hub has confirmed the task."""

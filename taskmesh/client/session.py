@@ -17,7 +17,7 @@ from taskmesh.client.delivery import Delivery
 from taskmesh.client.options import TaskOptions, is_count
 from taskmesh.client.pending import PendingTable
 from taskmesh.config import MOST_SLOTS, Config
-from taskmesh.errors import ConfigError, ForkedMeshError, MeshClosed, NoMesh, TaskMeshError
+from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh, TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.net.opening import open_port
 from taskmesh.place import in_slot
@@ -129,6 +129,7 @@ class Session:
         Harmless when called again.
 
         Raises:
+            HubUnreachable: the hub was away for too long (`client.hub_timeout`), and tasks were open.
             ConfigError: `detach`, and there is no hub elsewhere, or the tasks are to be cancelled.
             BaseException: what interrupted the wait; the tasks are cancelled then.
         """
@@ -140,11 +141,19 @@ class Session:
                 self.table.flush(None)
             elif not cancel:
                 self.wait_for_all()
+                self._check_outcomes()
         except BaseException:
             cancel = True
             raise
         finally:
             self._end(cancel=cancel, reason=_left() if detach and not cancel else None)
+
+    def _check_outcomes(self) -> None:
+        """Tells whoever has bounded the wait for the hub how many tasks have no outcome for that."""
+        lost, reason = self.table.failed_with_port, self.table.refusal
+        bounded = self.config.client.hub_timeout > 0 and not self.closed
+        if bounded and lost and isinstance(reason, HubUnreachable):
+            raise HubUnreachable(f"{lost} tasks were open: {reason}")
 
     def _check_detach(self, *, cancel: bool) -> None:
         if cancel:

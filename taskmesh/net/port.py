@@ -39,6 +39,12 @@ class ThreadPort:
 
     # --- SubmitPort ---------------------------------------------------------------------------------------
 
+    @property
+    def connected(self) -> bool:
+        """Whether the hub answers, as far as is known."""
+        shell = self._shell
+        return shell is not None and shell.machine.open and not self._closing.is_set()
+
     def wake(self) -> None:
         """Makes a sleeping loop drain the sink; once is enough, however long it takes to get the GIL."""
         self.sleeping = False

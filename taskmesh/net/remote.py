@@ -17,6 +17,7 @@ from taskmesh.net.client_links import GatewayLink
 from taskmesh.net.client_shell import ClientShell
 from taskmesh.net.credentials import credentials_of
 from taskmesh.net.endpoints import check_dialled
+from taskmesh.net.hub_watch import HubWatch
 from taskmesh.net.identity import cloudpickle_version
 from taskmesh.net.listener import told_of
 from taskmesh.net.loop import Loop
@@ -41,6 +42,8 @@ class RemotePort(ThreadPort):
         self._credentials = credentials_of(config.mesh.keys, role)
         self._addresses = list(addresses or config.mesh.address)
         self._max_payload = config.pool.max_payload
+        self._lease = config.hub.lease
+        self._patience = config.client.hub_timeout
 
     def start(self, timeout: float) -> None:
         """Dials the hub; returns when it has welcomed this client.
@@ -85,6 +88,10 @@ class RemotePort(ThreadPort):
     def _watch_more(self, loop: Loop) -> None:
         """Lets the loop watch what a subclass has beside the link."""
 
+    def _watch(self) -> HubWatch:
+        where = " or ".join(self._addresses)
+        return HubWatch(where, self._lease, self._patience, self._sink.broken, monotonic())
+
     def _could_act(self, shell: ClientShell) -> bool:
         """Nothing is on its way to the hub, or one Submit: of two, the acknowledgement will wake the loop."""
         return shell.machine.under_way < 2
@@ -125,8 +132,13 @@ class RemotePort(ThreadPort):
                 self._watch_more(loop)
                 self._shell = shell
                 self._ready.set()
+                watch: HubWatch | None = None
                 while not self._closing.is_set():
                     loop.turn()
+                    if watch is not None:
+                        watch.look(monotonic(), linked=shell.machine.open)
+                    elif shell.machine.open:  # until then whoever opens the mesh is told
+                        watch = self._watch()
                 loop.settle()  # a cancellation may have come together with the end
                 shell.perform(shell.machine.handle(Ask(m.ClientBye(cancel=self._cancel)), monotonic()))
             finally:

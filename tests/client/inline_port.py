@@ -29,6 +29,7 @@ class InlinePort:
     def __init__(self, sink: OutcomeSink, config: Config) -> None:
         self.client = 0x1234
         self.sleeping = False
+        self.connected = True
         self.gate = threading.Event()
         self.gate.set()
         self.accepting = True

@@ -24,6 +24,7 @@ RESULT = pickle.dumps("done")
 
 class Port:
     client = 7
+    connected = True
 
     def __init__(self):
         self.sleeping = False
