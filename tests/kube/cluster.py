@@ -1,4 +1,4 @@
-"""One node of real Kubernetes, with a network of its own: etcd, apiserver, controllers, scheduler, kubelet.
+"""Real Kubernetes, with a network of its own: etcd, apiserver, controllers, scheduler, and a node or more.
 
 Started once for all tests; everything it has made (processes, mounts, control groups, namespace, kernel
 settings) is gone when it has ended.
@@ -16,12 +16,11 @@ from typing import Any
 from tests import leaks
 from tests.helm.rendering import npm_tool
 from tests.kube.machine import CONTROLLERS, Machine, remove_groups, remove_network, sweep, unmount
+from tests.kube.node import PACKAGES, TOOLS, Node
 from tests.requirement import require
 from tests.waiting import wait_until
 
-TOOLS = Path(sys.prefix) / "kube"
-PACKAGES = TOOLS / "debian"
-NODE, NODE_IP, PODS = "node", "192.0.2.1", "203.0.113.0/24"
+NODE, NODE_IP = "node", Node.address(0)
 ADMIN = "a-token-for-the-tests"
 PREFIX = "taskmesh-kube"
 API = "198.18.0.1"
@@ -32,7 +31,7 @@ PROGRAMS = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
 
 
 class Cluster:
-    """A cluster of one node.
+    """A cluster, of one node at first.
 
     Args:
         folder: where its state and logs go.
@@ -52,7 +51,7 @@ class Cluster:
         self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
         self.before = Machine.now()
         self.kubeconfig = folder / "kubeconfig"
-        self._containerd = folder / "containerd.sock"
+        self.nodes: list[Node] = []
 
     # --- starting -----------------------------------------------------------------------------------------
 
@@ -71,39 +70,74 @@ class Cluster:
             "controllers",
             TOOLS / "bin/kube-controller-manager",
             *common,
+            "--node-monitor-grace-period=20s",
             f"--service-account-private-key-file={key}",
             f"--root-ca-file={self.folder}/pki/apiserver.crt",
         )
         self._run("scheduler", TOOLS / "bin/kube-scheduler", *common)
-        config = f"--config={self.folder}/containerd.toml"
-        self._run("containerd", PACKAGES / "usr/bin/containerd", config, path=str(PACKAGES / "usr/bin"))
         self._run(
             "dns", sys.executable, str(Path(__file__).with_name("names.py")), NODE_IP, str(self.kubeconfig)
         )
-        self._until(lambda: self.ctr("version", check=False).returncode == 0, 30, "containerd")
-        self._run("kubelet", TOOLS / "bin/kubelet", *self._kubelet())
+        self.add_node(NODE)
+
+    def add_node(self, name: str) -> Node:
+        """Starts another node; returns it when it is ready."""
+        node = Node(name, len(self.nodes), self.folder / name, self.name)
+        self.nodes.append(node)
+        node.write_files()
+        for controller in CONTROLLERS.iterdir():
+            self._control_group(controller, f"{self.name}/{name}")
+        if node.number:
+            self._ip(f"addr add {node.ip}/24 dev node0")
+        self._run(
+            f"containerd-{name}",
+            PACKAGES / "usr/bin/containerd",
+            f"--config={node.folder}/containerd.toml",
+            path=str(PACKAGES / "usr/bin"),
+        )
+        self._until(lambda: self.ctr("version", node=node, check=False).returncode == 0, 30, "containerd")
+        self._run(f"kubelet-{name}", TOOLS / "bin/kubelet", *node.kubelet(self.kubeconfig))
         ready = "-o=jsonpath={.status.conditions[?(@.type=='Ready')].status}"
-        self._until(lambda: self.kubectl("get", "node", NODE, ready, check=False) == "True", 90, "the node")
+        self._until(lambda: self.kubectl("get", "node", name, ready, check=False) == "True", 90, "the node")
+        return node
+
+    def kill_node(self, node: Node) -> None:
+        """What a node does that loses its power: all of it ends at once, and nobody is told."""
+        started = dict(self._started)
+        self._started = [each for each in self._started if not each[0].endswith(f"-{node.name}")]
+        kubelet = started[f"kubelet-{node.name}"]
+        kubelet.kill()
+        kubelet.wait(10)
+        self._empty_containerd(node)
+        self._stop(f"containerd-{node.name}", started)
+        self.nodes.remove(node)
 
     def _network(self) -> None:
+        subprocess.run(f"ip netns add {self.name}".split(), check=True, timeout=10)
         for line in (
-            f"ip netns add {self.name}",
-            f"ip -n {self.name} link set lo up",
-            f"ip -n {self.name} link add node0 type bridge",
-            f"ip -n {self.name} addr add {NODE_IP}/24 dev node0",
-            f"ip -n {self.name} addr add {API}/32 dev node0",
-            f"ip -n {self.name} link set node0 up",
-            f"ip -n {self.name} route add default dev node0",
+            "link set lo up",
+            "link add node0 type bridge",
+            f"addr add {NODE_IP}/24 dev node0",
+            f"addr add {API}/32 dev node0",
+            "link set node0 up",
+            "route add default dev node0",
         ):
-            subprocess.run(line.split(), check=True, timeout=10)
+            self._ip(line)
+
+    def _ip(self, line: str) -> None:
+        subprocess.run(f"ip -n {self.name} {line}".split(), check=True, timeout=10)
 
     def _control_groups(self) -> None:
         for controller in CONTROLLERS.iterdir():
-            top = controller / self.name
-            top.mkdir(exist_ok=True)
-            if controller.name == "cpuset":  # empty in a new group, which nothing could join then
-                for file in ("cpuset.cpus", "cpuset.mems"):
-                    (top / file).write_text((controller / file).read_text())
+            self._control_group(controller, self.name)
+
+    @staticmethod
+    def _control_group(controller: Path, name: str) -> None:
+        group = controller / name
+        group.mkdir(exist_ok=True)
+        if controller.name == "cpuset":  # empty in a new group, which nothing could join then
+            for file in ("cpuset.cpus", "cpuset.mems"):
+                (group / file).write_text((controller / file).read_text())
 
     def _files(self) -> None:
         write = {
@@ -123,27 +157,6 @@ class Cluster:
                     "users": [{"name": "admin", "user": {"token": ADMIN}}],
                 }
             ),
-            "containerd.toml": CONTAINERD.format(
-                folder=self.folder, socket=self._containerd, packages=PACKAGES, pause="localhost/pause:1"
-            ),
-            "cni/bridge.conf": json.dumps(
-                {
-                    "cniVersion": "0.4.0",
-                    "name": "pods",
-                    "type": "bridge",
-                    "bridge": "pods0",
-                    "isGateway": True,
-                    "hairpinMode": True,
-                    "ipam": {
-                        "type": "host-local",
-                        "subnet": PODS,
-                        "dataDir": f"{self.folder}/addresses",
-                        "routes": [{"dst": "0.0.0.0/0"}],
-                    },
-                }
-            ),
-            "kubelet.json": json.dumps(self._kubelet_settings()),
-            "resolv.conf": "",
         }
         for name, text in write.items():
             file = self.folder / name
@@ -176,39 +189,6 @@ class Cluster:
             f"--service-account-key-file={self.folder}/accounts.key",
             "--kubelet-preferred-address-types=InternalIP",
         )
-
-    def _kubelet(self) -> Sequence[str]:
-        return (
-            f"--kubeconfig={self.kubeconfig}",
-            f"--config={self.folder}/kubelet.json",
-            f"--root-dir={self.folder}/kubelet",
-            f"--cert-dir={self.folder}/kubelet-pki",
-            "--container-runtime=remote",
-            f"--container-runtime-endpoint=unix://{self._containerd}",
-            f"--hostname-override={NODE}",
-            f"--node-ip={NODE_IP}",
-        )
-
-    def _kubelet_settings(self) -> dict[str, Any]:
-        return {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-            "authorization": {"mode": "AlwaysAllow"},
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{self.name}",
-            "enforceNodeAllocatable": ["pods"],
-            "clusterDNS": [NODE_IP],
-            "clusterDomain": "cluster.local",
-            "resolvConf": f"{self.folder}/resolv.conf",
-            "failSwapOn": False,
-            "oomScoreAdj": 0,
-            "makeIPTablesUtilChains": False,
-            "evictionHard": {"memory.available": "50Mi"},
-            "imageGCHighThresholdPercent": 100,
-            "syncFrequency": "5s",
-            "nodeStatusUpdateFrequency": "2s",
-        }
 
     def _until(self, what: Callable[[], bool], timeout: float, message: str) -> None:
         """Waits, while all programs run."""
@@ -265,9 +245,11 @@ class Cluster:
         """Helm 3's output."""
         return self.run(npm_tool("helm"), *arguments, timeout=timeout, check=check).stdout
 
-    def ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """containerd's own command."""
-        socket = ("--address", str(self._containerd), "--namespace", "k8s.io")
+    def ctr(
+        self, *arguments: str, node: Node | None = None, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """containerd's own command, the first node's unless another is given."""
+        socket = ("--address", str((node or self.nodes[0]).socket), "--namespace", "k8s.io")
         return self.run(str(PACKAGES / "usr/bin/ctr"), *socket, *arguments, check=check, timeout=120)
 
     def get(self, kind: str, *arguments: str) -> list[dict[str, Any]]:
@@ -276,8 +258,9 @@ class Cluster:
         return found
 
     def running(self) -> set[str]:
-        """The ids of the containers that run."""
-        rows = [line.split() for line in self.ctr("tasks", "list").stdout.splitlines()]
+        """The ids of the containers that run, on any node."""
+        told = "".join(self.ctr("tasks", "list", node=node).stdout for node in self.nodes)
+        rows = [line.split() for line in told.splitlines()]
         return {row[0] for row in rows if row[-1] == "RUNNING"}
 
     def logs(self) -> str:
@@ -296,12 +279,13 @@ class Cluster:
         if self._ended:
             return
         self._ended = True
-        if self._containerd.exists() and any(name == "apiserver" for name, _ in self._started):
+        if self.nodes and any(name == "apiserver" for name, _ in self._started):
             self.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", check=False)
         by_name = dict(self._started)
-        self._stop("kubelet", by_name)
-        if "containerd" in by_name:
-            self._empty_containerd()
+        for node in self.nodes:
+            self._stop(f"kubelet-{node.name}", by_name)
+            if f"containerd-{node.name}" in by_name:
+                self._empty_containerd(node)
         for name in reversed(list(by_name)):
             self._stop(name, by_name)
         unmount(self.folder)
@@ -322,9 +306,13 @@ class Cluster:
 
     def pod_networks(self) -> set[str]:
         """The names of the network namespaces that pods have."""
+        found: set[str] = set()
+        return found.union(*map(self._networks_on, self.nodes))
+
+    def _networks_on(self, node: Node) -> set[str]:
         found = set()
-        for container in self.ctr("containers", "list", "--quiet", check=False).stdout.split():
-            told = self.ctr("containers", "info", container, check=False).stdout
+        for container in self.ctr("containers", "list", "--quiet", node=node, check=False).stdout.split():
+            told = self.ctr("containers", "info", container, node=node, check=False).stdout
             spec = json.loads(told or "{}").get("Spec", {})
             spaces = spec.get("linux", {}).get("namespaces", [])
             found |= {
@@ -332,30 +320,11 @@ class Cluster:
             }
         return found - {""}
 
-    def _empty_containerd(self) -> None:
-        networks = self.pod_networks()
-        for task in self.ctr("tasks", "list", "--quiet", check=False).stdout.split():
-            self.ctr("tasks", "delete", "--force", task, check=False)
-        for container in self.ctr("containers", "list", "--quiet", check=False).stdout.split():
-            self.ctr("containers", "delete", container, check=False)
+    def _empty_containerd(self, node: Node) -> None:
+        networks = self._networks_on(node)
+        for task in self.ctr("tasks", "list", "--quiet", node=node, check=False).stdout.split():
+            self.ctr("tasks", "delete", "--force", task, node=node, check=False)
+        for container in self.ctr("containers", "list", "--quiet", node=node, check=False).stdout.split():
+            self.ctr("containers", "delete", container, node=node, check=False)
         for name in networks:
             remove_network(name)
-
-
-CONTAINERD = """\
-version = 2
-root = "{folder}/containerd"
-state = "{folder}/containerd-state"
-[grpc]
-address = "{socket}"
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "{pause}"
-restrict_oom_score_adj = true
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "{packages}/usr/lib/cni"
-conf_dir = "{folder}/cni"
-[plugins."io.containerd.grpc.v1.cri".containerd]
-snapshotter = "overlayfs"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-"""

@@ -85,7 +85,7 @@ class Node:
             "kind": "KubeletConfiguration",
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
-            "port": 10250 + self.number,
+            "port": 10250 + 100 * self.number,  # the scheduler has the next one
             "healthzPort": 0,
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self._group}/{self.name}",

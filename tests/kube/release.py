@@ -9,7 +9,8 @@ from typing import Any
 from taskmesh.net.deletion_cost import ANNOTATION
 from tests.containers.box import IMAGE, podman
 from tests.helm.rendering import CHART, Values
-from tests.kube.cluster import LOOK, TOOLS, Cluster
+from tests.kube.cluster import LOOK, Cluster
+from tests.kube.node import TOOLS, Node
 from tests.programs import Programs
 from tests.waiting import wait_until
 
@@ -28,6 +29,7 @@ VALUES: Values = {
     "image": {"repository": IMAGE, "tag": "latest", "pullPolicy": "Never"},
     "keys": {"existingSecret": "keys", "authorized": {"existingSecret": LET_IN}},
     "hub": {
+        "nodeFailureTolerationSeconds": 2,
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
         "probes": PROBES,
     },
@@ -77,11 +79,18 @@ class Release:
         self._keys()
         self.cluster.kubectl("create", "configmap", "farm", f"--from-file={FARM}")
 
-    def _import(self, image: str) -> None:
+    def _import(self, image: str, node: Node | None = None) -> None:
         archive = self._folder / "image.tar"
         podman("save", "--quiet", "--format=docker-archive", "--output", str(archive), image, timeout=120)
-        self.cluster.ctr("images", "import", str(archive))
+        self.cluster.ctr("images", "import", str(archive), node=node)
         archive.unlink()
+
+    def add_node(self, name: str) -> Node:
+        """Another node, with the images."""
+        node = self.cluster.add_node(name)
+        for image in (TAG, "localhost/pause:1"):
+            self._import(image, node)
+        return node
 
     def _keys(self) -> None:
         """As docs/kubernetes.md says."""
@@ -153,11 +162,11 @@ class Release:
             if "deletionTimestamp" not in each["metadata"] or running & containers(each)
         }
 
-    def ready(self) -> list[str]:
-        """The names of the pools' pods that are ready and stay."""
+    def ready(self, selector: str = SELECTOR) -> list[str]:
+        """The names of the pods, the pools' unless others are selected, that are ready and stay."""
         return [
             name
-            for name, pod in self.pods().items()
+            for name, pod in self.pods(selector).items()
             if "deletionTimestamp" not in pod["metadata"]
             and any(each["ready"] for each in pod["status"].get("containerStatuses", ()))
         ]
@@ -238,10 +247,10 @@ class Workload:
         counts = [json.loads(line)["finished"] for line in lines if line.startswith("{")]
         return counts[-1] if counts else 0
 
-    def goes_on(self) -> None:
-        """Waits until more have come back."""
+    def goes_on(self, more: int = 1, timeout: float = 40) -> None:
+        """Waits until so many more have come back."""
         before = self.finished()
-        wait_until(lambda: self.finished() > before, 40, f"more results of {self.name}", LOOK)
+        wait_until(lambda: self.finished() >= before + more, timeout, f"more results of {self.name}", LOOK)
 
     def end(self) -> dict[str, Any]:
         """Stops it; returns its account."""

@@ -6,6 +6,7 @@ import pytest
 
 from taskmesh.observe.hub import LEAVING
 from tests.kube.cluster import LOOK, NODE, Cluster
+from tests.kube.farm import AHEAD
 from tests.kube.release import HUB, NAME, Release, Workload
 from tests.waiting import wait_until
 
@@ -15,6 +16,8 @@ pytestmark = [
     pytest.mark.leaks(reason="the cluster and the release live through all tests of this file"),
 ]
 POOL = f"{NAME}-default"
+RECOVERY = 7.0
+"""Seconds until more has come back than pools held when the hub went, as much as the client has under way."""
 LONGEST_GAP = 6.0
 """Seconds without a result while pools drain: results are taken in turn, and the longest task takes 3 s."""
 
@@ -178,22 +181,23 @@ def test_no_drain_lost_failed_or_repeated_a_task(workload: Workload):
     assert account["longest_gap"] < LONGEST_GAP, account
 
 
+def another_hub(release: Release, former: str, timeout: float = 60) -> str:
+    """The name of another hub's pod, once it is ready."""
+
+    def found() -> list[str]:
+        return [name for name in release.ready(HUB) if name != former]
+
+    wait_until(found, timeout, "another hub pod, ready", LOOK)
+    return found()[0]
+
+
 def test_the_hub_pod_is_replaced_and_nothing_is_lost(installed: Release):
     again = Workload(installed.cluster, "replaced")
     (former,) = installed.pods(HUB)
 
     installed.cluster.kubectl("delete", "pod", former, "--grace-period=0", "--force")
-    wait_until(
-        lambda: any(
-            all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
-            for name, pod in installed.pods(HUB).items()
-            if name != former
-        ),
-        60,
-        "another hub pod, ready",
-        LOOK,
-    )
-    again.goes_on()
+    another_hub(installed, former)
+    again.goes_on(AHEAD + 1, RECOVERY)  # K11: it waits for the pools, not for the lease of 10 s
     account = again.end()
 
     assert account["finished"] == account["submitted"]
@@ -203,6 +207,31 @@ def test_the_hub_pod_is_replaced_and_nothing_is_lost(installed: Release):
         for pod in installed.pods().values()
         for status in pod["status"]["containerStatuses"]
     )
+
+
+def test_a_hub_whose_node_dies_starts_on_another_one(installed: Release):
+    """K3: as a StatefulSet's pod it stayed away until somebody deleted it."""
+    cluster = installed.cluster
+    doomed = installed.add_node("doomed")
+    cluster.kubectl("cordon", NODE)
+    (first,) = installed.pods(HUB)
+    cluster.kubectl("delete", "pod", first, "--wait=false")
+    second = another_hub(installed, first)
+    cluster.kubectl("uncordon", NODE)
+    assert (
+        cluster.get("pods", f"--field-selector=spec.nodeName={doomed.name}")[0]["metadata"]["name"] == second
+    )
+    again = Workload(cluster, "bereft")
+
+    cluster.kill_node(doomed)
+
+    another_hub(installed, second, 90)
+    again.goes_on()
+    account = again.end()
+    assert account["finished"] == account["submitted"]
+    assert (account["wrong"], account["failed"]) == (0, 0), account
+    cluster.kubectl("delete", "pod", second, "--grace-period=0", "--force")
+    cluster.kubectl("delete", "node", doomed.name)
 
 
 def test_uninstalled_within_the_grace(installed: Release):

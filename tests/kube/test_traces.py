@@ -8,8 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.kube.cluster import LOOK, PREFIX, TOOLS, Cluster
+from tests.kube.cluster import LOOK, PREFIX, Cluster
 from tests.kube.machine import CONTROLLERS, Machine, groups, mounts, network_namespaces, processes, sweep
+from tests.kube.node import TOOLS
 from tests.kube.release import Release
 from tests.requirement import require
 from tests.waiting import wait_until
