@@ -197,11 +197,6 @@ class PendingTable:
             self._changed.notify_all()
 
     @property
-    def idle(self) -> bool:
-        """Whether no task is pending."""
-        return not self._pending
-
-    @property
     def unended(self) -> list[TaskFuture[Any]]:
         """The futures of all pending tasks."""
         return list(self._pending.values())

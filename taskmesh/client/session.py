@@ -265,7 +265,7 @@ class Session:
         while self.table.refusal is None:
             self.table.wait_idle(self.feeds)
             self.delivery.flush()  # a callback may submit more
-            if self.table.idle and not self.feeds:
+            if not self.table.unended and not self.feeds:
                 return
 
     def _end(self, *, cancel: bool, reason: MeshClosed | None = None) -> None:

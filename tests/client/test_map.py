@@ -243,7 +243,7 @@ def test_map_that_was_begun_and_dropped_is_cancelled(mesh, port):
     gates.clear()
     gc.collect()
 
-    assert mesh._session.table.idle
+    assert not mesh._session.table.unended
     assert not mesh._session.feeds
     assert len(port.cancelled) == 4996
 
@@ -338,7 +338,7 @@ def test_map_refuses_bad_sizes(mesh, options, words, has_executor):
     mapping = mesh.executor() if has_executor else mesh
     with pytest.raises(ConfigError, match=words):
         mapping.map(stay, [1], **options)
-    assert mesh._session.table.idle
+    assert not mesh._session.table.unended
 
 
 def test_map_refuses_a_task_with_a_key(mesh):

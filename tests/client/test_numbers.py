@@ -45,7 +45,7 @@ def test_numbers_of_threads_that_wait_for_room_are_all_used():
     for thread in threads:
         thread.start()
     most = 0
-    while any(thread.is_alive() for thread in threads) or not table.idle:
+    while any(thread.is_alive() for thread in threads) or table.unended:
         with table.lock:
             pending = [future._seq for future in table.unended]
         most = max(most, len(pending))

@@ -115,7 +115,7 @@ def test_resolve_skips_what_it_does_not_know_and_what_is_over(table, batch):
     assert first.result() == "done"
     assert second.cancelled()
     assert third.state == "expired"
-    assert table.idle
+    assert not table.unended
 
 
 def test_future_keeps_no_payload_of_its_batch_once_it_is_read(table, batch):
@@ -366,7 +366,7 @@ def test_put_that_is_interrupted_leaves_no_task_that_nobody_drains(table):
                         table.put(batch, ARGUMENTS)
             except KeyboardInterrupt:
                 interrupted += 1
-                wait_until(lambda: table.idle, message="a task is pending that was never drained")
+                wait_until(lambda: not table.unended, message="a task is pending that was never drained")
     finally:
         armed[0] = False
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
