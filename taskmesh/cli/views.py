@@ -42,7 +42,8 @@ def pools(
     out = Output(as_json=json)
     with exits(out):
         rows = cast("list[dict[str, Any]]", ask(Reach(file, address, timeout, directory), "pools"))
-        out.rows(rows, POOL_COLUMNS, "no pools: start one with `taskmesh worker`")
+        away = ("hubs_away",) if any(row.get("hubs_away") for row in rows) else ()
+        out.rows(rows, (*POOL_COLUMNS, *away), "no pools: start one with `taskmesh worker`")
 
 
 def tasks(
@@ -127,6 +128,12 @@ def summary(found: dict[str, Any]) -> str:
         f"over rate: {user}: {row['dropped']} messages dropped by {row['cap']}; its programs wait and say "
         "them again: raise that, or give them keys of their own"
         for user, row in found.get("over_rate", {}).items()
+    ]
+    lines += [
+        f"hubs:     pool {pool['pool']} serves {', '.join(pool['other_hubs']) or 'no other'} as well; "
+        f"away: {', '.join(pool['hubs_away']) or 'none'}"
+        for pool in there
+        if pool.get("other_hubs") or pool.get("hubs_away")
     ]
     lines += [f"warning:  {who}: {text}" for who, text in found["warnings"].items()]
     return "\n".join(lines)

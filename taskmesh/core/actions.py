@@ -58,19 +58,21 @@ class Store(msgspec.Struct):
     entries: list[tuple[float, Kept]]
 
 
-# --- pool -------------------------------------------------------------------------------------------------
+# --- pool (`hub`: the place of the one meant in the list of those that it serves) -------------------------
 
 
 class SendHub(msgspec.Struct):
-    """To the collector."""
+    """To a hub's collector."""
 
     message: m.PoolMessage
+    hub: int = 0
 
 
 class SendBeat(msgspec.Struct):
-    """To the collector, over the beat's own connection."""
+    """To a hub's collector, over the beat's own connection."""
 
     message: m.Beat
+    hub: int = 0
 
 
 class DialLane(msgspec.Struct):
@@ -81,10 +83,13 @@ class DialLane(msgspec.Struct):
 
     endpoint: str
     max_payload: int = 0
+    hub: int = 0
 
 
 class HangUp(msgspec.Struct):
     """Close the lane's PULL."""
+
+    hub: int = 0
 
 
 class StartSlot(msgspec.Struct):
@@ -114,10 +119,11 @@ class PeekSlot(msgspec.Struct):
 
 
 class AnswerSlot(msgspec.Struct):
-    """Tell a slot whether the task that it runs has a place for tasks of its own."""
+    """Tell a slot whether the task that it runs, one of this hub's, has a place for tasks of its own."""
 
     slot: int
     granted: bool
+    hub: int = 0
 
 
 class KillSlot(msgspec.Struct):

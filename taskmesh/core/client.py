@@ -36,6 +36,8 @@ LONGEST_BACKOFF = 0.5
 """Seconds between two attempts to have a Submit taken in by a hub that is full, at most."""
 LONGEST_WAIT = 10.0
 """Seconds that a client waits at once for a hub that is busy, or that its key has said too much to."""
+MOST_LEFT = 8
+"""Hubs whose deliveries are remembered after this client has left them: it may come back."""
 GLANCE = 0.001
 """Seconds between two looks for what is due; a Tick, which comes when something is, always looks."""
 
@@ -66,6 +68,7 @@ class ClientMachine:
         self._busy_until = 0.0
         self._look_at = now
         self._receipts = Receipts(config.credit)
+        self._elsewhere: dict[int, Receipts] = {}
         self._questions = OpenQuestions(config.question)
         self._unstarted: set[int] = set()
         self._charges = Charges()
@@ -188,8 +191,8 @@ class ClientMachine:
                 self._lost(now, out)
             return
         same = welcome.known and welcome.epoch == self.epoch
-        first_time = not self.epoch
-        self.epoch = welcome.epoch
+        former, self.epoch = self.epoch, welcome.epoch
+        first_time = not former
         self.open = True
         self._beat = welcome.beat
         self._beat_at = now + self._beat
@@ -209,7 +212,7 @@ class ClientMachine:
                 self._cut_anew()
             self._send_from(0, out)
         else:
-            self._start_over(now, out)
+            self._start_over(former, now, out)
         self._questions.again(now, out)
 
     def _cut_anew(self) -> None:
@@ -233,9 +236,18 @@ class ClientMachine:
         self._under_way = 0
         self._sent = self._next - 1
 
-    def _start_over(self, now: float, out: list[object]) -> None:
-        """The hub knows nothing of this session: everything unresolved is submitted again."""
-        self._receipts.restart()
+    def _start_over(self, former: int, now: float, out: list[object]) -> None:
+        """The hub knows nothing of this session, or no more than before it was with another one.
+
+        Everything unresolved is submitted again. A hub that was left alive goes on counting its deliveries.
+        """
+        if former != self.epoch:
+            self._elsewhere[former] = self._receipts
+            self._receipts = self._elsewhere.pop(self.epoch, Receipts(self.config.credit))
+            if len(self._elsewhere) > MOST_LEFT:
+                del self._elsewhere[next(iter(self._elsewhere))]
+        else:
+            self._receipts.restart()
         never = [seq for submit in self._unacked.values() for seq in submit.cancels]
         self._forget_submits()
         if lost := self._pending.lose_early():

@@ -95,13 +95,16 @@ class StoreTold(msgspec.Struct):
 
 
 class FromHub(msgspec.Struct):
-    """A message off lane or control."""
+    """A message off lane or control of a pool's hub, by its place in the list of those that it serves."""
 
     message: m.ToPool
+    hub: int = 0
 
 
 class HubLaneLost(msgspec.Struct):
-    """The pool's end of the lane is closed."""
+    """The pool's end of a hub's lane is closed."""
+
+    hub: int = 0
 
 
 class SlotReady(msgspec.Struct):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
 from taskmesh.core.lanes import LONG, ONE_AHEAD
+from taskmesh.core.membership import CLIENT_MASK, hub_of
 from taskmesh.core.slots import Piece, Slot
 from taskmesh.core.surplus import surplus
 from taskmesh.wire.messages import DoneRun, Failed, Held, LaneRun, SlotTasks, Spec
@@ -56,6 +57,8 @@ class Feeder:
         self.service: dict[int, float] = {}
         self.lag = 0.0
         self.doomed: set[tuple[int, int, int]] = set()
+        self._frozen: set[int] = set()
+        self._aside: list[Piece] = []
         self._slots = slots
         self._disturb = disturb
         self.crowded = False
@@ -69,6 +72,29 @@ class Feeder:
     def put_back(self, pieces: list[Piece]) -> None:
         """Tasks that a slot did not start come before all others."""
         self.backlog.extendleft(reversed(pieces))
+        if self._frozen:
+            self._set_aside()
+
+    def freeze(self, hub: int, *, frozen: bool = True) -> None:
+        """Nothing of this hub's is started until it has said what is still wanted, and this is taken back."""
+        if frozen:
+            self._frozen.add(hub)
+            self._set_aside()
+        elif hub in self._frozen:
+            self._frozen.remove(hub)
+            aside, self._aside = self._aside, []
+            self.put_back(aside)
+
+    def _set_aside(self) -> None:
+        pieces = list(self.backlog)
+        self.backlog.clear()
+        for piece in pieces:
+            (self._aside if hub_of(piece.run.client) in self._frozen else self.backlog).append(piece)
+
+    def holds(self, hub: int) -> bool:
+        """Whether tasks of a hub's wait here for a slot."""
+        pieces = (*self.backlog, *self._aside) if self._aside else self.backlog
+        return any(hub_of(piece.run.client) == hub for piece in pieces)
 
     def forget(self, numbers: list[int]) -> None:
         """Drops specs that none of the tasks here needs; the hub sends them again before their next use."""
@@ -92,24 +118,29 @@ class Feeder:
 
     def _used(self) -> set[int]:
         """The specs of the tasks here."""
-        used = {piece.run.spec for piece in self.backlog}
+        used = {piece.run.spec for piece in (*self.backlog, *self._aside)}
         return used.union(*[slot.work for slot in self._slots.values()])
 
     def waiting(self) -> int:
         """How many tasks no slot has."""
-        return sum(map(len, self.backlog))
+        return sum(map(len, self.backlog)) + sum(map(len, self._aside))
 
-    def give_up(self, count: int) -> list[Held]:
-        """Takes up to `count` tasks off the end of the backlog, to hand them back to the hub."""
+    def give_up(self, count: int, hub: int) -> list[Held]:
+        """Takes up to `count` tasks of a hub's off the end of the backlog, to hand them back."""
         given: list[Held] = []
+        others: list[Piece] = []
         while count > 0 and self.backlog:
             piece = self.backlog[-1]
+            if hub_of(piece.run.client) != hub:
+                others.append(self.backlog.pop())
+                continue
             taken = self.backlog.pop() if len(piece) <= count else piece.split_tail(count)
             count -= len(taken)
             held = taken.held()
             if self.doomed:
                 self.doomed.difference_update((held.client, seq, held.attempt) for seq in held.seqs)
             given.append(held)
+        self.backlog.extend(reversed(others))
         return given
 
     def measured(self, spec: int, count: int, elapsed: float) -> None:
@@ -260,29 +291,34 @@ class Feeder:
     def _pieces(self) -> Iterator[Piece]:
         """Everything that slots and backlog hold."""
         yield from self.backlog
+        yield from self._aside
         for slot in self._slots.values():
             yield from slot.pieces
 
-    def inventory(self) -> list[Held]:
-        """What slots and backlog hold, but for cancelled tasks: nothing more is said of these."""
+    def inventory(self, hub: int = 0) -> list[Held]:
+        """What slots and backlog hold for a hub, but for cancelled tasks: nothing more is said of these."""
         found: list[Held] = []
         for piece in self._pieces():
+            if hub_of(piece.run.client) != hub:
+                continue
             held = piece.held()
             if self.doomed:
                 held.seqs = [s for s in held.seqs if (held.client, s, held.attempt) not in self.doomed]
+            held.client &= CLIENT_MASK
             held.bound = self.specs[piece.run.spec].on_client_loss == "cancel"
             if held.seqs:
                 found.append(held)
         return found
 
-    def dying(self) -> list[Held]:
-        """What slots run and are about to be killed for: of that the inventory says nothing."""
+    def dying(self, hub: int) -> list[Held]:
+        """What slots run of a hub's and are about to be killed for: of that the inventory says nothing."""
         found: list[Held] = []
         for slot in self._slots.values() if self.doomed else ():
             if (current := slot.running()) is not None:
                 run, seq = current
-                if (run.client, seq, run.attempt) in self.doomed:
-                    found.append(Held(run.client, run.attempt, [seq], returns=run.returns))
+                if hub_of(run.client) == hub and (run.client, seq, run.attempt) in self.doomed:
+                    client = run.client & CLIENT_MASK
+                    found.append(Held(client, run.attempt, [seq], returns=run.returns))
         return found
 
     # --- cancelled tasks ----------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ class Lane:
         wished: the state that an operator wants it in and its beats do not state yet, or empty.
         leaves: its pool drains, which is for good: a beat of before that comes late says nothing.
         user: whose key the pool shows, empty without keys.
+        other_hubs: addresses of those that its pool serves as well, and of those that are away.
         unwanted: it may hold tasks that are to be cancelled unless they have started.
         alone_until: so long it is given nothing while it has work: it is to have one task for itself, or has.
         refused: specs whose functions its pool could not load, or whose tasks it does not trust, and until
@@ -111,6 +112,7 @@ class Lane:
         self.leaves = False
         self.warning = ""
         self.unwanted = self.full = False
+        self.other_hubs: tuple[list[str], list[str]] = ([], [])
         self._pushed: list[TaskRecord] = []
         self._flying: deque[tuple[int, int]] = deque()
 

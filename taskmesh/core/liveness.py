@@ -320,6 +320,7 @@ class PoolSessions:
         lane.heard = now
         lane.busy_slots = beat.busy_slots
         lane.sized(beat.slots)
+        lane.other_hubs = beat.served, beat.away
         if lane.endpoint and lane.state is not LaneState.CUT:
             if lane.state is LaneState.OPENING:
                 self.roster.add(lane.pool, lane.instance)

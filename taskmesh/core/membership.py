@@ -1,6 +1,13 @@
-"""A pool's membership: its session with the hub, from Hello to Bye, and what it owes the hub an answer to."""
+"""A pool's membership: its session with a hub, from Hello to Bye, and what it owes that hub an answer to.
+
+A pool has one with each hub that it serves; slots are common to all. Clients' ids are scoped in a pool: in
+the bits above an id stands the hub that a task came from, since a client that has moved from one hub to
+another has submitted its tasks to both.
+"""
 
 from __future__ import annotations
+
+from msgspec.structs import replace
 
 from taskmesh.core.actions import DialLane, HangUp, SendBeat, SendHub
 from taskmesh.core.pool_config import PoolConfig
@@ -16,27 +23,44 @@ The answer may have been published before this pool's subscription had arrived.
 """
 
 
+CLIENT_BITS = 64
+CLIENT_MASK = (1 << CLIENT_BITS) - 1
+
 LONGEST_WAIT = 10.0
 """Seconds that a pool whose key says too much waits at once; it is told again if that was not enough."""
 
 
+def hub_of(client: int) -> int:
+    """The hub that a scoped client's tasks came from: the first one has the place 0."""
+    return client >> CLIENT_BITS
+
+
 class Membership:
-    """One pool's sessions, one after the other.
+    """One pool's sessions with one hub, one after the other.
+
+    Args:
+        hub: its place among those that the pool serves. out: takes the actions asked for here.
 
     Attributes:
+        instance: of the pool's process as this hub knows it; a hub with two addresses takes the second
+            membership for another process, which it refuses.
+        refused: why the hub does not want the pool, or empty. return_wanted: tasks to be handed back.
         session: 0 while it asks for one. epoch: the hub's that it was last welcomed by.
         received: last lane_seq of the unbroken run. lease: silence after which its work goes to others.
-        out: the actions asked for here; the pool machine empties it.
         rosters: the newest settled one that a hub has told, and one of a later hub, for the next one.
     """
 
-    def __init__(self, config: PoolConfig, now: float) -> None:
+    def __init__(self, config: PoolConfig, now: float, hub: int, out: list[object]) -> None:
+        self.hub = hub
+        self.instance = config.instance + hub
+        self.refused = ""
+        self.return_wanted = 0
         self.epoch = 0
         self.session = 0
         self.received = 0
         self.lease = config.lease
         self.spool = Spool(remembers=config.outlives)
-        self.out: list[object] = []
+        self._out = out
         self.rosters: list[m.Roster] = []
         self._config = config
         self._beat = config.beat
@@ -74,7 +98,7 @@ class Membership:
     def ask(self, now: float) -> None:
         """The session is void: a new one is asked for, with all that is held."""
         if self.session:
-            self.out.append(HangUp())
+            self._out.append(HangUp(self.hub))
         self.session = 0
         self._hello_number += 1
         self._hello_at = max(now, self._opened + PACE * self._config.hello)
@@ -86,13 +110,13 @@ class Membership:
         return not self.session and now >= self._hello_at
 
     def hello(self, inventory: list[m.Held], dying: list[m.Held], slots: int, now: float) -> None:
-        """Asks for a session; `inventory` is everything that slots and backlog hold, but what is `dying`."""
+        """Asks for a session; `inventory` is all that is held for this hub, but what is `dying`."""
         config = self._config
         self._hello_at = now + self._hello_wait
         self._hello_wait = min(2.0 * self._hello_wait, config.hello)
         hello = m.Hello(
             config.pool,
-            config.instance,
+            self.instance,
             self._hello_number,
             slots,
             list(config.queues),
@@ -107,28 +131,34 @@ class Membership:
             rosters=self.rosters,
             ended=dying + list(self.spool.ended),
         )
-        self.out.append(SendHub(hello))
+        self._out.append(SendHub(hello, self.hub))
 
     def welcomed(self, welcome: m.Welcome, now: float) -> bool:
         """Takes in a Welcome; True when it opens the session that was asked for."""
-        mine = welcome.instance == self._config.instance and welcome.number == self._hello_number
+        mine = welcome.instance == self.instance and welcome.number == self._hello_number
         if self.session or not mine:
             return False
-        self.epoch, self.session = welcome.epoch, welcome.session
+        self.epoch, self.session, self.refused = welcome.epoch, welcome.session, ""
+        self.return_wanted = 0
         self._beat, self.lease = welcome.beat, welcome.lease
         self.received = 0
         self._replied = self._opened = now
         self._stamp = (0.0, now)
         self._beat_at = now
-        self.out.append(DialLane(welcome.lane, welcome.max_payload))
+        self._out.append(DialLane(welcome.lane, welcome.max_payload, self.hub))
         return True
+
+    def refuse(self, reason: str, now: float) -> None:
+        """The hub does not want this pool: it is asked again after a lease."""
+        self.refused = reason
+        self._hello_at = now + self.lease
 
     # --- staying ------------------------------------------------------------------------------------------
 
     def admits(self, tasks: m.Tasks, now: float) -> bool:
         """Whether a lane message is this session's next one; a gap costs the session."""
         if not self.is_mine(tasks.epoch, tasks.session):
-            self.out.append(SendHub(m.Misrouted(self._config.pool, tasks.epoch, tasks.session)))
+            self._out.append(SendHub(m.Misrouted(self._config.pool, tasks.epoch, tasks.session), self.hub))
             return False
         if tasks.lane_seq <= self.received:
             return False
@@ -179,8 +209,19 @@ class Membership:
             return False
         return True
 
-    def beat(self, running: list[m.Progress], state: str, busy: int, slots: int, now: float) -> None:
-        """Tells the hub that the pool lives, and again what it has not acknowledged for long."""
+    def beat(
+        self,
+        running: list[m.Progress],
+        state: str,
+        slots: int,
+        others: tuple[list[str], list[str]],
+        now: float,
+    ) -> None:
+        """Tells the hub that the pool lives, and again what it has not acknowledged for long.
+
+        Args:
+            others: addresses of the other hubs, those that it has a session with and those that are away.
+        """
         self._beat_at = now + self._beat
         spool = self.spool
         beat = m.Beat(
@@ -192,12 +233,13 @@ class Membership:
             spool.number,
             running,
             state,
-            busy,
+            len(running),
             slots,
+            *others,
         )
-        self.out.append(SendBeat(beat))
+        self._out.append(SendBeat(beat, self.hub))
         for results in spool.overdue(now, self._beat):
-            self.out.append(SendHub(results))
+            self._out.append(SendHub(results, self.hub))
         if spool.repeats > MAX_REPEATS:
             self.ask(now)
 
@@ -207,16 +249,31 @@ class Membership:
             return
         spool = self.spool
         if spool.held_until is not None:
-            self.out += [SendHub(results) for results in spool.resumed(now)]
+            self._out += [SendHub(results, self.hub) for results in spool.resumed(now)]
         while spool.has_news and spool.held_until is None:
             results = spool.close(self.epoch, self.session, now)
             results.echo, came = self._stamp
             results.held = now - came
             results.lag = lag
-            self.out.append(SendHub(results))
+            self._out.append(SendHub(results, self.hub))
 
     def bye(self) -> None:
         """Leaves for good; a report that is held back will never come."""
         if self.session:
             sent = self.spool.number + self.spool.has_news
-            self.out.append(SendHub(m.Bye(self.epoch, self.session, sent)))
+            self._out.append(SendHub(m.Bye(self.epoch, self.session, sent), self.hub))
+
+    # --- scoped clients -----------------------------------------------------------------------------------
+
+    def scoped(self, tasks: list[m.Held]) -> list[m.Held]:
+        """Tasks that the hub names, as this pool names them."""
+        if not self.hub:
+            return tasks
+        above = self.hub << CLIENT_BITS
+        return [replace(held, client=held.client | above) for held in tasks]
+
+    def give_back(self, given: list[m.Held]) -> None:
+        """Hands back unstarted tasks of this hub's, as the hub names them."""
+        for held in given:
+            held.client &= CLIENT_MASK
+        self.spool.returned += given

@@ -1,14 +1,19 @@
-"""The pool machine: what a pool does with work, slots and its hub. It runs no user code."""
+"""The pool machine: what a pool does with work, slots and its hubs. It runs no user code.
+
+It serves every hub that it is given: each has a membership of its own, all share the slots (docs/adr/0018).
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from taskmesh.core import events as ev
 from taskmesh.core.actions import AnswerSlot, KillSlot, Leave, PeekSlot, Record, SendHub, StartSlot, StopSlot
 from taskmesh.core.feeder import Feeder
 from taskmesh.core.invariants import check_pool
-from taskmesh.core.membership import Membership
+from taskmesh.core.membership import CLIENT_BITS, CLIENT_MASK, Membership, hub_of
 from taskmesh.core.places import Places
 from taskmesh.core.pool_config import PoolConfig
 from taskmesh.core.slots import Piece, Slot, SlotState, exit_text
@@ -26,6 +31,7 @@ class PoolMachine:
 
     Attributes:
         state: "ready", "paused" or "draining", as told in beats.
+        members: one membership for each hub.
     """
 
     def __init__(self, config: PoolConfig, now: float) -> None:
@@ -33,24 +39,29 @@ class PoolMachine:
         self.slots = {number: Slot(number) for number in range(config.slots)}
         self.places = Places(self.slots, config.slots)
         self.feeder = Feeder(self.slots, self.places.disturb)
-        self.member = Membership(config, now)
-        self.spool = self.member.spool
+        self._out: list[object] = []
+        self.members = [Membership(config, now, hub, self._out) for hub in range(max(1, len(config.hubs)))]
         self.state = "ready"
-        self._frozen, self._return_wanted = False, 0
+        self._lease = config.lease
+        self._spool = self.members[0].spool
         self._drain_until: float | None = None
         self._left = False
         self._now = now
-        self._out = self.member.out
-
-    @property
-    def epoch(self) -> int:
-        """Of the hub that welcomed it last."""
-        return self.member.epoch
 
     @property
     def session(self) -> int:
-        """0 while it asks for one."""
-        return self.member.session
+        """With the first hub that it has one with; 0 while it has none."""
+        return next((member.session for member in self.members if member.session), 0)
+
+    @property
+    def epoch(self) -> int:
+        """Of that hub; of the first one while there is no session."""
+        return next((member.epoch for member in self.members if member.session), self.members[0].epoch)
+
+    @property
+    def reported(self) -> bool:
+        """Whether every hub has all of its results."""
+        return all(member.spool.empty for member in self.members)
 
     # --- the machine contract -----------------------------------------------------------------------------
 
@@ -58,17 +69,17 @@ class PoolMachine:
         """Takes in one event; returns what is to be done, in order."""
         if self._left:
             return []
-        if now - self._now > self.member.lease and self.session:
-            self._slept(now)
+        if now - self._now > self._lease:
+            self._slept(now - self._now, now)
         self._now = max(self._now, now)
         kind = type(event)  # class patterns take longer: see HubMachine.handle
         if kind is ev.SlotFinished:
             self._slot_finished(self.slots[event.slot], event.results, now)
         elif kind is ev.FromHub:
-            self._from_hub(event.message, now)
+            self._from_hub(self.members[event.hub], event.message, now)
         elif kind is ev.HubLaneLost:
-            if self.session:
-                self.member.ask(now)
+            if self.members[event.hub].session:
+                self.members[event.hub].ask(now)
         elif kind is ev.DrainRequested:
             self._drain(now, event.grace)
         elif kind is not ev.Tick:
@@ -80,9 +91,11 @@ class PoolMachine:
         """When a Tick is due at the latest."""
         if self._left:
             return self._now + 3600.0
-        if self._return_wanted and self.session and self.feeder.backlog:
+        if any(member.return_wanted and self._may_give(member) for member in self.members):
             return self._now  # the next portion
-        first = self.member.deadline
+        first = self.members[0].deadline
+        for member in self.members[1:]:
+            first = min(first, member.deadline)
         if self.feeder.crowded:
             first = min(first, self.feeder.recall_deadline())
         if not self.places.calm:
@@ -97,27 +110,26 @@ class PoolMachine:
         check_pool(self)
 
     def _finish(self, now: float) -> list[object]:
-        member, out = self.member, self._out
+        out, members = self._out, self.members
         if not self.places.calm:
             out += self.places.settle(now)
             if self._drain_until is None:
                 self._start_slots(now)
             self._enforce_limits(now)
-        if member.beat_is_due(now):
-            self._beat(now)
-        if member.hello_is_due(now):
-            member.hello(self.feeder.inventory(), self.feeder.dying(), self._working, now)
-        if self.state != "ready":
-            self._return_wanted = ALL if self._may_return() else 0
-        if self._return_wanted and self.session:
-            self._return()
-        feeder = self.feeder
-        held = self._frozen or (self._return_wanted and self.session)
+        feeder, held = self.feeder, False
+        for member in members:
+            if member.beat_is_due(now):
+                self._beat(member, now)
+            if member.hello_is_due(now):
+                hub = member.hub
+                member.hello(feeder.inventory(hub), feeder.dying(hub), self._working, now)
+            held |= self._returns(member)
         if feeder.backlog and self.state == "ready" and not held:
             out += feeder.feed(now)
         if feeder.crowded:
             out += feeder.unstick(now)
-        member.report(feeder.lag, now)
+        for member in members:
+            member.report(feeder.lag, now)
         if self._drain_until is not None:
             self._check_drained(now, self._drain_until)
         actions = out[:]
@@ -126,83 +138,109 @@ class PoolMachine:
 
     # --- hub ----------------------------------------------------------------------------------------------
 
-    def _from_hub(self, message: m.ToPool, now: float) -> None:
-        member = self.member
+    def _from_hub(self, member: Membership, message: m.ToPool, now: float) -> None:
         if isinstance(message, m.Tasks):
             if member.admits(message, now):
-                self._tasks(message)
+                self._tasks(member, message)
             return
         match message:
             case m.BeatReply():
                 member.replied(message, now)
             case m.Welcome():
-                self._welcomed(message, now)
+                self._welcomed(member, message, now)
             case m.PoolCommand(verb=verb, instance=instance):
-                if instance in (0, self.config.instance):
+                if instance in (0, member.instance):
                     self._command(verb, now)
             case m.Roster():
                 member.told(message)
             case m.Refused(instance=instance, reason=reason):
-                if instance == self.config.instance and not self.session:
-                    self._leave(reason)
+                if instance == member.instance and not member.session:
+                    self._refused(member, reason, now)
             case _:
-                self._in_session(message)
+                self._in_session(member, message)
 
-    def _in_session(self, message: m.Recall | m.Cancel | m.ForgetSpecs) -> None:
-        if not self.member.is_mine(message.epoch, message.session):
+    def _refused(self, member: Membership, reason: str, now: float) -> None:
+        """A hub does not want this pool, which leaves when none does."""
+        member.refuse(reason, now)
+        if all(one.refused for one in self.members):
+            self._leave("; ".join(dict.fromkeys(one.refused for one in self.members)))
+
+    def _in_session(self, member: Membership, message: m.Recall | m.Cancel | m.ForgetSpecs) -> None:
+        if not member.is_mine(message.epoch, message.session):
             return
         match message:
             case m.Recall(count=count):
-                self._return_wanted = max(self._return_wanted, count)
+                member.return_wanted = max(member.return_wanted, count)
             case m.Cancel(tasks=tasks):
-                self._cancel(tasks)
+                self._cancel(member.scoped(tasks))
             case m.ForgetSpecs(specs=specs):
                 self.feeder.forget(specs)
 
-    def _tasks(self, tasks: m.Tasks) -> None:
+    def _tasks(self, member: Membership, tasks: m.Tasks) -> None:
         specs = self.feeder.specs
         specs.update(tasks.specs)
         missing = []
         for run in tasks.runs:
-            if run.spec in specs:
-                self.feeder.add(run)
-            else:
+            if run.spec not in specs:
                 missing.append(run.spec)
-                self.spool.returned.append(m.Held(run.client, run.attempt, run.seqs))
+                member.spool.returned.append(m.Held(run.client, run.attempt, run.seqs))
+            elif member.hub:
+                self.feeder.add(replace(run, client=run.client | member.hub << CLIENT_BITS))
+            else:
+                self.feeder.add(run)
         if missing:
-            self._out.append(SendHub(m.PoolNeedSpec(self.epoch, self.session, missing)))
+            need = m.PoolNeedSpec(member.epoch, member.session, missing)
+            self._out.append(SendHub(need, member.hub))
 
-    def _welcomed(self, welcome: m.Welcome, now: float) -> None:
-        if self.member.welcomed(welcome, now):
-            self._return_wanted, self._frozen = 0, False
-            self._cancel(welcome.stale)
+    def _welcomed(self, member: Membership, welcome: m.Welcome, now: float) -> None:
+        if member.welcomed(welcome, now):
+            self._lease = min(one.lease for one in self.members)
+            self.feeder.freeze(member.hub, frozen=False)
+            self._cancel(member.scoped(welcome.stale))
 
-    def _beat(self, now: float) -> None:
+    def _beat(self, member: Membership, now: float) -> None:
         running: list[m.Progress] = []
+        elsewhere = 0
         for slot in self.slots.values():
             if (current := slot.running()) is not None:
                 run, seq = current
+                if hub_of(run.client) != member.hub:
+                    elsewhere += 1
+                    continue
                 done, total = slot.progress
-                worker, elapsed = self._worker(slot), max(0.0, now - slot.heard)
-                running.append(m.Progress(run.client, seq, run.attempt, done, total, worker, elapsed))
+                client, elapsed = run.client & CLIENT_MASK, max(0.0, now - slot.heard)
+                worker = self._worker(slot)
+                running.append(m.Progress(client, seq, run.attempt, done, total, worker, elapsed))
         self.feeder.tidy()
-        self.member.beat(running, self.state, len(running), self._working, now)
+        slots = max(min(1, self._working), self._working - elsewhere)
+        member.beat(running, self.state, slots, self._others(member), now)
+
+    def _others(self, member: Membership) -> tuple[list[str], list[str]]:
+        """The addresses of the other hubs: those that it has a session with, and those that are away."""
+        served: list[str] = []
+        away: list[str] = []
+        for address, other in zip(self.config.hubs, self.members, strict=False):
+            if other is not member:
+                (served if other.session else away).append(address)
+        return served, away
 
     @property
     def _working(self) -> int:
         """Slots that the hub may count on: those with a place, and those that wait for tasks of their own."""
         return self.config.slots + self.places.given - sum(slot.is_broken for slot in self.slots.values())
 
-    def _slept(self, now: float) -> None:
-        """This process stood still for longer than its lease: the hub has given its work to others.
+    def _slept(self, gap: float, now: float) -> None:
+        """This process stood still for longer than a lease: hubs have given its work to others.
 
-        Nothing more is started before the hub has said what is still wanted.
+        Nothing more of theirs is started before they have said what is still wanted.
         """
-        self._frozen = True
-        for slot in self.slots.values():
+        late = [member for member in self.members if member.session and gap > member.lease]
+        for member in late:
+            self.feeder.freeze(member.hub)
+            member.ask(now)
+        for slot in self.slots.values() if late else ():
             if slot.can_give:
                 self._out += self.feeder.recall(slot)
-        self.member.ask(now)
 
     # --- slots --------------------------------------------------------------------------------------------
 
@@ -240,15 +278,18 @@ class PoolMachine:
         if not done and not failed:
             return
         if self.places.reported(slot):
-            self.member.hurry(now)
+            self._hurry(now)
         feeder = self.feeder
         feeder.measured_lag(now - results.sent)
         for run in done:
             feeder.measured(run.spec, len(run.seqs), run.elapsed)
         if feeder.doomed:
             feeder.spare(done, failed)
-        self.spool.done += done
-        self.spool.failed += failed
+        if len(self.members) == 1:
+            self._spool.done += done
+            self._spool.failed += failed
+        else:
+            self._sort(done, failed)
         slot.heard = now
         slot.quiet = slot.peeked = False
         slot.kill_at, slot.failures = None, 0
@@ -266,7 +307,7 @@ class PoolMachine:
     def _tell(self, slot: Slot, run: m.LaneRun, seq: int, kind: str, **what: str) -> None:
         """For the log of whoever runs the pool."""
         task = {
-            "task_id": text_of(task_id(run.client, seq)),
+            "task_id": text_of(task_id(run.client & CLIENT_MASK, seq)),
             "name": self.feeder.specs[run.spec].name,
             "attempt": run.attempt - run.returns,
             "worker": self._worker(slot),
@@ -274,13 +315,28 @@ class PoolMachine:
         }
         self._out.append(Record("task.failed", {**task, **what}))
 
+    def _sort(self, done: list[m.DoneRun], failed: list[m.Failed]) -> None:
+        """Each report is for the hub that its task came from."""
+        for run in done:
+            self.members[hub_of(run.client)].spool.done.append(run)
+            run.client &= CLIENT_MASK
+        for failure in failed:
+            self.members[hub_of(failure.client)].spool.failed.append(failure)
+            failure.client &= CLIENT_MASK
+
+    def _hurry(self, now: float) -> None:
+        """Something that beats tell has changed."""
+        for member in self.members:
+            member.hurry(now)
+
     def _slot_asked(self, slot: Slot, serial: int, now: float) -> None:
         """Its task wants to submit tasks: what waits behind it must not wait for them."""
         if granted := self.places.ask(slot, serial):
             if slot.can_give:
                 self._out += self.feeder.recall(slot)
-            self.member.hurry(now)
-        self._out.append(AnswerSlot(slot.number, granted))
+            self._hurry(now)
+        hub = hub_of(slot.pieces[0].run.client) if slot.pieces else 0
+        self._out.append(AnswerSlot(slot.number, granted, hub))
 
     def _slot_recalled(self, slot: Slot, count: int) -> None:
         slot.recalling = False
@@ -316,7 +372,8 @@ class PoolMachine:
         doom = (run.client, seq, run.attempt)
         if doom in self.feeder.doomed:
             self.feeder.doomed.discard(doom)
-            self.spool.remember([m.Held(run.client, run.attempt, [seq], returns=run.returns)])
+            held = m.Held(run.client & CLIENT_MASK, run.attempt, [seq], returns=run.returns)
+            self.members[hub_of(run.client)].spool.remember([held])
             return
         kind = "lost"
         if running and slot.reason in ("", "hard_timeout"):
@@ -324,7 +381,7 @@ class PoolMachine:
         text = exit_text(exited, kind, self.feeder.specs[run.spec])
         failure = m.Failed(run.client, seq, run.attempt, kind, text=text, worker=self._worker(slot))
         failure.returns = run.returns
-        self.spool.failed.append(failure)
+        self._sort([], [failure])
         self._tell(slot, run, seq, kind, text=text)
 
     def _enforce_limits(self, now: float) -> None:
@@ -361,19 +418,33 @@ class PoolMachine:
     def _may_return(self) -> bool:
         return bool(self.feeder.backlog) or any(s.recalling or s.can_give for s in self.slots.values())
 
-    def _return(self) -> None:
-        """Hands unstarted tasks back, in portions: from the backlog first, then by recall from slots."""
-        given = self.feeder.give_up(min(self._return_wanted, RETURNED_AT_ONCE))
-        self.spool.returned += given
-        self._return_wanted -= sum(len(held.seqs) for held in given)
-        if self.feeder.backlog:
-            return
+    def _may_give(self, member: Membership) -> bool:
+        """Whether tasks can be handed back to a hub at once."""
+        return bool(member.session) and self.feeder.holds(member.hub)
+
+    def _returns(self, member: Membership) -> bool:
+        """Hands unstarted tasks back, in portions: from the backlog first, then by recall from slots.
+
+        Returns:
+            whether more are to come back: no slot is given any meanwhile.
+        """
+        if self.state != "ready":
+            member.return_wanted = ALL if self._may_return() else 0
+        if not member.return_wanted or not member.session:
+            return False
+        given = self.feeder.give_up(min(member.return_wanted, RETURNED_AT_ONCE), member.hub)
+        member.give_back(given)
+        count = sum(len(held.seqs) for held in given)
+        member.return_wanted -= count
+        if count >= RETURNED_AT_ONCE:
+            return member.return_wanted > 0
         waiting = [slot for slot in self.slots.values() if slot.can_give]
-        if self._return_wanted > 0 and waiting:
+        if member.return_wanted > 0 and waiting:
             for slot in waiting:
                 self._out += self.feeder.recall(slot)
-        elif self._return_wanted > 0 and not any(slot.recalling for slot in self.slots.values()):
-            self._return_wanted = 0
+        elif member.return_wanted > 0 and not any(slot.recalling for slot in self.slots.values()):
+            member.return_wanted = 0
+        return member.return_wanted > 0
 
     def _command(self, verb: str, now: float) -> None:
         if verb == "pause" and self.state == "ready":
@@ -382,7 +453,7 @@ class PoolMachine:
             self.state = "ready"
         elif verb == "drain":
             self._drain(now, self.config.grace)
-        self.member.hurry(now)
+        self._hurry(now)
 
     # --- leaving ------------------------------------------------------------------------------------------
 
@@ -390,24 +461,28 @@ class PoolMachine:
         if self._drain_until is None:
             self.state = "draining"
             self._drain_until = now + grace
-            self.member.hurry(now)
+            self._hurry(now)
 
     def _check_drained(self, now: float, until: float) -> None:
-        """Leaves when nothing runs and the hub has every result; a dead hub is not waited for."""
+        """Leaves when nothing runs and each hub has every result; a dead hub is not waited for."""
         busy = any(slot.count or slot.recalling for slot in self.slots.values())
-        overdue = now >= until or self.member.is_given_up(now)
+        overdue = now >= until or all(member.is_given_up(now) for member in self.members)
         if busy and overdue:
             for slot in self.slots.values():
                 if slot.count and not slot.reason and slot.state is SlotState.UP:
                     self._kill(slot, "drained")
             self._drain_until = now + 1.0
             return
-        reported = self.spool.empty and not self.feeder.backlog
-        if not busy and (reported or overdue or self.member.hub_is_silent(now)):
+        if not busy and (overdue or all(self._owes_nothing(member, now) for member in self.members)):
             self._leave("")
 
+    def _owes_nothing(self, member: Membership, now: float) -> bool:
+        """Whether a hub has all that is its own, or is not there to take it."""
+        return member.hub_is_silent(now) or (member.spool.empty and not self.feeder.holds(member.hub))
+
     def _leave(self, reason: str) -> None:
-        self.member.bye()
+        for member in self.members:
+            member.bye()
         for slot in self.slots.values():
             if slot.state is SlotState.UP:
                 slot.state = SlotState.STOPPING
@@ -425,5 +500,5 @@ class PoolMachine:
             "state": self.state,
             "backlog": self.feeder.waiting(),
             "slots": {slot.number: (slot.state.value, slot.count) for slot in self.slots.values()},
-            "unacknowledged": not self.spool.empty,
+            "unacknowledged": not self.reported,
         }

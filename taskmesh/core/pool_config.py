@@ -11,6 +11,7 @@ class PoolConfig:
 
     Attributes:
         pool: the pool's id, unique in the mesh. instance: new for every start of its process.
+        hubs: the addresses of those that it serves, where there are several.
         hello: between repeated Hellos. patience_beats: unanswered beats after which the hub counts as gone.
         grace: how long running tasks have when the pool drains.
         outlives: the hub, should that die: another may come after it.
@@ -33,3 +34,4 @@ class PoolConfig:
     max_restart: float = 5.0
     grace: float = 30.0
     outlives: bool = True
+    hubs: tuple[str, ...] = ()

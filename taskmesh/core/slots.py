@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from taskmesh.core.events import SlotExited
+from taskmesh.core.membership import CLIENT_MASK
 from taskmesh.core.surplus import surplus
 from taskmesh.errors import LocalProtocolError
 from taskmesh.wire.messages import (
@@ -77,13 +78,11 @@ class Piece:
 
     def part(self) -> LaneRun:
         """The tasks as a lane run, for the slot."""
-        run = self.run
-        if self.low == 0 and self.high == len(run.seqs):
+        run, client = self.run, self.run.client & CLIENT_MASK
+        if self.low == 0 and self.high == len(run.seqs) and client == run.client:
             return run
         low, high = self.low, self.high
-        return LaneRun(
-            run.spec, run.client, run.attempt, run.returns, run.seqs[low:high], run.payloads[low:high]
-        )
+        return LaneRun(run.spec, client, run.attempt, run.returns, run.seqs[low:high], run.payloads[low:high])
 
     def held(self) -> Held:
         """The tasks as an inventory's line."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -20,12 +21,14 @@ from taskmesh.sockets import Context, Dealer, SocketError
 from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_client
 
+_log = logging.getLogger("taskmesh")
+
 HELLOS = 2
 """Unanswered Hellos after which the next address is dialled: where nobody answers they only gather."""
 
 
 class GatewayLink:
-    """The way to the hub. Addresses are dialled in turn, in order.
+    """The way to the hub. Addresses are dialled in turn, in order; a move to another is logged.
 
     Where no socket is to be had, what is sent goes nowhere until the machine says Hello again.
 
@@ -60,6 +63,7 @@ class GatewayLink:
         self._turn = 0
         self._unanswered = 0
         self._dial_at = 0.0
+        self._welcomed_by = ""
         self.refused = 0
         self._socket: Dealer | None = self._new_socket()
         self._dial()
@@ -137,7 +141,20 @@ class GatewayLink:
                 continue
             if self._seal is not None and isinstance(message, m.Deliver):
                 message = self._seal.deliver(message)
+            if type(message) is m.ClientWelcome:
+                self._welcomed(self._way.hub.gateway)
             self._events.append(FromHubToClient(message))
+
+    def _welcomed(self, address: str) -> None:
+        """Tells when it is another hub than before: what has not ended there is submitted again."""
+        if self._welcomed_by not in ("", address):
+            _log.warning(
+                "the hub at %s does not answer: this client has moved to %s and submits again there what has "
+                "not ended",
+                self._welcomed_by,
+                address,
+            )
+        self._welcomed_by = address
 
     def close(self, linger_ms: int | None = None) -> None:
         """Closes the link; what was just sent has a second to leave, unless `linger_ms` says otherwise."""

@@ -143,7 +143,7 @@ class EmbeddedPort(ThreadPort):
         hub = HubShell(HubMachine(hub_config(self._config, epoch=new_epoch()), now), links)
         settings = pool_config(self._config, slots=self._config.pool.slots, name="local")
         machine = self._pool = PoolMachine(settings, now)
-        pool = PoolShell(machine, links)
+        pool = PoolShell(machine, [links])
         shell = ClientShell(self._sink, self._client_config, now, links.to_hub, lambda: None)
         hub.events, pool.events, shell.events = links.hub, links.pool, links.client
         inner = links.inner = InnerGateway(loop, links.hub)
@@ -151,7 +151,7 @@ class EmbeddedPort(ThreadPort):
             loop,
             pool,
             "local",
-            inner.addresses,
+            lambda _: inner.addresses(),
             patience=self._config.mesh.open_timeout,
             nursery=self._nursery,
             urgent=(wake_up.fd,),
@@ -186,7 +186,7 @@ def host_slots(
     loop: Loop,
     pool: PoolShell,
     name: str,
-    gateway: Callable[[], list[str]],
+    gateway: Callable[[int], list[str]],
     config: Config | None = None,
     *,
     patience: float,
@@ -198,7 +198,7 @@ def host_slots(
     """Gives a pool in a loop its slots.
 
     Args:
-        gateway: the hub's addresses, for tasks that submit tasks.
+        gateway: the addresses, a given hub's first, for its tasks that submit tasks.
         config: says which keys these show it, and whether functions of some modules alone may be run.
         patience: seconds in which one of them has to come up; a TaskMeshError ends the loop if none does.
         modules: what slots import when they start. complain: told when one cannot be started, and why.

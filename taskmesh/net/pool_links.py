@@ -1,4 +1,4 @@
-"""A remote pool's sockets: PUSH to the collector, another PUSH for beats, SUB to control, PULL from its lane.
+"""A remote pool's sockets to a hub: PUSH to the collector and for beats, SUB to control, PULL from its lane.
 
 The pool only dials out. What cannot be sent because nobody is there is dropped here; the machine repeats it.
 """
@@ -9,7 +9,7 @@ import contextlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -43,7 +43,7 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_pool
 
 HELLOS = 15
-"""Unanswered Hellos after which the next hub of the list is dialled."""
+"""Unanswered Hellos after which the next key that the hub may have is tried."""
 FEW_HELLOS = 8
 """Unanswered Hellos, some 3 s, after which the same hub is dialled anew: a link that has met something else
 than ZeroMQ is given up by libzmq for good, without a word."""
@@ -83,7 +83,7 @@ class PoolSockets:
     """HubLink over ZeroMQ. Where no socket is to be had, what is sent goes nowhere until the next Hello.
 
     Args:
-        addresses: gateways of hubs; the first that answers is kept until it does not answer any more.
+        address: the hub's gateway. hub: its place among those that the pool serves.
         credentials: a worker's, where keys are in use.
         events: the pool shell's.
         max_payload: bytes of a result that may travel.
@@ -96,16 +96,17 @@ class PoolSockets:
         self,
         context: Context,
         loop: Loop,
-        addresses: Sequence[str],
+        address: str,
         pool: str,
         events: deque[object],
         *,
         max_payload: int,
+        hub: int = 0,
         credentials: Credentials | None = None,
     ) -> None:
         self._context = context
         self._loop = loop
-        self._ways = ways(addresses, credentials)
+        self._ways = ways([address], credentials)
         self._credentials = credentials
         self._seal = Seal(credentials.mesh_keys) if credentials is not None else None
         self._token = secrets.token_bytes(TOKEN)
@@ -117,6 +118,7 @@ class PoolSockets:
         self._beats_answered = True
         self._pool = pool
         self._events = events
+        self._place = hub
         self._max_payload = self._limit = max_payload
         self._lane: Pull | None = None
         self.refused = 0
@@ -127,18 +129,13 @@ class PoolSockets:
 
     @property
     def address(self) -> str:
-        """The gateway of the hub that is dialled now."""
+        """The hub's gateway."""
         return self._hub.gateway
 
     @property
     def is_up(self) -> bool:
-        """Whether the hub that is dialled now is reached. Links are dialled anew while no session begins."""
+        """Whether the hub is reached. Links are dialled anew while no session begins."""
         return self._refusals.is_up
-
-    def addresses(self) -> list[str]:
-        """The gateways of all hubs, first the one that is dialled now."""
-        others = [way.hub.gateway for way in self._ways if way is not self._way]
-        return [self.address, *dict.fromkeys(others)]
 
     def _open_links(self) -> None:
         """Sockets for the way whose turn it is.
@@ -200,10 +197,10 @@ class PoolSockets:
         return frames if self._credentials is None else [self._token, *frames]
 
     def _hello(self, hello: m.Hello) -> m.Hello:
-        """Another hub's turn, or the answer where none lets this pool in; the key of the lane asked for."""
+        """Another way's turn, or the answer where none lets this pool in; the key of the lane asked for."""
         if self._refusals.verdict:
             reason = f"at {self.address}: {self._refusals.verdict}"
-            self._events.append(FromHub(m.Refused(hello.pool, hello.instance, reason)))
+            self._events.append(FromHub(m.Refused(hello.pool, hello.instance, reason), self._place))
         else:
             self._doubt_links(hello.number)
         if self._credentials is None:
@@ -218,7 +215,7 @@ class PoolSockets:
             self._dial_at = time.monotonic() + self._refusals.rest
             self._turn += 1
             self._renew_links()
-            self._events.append(HubLaneLost())
+            self._events.append(HubLaneLost(self._place))
         elif dead or len(self._ways) > 1:
             self._unanswered = HELLOS
 
@@ -230,7 +227,7 @@ class PoolSockets:
             self._connect_lane(endpoint)
         except SocketError:
             self.hang_up()
-            self._events.append(HubLaneLost())
+            self._events.append(HubLaneLost(self._place))
 
     def _connect_lane(self, endpoint: str) -> None:
         options = wires.TO_LANE
@@ -248,7 +245,7 @@ class PoolSockets:
             self._lane = None
 
     def _doubt_links(self, number: int) -> None:
-        """Dials anew, the same hub or the next one, when Hellos or a whole session's beats were in vain."""
+        """Dials anew, perhaps with the next key, when Hellos or a whole session's beats were in vain."""
         if self._links is None:
             self._renew_links()
             self._dial_hub()
@@ -284,7 +281,7 @@ class PoolSockets:
         """A session whose results may have been lost is over: the next one begins with an inventory."""
         watched = self._links.watched.recv_many() if self._links is not None else ()
         if any(event.kind is EventKind.DISCONNECTED for event in watched):
-            self._events.append(HubLaneLost())
+            self._events.append(HubLaneLost(self._place))
 
     def _take(self, arrived: list[list[Part]], skip: int) -> None:
         for frames in arrived:
@@ -297,7 +294,7 @@ class PoolSockets:
                 self._beats_answered = True
             if self._seal is not None and isinstance(message, m.Tasks):
                 message = self._seal.tasks(message)
-            self._events.append(FromHub(message))
+            self._events.append(FromHub(message, self._place))
 
     # --- the end ------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from taskmesh.core import actions as act
@@ -17,7 +17,7 @@ from taskmesh.wire.files import close_idle
 
 
 class HubLink(Protocol):
-    """A pool's way to its hub."""
+    """A pool's way to one of its hubs."""
 
     def send(self, message: m.PoolMessage) -> None:
         """To the collector."""
@@ -39,6 +39,9 @@ class HubLink(Protocol):
 class PoolShell:
     """One pool in a loop.
 
+    Args:
+        links: one to each hub, in the order of the machine's memberships.
+
     Attributes:
         events: what the machine is to be told; whoever learns something appends here.
         left: None, or the reason with which the machine has left ("" for a clean end).
@@ -46,28 +49,32 @@ class PoolShell:
     """
 
     def __init__(
-        self, machine: PoolMachine, link: HubLink, on_leave: Callable[[str], None] | None = None
+        self,
+        machine: PoolMachine,
+        links: Sequence[HubLink],
+        on_leave: Callable[[str], None] | None = None,
     ) -> None:
         self.machine = machine
         self.events: deque[object] = deque()
         self.left: str | None = None
         self.record: Callable[[str, dict[str, object]], None] = lambda kind, fields: None
-        self._link = link
+        self._links = links
         self._on_leave = on_leave
         self._perform: dict[type, Callable[[Any], None]] = {}
 
-    def attach(self, host: SlotHost, gateway: Callable[[], list[str]], keys: str = "") -> None:
+    def attach(self, host: SlotHost, gateway: Callable[[int], list[str]], keys: str = "") -> None:
         """Gives it its slots; their events come through `events`.
 
         Args:
-            gateway: the hub's addresses for tasks that submit tasks; raises OSError or TaskMeshError.
+            gateway: the addresses, a given hub's first, for its tasks that submit tasks; raises OSError or
+                TaskMeshError.
             keys: the directory of keys, for the same.
         """
-        link = self._link
+        links = self._links
 
         def answer(action: act.AnswerSlot) -> None:
             try:
-                host.answer(action.slot, Answer(action.granted, gateway(), keys))
+                host.answer(action.slot, Answer(action.granted, gateway(action.hub), keys))
             except (OSError, TaskMeshError) as error:
                 host.answer(action.slot, Answer(action.granted, [], trouble=str(error)))
 
@@ -79,10 +86,10 @@ class PoolShell:
             act.StartSlot: lambda action: host.start(action.slot),
             act.KillSlot: lambda action: host.kill(action.slot),
             act.StopSlot: lambda action: host.stop(action.slot),
-            act.SendHub: lambda action: link.send(action.message),
-            act.SendBeat: lambda action: link.beat(action.message),
-            act.DialLane: lambda action: link.dial(action.endpoint, action.max_payload),
-            act.HangUp: lambda _: link.hang_up(),
+            act.SendHub: lambda action: links[action.hub].send(action.message),
+            act.SendBeat: lambda action: links[action.hub].beat(action.message),
+            act.DialLane: lambda action: links[action.hub].dial(action.endpoint, action.max_payload),
+            act.HangUp: lambda action: links[action.hub].hang_up(),
             act.Leave: self._leave,
             act.Record: lambda action: self.record(action.kind, action.fields),
         }

@@ -159,11 +159,11 @@ def local_pool(
 ) -> tuple[PoolShell, SlotHost]:
     """Puts a pool into a hub's loop, and starts its slots."""
     links.seal, gateway = sockets.seal, sockets.endpoints.gateway
-    pool = PoolShell(PoolMachine(settings, time.monotonic()), links)
+    pool = PoolShell(PoolMachine(settings, time.monotonic()), [links])
     pool.events = links.pool
     name = settings.pool
     patience = config.mesh.open_timeout
-    host = host_slots(loop, pool, name, lambda: [gateway], config, patience=patience, modules=modules)
+    host = host_slots(loop, pool, name, lambda _: [gateway], config, patience=patience, modules=modules)
     loop.parts.append(pool)
     loop.settle()
     return pool, host
@@ -290,12 +290,12 @@ def run_pool(
     patience: float = PATIENCE,
     stay: float = 0.0,
 ) -> bool:
-    """Runs a pool until it has drained or its hub refuses it; a signal drains, a second one ends it at once.
+    """Runs a pool until it has drained or all hubs refuse it; a signal drains, a second one ends it at once.
 
     Args:
-        addresses: gateways of hubs, tried in turn.
+        addresses: gateways of hubs; it serves all of them.
         slots: how many tasks at once. modules: what slots import when they start.
-        ready: called with the pool's name and the hub's address when its first session is open.
+        ready: called with the pool's name and a hub's address when its first session is open.
         news: told other things that people should know: a kind and a sentence.
         record: told of tasks that fail.
         patience: seconds in which the first slot has to come up.
@@ -308,19 +308,18 @@ def run_pool(
         TaskMeshError: the hub refuses it, no slot could be started, or (InsecureBind, ConfigError) address,
             name or keys are unusable.
     """
-    credentials = worker_credentials(config, addresses)
     check_all_names(config, name)
-    raise_file_limit()
     loop = new_loop()
-    settings = pool_config(config, slots=slots, name=name, wired=True)
+    hubs = tuple(dict.fromkeys(addresses))
+    settings = replace(pool_config(config, slots=slots, name=name, wired=True), hubs=hubs)
     with (
         Context() as context,
         Stop(loop).listening() as stop,
         side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
+        contextlib.ExitStack() as closing,
     ):
-        pool, sockets = linked_pool(context, loop, addresses, settings, config, credentials)
-        pool.record = record
-        ways, told = sockets.addresses, partial(news, "slot.failed")
+        pool, sockets = linked_pool(context, loop, settings, config, closing=closing, record=record)
+        ways, told = partial(own_first, hubs), partial(news, "slot.failed")
         host = host_slots(
             loop, pool, settings.pool, ways, config, patience=patience, modules=modules, complain=told
         )
@@ -332,28 +331,48 @@ def run_pool(
             _turn_until_left(loop, pool, stop, watcher, config.pool.grace)
         finally:
             host.close(timeout=0.0 if pool.left is None else FAREWELL)
-            sockets.close()
+            closing.close()
         stop.wait(stay if pool.left == "" else 0.0)
     if not pool.left:
         return pool.left is not None
     raise TaskMeshError(f"the hub refuses this pool: {pool.left}")
 
 
+def own_first(addresses: Sequence[str], hub: int) -> list[str]:
+    """The addresses of all hubs, first the one whose place is given."""
+    return [addresses[hub], *(other for other in addresses if other != addresses[hub])]
+
+
 def linked_pool(
     context: Context,
     loop: Loop,
-    addresses: Sequence[str],
     settings: PoolConfig,
     config: Config,
-    credentials: Credentials | None,
-) -> tuple[PoolShell, PoolSockets]:
-    """A pool, and its sockets to the hub at one of these addresses."""
+    *,
+    closing: contextlib.ExitStack,
+    record: Record,
+) -> tuple[PoolShell, list[PoolSockets]]:
+    """A pool without slots so far, and its sockets to each of its hubs, which `closing` closes.
+
+    Raises:
+        InsecureBind, ConfigError: an address cannot be used, or keys are missing.
+    """
+    credentials = worker_credentials(config, settings.hubs)
+    raise_file_limit()
+    machine = PoolMachine(settings, time.monotonic())
     links, limit = InProcessLinks(), config.pool.max_payload
-    sockets = PoolSockets(
-        context, loop, addresses, settings.pool, links.pool, max_payload=limit, credentials=credentials
-    )
-    pool = PoolShell(PoolMachine(settings, time.monotonic()), sockets)
-    pool.events = links.pool
+    sockets: list[PoolSockets] = []
+    for hub, address in enumerate(settings.hubs):
+        to_hub = PoolSockets(
+            *(context, loop, address, settings.pool, links.pool),
+            max_payload=limit,
+            hub=hub,
+            credentials=credentials,
+        )
+        sockets.append(to_hub)
+        closing.callback(to_hub.close)
+    pool = PoolShell(machine, sockets)
+    pool.events, pool.record = links.pool, record
     return pool, sockets
 
 

@@ -14,7 +14,7 @@ def drain_view(machine: PoolMachine) -> dict[str, object]:
         "state": machine.state,
         "running": running(machine),
         "waiting": machine.feeder.waiting(),
-        "reported": machine.spool.empty,
+        "reported": machine.reported,
     }
 
 
@@ -47,12 +47,15 @@ def pool_families(machine: PoolMachine) -> list[Family]:
 
     slots = machine.slots.values()
     up = sum(slot.state is SlotState.UP for slot in slots)
+    away = sum(not member.session for member in machine.members)
     return [
         gauge("tasks_running", "Tasks that run in this pool's slots.", running(machine)),
         gauge("worker_slots", "Slots of this pool.", len(slots)),
         gauge("worker_slots_up", "Slots whose process is there.", up),
         gauge("worker_waiting", "Tasks in this pool that have no slot yet.", machine.feeder.waiting()),
         gauge("worker_connected", "Whether it has a session with a hub.", bool(machine.session)),
+        gauge("worker_hubs", "Hubs that this pool serves.", len(machine.members)),
+        gauge("worker_hubs_away", "Those that it has no session with.", away),
         gauge("worker_draining", "Whether it is about to leave.", machine.state == "draining"),
-        gauge("worker_reported", "Whether the hub has all of its results.", machine.spool.empty),
+        gauge("worker_reported", "Whether its hubs have all of its results.", machine.reported),
     ]

@@ -44,13 +44,13 @@ class Audit:
         self.draining: set[tuple[int, int]] = set()
         self.outcomes: dict[tuple[int, int], str] = {}
         self.cancelled: set[tuple[int, int]] = set()
-        self.cancel_known: set[tuple[int, int]] = set()
+        self.cancel_known: set[tuple[int, int, int]] = set()
         self.unwanted: set[tuple[int, int]] = set()
         self.orphaned: set[tuple[int, int]] = set()
         self.commanded: set[tuple[str, int]] = set()
         self.attempts = Attempts()
         self._newest: dict[tuple[int, int, int], int] = {}
-        self._answers: dict[tuple[str, str], float] = {}
+        self._answers: dict[int, dict[tuple[str, str], float]] = {}
         self._kept_until: dict[tuple[str, str], float] = {}
         self._workload = workload
         self._pushes: Counter[tuple[int, int, int]] = Counter()
@@ -61,7 +61,7 @@ class Audit:
 
     # --- hub ----------------------------------------------------------------------------------------------
 
-    def pushed(self, hub: HubMachine, lane: Lane, messages: Sequence[Tasks]) -> None:
+    def pushed(self, hub: HubMachine, place: int, lane: Lane, messages: Sequence[Tasks]) -> None:
         """S5, S9 and S11 of what one event had pushed on one lane."""
         epoch = hub.config.epoch
         tasks, total = hub.ledger.tasks, sum(len(run.seqs) for message in messages for run in message.runs)
@@ -77,12 +77,12 @@ class Audit:
                     record = tasks.get(run.client << SEQ_BITS | seq)
                     live = record is not None and record.state is State.SENT and record.attempt == run.attempt
                     self.require(live, "S11: pushed a task that is not to be run", (run.client, seq))
-                    self.require(
-                        (run.client, seq) not in self.cancel_known, "S11: pushed after its cancellation"
-                    )
+                    known = (place, run.client, seq) in self.cancel_known
+                    self.require(not known, "S11: pushed after its cancellation")
                     key = (epoch, run.client, seq)
                     plan = self._workload.plans[run.client, seq]
-                    until = self._answers.get((plan.kind.spec.name, plan.key), 0.0) if plan.key else 0.0
+                    answers = self._answers.get(epoch, {}) if plan.key else {}
+                    until = answers.get((plan.kind.spec.name, plan.key), 0.0)
                     self.require(hub.memory.now >= until, "S15: run, and the store had the outcome", key)
                     rises = run.attempt > self._attempts.get(key, 0)
                     self.require(rises, "S5: attempts must rise", key, run.attempt)
@@ -139,10 +139,10 @@ class Audit:
             largest = max(map(len, run.payloads), default=0)
             self.require(largest <= limit, "S14: larger than the hub takes", largest, limit)
 
-    def restored(self, entries: Sequence[tuple[float, Kept]], now: float, offset: float) -> None:
-        """A hub starts, at `now` of its clock, with these outcomes of hubs before it."""
+    def restored(self, entries: Sequence[tuple[float, Kept]], epoch: int, now: float, offset: float) -> None:
+        """A hub of this epoch starts, at `now` of its clock, with these outcomes of hubs before it."""
         ends = [(min(until, now + kept.keep), kept) for until, kept in entries]
-        self._answers = {(kept.name, kept.key): until for until, kept in ends}
+        self._answers[epoch] = {(kept.name, kept.key): until for until, kept in ends}
         self.kept([(until - offset, kept) for until, kept in ends])
 
     def kept(self, entries: Sequence[tuple[float, Kept]]) -> None:
@@ -158,6 +158,12 @@ class Audit:
                 self._stated(epoch, run.client, seq, number)
         for failure in failed:
             self._stated(epoch, failure.client, failure.seq, number)
+
+    def welcomed(self, epoch: int, client: int) -> None:
+        """A hub knows nothing of a client (any more): what had ended there may run again."""
+        for known in (self._deliveries, self._attempts):
+            for key in [key for key in known if key[:2] == (epoch, client)]:
+                del known[key]
 
     def _stated(self, epoch: int, client: int, seq: int, number: int) -> None:
         known = self._deliveries.setdefault((epoch, client, seq), number)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from taskmesh.core import actions as act
 from taskmesh.core.client import ClientMachine
@@ -19,6 +21,9 @@ from taskmesh.wire import messages as m
 
 _TO_CLIENT = msgspec.msgpack.Decoder(m.ToClient).decode
 
+
+HELLOS = 2
+"""Unanswered Hellos after which the next hub is dialled."""
 
 Burst = Callable[[int, int, int], list[Plan]]
 
@@ -67,14 +72,16 @@ class ClientHost(Host[ClientMachine]):
     """One client session.
 
     Attributes:
-        up_link, down_link: to and from the hub. accepted: tasks that it has acknowledged, and in which epoch.
+        place: the hub's that it is with now. accepted: tasks that hubs have acknowledged, and in which epoch.
     """
 
-    def __init__(self, setting: Setting, hub: HubHost, config: ClientConfig) -> None:
+    def __init__(self, setting: Setting, hubs: Sequence[HubHost], config: ClientConfig) -> None:
         super().__init__(f"client-{config.client}", setting)
         self.client = config.client
-        self.up_link = Link("gateway", lambda data: hub.from_client(config.client, data))
-        self.down_link = Link("gateway", self._from_hub)
+        self.place = 0
+        self._unanswered = 0
+        self._up_links = [Link("gateway", partial(hub.from_client, config.client)) for hub in hubs]
+        self._down_links = [Link("gateway", self._from_hub) for _ in hubs]
         self.table = Table(config.client)
         self.accepted: dict[int, int] = {}
         self.answers: dict[int, m.Answer] = {}
@@ -83,6 +90,25 @@ class ClientHost(Host[ClientMachine]):
         self._next = 1
         self._known: set[int] = set()
         self._cancels: dict[int, list[int]] = {}
+
+    @property
+    def up_link(self) -> Link:
+        """To its hub."""
+        return self._up_links[self.place]
+
+    @property
+    def down_link(self) -> Link:
+        """From its hub."""
+        return self._down_links[self.place]
+
+    def _move(self) -> None:
+        """The next hub of the list is dialled: as `net.client_links` does."""
+        self.up_link.reset()
+        self.down_link.reset()
+        self._unanswered = 0
+        self.place = (self.place + 1) % len(self._up_links)
+        if len(self._up_links) > 1:
+            self.setting.audit.faults["moves to the other hub", "client"] += 1
 
     def start(self) -> None:
         """Starts the session."""
@@ -93,6 +119,7 @@ class ClientHost(Host[ClientMachine]):
         if not self.up:
             return
         message = unpacked(data, _TO_CLIENT)
+        self._unanswered = 0
         if isinstance(message, m.Accepted):
             self._accepted(message.number)
         self.tell(FromHubToClient(message))
@@ -109,7 +136,7 @@ class ClientHost(Host[ClientMachine]):
         for sent in [sent for sent in self._cancels if sent <= number]:
             for seq in self._cancels.pop(sent):
                 if not plans[self.client, seq].key:
-                    self.setting.audit.cancel_known.add((self.client, seq))
+                    self.setting.audit.cancel_known.add((self.place, self.client, seq))
 
     # --- what the application does ------------------------------------------------------------------------
 
@@ -173,19 +200,13 @@ class ClientHost(Host[ClientMachine]):
         for action in actions:
             match action:
                 case act.Send(message=message):
-                    if isinstance(message, m.Submit) and message.cancels:
-                        self._cancels[message.number] = message.cancels
-                    if isinstance(message, m.Submit):
-                        again = [run.seqs for run in message.runs if run.again]
-                        self.setting.audit.attempts.said((self.client, s) for seqs in again for s in seqs)
-                    self.setting.network.send(self.up_link, message)
+                    self._send(message)
                 case act.Resolve(done=done, failed=failed):
                     self._resolve(done, failed)
                 case act.Accept(seqs=seqs):
                     self.accepted.update(dict.fromkeys(seqs, self.machine.epoch))
                 case act.Reconnect():
-                    self.up_link.reset()
-                    self.down_link.reset()
+                    self._move()
                 case act.Tell(message=m.Answer() as answer):
                     self.answers[answer.number] = answer
                 case act.Tell(message=message):
@@ -193,7 +214,28 @@ class ClientHost(Host[ClientMachine]):
                 case _:
                     raise TypeError(f"not an action of a client: {action!r}")
 
+    def _news_of(self, run: m.DoneRun) -> m.DoneRun:
+        """Of a run of successes, those that are waited for."""
+        pairs = zip(run.seqs, run.payloads, strict=True)
+        new = [(seq, payload) for seq, payload in pairs if seq in self.table.plans]
+        return replace(run, seqs=[seq for seq, _ in new], payloads=[payload for _, payload in new])
+
+    def _send(self, message: m.ClientMessage) -> None:
+        if isinstance(message, m.ClientHello):
+            if self._unanswered >= HELLOS and len(self._up_links) > 1:
+                self._move()
+            self._unanswered += 1
+        if isinstance(message, m.Submit) and message.cancels:
+            self._cancels[message.number] = message.cancels
+        if isinstance(message, m.Submit):
+            again = [run.seqs for run in message.runs if run.again]
+            self.setting.audit.attempts.said((self.client, s) for seqs in again for s in seqs)
+        self.setting.network.send(self.up_link, message)
+
     def _resolve(self, done: list[m.DoneRun], failed: list[m.Failed]) -> None:
+        if len(self._up_links) > 1:  # a hub that was left says what another has said: pending tables skip it
+            done = [new for run in done if (new := self._news_of(run)).seqs]
+            failed = [failure for failure in failed if failure.seq in self.table.plans]
         self.setting.audit.resolved(self.client, done, failed, self.setting.timetable.now)
         for run in done:
             for seq in run.seqs:

@@ -21,6 +21,11 @@ def pools_of(seed: int) -> int:
     return len(QUEUES) if seed % 7 == 4 else 3
 
 
+def has_two_hubs(seed: int) -> bool:
+    """Whether a world has a second hub that lives beside the first."""
+    return seed % 6 == 3 or seed % 24 == 12
+
+
 def hub_config(chance: random.Random) -> HubConfig:
     """The hub's."""
     tight, full = chance.random() < 0.2, chance.random() < 0.2

@@ -26,6 +26,7 @@ EXPECTED = (
     ("crash", "hub between attempts"),
     *((pause, role) for pause in ("short pause", "long pause") for role in ROLES),
     *((f"partition {way}", role) for way in CUTS for role in ("pool", "client")),
+    ("moves to the other hub", "client"),
     ("reset", "lane"),
     ("reset", "pool"),
     ("reset", "gateway"),
@@ -54,7 +55,7 @@ class World(Protocol):
     """What faults are done to."""
 
     setting: Setting
-    hub: HubHost
+    hubs: list[HubHost]
     pools: list[PoolHost]
     clients: list[ClientHost]
     lease: float
@@ -114,8 +115,9 @@ class Faults:
         for twin in [pool for pool in world.pools if pool.is_twin]:
             self._end_twin(twin)
         world.setting.network.weather = None
-        world.hub.capped.clear()
-        world.hub.shelf.away_until = 0.0
+        for hub in world.hubs:
+            hub.capped.clear()
+            hub.shelf.away_until = 0.0
         for link in list(self._cut):
             world.setting.network.unblock(link)
         self._cut.clear()
@@ -124,14 +126,18 @@ class Faults:
             pool.fork_failures = 0
             for slot in pool.slots.values():
                 slot.resume()
-        hosts: list[Host[Any]] = [world.hub, *world.pools, *world.clients]
+        hosts: list[Host[Any]] = [*world.hubs, *world.pools, *world.clients]
         for host in hosts:
             host.resume()
-        if not world.hub.up:
-            world.hub.start()
+        for hub in world.hubs:
+            self._start(hub)
         for pool in world.pools:
             self._replace(pool)
         self._keep_reviving()
+
+    def _some_hub(self) -> HubHost:
+        hubs = self._world.hubs
+        return self._chance.choice(hubs) if len(hubs) > 1 else hubs[0]
 
     def _count(self, kind: str, role: str) -> None:
         self._counts[kind, role] += 1
@@ -153,26 +159,28 @@ class Faults:
         }[role]()
 
     def _crash_hub(self) -> None:
-        world, chance = self._world, self._chance
-        if not world.hub.up:
+        world, chance, hub = self._world, self._chance, self._some_hub()
+        if not hub.up:
             return
         self._count("crash", "hub")
-        world.hub.kill()
+        hub.kill()
         for pool in world.pools:
-            lane = pool.lane
-            if lane is not None:
-                pool.lane_closed(lane, signalled=chance.random() < 0.5)
-            for link in (pool.collector, pool.beat, pool.control):
+            end = pool.ends[hub.place]
+            if end.lane is not None:
+                end.lane_closed(end.lane, signalled=chance.random() < 0.5)
+            for link in (end.collector, end.beat, end.control):
                 if chance.random() < 0.5:
                     link.reset()
         for client in world.clients:
+            if client.place != hub.place:
+                continue
             client.up_link.reset()
             if chance.random() < 0.5:
                 client.down_link.reset()
             if chance.random() < 0.5:
                 world.setting.timetable.after(0.01, client.tell, LinkLost())
         down = self._later(0.0, chance.choice((0.1, 1.0, 1.5 * world.lease)))
-        world.setting.timetable.after(down, self._start, world.hub)
+        world.setting.timetable.after(down, self._start, hub)
 
     def _start(self, host: HubHost | PoolHost) -> None:
         if not host.up:
@@ -184,14 +192,15 @@ class Faults:
             return
         self._count("crash", "pool")
         pool.kill()
-        if self._world.hub.up and self._chance.random() < 0.5:
+        if self._some_hub().up and self._chance.random() < 0.5:
             self._world.setting.timetable.after(0.005, self._links_lost, pool, pool.instance)
         down = self._later(0.0, self._chance.choice((0.1, 1.0, 1.5 * self._world.lease)))
         self._world.setting.timetable.after(down, self._start, pool)
 
     def _links_lost(self, pool: PoolHost, instance: int) -> None:
         if not pool.up or pool.instance == instance:
-            pool.reset_links()
+            for end in pool.ends:
+                end.reset_links()
 
     def _crash_client(self) -> None:
         client = self._chance.choice(self._world.clients)
@@ -215,7 +224,7 @@ class Faults:
         world = self._world
         hosts: list[Host[Any]] = [*world.pools, *world.clients]
         peer = self._chance.choice(hosts).name
-        world.hub.capped[peer] = world.setting.timetable.now + self._later(0.1, 0.7 * world.lease)
+        self._some_hub().capped[peer] = world.setting.timetable.now + self._later(0.1, 0.7 * world.lease)
 
     def _name_again(self) -> None:
         """Another process asks for a pool's name for a while: perhaps the first had seemed to be gone."""
@@ -240,7 +249,7 @@ class Faults:
     def _store_away(self) -> None:
         """Nothing is written to the store for a while, or read from it."""
         now = self._world.setting.timetable.now
-        self._world.hub.shelf.away_until = now + self._later(0.5, 2.0 * self._world.lease)
+        self._some_hub().shelf.away_until = now + self._later(0.5, 2.0 * self._world.lease)
 
     def _kill_slot(self) -> None:
         pool = self._chance.choice(self._world.pools)
@@ -307,7 +316,7 @@ class Faults:
             self._pause_slot(seconds, "long pause" if long else "short pause")
             return
         hosts: dict[str, list[Host[Any]]] = {
-            "hub": [world.hub],
+            "hub": [self._some_hub()],
             "pool": [*world.pools],
             "client": [*world.clients],
         }
@@ -335,10 +344,12 @@ class Faults:
         mode = chance.choice(("hold", "drop"))
         if role == "pool":
             pool = chance.choice(world.pools)
-            links += pool.links_in() if way != "out" else []
-            links += pool.links_out() if way != "in" else []
-            if way != "out":
-                pool.blocked_in = mode
+            alone = len(pool.ends) > 1 and chance.random() < 0.5
+            for end in [chance.choice(pool.ends)] if alone else pool.ends:
+                links += end.links_in() if way != "out" else []
+                links += end.links_out() if way != "in" else []
+                if way != "out":
+                    end.blocked_in = mode
         else:
             client = chance.choice(world.clients)
             links += [client.down_link] if way != "out" else []
@@ -370,10 +381,11 @@ class Faults:
                 client.tell(news)
         else:
             pool = chance.choice(world.pools)
-            if pool.lane is None:
+            end = pool.ends[self._some_hub().place]
+            if end.lane is None:
                 return
             if role == "lane":
-                pool.reset_lane()
+                end.reset_lane()
             else:
-                pool.reset_links()
+                end.reset_links()
         self._count("reset", role)

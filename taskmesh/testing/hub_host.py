@@ -17,6 +17,7 @@ from taskmesh.core.states import Cause, State
 from taskmesh.ids import SEQ_BITS
 from taskmesh.ports import Store
 from taskmesh.testing.configs import LIMITS
+from taskmesh.testing.fairness import Fairness
 from taskmesh.testing.host import Host
 from taskmesh.testing.network import Link, unpacked
 from taskmesh.testing.setting import Setting
@@ -29,6 +30,8 @@ _FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
 
 FAR = 1 << 40
 """Above any epoch. Who moves on to another hub of its list may find one that was started earlier."""
+APART = 1 << 41
+"""Between the epochs of two hubs."""
 TELL = 0.1
 """Seconds between a message that is over a cap and what its sender is told."""
 
@@ -36,7 +39,8 @@ TELL = 0.1
 class LaneEnd:
     """A bound lane: what is pushed before the pool has dialled it waits here."""
 
-    def __init__(self, session: int, pool: str) -> None:
+    def __init__(self, session: int, pool: str, place: int) -> None:
+        self.place = place
         self.session = session
         self.pool = pool
         self.link: Link | None = None
@@ -45,14 +49,14 @@ class LaneEnd:
 
 
 class Far(Protocol):
-    """The far ends of a hub's links."""
+    """The far ends of hubs' links."""
 
-    def control(self, pool: str) -> list[Link]:
-        """The control links to one pool, or to all when `pool` is empty."""
+    def control(self, hub: int, pool: str) -> list[Link]:
+        """A hub's control links to one pool, or to all when `pool` is empty."""
         ...
 
-    def gateway(self, client: int) -> Link | None:
-        """The link to a client, None when it is not there."""
+    def gateway(self, hub: int, client: int) -> Link | None:
+        """A hub's link to a client, None when it is not there."""
         ...
 
     def lane_closed(self, lane: LaneEnd) -> None:
@@ -64,6 +68,7 @@ class HubHost(Host[HubMachine]):
     """One hub and its successors.
 
     Attributes:
+        place: its own in everybody's list of hubs.
         lanes: endpoint -> lane, of the present life. transitions: those of all lives.
         heard: when anything came from a pool, in the world's time.
         capped: whose key has said too much, and until when what comes of it is dropped, in the world's time.
@@ -72,8 +77,10 @@ class HubHost(Host[HubMachine]):
         restored: how many outcomes hubs were told when they started.
     """
 
-    def __init__(self, setting: Setting, far: Far, config: HubConfig) -> None:
-        super().__init__("hub", setting)
+    def __init__(self, setting: Setting, far: Far, config: HubConfig, place: int = 0) -> None:
+        super().__init__("hub-b" if place else "hub", setting)
+        self.place = place
+        self._fairness = Fairness() if place else setting.fairness
         self.lanes: dict[str, LaneEnd] = {}
         self.transitions: Counter[tuple[State, Cause]] = Counter()
         self.records: Counter[str] = Counter()
@@ -108,7 +115,7 @@ class HubHost(Host[HubMachine]):
         )
         entries = store.load(KEPT_BYTES, 0.0)
         self.restored += len(entries)
-        self.setting.audit.restored(entries, self.clock(), self.offset)
+        self.setting.audit.restored(entries, self.epoch, self.clock(), self.offset)
         self.tell(ev.Restored(entries))
 
     def resume(self) -> None:
@@ -124,7 +131,7 @@ class HubHost(Host[HubMachine]):
         self._by_session.clear()
         limit = self._config.max_payload and self.setting.chance.choice(LIMITS)
         self._lives += 1
-        epoch = FAR - self._lives if self._falling else self._lives
+        epoch = (FAR - self._lives if self._falling else self._lives) + self.place * APART
         self._config = replace(self._config, epoch=epoch, max_payload=limit)
 
     def take_counts(self) -> None:
@@ -137,6 +144,9 @@ class HubHost(Host[HubMachine]):
         beat = event.message if type(event) is ev.FromPool else None
         if isinstance(beat, m.Beat) and beat.state == "draining":
             self.setting.audit.draining.add((beat.epoch, beat.session))
+        hello = event.message if isinstance(event, ev.FromClient) else None
+        if isinstance(hello, m.ClientHello) and hello.client not in self.machine.clients:
+            self.setting.audit.welcomed(self.epoch, hello.client)
         if isinstance(event, ev.FromClient) and isinstance(event.message, m.Submit):
             self._asked(event.client, event.message)
         super()._handle(event)
@@ -205,7 +215,7 @@ class HubHost(Host[HubMachine]):
                 case act.Publish(pool=pool, message=message):
                     self._publish(pool, message)
                 case act.OpenLane(session=session, pool=pool):
-                    lane = self._by_session[session] = LaneEnd(session, pool)
+                    lane = self._by_session[session] = LaneEnd(session, pool, self.place)
                     endpoint = f"{self.epoch}:{session}"
                     self.lanes[endpoint] = lane
                     self.tell(ev.LaneOpened(session, endpoint))
@@ -218,23 +228,23 @@ class HubHost(Host[HubMachine]):
         if pushes:
             self._check(pushes)
         elif withheld := self.machine.ledger.backlog.withheld:
-            self.setting.fairness.excuse(withheld)
+            self._fairness.excuse(withheld)
 
     def _check(self, pushes: list[act.Push]) -> None:
         audit = self.setting.audit
         if self.setting.calm:  # nothing goes wrong: order can be held against what was asked for
             audit.ordered(self.machine, [run for push in pushes for run in push.message.runs])
-        self.setting.fairness.pushed(self.machine, pushes)
+        self._fairness.pushed(self.machine, pushes)
         by_lane: dict[int, list[m.Tasks]] = {}
         for push in pushes:
             by_lane.setdefault(push.session, []).append(push.message)
         for session, messages in by_lane.items():
-            audit.pushed(self.machine, self.machine.lanes[session], messages)
+            audit.pushed(self.machine, self.place, self.machine.lanes[session], messages)
 
     def _send_client(self, client: int, message: m.ToClient) -> None:
         if isinstance(message, m.Deliver):
             self.setting.audit.delivered(message.epoch, message.number, message.done, message.failed)
-        link = self._far.gateway(client)
+        link = self._far.gateway(self.place, client)
         if link is not None:
             self.setting.network.send(link, message)
         elif self.setting.chance.random() < 0.3:
@@ -255,7 +265,7 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.commanded.add((pool, lane.instance if lane is not None else 0))
             if message.verb == "drain":
                 self.dismissed.append(pool)
-        for link in self._far.control(pool):
+        for link in self._far.control(self.place, pool):
             self.setting.network.send(link, message)
 
     def _push(self, session: int, message: m.Tasks) -> None:

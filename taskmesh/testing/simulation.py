@@ -8,16 +8,24 @@ a loss. The same seed plays the same way, always.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from taskmesh.core import events as ev
 from taskmesh.core.states import Cause, State
 from taskmesh.errors import TaskMeshError
 from taskmesh.testing.audit import Violation
 from taskmesh.testing.client_host import ClientHost
-from taskmesh.testing.configs import BEAT, LEASE, client_config, hub_config, pool_config, pools_of
+from taskmesh.testing.configs import (
+    BEAT,
+    LEASE,
+    client_config,
+    has_two_hubs,
+    hub_config,
+    pool_config,
+    pools_of,
+)
 from taskmesh.testing.faults import Faults
-from taskmesh.testing.hub_host import HubHost, LaneEnd
+from taskmesh.testing.hub_host import APART, HubHost, LaneEnd
 from taskmesh.testing.network import Link
 from taskmesh.testing.pool_host import PoolHost
 from taskmesh.testing.scenes import (
@@ -70,7 +78,9 @@ class Report:
 
 
 class World:
-    """One hub, three to five pools, two clients, and what happens to them.
+    """One hub or two, three to five pools that serve them, two clients, and what happens to them.
+
+    Where there are two hubs a client is with one of them, and moves when that does not answer.
 
     Args:
         seed: decides everything. calm: True plays it without faults (every twelfth seed is calm anyway).
@@ -88,9 +98,16 @@ class World:
         self.setting.audit.attempts.calm = self.calm
         self.setting.network.by_reference = seed % 4 == 1
         self._heal_at = 4.0 + 4.0 * chance.random()
-        self.hub = HubHost(self.setting, self, hub_config(chance))
+        settings = hub_config(chance)
+        if has_two_hubs(seed):
+            settings = replace(settings, max_payload=0)
+        self.hub = HubHost(self.setting, self, settings)
+        self.hubs = [self.hub]
         pools = [pool_config(chance, index) for index in range(pools_of(seed))]
-        self.pools = [PoolHost(self.setting, self.hub, config) for config in pools]
+        if has_two_hubs(seed):
+            self.hubs.append(HubHost(self.setting, self, replace(settings, epoch=1 + APART), place=1))
+        self.setting.audit.attempts.one_hub = len(self.hubs) == 1
+        self.pools = [PoolHost(self.setting, self.hubs, config) for config in pools]
         self.clients: list[ClientHost] = []
         self._gateways: dict[int, ClientHost] = {}
         self._client_ids = 0
@@ -107,14 +124,14 @@ class World:
 
     # --- far ends -----------------------------------------------------------------------------------------
 
-    def control(self, pool: str) -> list[Link]:
-        """The control links to one pool, or to all when `pool` is empty."""
-        return [host.control for host in self.pools if pool in ("", host.name)]
+    def control(self, hub: int, pool: str) -> list[Link]:
+        """A hub's control links to one pool, or to all when `pool` is empty."""
+        return [host.ends[hub].control for host in self.pools if pool in ("", host.name)]
 
-    def gateway(self, client: int) -> Link | None:
-        """The link to a client, None when it is not there."""
+    def gateway(self, hub: int, client: int) -> Link | None:
+        """A hub's link to a client, None when it is not there."""
         host = self._gateways.get(client)
-        return host.down_link if host is not None and host.up else None
+        return host.down_link if host is not None and host.up and host.place == hub else None
 
     def lane_closed(self, lane: LaneEnd) -> None:
         """The hub has closed a lane."""
@@ -127,7 +144,9 @@ class World:
     def _new_client(self) -> ClientHost:
         self._client_ids += 1
         config = client_config(self._client_ids, self._credit)
-        host = self._gateways[config.client] = ClientHost(self.setting, self.hub, config)
+        host = self._gateways[config.client] = ClientHost(self.setting, self.hubs, config)
+        if len(self.hubs) > 1:
+            host.place = self.setting.chance.randrange(len(self.hubs))
         self.clients.append(host)
         host.start()
         return host
@@ -156,7 +175,8 @@ class World:
 
     def _play(self) -> None:
         timetable, chance = self.setting.timetable, self.setting.chance
-        timetable.after(0.0, self.hub.start)
+        for hub in self.hubs:
+            timetable.after(0.0, hub.start)
         for pool in self.pools:
             late = pool is not self.pools[0] and chance.random() < 0.1  # that one serves every queue
             timetable.after((self._heal_at if late else 0.2) * chance.random(), self._start, pool)
@@ -181,6 +201,8 @@ class World:
     def _play_scenes(self) -> None:
         self._faults.over = True
         self._await_pools()
+        if len(self.hubs) > 1:
+            return
         chance, scene = self.setting.chance, self.seed % SCENES
         if self.calm and scene in (0, 1):
             self._plans += departure(self, foul=False)
@@ -208,9 +230,13 @@ class World:
             self._step()
 
     def _is_in(self, pool: PoolHost) -> bool:
-        lane = self.hub.machine.pools.lane_of(pool.name)
-        leaves = pool.machine.state == "draining" or (lane is not None and lane.wished == "draining")
-        return lane is not None and lane.session == pool.machine.session and not leaves
+        """Whether every hub has it: no split stays."""
+        for hub, member in zip(self.hubs, pool.machine.members, strict=True):
+            lane = hub.machine.pools.lane_of(pool.name)
+            leaves = pool.machine.state == "draining" or (lane is not None and lane.wished == "draining")
+            if lane is None or lane.session != member.session or leaves:
+                return False
+        return True
 
     def _start(self, pool: PoolHost) -> None:
         if not pool.up:
@@ -287,26 +313,31 @@ class World:
 
     def _check(self) -> None:
         """The machines' own books (S3, S8, S9, S10)."""
-        if self.hub.up:
-            self.hub.machine.check()
+        for hub in self.hubs:
+            if hub.up:
+                hub.machine.check()
         for pool in self.pools:
             if pool.up:
                 pool.machine.check()
 
     def _check_silent(self) -> None:
         """L2: a pool that has been silent for its lease holds nothing any more, for a hub that was awake."""
-        hub, now = self.hub, self.setting.timetable.now
-        if not hub.up or hub.paused or now - hub.resumed <= DETECTION:
-            return
-        for lane in hub.machine.lanes.values():
-            silence = now - hub.heard.get(lane.pool, 0.0)
-            late = silence > DETECTION and lane.outstanding
-            self.setting.audit.require(not late, "L2: a silent pool still holds tasks", lane.pool, silence)
+        now = self.setting.timetable.now
+        for hub in self.hubs:
+            if not hub.up or hub.paused or now - hub.resumed <= DETECTION:
+                continue
+            for lane in hub.machine.lanes.values():
+                silence = now - hub.heard.get(lane.pool, 0.0)
+                late = silence > DETECTION and lane.outstanding
+                self.setting.audit.require(
+                    not late, "L2: a silent pool still holds tasks", lane.pool, silence
+                )
 
     # --- liveness -----------------------------------------------------------------------------------------
 
     def _settled(self) -> bool:
-        return not self.hub.machine.ledger.tasks and not any(client.table.plans for client in self.clients)
+        tasks = any(hub.machine.ledger.tasks for hub in self.hubs)
+        return not tasks and not any(client.table.plans for client in self.clients)
 
     def finish(self, promise: str, bound: float) -> None:
         """Waits until every task has its outcome; breaks the promise when that takes longer than `bound`."""
@@ -330,7 +361,8 @@ class World:
                 record.attempt,
                 record.spec.spec.name,
             )
-            for record in self.hub.machine.ledger.tasks.values()
+            for hub in self.hubs
+            for record in hub.machine.ledger.tasks.values()
         ]
         waiting = {client.name: sorted(client.table.plans)[:10] for client in self.clients}
         pools = [pool.machine.snapshot() for pool in self.pools]
@@ -339,19 +371,22 @@ class World:
     def _check_left_behind(self) -> None:
         """S1: what the hub had accepted was run, though its client is gone; while that hub lives."""
         audit, plans = self.setting.audit, self.setting.workload.plans
+        epochs = {hub.epoch for hub in self.hubs}
         for client in self._gone:
             for seq, epoch in client.accepted.items():
                 plan = plans[client.client, seq]
                 spec = plan.kind.spec
                 excused = spec.expires or spec.acks == "early" or spec.on_client_loss == "cancel" or plan.key
                 excused = excused or (plan.client, plan.seq) in audit.unwanted
-                if epoch == self.hub.epoch and not excused and (client.client, seq) not in audit.cancelled:
+                if epoch in epochs and not excused and (client.client, seq) not in audit.cancelled:
                     self._left_behind += 1
                     audit.require(plan.runs > 0, "S1: accepted and never run", plan)
 
     def _check_numbers(self) -> None:
         """S19: a hub that was there from the start knows all finished tasks of a client as one interval."""
-        if self.hub.epoch > 1 or self.hub.machine.config.result_ttl < BOUND:  # it forgets clients
+        if (
+            len(self.hubs) > 1 or self.hub.epoch > 1 or self.hub.machine.config.result_ttl < BOUND
+        ):  # it forgets clients
             return
         for client in self.clients:
             account = self.hub.machine.ledger.accounts.get(client.client)
@@ -395,17 +430,18 @@ class World:
                 self._step()
         self.setting.audit.check_once(plans)
         deadline = timetable.now + LEASE + 1.0  # a pool that left without a session has said no goodbye
-        while lanes := self.hub.machine.lanes:
-            left = [lane.pool for lane in lanes.values()]
+        while left := [lane.pool for hub in self.hubs for lane in hub.machine.lanes.values()]:
             self.setting.audit.require(timetable.now < deadline, "L5: sessions of pools that left", left)
             self._step()
         self._check()
 
     def _report(self) -> Report:
-        self.hub.take_counts()
+        for hub in self.hubs:
+            hub.take_counts()
         timetable = self.setting.timetable
         report = Report(self.seed, len(self.setting.workload.plans), timetable.steps, timetable.now)
-        report.transitions += self.hub.transitions
+        for hub in self.hubs:
+            report.transitions += hub.transitions
         report.faults["left behind", "client"] += self._left_behind
         report.faults += self.setting.audit.faults + self.setting.network.faults
         return report

@@ -5,7 +5,7 @@ The core's machines take in and give out these very shapes (docs/adr/0005). Nobo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -276,7 +276,7 @@ class Hello(msgspec.Struct, tag=40):
     pickle: int = PICKLE_PROTOCOL
     cloudpickle: Name = ""
     key: bytes = b""
-    rosters: list[Roster] = []
+    rosters: Annotated[list[Roster], msgspec.Meta(max_length=2)] = []
     ended: list[Held] = []
 
 
@@ -301,7 +301,8 @@ class Results(msgspec.Struct, tag=41):
 class Beat(msgspec.Struct, tag=42):
     """A pool lives: lane messages received and results acknowledged so far, and what runs right now.
 
-    `slots`: as in Hello (or -1); more while tasks wait for their own, fewer while some cannot start.
+    `slots`: as in Hello (or -1); more while tasks wait for their own, fewer while some cannot start or work
+    for other hubs. `served`, `away`: the addresses of these, as it has a session with them or not.
     """
 
     epoch: int
@@ -314,6 +315,8 @@ class Beat(msgspec.Struct, tag=42):
     state: Name = "ready"
     busy_slots: int = 0
     slots: int = -1
+    served: Names = []
+    away: Names = []
 
 
 class Bye(msgspec.Struct, tag=43):

@@ -117,7 +117,7 @@ def test_no_message_stops_a_pool(seed):
             continue
         if isinstance(message, m.Tasks) and chance.random() < 0.8:
             message.epoch, message.session = rig.pool.epoch, rig.pool.session
-            message.lane_seq = rig.pool.member.received + 1
+            message.lane_seq = rig.pool.members[0].received + 1
             for run in message.runs:  # a hub may lie about much, but an attempt that is twice is its own harm
                 attempts += 1
                 run.attempt = attempts

@@ -21,7 +21,7 @@ def test_a_lane_for_which_no_socket_is_to_be_had_is_lost_and_asked_for_again(tmp
     events = deque()
     with Context() as context:
         loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-        links = PoolSockets(context, loop, [f"ipc://{tmp_path}/hub"], "pool", events, max_payload=1)
+        links = PoolSockets(context, loop, f"ipc://{tmp_path}/hub", "pool", events, max_payload=1)
 
         with monkeypatch.context() as shortage:
             shortage.setattr(pool_links, "Pull", refuse)
@@ -38,7 +38,7 @@ def test_a_result_is_held_against_the_limit_of_the_hub_that_has_opened_the_sessi
     events = deque()
     with Context() as context:
         loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-        links = PoolSockets(context, loop, [f"ipc://{tmp_path}/hub"], "pool", events, max_payload=100)
+        links = PoolSockets(context, loop, f"ipc://{tmp_path}/hub", "pool", events, max_payload=100)
         taken = []
         for limit in (0, 10, 1000, 0):
             links.dial(f"ipc://{tmp_path}/lane", limit)
@@ -70,7 +70,7 @@ def test_links_for_which_no_socket_is_to_be_had_are_asked_for_with_the_next_hell
     address = f"ipc://{tmp_path}/hub"
     with Context() as context:
         loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
-        links = PoolSockets(context, loop, [address], "pool", events, max_payload=1)
+        links = PoolSockets(context, loop, address, "pool", events, max_payload=1)
 
         with monkeypatch.context() as shortage:
             shortage.setattr(pool_links, missing, refuse)
@@ -102,7 +102,7 @@ def test_links_that_cannot_be_had_at_the_start_leave_no_socket_behind(tmp_path, 
         loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
         monkeypatch.setattr(pool_links, "Sub", refuse)
         with pytest.raises(SocketError):
-            PoolSockets(context, loop, [f"ipc://{tmp_path}/hub"], "pool", deque(), max_payload=1)
+            PoolSockets(context, loop, f"ipc://{tmp_path}/hub", "pool", deque(), max_payload=1)
 
 
 def test_a_client_s_link_for_which_no_socket_is_to_be_had_is_asked_for_with_the_next_hello(
