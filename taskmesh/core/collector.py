@@ -152,8 +152,8 @@ class Collector:
         lane = self._lanes.get(session)
         if lane is not None:
             lane.release(entry.number, done)
-            if lane.refused:
-                lane.has_run(entry.number)
+            if lane.breaker.refused:
+                lane.breaker.close(entry.number)
         account = ledger.accounts[run.client]
         account.tasks -= done
         account.size -= size
@@ -271,8 +271,9 @@ class Collector:
         """
         lane, extra = self._lanes.get(record.session), record.more()
         reason = f"{failure.type_name}: {failure.text}"[:300]
-        if lane is not None and lane.refuse(record.spec, reason):
-            self.out.append(Record("pool.refuses", {"pool": lane.pool, "reason": lane.complaint}))
+        entry = record.spec
+        if lane is not None and lane.breaker.trip(entry.number, entry.spec.name, reason, lane.heard):
+            self.out.append(Record("pool.refuses", {"pool": lane.pool, "reason": lane.breaker.complaint}))
         extra.refused.add(record.session)
         if not any(
             other.session not in extra.refused and other.may_take(record.spec)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 
+from taskmesh.core.breaker import Breaker
 from taskmesh.core.ledger import SpecEntry
 from taskmesh.core.states import State, TaskRecord
 from taskmesh.wire.messages import Held, Hello
@@ -42,10 +43,6 @@ class LaneState(enum.Enum):
     """Its lane or all of its links are closed; it has a second to say Hello."""
 
 
-REFUSED_FOR = 60.0
-"""Seconds for which a pool gets no tasks of a function that it has refused, while there is another pool."""
-MOST_REFUSED = 3
-"""Functions refused, and none run in between, after which a pool gets no tasks at all for so long."""
 MAY_TAKE = (LaneState.READY, LaneState.OPENING, LaneState.SILENT)
 """What may take work, now or soon: others take none before somebody wants them to."""
 READY = LaneState.READY
@@ -67,8 +64,7 @@ class Lane:
         other_hubs: addresses of those that its pool serves as well, and of those that are away.
         unwanted: it may hold tasks that are to be cancelled unless they have started.
         alone_until: so long it is given nothing while it has work: it is to have one task for itself, or has.
-        refused: specs whose functions its pool could not load, or whose tasks it does not trust, and until
-            when it is spared them. put_aside: until when it is spared all. complaint: why, in words.
+        breaker: which functions its pool could not load, or whose tasks it does not trust.
         full: it had no room for any task when it was looked at, and nothing has ended there since. Of
             hundreds of pools most are: to weigh each for every task that ends anywhere cost a millisecond.
     """
@@ -99,10 +95,7 @@ class Lane:
         self.recall_after = 0.0
         self.recalls = 0
         self.alone_until = 0.0
-        self.refused: dict[int, float] = {}
-        self.put_aside = 0.0
-        self.complaint = ""
-        self._refusals = 0
+        self.breaker = Breaker()
         self.horizon = HORIZON
         self.round_trip = 0.0
         self.lag = 0.0
@@ -187,45 +180,14 @@ class Lane:
         if self.state is LaneState.READY and verb != "resume":
             self.state = LaneState.PAUSED if verb == "pause" else LaneState.DRAINING
 
-    @property
-    def at_work(self) -> int:
-        """How many of its slots have work, as far as the hub knows."""
-        return min(self.slots, self.outstanding)
-
     def serves(self, route: tuple[str, frozenset[str]]) -> bool:
         """Whether the pool serves the queue and has the tags."""
         return route[0] in self.queues and route[1] <= self.tags
 
-    # --- what it refuses ----------------------------------------------------------------------------------
-
-    def refuses(self, number: int) -> bool:
-        """Whether its pool is spared tasks of a spec: it has refused some, or everything, not long ago."""
-        return self.heard < self.put_aside or self.heard < self.refused.get(number, 0.0)
-
     def may_take(self, entry: SpecEntry) -> bool:
         """Whether tasks of a spec may go to it, now or soon."""
-        return self.state in MAY_TAKE and self.serves(entry.route) and not self.refuses(entry.number)
-
-    def refuse(self, entry: SpecEntry, reason: str) -> bool:
-        """Its pool cannot run tasks of a spec; returns whether that is news worth telling."""
-        number = entry.number
-        known, was_aside = self.refuses(number), self.heard < self.put_aside
-        first = not self.refused
-        self.refused[number] = self.heard + REFUSED_FOR
-        self._refusals += not known
-        if self._refusals >= MOST_REFUSED:
-            self.put_aside = self.heard + REFUSED_FOR
-        what = "any function" if self.heard < self.put_aside else entry.spec.name
-        self.complaint = f"does not run {what}: {reason}"
-        return first or was_aside != (self.heard < self.put_aside)
-
-    def has_run(self, number: int) -> None:
-        """Its pool has run a task of a spec: it can."""
-        self._refusals = 0
-        self.put_aside = 0.0
-        self.refused.pop(number, None)
-        if not self.refused:
-            self.complaint = ""
+        refuses = self.breaker.refuses(entry.number, self.heard)
+        return self.state in MAY_TAKE and self.serves(entry.route) and not refuses
 
     # --- what it holds ------------------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class Ventilator:
                 full.append(lane.session)
                 del lanes[turn]
                 continue
-            if lane.refused and self._is_spared(lane, head.spec):
+            if lane.breaker.refused and self._is_spared(lane, head.spec):
                 del lanes[turn]
                 continue
             self._last = lane.session
@@ -186,7 +186,7 @@ class Ventilator:
                 window = 0  # that was all
             for index, record in enumerate(chunk):
                 if record.spec is not entry:
-                    if lane.refused and self._is_spared(lane, record.spec):
+                    if lane.breaker.refused and self._is_spared(lane, record.spec):
                         lineup.put_back(chunk, index)
                         window = 0
                         break
@@ -218,7 +218,7 @@ class Ventilator:
         lane = self._next_lane(record.spec.route, now)
         if lane is None or lane.outstanding >= lane.slots:
             return None
-        if lane.refused and self._is_spared(lane, record.spec):
+        if lane.breaker.refused and self._is_spared(lane, record.spec):
             return None
         self._last = lane.session
         return self._push_one(lane, record, now)
@@ -249,7 +249,8 @@ class Ventilator:
 
     def _is_spared(self, lane: Lane, entry: SpecEntry) -> bool:
         """Whether a pool that has refused tasks of a spec gets none, since there is another for them."""
-        return lane.refuses(entry.number) and any(other.may_take(entry) for other in self.lanes.values())
+        refuses = lane.breaker.refuses(entry.number, lane.heard)
+        return refuses and any(other.may_take(entry) for other in self.lanes.values())
 
     def _next_lane(self, route: Route, now: float) -> Lane | None:
         """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""

@@ -149,7 +149,7 @@ class Views:
     def _warnings(self) -> dict[str, str]:
         """What this hub lacks, who has other versions than it, and which pools do not run what they get."""
         pools = {
-            f"pool {lane.pool}": "; ".join(filter(None, (lane.warning, lane.complaint)))
+            f"pool {lane.pool}": "; ".join(filter(None, (lane.warning, lane.breaker.complaint)))
             for lane in self._pools.lanes.values()
         }
         clients = {f"client {session.name}": session.warning for session in self._clients.values()}
@@ -273,7 +273,7 @@ class Views:
             {
                 "pool": lane.pool,
                 "session": lane.session,
-                "running": lane.at_work,
+                "running": at_work(lane),
                 "heard": round(now - lane.heard, 3),
                 "asked_at": now,
             }
@@ -309,7 +309,7 @@ class Views:
             raise QuestionError(
                 f"{name!r} has {len(there)} pools that could leave, not {number}: {pools_named(there)}"
             )
-        there.sort(key=lambda lane: (lane.at_work, lane.outstanding, -lane.session))
+        there.sort(key=lambda lane: (at_work(lane), lane.outstanding, -lane.session))
         return there[: int(number)]
 
     def _addressed(self, target: str) -> list[Lane]:
@@ -340,6 +340,11 @@ class Views:
             raise QuestionError(f"no {what} {target!r} is or was here: `taskmesh status --json` names them")
         tasks = self._intake.cancel_tasks_of(found, "an operator's command")
         return {"cancelled": tasks, "clients": [f"{client:016x}" for client in found]}
+
+
+def at_work(lane: Lane) -> int:
+    """How many of a pool's slots have work, as far as the hub knows."""
+    return min(lane.slots, lane.outstanding)
 
 
 def pools_named(lanes: Iterable[Lane]) -> str:

@@ -93,19 +93,9 @@ def run_hub(
     ):
         links = InProcessLinks()
         settings = pool_config(config, slots=max(1, slots), name=name)
-        local = settings.pool if slots else ""
-        sockets = listen(
-            context,
-            loop,
-            links,
-            record,
-            config=config,
-            bind=bind,
-            local_pool=local,
-            max_payload=settled.max_payload,
-        )
-        machine = HubMachine(replace(settled, stored=store is not None, local=local), time.monotonic())
-        hub = HubShell(machine, sockets, store)
+        settled = replace(settled, stored=store is not None, local=settings.pool if slots else "")
+        sockets = listen(context, loop, links, record, config=config, settled=settled, bind=bind)
+        hub = HubShell(HubMachine(settled, time.monotonic()), sockets, store)
         links.hub.extend(restored)
         hub.events = links.hub
         files = FileLimit(raise_file_limit(), sockets.listeners, links.hub, sockets.complaints.add)
@@ -122,7 +112,7 @@ def run_hub(
             ready(sockets.endpoints)
             stop.turn_until_asked()
         finally:
-            tell_of_tasks_left(machine, record, parent)
+            tell_of_tasks_left(hub.machine, record, parent)
             close_all(host, files, sockets)
 
 
@@ -204,11 +194,13 @@ def listen(
     record: Record,
     *,
     config: Config,
+    settled: HubConfig,
     bind: str,
-    local_pool: str,
-    max_payload: int,
 ) -> HubSockets:
     """Binds a hub's sockets; with port 0 it looks for three free ports in a row.
+
+    Args:
+        settled: the hub machine's settings, as `affordable` gives them.
 
     Raises:
         EndpointError: an address is taken. KeysUnusable: the hub's keys are missing, or open to others.
@@ -218,7 +210,7 @@ def listen(
     free = bind.startswith("tcp://") and bind.endswith(":0")
     tries = FREE_PORT_TRIES if free else 1
     for left in reversed(range(tries)):
-        local = links.pool if local_pool else None
+        local = links.pool if settled.local else None
         complaints = Complaints(record)
         gatekeeper = Gatekeeper(context, loop, keys, record, complaints) if keys is not None else None
         sockets = HubSockets(
@@ -226,11 +218,11 @@ def listen(
             loop,
             links.hub,
             record,
-            local_pool=local_pool,
+            local_pool=settled.local,
             local=local,
             gatekeeper=gatekeeper,
             ports=ports,
-            max_payload=max_payload,
+            max_payload=settled.max_payload,
             max_pools=config.hub.max_pools,
             complaints=complaints,
             rates=Rates(config.hub.key_messages_per_s, config.hub.key_bytes_per_s),

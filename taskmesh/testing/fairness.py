@@ -104,7 +104,7 @@ def _others(hub: HubMachine, name: Name, order: list[tuple[Name, int]]) -> set[N
         if other == name:
             break
         lane = hub.lanes[session]
-        if lane.serves(name[0]) and not lane.refused:  # else it may be spared what waits
+        if lane.serves(name[0]) and not lane.breaker.refused:  # else it may be spared what waits
             others.add(other)
     return others
 

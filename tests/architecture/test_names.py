@@ -27,6 +27,7 @@ LATE_IMPORTS = {
     "taskmesh/spark/__init__.py": "lazy too: pools import the steps, and have no PySpark",
     "taskmesh/cli.py": "`taskmesh --help` must not load the mesh",
     "taskmesh/cli/": "`taskmesh --help` must not load the mesh",
+    "taskmesh/spark/columns.py": "pools need numpy only where arrays or scalars of it come",
     "taskmesh/wire/values.py": "cloudpickle is slow to load and most processes never need it",
     "taskmesh/net/opening.py": "zmq is loaded only where a mesh needs sockets, the hub while its slots start",
     "taskmesh/net/inner.py": "an embedded hub needs zmq only when a task submits tasks",

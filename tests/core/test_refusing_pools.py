@@ -2,8 +2,8 @@
 
 import pytest
 
+from taskmesh.core.breaker import REFUSED_FOR
 from taskmesh.core.events import LinksLost
-from taskmesh.core.lanes import REFUSED_FOR
 from taskmesh.wire import messages as m
 from tests.core.rig import HubRig, spec
 
