@@ -212,7 +212,7 @@ class ClientMachine:
                 self._cut_anew()
             self._send_from(0, out)
         else:
-            self._start_over(former, now, out)
+            self._start_over(former, welcome.known, now, out)
         self._questions.again(now, out)
 
     def _cut_anew(self) -> None:
@@ -236,14 +236,17 @@ class ClientMachine:
         self._under_way = 0
         self._sent = self._next - 1
 
-    def _start_over(self, former: int, now: float, out: list[object]) -> None:
+    def _start_over(self, former: int, known: bool, now: float, out: list[object]) -> None:
         """The hub knows nothing of this session, or no more than before it was with another one.
 
-        Everything unresolved is submitted again. A hub that was left alive goes on counting its deliveries.
+        Everything unresolved is submitted again. A hub that was left alive goes on counting its deliveries,
+        unless it has forgotten this client meanwhile.
         """
         if former != self.epoch:
             self._elsewhere[former] = self._receipts
-            self._receipts = self._elsewhere.pop(self.epoch, Receipts(self.config.credit))
+            fresh = Receipts(self.config.credit)
+            counted = self._elsewhere.pop(self.epoch, fresh)
+            self._receipts = counted if known else fresh
             if len(self._elsewhere) > MOST_LEFT:
                 del self._elsewhere[next(iter(self._elsewhere))]
         else:

@@ -1,4 +1,4 @@
-"""V2: a pool with a membership at each of two hubs, which share its slots."""
+"""V2: a pool with a membership at each of two hubs, which share its slots, and a client that moves."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from taskmesh.core import events as ev
 from taskmesh.core.pool import PoolMachine
 from taskmesh.core.pool_config import PoolConfig
 from taskmesh.wire import messages as m
+from tests.core.client_rig import Client, delivery
 from tests.core.rig import PoolRig, number_of, spec
 
 A, B = 0, 1
@@ -215,3 +216,22 @@ def test_the_gateway_of_a_task_s_own_hub_is_named(rig):
     rig.tell(ev.SlotAsked(0, 0))
 
     assert rig.of(act.AnswerSlot) == [act.AnswerSlot(0, True, B)]
+
+
+@pytest.mark.parametrize(("known", "number"), [(True, 3), (False, 1)])
+def test_a_client_that_is_back_with_a_hub_goes_on_with_its_count_of_deliveries(known, number):
+    """Unless that hub has forgotten it: it would acknowledge nothing, or take new outcomes for old ones."""
+    client = Client()
+    client.welcome(1)
+    client.submit(1, 2, 3)
+    client.hear(delivery(1, 1))
+    client.hear(delivery(2, 2))
+    client.tell(ev.LinkLost())
+    client.welcome(2)
+    client.tell(ev.LinkLost())
+    client.welcome(1, known=known)
+    client.hear(delivery(number, 3))
+    client.after(0.1)
+
+    assert client.resolved == [1, 2, 3]
+    assert client.of(m.ResultAck)[-1] == m.ResultAck(1, number)
