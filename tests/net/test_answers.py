@@ -36,7 +36,7 @@ def clock(monkeypatch):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "monotonic", clock.monotonic)
     return clock
 
 

@@ -214,9 +214,8 @@ def test_a_hub_leaves_a_file_alone_that_is_where_it_would_listen(tmp_path, suffi
             nothing,
             lambda kind, fields: None,
             config=Config(),
+            settled=HubConfig(epoch=1),
             bind=f"ipc://{tmp_path}/hub",
-            local_pool="",
-            max_payload=1,
         )
 
     assert file.read_text() == "precious"
