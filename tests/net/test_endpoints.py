@@ -7,6 +7,7 @@ import tempfile
 import pytest
 
 from taskmesh.config import Config, MeshConfig
+from taskmesh.core.hub_config import HubConfig
 from taskmesh.errors import ConfigError, InsecureBind
 from taskmesh.mesh import Mesh
 from taskmesh.net.embedded import InProcessLinks
