@@ -158,7 +158,7 @@ class Intake:
         if session.unsplit:
             self._ledger.account(session.client).forget_finished()
             for record in session.unsplit.values():
-                self._specs.setdefault(record.spec.number, record.spec)
+                record.spec = self._specs.setdefault(record.spec.number, record.spec)  # it may have come anew
                 self._ledger.readmit(record)
         self._close_account(session.client)
 

@@ -196,6 +196,29 @@ def test_a_chunk_runs_again_whose_client_was_gone_before_it_heard_of_the_crash(h
     assert not rig.hub.ledger.tasks
 
 
+def test_a_chunk_runs_again_whose_spec_was_forgotten_and_has_come_anew():
+    """V3c: its spec had no live task, made room for others, and another client has brought it again."""
+    rig = HubRig(spec_bytes=1000)
+    rig.client(1)
+    rig.client(2)
+    chunk = spec("chunk", kind=m.CHUNK)
+    rig.submit(1, 1, one=chunk)
+    session = rig.join()
+    rig.fail(session, (1, 1, 1), "crash", retryable=False)
+    (number,) = rig.hub.specs
+    for name in "abcdefgh":
+        rig.submit(2, 1, one=spec(name))
+        rig.report(session, done=tuple(rig.held[session]))
+    rig.after(0.5)
+    assert number not in rig.hub.specs
+    rig.submit(2, 1, one=chunk)
+    rig.tell(ev.ClientGone(1))
+
+    rig.report(session, done=tuple(rig.held[session]))
+    assert not rig.hub.ledger.tasks
+    assert rig.hub.specs[number].live == 0
+
+
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_client_that_is_back_finds_the_chunk_that_it_was_to_split(gone):
     rig = HubRig(lease=1.0)
