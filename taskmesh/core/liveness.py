@@ -295,7 +295,8 @@ class PoolSessions:
             attempt, begun = record.attempt, record.begun
             self._ledger.move(record, Cause.ADOPT)
             record.attempt, record.returns = held.attempt, handed_back(held)  # its pool shows people these
-            record.numbered(attempt, begun)
+            if attempt != held.attempt:  # else it is this one that was heard of
+                record.numbered(attempt, begun)
         record.session = lane.session
         if record.extra is not None:
             record.extra.alias = task if task != record.id else 0

@@ -146,10 +146,10 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
     def numbered(self, attempt: int, begun: int) -> None:
         """So many attempts, of which so many have begun, are known of: the next has a higher number.
 
-        One that is under way keeps its own until it is over.
+        One that is under way keeps its own until it is over: it may be handed back, and have had the same.
         """
         if self.state >= State.SENT:
-            if attempt > self.attempt or begun > self.begun:
+            if attempt > self.attempt or begun >= self.begun:
                 extra = self.more()
                 extra.attempts = max(extra.attempts, attempt)
                 extra.begun = max(extra.begun, begun)

@@ -91,7 +91,9 @@ class Attempts:
         """
         for key in keys:
             heard = self._heard.get((epoch, key), 0) if young else 0
-            self._known[epoch, key] = max(heard, self._said.get(key, 0))
+            said = self._said.get(key, 0)  # that it was given to a slot, which has perhaps not begun it
+            begun = max((shown for shown in self._begun[key] if shown <= said), default=0)
+            self._known[epoch, key] = max(heard, begun)
 
     def succeeded(self, run: DoneRun, plan: Plan) -> None:
         """A client is told of a success; of a key's tasks it may be another's."""

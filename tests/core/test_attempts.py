@@ -64,6 +64,34 @@ class TestAfterARestart:
 
         assert [failure.attempt for failure in told(rig)] == [1]
 
+    @pytest.mark.parametrize("listed", ["ended", "inventory"])
+    def test_one_of_the_same_number_has_begun_where_another_is_handed_back(self, listed):
+        """V8b: a pool comes back late that has had attempt 2, and the hub has sent one of this number."""
+        rig = HubRig(lease=1.0)
+        rig.client()
+        rig.tell(FromClient(1, m.Submit(1, [], [], charged=[m.Charged([1], 1)])))
+        rig.tell(FromClient(1, m.Submit(2, [(1, spec())], [AGAIN])))
+        rig.after(1.5)
+        session = rig.join("q")
+        assert rig.held[session] == [(1, 1, 2)]
+        rig.hello("p", epoch=EPOCH - 1, **{"inventory": [], listed: [m.Held(1, 2, [1])]})
+        rig.report(session, returned=((1, 1, 2),))
+        rig.fail(session, (1, 1, 3), "argument")
+
+        assert [failure.attempt for failure in told(rig)] == [3]
+
+    def test_what_was_said_to_run_and_is_handed_back_is_none(self):
+        """Its slot had got it, and died before it began: nobody else has had attempt 1."""
+        rig = HubRig()
+        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 1, [1])])
+        rig.client()
+        rig.tell(FromClient(1, m.Submit(1, [], [], charged=[m.Charged([1], 1)])))
+        rig.tell(FromClient(1, m.Submit(2, [(1, spec())], [AGAIN])))
+        rig.report(session, returned=((1, 1, 1),))
+        rig.fail(session, (1, 1, 2), "argument")
+
+        assert [failure.attempt for failure in told(rig)] == [1]
+
 
 def test_a_pool_lists_how_often_each_task_was_handed_back():
     rig = PoolRig(slots=1)

@@ -10,6 +10,8 @@ from taskmesh.testing import World
     [
         pytest.param(500007871, id="V14: a lone task went past what was due at the same moment"),
         pytest.param(180453117, id="V3c: a chunk was kept for its client, its spec was not"),
+        pytest.param(5515864, id="V8b: attempt 2 had begun at one pool, and was handed back by another"),
+        pytest.param(5525704, id="S20: said to run, and handed back unstarted after the hub's death"),
     ],
 )
 def test_a_seed_that_failed_keeps_every_promise(seed):
