@@ -35,6 +35,8 @@ BACK_AGAIN = 4 * BEAT
 """Seconds in which pools that have not died with their hub are back, though nobody told them of its death."""
 
 LASTING = 6
+LIVES = 1.0
+"""Seconds in which a hub dies: the second death often comes more than LATE after the tasks."""
 LATE = 1.0
 """Seconds after the end of its time in which a client knows of a task that has not started in it."""
 SHARED = 5
@@ -232,7 +234,7 @@ def budgets(world: World) -> None:
     plans = client.submit_all(setting.workload.lasting_burst, LASTING)
     began = timetable.now
     for _ in range(chance.choice((1, 2))):
-        world.until(timetable.now + 0.6 * chance.random())
+        world.until(timetable.now + LIVES * chance.random())
         while not _is_told(world, client) and timetable.now < began + LEAVES:
             world.until(timetable.now + 0.01)
         setting.audit.faults["crash", "hub between attempts"] += 1
