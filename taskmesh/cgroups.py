@@ -9,6 +9,8 @@ from typing import Final
 _GROUPS: Final = "/proc/{}/cgroup"
 _MOUNT: Final = "/sys/fs/cgroup"
 _MACHINE: Final = "/proc/meminfo"
+CACHE_COUNTS: Final = 0.8
+"""Share of a limit from which on it matters how much of what is used are files' pages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,37 @@ class Group:
         text = self.read(name)
         return int(text) if text.isdecimal() else None
 
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes of memory that its processes may take together; None for any number."""
+        return self.number("memory.max" if self.unified else "memory.limit_in_bytes")
+
+    def memory_left(self, limit: int) -> int:
+        """Bytes until the kernel kills for lack of memory.
+
+        Cached pages of files do not count: the kernel drops them first, those that were read twice (active)
+        too. It swaps before it kills.
+        """
+        used = self.number("memory.current" if self.unified else "memory.usage_in_bytes") or 0
+        if used < CACHE_COUNTS * limit:  # the exact figure takes longer, and matters to nobody
+            return limit - used
+        prefix = "" if self.unified else "total_"
+        cached = {f"{prefix}inactive_file", f"{prefix}active_file"}
+        for line in self.read("memory.stat").splitlines():
+            name, _, size = line.partition(" ")
+            if name in cached:
+                used -= int(size)
+        return limit - used + self._swap_left()
+
+    def _swap_left(self) -> int:
+        free = machine_memory("SwapFree")
+        if not free:
+            return 0
+        swap = "memory.swap" if self.unified else "memory.memsw"
+        most = self.number(f"{swap}.max" if self.unified else f"{swap}.limit_in_bytes")
+        used = self.number(f"{swap}.current" if self.unified else f"{swap}.usage_in_bytes") or 0
+        return free if most is None else max(0, min(free, most - used))
+
 
 def groups_of(controller: str, pid: int | str = "self") -> Iterator[Group]:
     """The groups of a controller ("cpu", "memory") that limit a process: its own, and all above that.
@@ -53,18 +86,42 @@ def groups_of(controller: str, pid: int | str = "self") -> Iterator[Group]:
 def memory_limits() -> Iterator[tuple[int, Group]]:
     """The limits of memory that this process lives under, in bytes, each with its group."""
     for group in groups_of("memory"):
-        limit = group.number("memory.max" if group.unified else "memory.limit_in_bytes")
+        limit = group.memory_limit
         if limit:
             yield limit, group
 
 
 def memory_limit() -> int:
     """Bytes of memory that this process may take, with all that share its groups; the machine's, if less."""
-    machine = [
-        int(line.split()[1]) << 10 for line in _content(_MACHINE).splitlines() if line.startswith("MemTotal:")
-    ]
-    limits = [*machine, *(limit for limit, _ in memory_limits())]
-    return min(limits, default=1 << 62)
+    return min([machine_memory("MemTotal") or 1 << 62, *(limit for limit, _ in memory_limits())])
+
+
+class LimitedMemory:
+    """The memory of the control groups that limit this process, and of all processes in them.
+
+    A limit that is raised or lowered later counts; one above the machine's memory is none.
+    """
+
+    def __init__(self) -> None:
+        most = machine_memory("MemTotal") or 1 << 62
+        self._groups = [group for limit, group in memory_limits() if limit < most]
+
+    def __bool__(self) -> bool:
+        """Whether there is a limit."""
+        return bool(self._groups)
+
+    def least_left(self) -> tuple[int, int]:
+        """Bytes that are left until the kernel kills, and the limit, of the group where they are fewest."""
+        limits = [(group, group.memory_limit or 1 << 62) for group in self._groups]
+        return min((group.memory_left(limit), limit) for group, limit in limits)
+
+
+def machine_memory(name: str) -> int:
+    """Bytes that a line of /proc/meminfo tells ("MemTotal", "SwapFree"); 0 where there is none."""
+    for line in _content(_MACHINE).splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) << 10
+    return 0
 
 
 def _content(file: str) -> str:

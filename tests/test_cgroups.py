@@ -44,6 +44,58 @@ def test_the_least_limit_of_memory_counts(
     assert cgroups.memory_limit() == expected
 
 
+V1 = "4:memory:/a\n0::/\n"
+V1_FILES = {
+    "/memory/a/memory.limit_in_bytes": "1000",
+    "/memory/a/memory.usage_in_bytes": "900",
+    "/memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file 300\ntotal_active_file 50",
+}
+V2_FILES = {
+    "/a/b/memory.max": "1000",
+    "/a/b/memory.current": "900",
+    "/a/b/memory.stat": "anon 550\ninactive_file 300\nactive_file 50",
+}
+SWAP_FILES = {"/a/b/memory.swap.max": "max", "/a/b/memory.swap.current": "0"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "swap", "expected"),
+    [
+        (V1, V1_FILES, 0, (450, 1000)),
+        ("0::/a/b\n", V2_FILES, 0, (450, 1000)),
+        ("0::/a/b\n", V2_FILES | {"/a/b/memory.current": "799"}, 0, (201, 1000)),  # near enough: far from it
+        ("0::/a/b\n", V2_FILES | {"/a/memory.max": "3000", "/a/memory.current": "2900"}, 0, (100, 3000)),
+        ("0::/a/b\n", V2_FILES | SWAP_FILES, 2048, (2498, 1000)),
+        ("0::/a/b\n", V2_FILES | SWAP_FILES | {"/a/b/memory.swap.max": "0"}, 2048, (450, 1000)),
+        ("0::/a/b\n", V2_FILES | SWAP_FILES | {"/a/b/memory.swap.max": "70"}, 2048, (520, 1000)),
+        ("0::/a/b\n", {"/a/b/memory.max": "max"}, 0, None),
+        ("0::/a/b\n", {"/a/b/memory.max": str(2 * MACHINE)}, 0, None),
+        ("", {}, 0, None),
+    ],
+)
+def test_what_is_left_of_the_tightest_limit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    groups: str,
+    files: dict[str, str],
+    swap: int,
+    expected: tuple[int, int] | None,
+) -> None:
+    """K4: cached files do not count, nor does a limit above the machine's memory."""
+    (tmp_path / "groups").write_text(groups)
+    (tmp_path / "machine").write_text(f"MemTotal: {MACHINE >> 10} kB\nSwapFree: {swap >> 10} kB\n")
+    for name, content in files.items():
+        (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name[1:]).write_text(f"{content}\n")
+    monkeypatch.setattr(cgroups, "_GROUPS", str(tmp_path / "groups"))
+    monkeypatch.setattr(cgroups, "_MACHINE", str(tmp_path / "machine"))
+    monkeypatch.setattr(cgroups, "_MOUNT", str(tmp_path))
+
+    memory = cgroups.LimitedMemory()
+
+    assert (memory.least_left() if memory else None) == expected
+
+
 @pytest.mark.fault
 def test_the_limit_of_a_real_control_group_is_seen() -> None:
     require(is_available("memory"), "a memory cgroup that we may write to: run as root")

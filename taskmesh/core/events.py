@@ -148,7 +148,7 @@ class SlotExited(msgspec.Struct):
     Attributes:
         unstarted: tickets left in its pipe: the tasks handed over last that never started.
         status: exit code, or minus the signal's number.
-        oom: the kernel killed it for memory.
+        oom: it was killed for lack of memory, by the kernel or by its pool.
         ready: False when it never came up (fork or start failed).
         log: its last lines of output.
     """

@@ -324,5 +324,5 @@ def exit_text(exited: SlotExited, kind: str, spec: Spec) -> str:
     if kind == "hard_timeout":
         return f"killed after its hard_timeout of {spec.hard_timeout:g} s"
     how = f"signal {-exited.status}" if exited.status < 0 else f"exit code {exited.status}"
-    text = "killed by the kernel for lack of memory" if exited.oom else f"its process ended with {how}"
+    text = "killed for lack of memory" if exited.oom else f"its process ended with {how}"
     return f"{text}; last output: {exited.log[-MAX_LOG:]}" if exited.log else text

@@ -65,7 +65,7 @@ def why_of(exited: SlotExited) -> str:
     """Why a slot did not come up, for people: how it ended, and what it had printed last."""
     log = exited.log[-LONGEST:].strip()
     if exited.oom:
-        how = "it was killed by the kernel for lack of memory"
+        how = "it was killed for lack of memory"
     elif exited.status < 0:
         how = f"its process was killed by {_name(-exited.status)}"
     elif exited.status != NO_PROCESS or not log:

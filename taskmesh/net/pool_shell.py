@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from taskmesh.cgroups import LimitedMemory
 from taskmesh.core import actions as act
 from taskmesh.core.events import Tick
 from taskmesh.core.pool import PoolMachine
 from taskmesh.errors import TaskMeshError
+from taskmesh.net.pool_memory import PoolMemory
 from taskmesh.pool.host import SlotHost
 from taskmesh.pool.orders import Answer
 from taskmesh.wire import messages as m
@@ -61,6 +64,8 @@ class PoolShell:
         self._links = links
         self._on_leave = on_leave
         self._perform: dict[type, Callable[[Any], None]] = {}
+        self._memory: PoolMemory | None = None
+        self._memory_look = math.inf
 
     def attach(self, host: SlotHost, gateway: Callable[[int], list[str]], keys: str = "") -> None:
         """Gives it its slots; their events come through `events`.
@@ -71,6 +76,10 @@ class PoolShell:
             keys: the directory of keys, for the same.
         """
         links = self._links
+        limited = LimitedMemory()
+        if limited:
+            self._memory = PoolMemory(limited, self._running, host.kill_for_memory)
+            self._memory_look = 0.0
 
         def answer(action: act.AnswerSlot) -> None:
             try:
@@ -96,8 +105,8 @@ class PoolShell:
 
     @property
     def deadline(self) -> float:
-        """The machine's."""
-        return self.machine.deadline
+        """The machine's, or the next look at the memory."""
+        return min(self.machine.deadline, self._memory_look)
 
     @property
     def pending(self) -> bool:
@@ -106,6 +115,8 @@ class PoolShell:
 
     def turn(self, now: float) -> None:
         """Tells the machine what has happened and does what it wants."""
+        if self._memory is not None and now >= self._memory_look:
+            self._memory_look = now + self._memory.look(now)
         events, handle, perform = self.events, self.machine.handle, self.perform
         if not events:
             perform(handle(Tick(), now))
@@ -118,6 +129,11 @@ class PoolShell:
         table = self._perform
         for action in actions:
             table[type(action)](action)
+
+    def _running(self) -> dict[int, int]:
+        """The slots that run tasks and are not being killed, by the ids of their processes."""
+        slots = self.machine.slots.values()
+        return {slot.pid: slot.number for slot in slots if slot.count and slot.pid and not slot.reason}
 
     def _leave(self, action: act.Leave) -> None:
         self.left = action.reason

@@ -169,6 +169,14 @@ class SlotHost:
             seat.killed = True
             self._kill(seat)
 
+    def kill_for_memory(self, slot: int, why: str) -> None:
+        """The same before the kernel does it: SlotExited tells it as a kill for memory, with the reason."""
+        seat = self._seats.get(slot)
+        if seat is not None and not seat.killed:
+            seat.out_of_memory = True
+            seat.trouble = why
+            self.kill(slot)
+
     def stop(self, slot: int) -> None:
         """Lets a slot end when it has done what it was given; SlotExited follows."""
         seat = self._seats.get(slot)
@@ -220,7 +228,8 @@ class SlotHost:
         del self._tokens[seat.token]
         del self._seats[seat.slot]
         log = "\n".join(filter(None, (seat.output.text(), seat.trouble, reason)))
-        exited = SlotExited(seat.slot, seat.left(), status, oom and not seat.killed, seat.ready, log)
+        oom = status == _KILLED if seat.out_of_memory else oom and not seat.killed
+        exited = SlotExited(seat.slot, seat.left(), status, oom, seat.ready, log)
         seat.close()
         self._post(exited)
 

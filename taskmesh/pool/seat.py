@@ -62,6 +62,7 @@ class Seat:
         slot, token: which slot, and which start of it. pid: 0 until the fork server has told it.
         handle: a descriptor of the process (pidfd), or None.
         ready: the slot has said that it is up. killed: we have ordered its death.
+        out_of_memory: we have ordered it because memory runs out.
         expected: the lowest serial that has not been reported yet.
         at_end: its socket has ended, or talked nonsense: no more is read. trouble: why, for its exit's log.
     """
@@ -73,6 +74,7 @@ class Seat:
         self.handle: int | None = None
         self.ready = False
         self.killed = False
+        self.out_of_memory = False
         self.expected = 0
         with contextlib.ExitStack() as undo:  # descriptors may run out half-way
             self.sock, self._slot_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -56,6 +56,39 @@ def test_F37_slot_out_of_memory(cluster, connect):
         assert "pool.left" not in cluster.hub.text("stderr")
 
 
+def test_a_pool_kills_its_largest_slot_before_the_kernel_kills_them_all(cluster, connect, gates, tmp_path):
+    """V6, K4: where the kernel kills the whole container (memory.oom.group), it never has to."""
+    require(is_available("memory"), "a memory cgroup that we may write to: run as root")
+    with group_of("memory") as group, closing(cluster):
+        group.set_memory(MEMORY)
+        cluster.start_hub()
+        worker = cluster.start_worker("pool", prepare=lambda: group.add(os.getpid()))
+        client, gate = connect(), gates()
+        innocent = client.submit(wait_for, gate.path)
+        client.wait_started(innocent)
+        cached = client.submit(misbehave_once, "fill_page_cache", str(tmp_path / "file"), 2 * MEMORY)
+        client.wait_ended(1, 20)
+        assert client.futures[cached].result()
+        assert client.futures[cached].attempt == 1, "files in the page cache are no reason"
+        assert group.memory() > MEMORY // 2, "they still fill it"
+
+        once = client.submit(misbehave_once, "grow", 2 * MEMORY)
+        always = client.submit(misbehave_by_turns, [["grow", 2 * MEMORY]] * 3)
+        client.wait_ended(3, 40)
+        gate.open()
+        client.wait_all(10)
+
+        assert client.futures[once].result()
+        assert client.futures[once].attempt == 2
+        assert client.futures[innocent].attempt == 1
+        error = client.futures[always].exception()
+        assert type(error).__name__ == "WorkerCrashed"
+        assert "its pool killed it before the kernel" in str(error)
+        assert [note[:9] for note in error.__notes__[1:]] == ["attempt 1", "attempt 2", "attempt 3"]
+        assert group.kills() == 0
+        assert worker.alive
+
+
 def test_F40_no_process_for_a_slot(cluster, connect, gates):
     require(is_available("pids"), "a pids cgroup that we may write to: run as root")
     with group_of("pids") as group, closing(cluster):

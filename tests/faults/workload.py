@@ -180,6 +180,25 @@ def use_memory(size: int) -> None:
     assert len(hoard) == size >> 20
 
 
+def grow(size: int) -> None:
+    """The same step by step, some 500 MB a second at most."""
+    pause, hoard = threading.Event(), []
+    while len(hoard) < size >> 20:
+        hoard.append(b"x" * (1 << 20))
+        pause.wait(0.002)
+
+
+def fill_page_cache(path: str, size: int) -> None:
+    """Write a file and read it twice: its pages are counted as the control group's memory."""
+    with open(path, "wb") as file:
+        file.writelines(bytes(1 << 20) for _ in range(size >> 20))
+        os.fsync(file.fileno())
+    for _ in range(2):
+        with open(path, "rb") as file:
+            while file.read(1 << 20):
+                pass
+
+
 def fail() -> None:
     raise LookupError("meant")
 
@@ -241,6 +260,8 @@ DEEDS: dict[str, Callable[..., object]] = {
         recurse_deeply,
         take_memory,
         use_memory,
+        grow,
+        fill_page_cache,
         fail,
         hold_gil,
         ignore_signals,

@@ -163,7 +163,7 @@ def test_a_hub_process_that_is_killed_ends_its_mesh(monkeypatch):
     [
         (SlotExited(0, 0, 1, ready=False, log="no process: EAGAIN\n"), "no process: EAGAIN"),
         (SlotExited(0, 0, 1, ready=False), "its process ended with exit code 1 before it was ready"),
-        (SlotExited(0, 0, -9, oom=True, ready=False), "killed by the kernel for lack of memory"),
+        (SlotExited(0, 0, -9, oom=True, ready=False), "killed for lack of memory"),
         (SlotExited(0, 0, -11, ready=False, log="core"), "killed by SIGSEGV before it was ready: core"),
         (SlotExited(0, 0, -40, ready=False), "its process was killed by signal 40"),
     ],

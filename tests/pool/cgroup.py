@@ -28,6 +28,11 @@ class Cgroup:
         """How many processes are in it."""
         return len((self.folder / "cgroup.procs").read_text(encoding="utf-8").split())
 
+    def memory(self) -> int:
+        """Bytes that are used, files' pages among them."""
+        files = (self.folder / "memory.current", self.folder / "memory.usage_in_bytes")
+        return int(next(filter(Path.exists, files)).read_text(encoding="utf-8"))
+
     def kills(self) -> int:
         """How often the kernel has killed for lack of memory here."""
         file = next(filter(Path.exists, (self.folder / "memory.events", self.folder / "memory.oom_control")))

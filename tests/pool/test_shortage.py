@@ -41,6 +41,28 @@ def test_kill_for_memory_is_told_as_such(driver):
         driver.close()
 
 
+def test_our_kill_for_memory_is_told_as_the_kernels_with_the_reason(driver):
+    """K4."""
+    driver.start(0)
+    driver.call(0, tasks.spin)
+
+    driver.host.kill_for_memory(0, "it took most")
+
+    exited = driver.exit_of(0)
+    assert (exited.status, exited.oom, exited.log) == (-signal.SIGKILL, True, "it took most")
+
+
+def test_a_slot_that_is_being_killed_is_not_out_of_memory(driver):
+    driver.start(0)
+    driver.call(0, tasks.spin)
+
+    driver.host.kill(0)
+    driver.host.kill_for_memory(0, "it took most")
+
+    exited = driver.exit_of(0)
+    assert (exited.oom, exited.log) == (False, "")
+
+
 @pytest.mark.fault
 def test_our_own_kill_is_not_taken_for_the_kernels(driver):
     driver.start(0)
