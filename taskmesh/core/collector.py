@@ -256,16 +256,20 @@ class Collector:
         self._failed(record, failure, now)
 
     def _failed(self, record: TaskRecord, failure: Failed, now: float) -> None:
+        if failure.kind in REFUSALS and self._refused(record, failure):
+            return
         record.started()
         if failure.kind == "lost":
             self.lost(record, failure)
         elif failure.kind in CRASHES:
             self._crashed(record, failure, now)
-        elif failure.kind not in REFUSALS or not self._refused(record, failure):
+        else:
             self._erred(record, failure, now)
 
     def _refused(self, record: TaskRecord, failure: Failed) -> bool:
         """A pool could not even begin: another pool is to have the task, uncharged, if there is one for it.
+
+        It has not started: who has given it up unless it had is told so, and no other pool gets it.
 
         A worker that lacks a module fails at once, and would otherwise get task after task.
         """

@@ -307,7 +307,8 @@ class Audit:
         for plan in plans:
             key = (plan.client, plan.seq)
             if key in self.unwanted and self.outcomes.get(key) == "cancelled" and not plan.key:
-                self.require(plan.runs == 0, "S11: cancelled unless started, and had started", plan)
+                unstarted = plan.runs == 0 or plan.is_refused
+                self.require(unstarted, "S11: cancelled unless started, and had started", plan)
             lost = self.outcomes.get(key) == "lost" and not plan.deaths
             self.require(not lost, "S6: lost, though nothing went wrong", plan)
             if (
@@ -316,7 +317,7 @@ class Audit:
                 and not plan.key
             ):
                 expected = plan.expected_runs(self.limits[-1])
-                refused = plan.act is Act.BAD and expected <= plan.runs <= len(
+                refused = plan.is_refused and expected <= plan.runs <= len(
                     QUEUES
                 )  # by one pool after another
                 self.require(

@@ -24,7 +24,6 @@ from taskmesh.wire.messages import (
 )
 
 FLUSH_AFTER = 0.002
-BAD_KINDS = ("argument", "function", "result")
 CHILDREN = 1.0
 """Seconds that a task may wait for tasks of its own."""
 
@@ -261,8 +260,7 @@ class SlotProcess:
     def _outcome(self, item: Item) -> bytes | SlotFailure:
         plan = item.plan
         if plan.act is Act.BAD:
-            kind = BAD_KINDS[plan.seq % 3]
-            return SlotFailure(item.serial, kind, "TypeError", "cannot be rebuilt")
+            return SlotFailure(item.serial, plan.bad_kind, "TypeError", "cannot be rebuilt")
         if plan.act is Act.FAILS or (plan.act is Act.FLAKY and plan.runs <= plan.times):
             kind = "timeout" if plan.seq % 4 == 0 else "exception"
             return SlotFailure(

@@ -9,10 +9,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taskmesh.core.collector import REFUSALS
 from taskmesh.wire.messages import CHUNK, Spec
 from taskmesh.wire.spec_number import spec_number
 
 _KEY = struct.Struct(">QQ")
+BAD_KINDS = ("argument", "function", "result")
 
 
 class Act(enum.Enum):
@@ -59,6 +61,16 @@ class Plan:
     def result(self) -> bytes:
         """What it returns."""
         return result_of(self.payload)
+
+    @property
+    def bad_kind(self) -> str:
+        """What of it cannot be rebuilt, if anything."""
+        return BAD_KINDS[self.seq % len(BAD_KINDS)]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether no pool can even begin it: executions count, and it has not started."""
+        return self.act is Act.BAD and self.bad_kind in REFUSALS
 
     def too_large(self, limit: int) -> bool:
         """Whether its call or its result is above this many bytes, 0 for any number."""

@@ -95,6 +95,24 @@ def test_one_that_waits_for_its_retry_had_started(rig):
     assert rig.held[session] == [(1, 1, 2)]
 
 
+@pytest.mark.parametrize("first", ["given up", "refused"])
+def test_one_that_a_pool_has_refused_has_not_started(rig, first):
+    """V11a: it goes to another pool, uncharged, and nobody wants it there."""
+    rig.join("good", slots=1)
+    rig.submit(1, 2)
+    bad = rig.join("bad", slots=1)
+    assert rig.held[bad] == [(1, 2, 1)]
+    if first == "given up":
+        rig.cancel_unstarted(1, 2)
+    rig.fail(bad, (1, 2, 1), "function", retryable=False)
+    if first == "refused":
+        rig.cancel_unstarted(1, 2)
+    rig.report(rig.session("good"), done=((1, 1, 1),))
+
+    assert rig.outcomes() == {1: "done", 2: "cancelled"}
+    assert rig.held[rig.session("good")] == []
+
+
 @pytest.mark.parametrize("kind", ["crash", "lost"])
 def test_so_had_one_that_is_run_again_after_its_slot_has_died(rig, kind):
     session = rig.join()
