@@ -143,11 +143,17 @@ class Ventilator:
         """Gives suspects to lanes that have nothing else, one each; the emptiest is given nothing until then.
 
         Not for ever: what runs there may take hours, or wait for tasks of its own. After ALONE seconds a
-        suspect goes beside others, to a free slot, and others go beside it.
+        suspect goes beside others, to a free slot, and others go beside it. A pool without a slot that works,
+        or that refuses its function, is the emptiest of all, and no good to it.
         """
-        while lineup.head() is not None:
+        while (head := lineup.head()) is not None:
             lanes = [
-                lane for lane in self.lanes.values() if lane.state is READY and lane.serves(lineup.route)
+                lane
+                for lane in self.lanes.values()
+                if lane.state is READY
+                and lane.slots
+                and lane.serves(lineup.route)
+                and not (lane.breaker.refused and self._is_spared(lane, head.spec))
             ]
             lane = min(lanes, key=lambda lane: lane.outstanding, default=None)
             if lane is not None and lane.outstanding:

@@ -191,6 +191,31 @@ class TestASuspect:
         assert set(others) <= set(more)
         assert len(others) == 2
 
+    def test_does_not_go_to_a_pool_of_which_no_slot_starts(self, rig, suspect):
+        """S9: such a pool is the emptiest."""
+        broken = rig.join("broken", slots=0)
+        assert rig.held[broken] == []
+        good = Pools(rig, "good")
+
+        assert rig.held[broken] == []
+        assert [seq for _, seq, _ in good.held] == [suspect]
+
+    def test_does_not_go_round_at_a_pool_that_refuses_it(self, rig, suspect):
+        """V11a: such a pool is the emptiest, time after time, while the others work."""
+        good = Pools(rig, "good")
+        good.finish(suspect)
+        busy = rig.submit(1, 2, spec("other"))
+        bad = Pools(rig, "bad")
+        (seq,) = rig.submit(1, 1)
+        rig.hub.ledger.tasks[1 << 64 | seq].losses = 2
+        refused = 0
+        while bad.held and refused < 10:
+            refused += 1
+            rig.fail(bad.session, bad.held[0], "function", retryable=False)
+        assert refused == 1
+        good.finish(*busy)
+        assert [number for _, number, _ in good.held] == [seq]
+
     def test_goes_beside_others_when_these_take_too_long(self, rig, suspect):
         """They may wait for tasks of their own, which wait for a slot."""
         rig.submit(1, 1)
