@@ -42,11 +42,11 @@ from taskmesh.sockets import (
 from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_pool
 
-HELLOS = 15
-"""Unanswered Hellos after which the next key that the hub may have is tried."""
 FEW_HELLOS = 8
-"""Unanswered Hellos, some 3 s, after which the same hub is dialled anew: a link that has met something else
-than ZeroMQ is given up by libzmq for good, without a word."""
+"""Unanswered Hellos, some 1.5 s, after which the hub is dialled anew, every second time with the next key that
+it may have: a link that has met something else than ZeroMQ is given up by libzmq for good, without a word."""
+MANY_HELLOS = 32
+"""As many at most, twice as many each time: where a message takes 300 ms, a link is up after two seconds."""
 
 
 class _Links:
@@ -114,6 +114,8 @@ class PoolSockets:
         self._refusals = Refusals(loop, credentials, len(self._ways), self._hub_refuses, lambda: None)
         self._turn = 0
         self._unanswered = 0
+        self._patience = FEW_HELLOS
+        self._is_second = False
         self._asked = 0
         self._beats_answered = True
         self._pool = pool
@@ -217,7 +219,7 @@ class PoolSockets:
             self._renew_links()
             self._events.append(HubLaneLost(self._place))
         elif dead or len(self._ways) > 1:
-            self._unanswered = HELLOS
+            self._unanswered, self._is_second = self._patience, True
 
     def dial(self, endpoint: str, max_payload: int = 0) -> None:
         """Connects a fresh PULL to the lane; where none is to be had now, the pool asks for another lane."""
@@ -258,11 +260,13 @@ class PoolSockets:
         if number != self._asked:
             self._asked, self._beats_answered = number, number == 1
         self._unanswered += 1
-        if self._unanswered > HELLOS:
-            self._unanswered = 0
-            self._turn += 1
-        elif self._unanswered != FEW_HELLOS and not vain:
+        if self._unanswered >= self._patience:
+            self._patience = min(2 * self._patience, MANY_HELLOS)
+            self._turn += self._is_second
+            self._is_second = not self._is_second
+        elif not vain:
             return
+        self._unanswered = 0
         self._renew_links()
         self._dial_hub()
 
@@ -273,7 +277,7 @@ class PoolSockets:
             self._take(self._lane.recv_parts_many(BATCH), 0)
 
     def _from_control(self) -> None:
-        self._unanswered = 0
+        self._unanswered, self._patience = 0, FEW_HELLOS
         if self._links is not None:
             self._take(self._links.control.recv_parts_many(BATCH), 1)
 
