@@ -43,8 +43,10 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.frames import encode, to_pool
 
 FEW_HELLOS = 8
-"""Unanswered Hellos, some 1.5 s, after which the hub is dialled anew, every second time with the next key
-that it may have: a link that has met something else than ZeroMQ is given up by libzmq for good, without a word."""
+"""Unanswered Hellos, some 1.5 s, after which the hub is dialled anew, every second time with the next key.
+
+A link that has met something else than ZeroMQ is given up by libzmq for good, without a word.
+"""
 MANY_HELLOS = 32
 """As many at most, twice as many each time: where a message takes 300 ms, a link is up after two seconds."""
 
