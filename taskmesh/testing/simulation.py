@@ -388,6 +388,11 @@ class World:
             len(self.hubs) > 1 or self.hub.epoch > 1 or self.hub.machine.config.result_ttl < BOUND
         ):  # it forgets clients
             return
+        deadline = self.setting.timetable.now + BOUND
+        while waiting := [client.name for client in self.clients if client.machine.under_way]:
+            in_time = self.setting.timetable.now < deadline  # what was given up is said last, perhaps again
+            self.setting.audit.require(in_time, "L1: Submits that nobody acknowledges", waiting)
+            self._step()
         for client in self.clients:
             account = self.hub.machine.ledger.accounts.get(client.client)
             pieces = account.finished.pieces if account is not None else 0

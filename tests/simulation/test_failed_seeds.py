@@ -13,6 +13,7 @@ from taskmesh.testing import World
         pytest.param(5515864, id="V8b: attempt 2 had begun at one pool, and was handed back by another"),
         pytest.param(5525704, id="S20: said to run, and handed back unstarted after the hub's death"),
         pytest.param(180450852, id="S11: refused by one pool, given up, and no other had started it"),
+        pytest.param(861470818193, id="S19: all tasks had ended, and what was given up had not come yet"),
     ],
 )
 def test_a_seed_that_failed_keeps_every_promise(seed):
