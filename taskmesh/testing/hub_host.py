@@ -262,7 +262,8 @@ class HubHost(Host[HubMachine]):
     def _publish(self, pool: str, message: m.ToPool) -> None:
         if isinstance(message, m.PoolCommand):
             lane = self.machine.pools.lane_of(pool)
-            self.setting.audit.commanded.add((pool, lane.instance if lane is not None else 0))
+            instance = lane.instance if lane is not None else message.instance  # its lease may be over by now
+            self.setting.audit.commanded.add((pool, instance))
             if message.verb == "drain":
                 self.dismissed.append(pool)
         for link in self._far.control(self.place, pool):
