@@ -84,6 +84,9 @@ class Cancellations:
         Returns:
             How many tasks it has.
         """
+        session = self._clients.get(client)
+        if session is not None and not only_bound:
+            session.unsplit.clear()
         account = self._ledger.accounts.get(client)
         if account is None or not account.tasks:
             return 0

@@ -135,8 +135,6 @@ class Intake:
 
     def bye(self, session: ClientSession, *, cancel: bool) -> None:
         """The client is gone for good: its tasks end with it, or those that say on_client_loss="cancel"."""
-        if cancel:
-            session.unsplit.clear()
         self._cancel_all(session.client, only_bound=not cancel)
         self._forget(session)
 
@@ -198,7 +196,6 @@ class Intake:
                 self.cancel_tasks_of([client], f"the key of {account.user} was revoked")
                 session = self._clients.get(client)
                 if session is not None:
-                    session.unsplit.clear()
                     self._forget(session)
 
     def gone(self, client: int) -> None:
@@ -555,8 +552,11 @@ class Intake:
 
         What a pool has, or may come back with after a restart, ends should it turn out not to have started.
         """
-        for seq in seqs:
-            self._cancellations.cancel(client << SEQ_BITS | seq, quiet=True)
+        unsplit = self._clients[client].unsplit
+        for task in [client << SEQ_BITS | seq for seq in seqs]:
+            self._cancellations.cancel(task, quiet=True)
+            if unsplit:
+                unsplit.pop(task, None)
         sessions: set[int] = set()
         for task in [client << SEQ_BITS | seq for seq in unstarted]:
             record = self._ledger.tasks.get(task)

@@ -196,6 +196,25 @@ def test_a_chunk_runs_again_whose_client_was_gone_before_it_heard_of_the_crash(h
     assert not rig.hub.ledger.tasks
 
 
+@pytest.mark.parametrize("who", ["client", "operator"])
+def test_a_chunk_that_was_given_up_before_its_client_was_gone_does_not_run_again(who):
+    """V3c: it had crashed, and was kept until its client had heard that it is to split it."""
+    rig = HubRig()
+    rig.client(1)
+    rig.submit(1, 1, one=spec("chunk", kind=m.CHUNK))
+    session = rig.join()
+    rig.fail(session, (1, 1, 1), "crash", retryable=False)
+    if who == "client":
+        rig.cancel(1, 1)
+    else:
+        rig.client(2)
+        rig.tell(ev.FromClient(2, m.Command(1, "cancel-client", f"{1:016x}")))
+    rig.tell(ev.FromClient(1, m.ClientBye(cancel=False)))
+
+    assert rig.held[session] == []
+    assert not rig.hub.ledger.tasks
+
+
 def test_a_chunk_runs_again_whose_spec_was_forgotten_and_has_come_anew():
     """V3c: its spec had no live task, made room for others, and another client has brought it again."""
     rig = HubRig(spec_bytes=1000)
