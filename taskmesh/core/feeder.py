@@ -178,7 +178,7 @@ class Feeder:
         if len(ready) > 1:
             ready.sort(key=lambda slot: slot.count)
         handed: list[HandOver] = []
-        waiting = self.waiting()
+        waiting = sum(map(len, self.backlog))  # what is set aside is nobody's to share
         for index, slot in enumerate(ready):
             share = -(-waiting // (len(ready) - index))
             pieces = self._portion(slot, horizon, share, now)

@@ -14,6 +14,7 @@ from taskmesh.testing import World
         pytest.param(5525704, id="S20: said to run, and handed back unstarted after the hub's death"),
         pytest.param(180450852, id="S11: refused by one pool, given up, and no other had started it"),
         pytest.param(861470818193, id="S19: all tasks had ended, and what was given up had not come yet"),
+        pytest.param(8723989227, id="V2: a slot was given what another took back, for ever"),
         pytest.param(929178142321, id="V3c: a chunk was given up, and ran again when its client left"),
         pytest.param(615396210539, id="S21: told to leave in the moment in which its lease was over"),
     ],
