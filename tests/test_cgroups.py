@@ -15,6 +15,20 @@ from tests.requirement import require
 MACHINE = 8 << 30
 
 
+def pretend(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str], more: str
+) -> None:
+    """Lets this process see these control groups, and a machine with MACHINE bytes and one `more` figure."""
+    (folder / "groups").write_text(groups)
+    (folder / "machine").write_text(f"MemTotal: {MACHINE >> 10} kB\n{more}\n")
+    for name, content in files.items():
+        (folder / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name[1:]).write_text(f"{content}\n")
+    monkeypatch.setattr(cgroups, "_GROUPS", str(folder / "groups"))
+    monkeypatch.setattr(cgroups, "_MACHINE", str(folder / "machine"))
+    monkeypatch.setattr(cgroups, "_MOUNT", str(folder))
+
+
 @pytest.mark.parametrize(
     ("groups", "files", "expected"),
     [
@@ -32,14 +46,7 @@ MACHINE = 8 << 30
 def test_the_least_limit_of_memory_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: str, files: dict[str, str], expected: int
 ) -> None:
-    (tmp_path / "groups").write_text(groups)
-    (tmp_path / "machine").write_text(f"MemTotal: {MACHINE >> 10} kB\nMemFree: 1 kB\n")
-    for name, content in files.items():
-        (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name[1:]).write_text(f"{content}\n")
-    monkeypatch.setattr(cgroups, "_GROUPS", str(tmp_path / "groups"))
-    monkeypatch.setattr(cgroups, "_MACHINE", str(tmp_path / "machine"))
-    monkeypatch.setattr(cgroups, "_MOUNT", str(tmp_path))
+    pretend(tmp_path, monkeypatch, groups, files, "MemFree: 1 kB")
 
     assert cgroups.memory_limit() == expected
 
@@ -82,14 +89,7 @@ def test_what_is_left_of_the_tightest_limit(
     expected: tuple[int, int] | None,
 ) -> None:
     """K4: cached files do not count, nor does a limit above the machine's memory."""
-    (tmp_path / "groups").write_text(groups)
-    (tmp_path / "machine").write_text(f"MemTotal: {MACHINE >> 10} kB\nSwapFree: {swap >> 10} kB\n")
-    for name, content in files.items():
-        (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name[1:]).write_text(f"{content}\n")
-    monkeypatch.setattr(cgroups, "_GROUPS", str(tmp_path / "groups"))
-    monkeypatch.setattr(cgroups, "_MACHINE", str(tmp_path / "machine"))
-    monkeypatch.setattr(cgroups, "_MOUNT", str(tmp_path))
+    pretend(tmp_path, monkeypatch, groups, files, f"SwapFree: {swap >> 10} kB")
 
     memory = cgroups.LimitedMemory()
 

@@ -109,20 +109,14 @@ def orphans(world: World) -> None:
 
 def remembered(world: World) -> None:
     """S15: what a hub has stored of a task under a key answers those that come to the next hub under it."""
-    setting, hub = world.setting, world.hub
+    setting = world.setting
     timetable, chance = setting.timetable, setting.chance
     client = chance.choice(world.clients)
     client.submit_all(setting.workload.keyed_burst, KEYED)
     world.finish("L1", LEAVES)
     world.until(timetable.now + STORED)
     setting.audit.faults["crash", "hub that remembers"] += 1
-    hub.kill()
-    for pool in world.pools:
-        if pool.lane is not None:
-            pool.lane_closed(pool.lane, signalled=True)
-    hub.start()
-    for other in world.clients:
-        other.tell(LinkLost())
+    _replace_hub(world)
     world.until(timetable.now + BACK)
     client.submit_all(setting.workload.keyed_burst, KEYED)
     world.finish("L1", LEASE + LEAVES)
@@ -228,7 +222,7 @@ def budgets(world: World) -> None:
 
     The hubs die when nothing is under way; all who know what has been charged live, so all of it counts.
     """
-    setting, hub = world.setting, world.hub
+    setting = world.setting
     timetable, chance = setting.timetable, setting.chance
     client = chance.choice(world.clients)
     plans = client.submit_all(setting.workload.lasting_burst, LASTING)
@@ -238,13 +232,7 @@ def budgets(world: World) -> None:
         while not _is_told(world, client) and timetable.now < began + LEAVES:
             world.until(timetable.now + 0.01)
         setting.audit.faults["crash", "hub between attempts"] += 1
-        hub.kill()
-        for pool in world.pools:
-            if pool.lane is not None:
-                pool.lane_closed(pool.lane, signalled=True)
-        hub.start()
-        for other in world.clients:
-            other.tell(LinkLost())
+        _replace_hub(world)
     expiring = [plan for plan in plans if plan.kind.spec.expires]
     world.until(began + expiring[0].kind.spec.expires + LATE)
     for plan in expiring:
@@ -261,6 +249,17 @@ def _is_told(world: World, client: ClientHost) -> bool:
     waiting = all(record.state < State.SENT for record in hub.ledger.tasks.values())
     told = session is not None and session.resend_deadline is None and not session.has_news
     return waiting and told and client.machine.open and not client.machine.under_way
+
+
+def _replace_hub(world: World) -> None:
+    """The hub dies, everybody is told at once, and another starts in its place."""
+    world.hub.kill()
+    for pool in world.pools:
+        if pool.lane is not None:
+            pool.lane_closed(pool.lane, signalled=True)
+    world.hub.start()
+    for other in world.clients:
+        other.tell(LinkLost())
 
 
 def _cut_off(world: World, pool: PoolHost) -> None:
