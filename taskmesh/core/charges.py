@@ -71,7 +71,7 @@ class Charges:
     # --- what is said -------------------------------------------------------------------------------------
 
     def message(self, runs: list[Run], now: float) -> list[Charged]:
-        """What those of these tasks have used up that have used up anything."""
+        """Lists what these tasks have used up, without those that have used up nothing."""
         found: dict[tuple[float, ...], list[int]] = {}
         known = self.charged.keys() | self.since.keys()
         asked = [known.intersection(run.seqs) for run in runs] if known else []

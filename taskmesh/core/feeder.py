@@ -296,7 +296,7 @@ class Feeder:
             yield from slot.pieces
 
     def inventory(self, hub: int = 0) -> list[Held]:
-        """What slots and backlog hold for a hub, but for cancelled tasks: nothing more is said of these."""
+        """Lists the tasks that slots and backlog hold for a hub, without the cancelled ones."""
         found: list[Held] = []
         for piece in self._pieces():
             if hub_of(piece.run.client) != hub:
@@ -311,7 +311,7 @@ class Feeder:
         return found
 
     def dying(self, hub: int) -> list[Held]:
-        """What slots run of a hub's and are about to be killed for: of that the inventory says nothing."""
+        """Lists a hub's running tasks whose slots are about to be killed; the inventory leaves them out."""
         found: list[Held] = []
         for slot in self._slots.values() if self.doomed else ():
             if (current := slot.running()) is not None:

@@ -165,7 +165,7 @@ class HubMachine:
         return actions
 
     def _report(self, actions: list[object]) -> None:
-        """What a store and a log are to have."""
+        """Hands over the news for the store and the log."""
         actions += self.collector.records
         self.collector.records = []
         if self.memory.fresh:

@@ -178,7 +178,7 @@ class Intake:
 
     @property
     def orphans(self) -> int:
-        """How many tasks are on their way whose clients have left: should this hub end, they are lost."""
+        """Tasks on their way whose clients have left; they are lost should this hub end."""
         here = {client for client, session in self._clients.items() if session.present or session.linked}
         accounts = self._ledger.accounts
         return sum(accounts[client].tasks for client in accounts.keys() - here)
@@ -508,7 +508,7 @@ class Intake:
         return known
 
     def _bounded(self, charged: m.Charged) -> m.Charged:
-        """What a task may have been charged with and be on its way: a client may say what it likes."""
+        """Bounds a charge to what a task on its way may have; a client may say what it likes."""
         config = self._config
         return replace(
             charged,
@@ -572,7 +572,7 @@ class Intake:
 
 
 def _weight(submit: m.Submit) -> tuple[int, int]:
-    """How many tasks it brings, and bytes of their payloads."""
+    """Returns the number of its tasks and the bytes of their payloads."""
     count = size = 0
     for run in submit.runs:
         count += len(run.seqs)

@@ -96,7 +96,7 @@ class Account:
         return self.finished.size + self.accepted.size > max(most, SCATTERED)
 
     def forget_finished(self) -> None:
-        """What its tasks ended with is not known here any more: what the client submits again runs again."""
+        """Forgets the finished tasks: what the client submits again runs again."""
         self.accepted = self.accepted.without(self.finished)
         self.finished = IntervalSet()
 

@@ -63,7 +63,7 @@ class Roster:
             self._version += 1
 
     def message(self) -> m.Roster:
-        """What pools are told."""
+        """Returns the message for the pools."""
         self.changed = False
         total = self._sum % (1 << DIGEST_BITS)
         return m.Roster(self._epoch, self._version, len(self._members), total, self._settled)

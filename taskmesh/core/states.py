@@ -135,7 +135,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
 
     @property
     def begun(self) -> int:
-        """How many executions have begun, or may have: the number of the newest, as people are shown it."""
+        """The number of executions that have begun, or may have; people are shown it as the attempt."""
         return self.attempt - self.returns
 
     @property

@@ -158,7 +158,7 @@ class Unclaimed:
         ]
 
     def session_over(self, session: int) -> None:
-        """What this session's pool holds is not known any more, but that those attempts may have begun."""
+        """Forgets the holdings of this session's pool, but not that those attempts may have begun."""
         for client, absence in list(self._absent.items()):
             held = {seq: held for seq, held in absence.held.items() if held.session != session}
             if self._young and len(held) < len(absence.held):

@@ -139,7 +139,7 @@ class Views:
         }
 
     def _ended(self) -> dict[str, int]:
-        """How many tasks have ended in which state; of those that share a key one counts."""
+        """Counts of ended tasks by state; tasks that share a key count once."""
         ends = dict.fromkeys((state.name.lower() for state in ENDS), 0)
         for (before, cause), count in self._ledger.counts.items():
             if (after := TRANSITIONS[before, cause]) in ENDS:
@@ -343,7 +343,7 @@ class Views:
 
 
 def at_work(lane: Lane) -> int:
-    """How many of a pool's slots have work, as far as the hub knows."""
+    """The number of a pool's slots that have work, as far as the hub knows."""
     return min(lane.slots, lane.outstanding)
 
 

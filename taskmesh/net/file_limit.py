@@ -98,7 +98,7 @@ class FileLimit:
 
 
 def _open_files() -> int:
-    """How many files this process has open; more than it may have where not even that can be seen."""
+    """The number of files that this process has open; above its limit where not even that can be seen."""
     try:
         return len(os.listdir("/dev/fd")) - 1
     except OSError:

@@ -87,7 +87,7 @@ class Pace:
             self._sizes.popitem(last=False)
 
     def _fitting(self) -> float:
-        """How many rows the model gives."""
+        """Returns the number of rows that the model gives."""
         if len(self._sizes) == 1:
             ((rows, seconds),) = self._sizes.values()
             if self._by_item:

@@ -84,7 +84,7 @@ class MeshUDF:
         return self._udf()(*columns)
 
     def __getattr__(self, name: str) -> Any:
-        """What `spark.udf.register` asks a UDF for."""
+        """Gives the attributes that `spark.udf.register` asks a UDF for."""
         if name not in _ASKED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._udf(), name)

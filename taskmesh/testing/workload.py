@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def bad_kind(self) -> str:
-        """What of it cannot be rebuilt, if anything."""
+        """Names the part that cannot be rebuilt, if there is one."""
         return BAD_KINDS[self.seq % len(BAD_KINDS)]
 
     @property

@@ -188,7 +188,7 @@ class Charged(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 class Progress(msgspec.Struct, array_like=True):
-    """How far a running task is: `done` of `total` (0 when unknown); total = -1 says only that it runs.
+    """Progress of a running task: `done` of `total` (0 when unknown); total = -1 says only that it runs.
 
     `elapsed`: seconds that it has been running.
     """

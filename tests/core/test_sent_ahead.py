@@ -29,7 +29,7 @@ def alive(rig: HubRig, session: int, seconds: float, running: tuple[Key, ...] = 
 
 
 def recalled(rig: HubRig, session: int) -> int:
-    """How many tasks the pool was last asked to hand back, 0 when it was not asked."""
+    """The number of tasks that the pool was last asked to hand back, 0 for none."""
     counts = [message.count for _, message in rig.published if isinstance(message, m.Recall)]
     return counts[-1] if counts else 0
 

@@ -102,7 +102,7 @@ class Cluster:
         return node
 
     def kill_node(self, node: Node) -> None:
-        """What a node does that loses its power: all of it ends at once, and nobody is told."""
+        """Ends all of a node at once, as a loss of power does: nobody is told."""
         started = dict(self._started)
         self._started = [each for each in self._started if not each[0].endswith(f"-{node.name}")]
         kubelet = started[f"kubelet-{node.name}"]

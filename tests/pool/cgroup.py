@@ -34,7 +34,7 @@ class Cgroup:
         return int(next(filter(Path.exists, files)).read_text(encoding="utf-8"))
 
     def kills(self) -> int:
-        """How often the kernel has killed for lack of memory here."""
+        """The number of kills by the kernel here for lack of memory."""
         file = next(filter(Path.exists, (self.folder / "memory.events", self.folder / "memory.oom_control")))
         words = file.read_text(encoding="utf-8").split()
         return int(words[words.index("oom_kill") + 1])
