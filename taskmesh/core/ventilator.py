@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 
 from taskmesh.core.actions import Push
-from taskmesh.core.backlog import Lineup, Route
+from taskmesh.core.backlog import Lineup, Route, group_of
 from taskmesh.core.lanes import MAX_WINDOW, READY, Lane, LaneState
 from taskmesh.core.ledger import Ledger, SpecEntry
-from taskmesh.core.states import QUEUED, SENT, Cause, TaskRecord
+from taskmesh.core.states import QUEUED, SENT, SUSPECT, Cause, TaskRecord
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.messages import LaneRun, Tasks
 
@@ -147,6 +147,10 @@ class Ventilator:
         or that refuses its function, is the emptiest of all, and no good to it.
         """
         while (head := lineup.head()) is not None:
+            if head.losses < SUSPECT:  # its pool had not died: it came back with the task
+                lineup.take(1)
+                self._ledger.backlog.push_front(lineup.route, lineup.priority, group_of(head), head)
+                continue
             lanes = [
                 lane
                 for lane in self.lanes.values()

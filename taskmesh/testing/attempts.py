@@ -95,6 +95,11 @@ class Attempts:
             begun = max((shown for shown in self._begun[key] if shown <= said), default=0)
             self._known[epoch, key] = max(heard, begun)
 
+    def forgotten(self, epoch: int, client: int, *, young: bool) -> None:
+        """A hub has no session of a client (any more): it has its tasks' numbers from pools alone."""
+        for at in [at for at in self._known if at[0] == epoch and at[1][0] == client]:
+            self._known[at] = self._heard.get(at, 0) if young else 0
+
     def succeeded(self, run: DoneRun, plan: Plan) -> None:
         """A client is told of a success; of a key's tasks it may be another's."""
         key, shown = (plan.client, plan.seq), run.attempt - run.returns

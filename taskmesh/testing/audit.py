@@ -159,8 +159,13 @@ class Audit:
         for failure in failed:
             self._stated(epoch, failure.client, failure.seq, number)
 
-    def welcomed(self, epoch: int, client: int) -> None:
-        """A hub knows nothing of a client (any more): what had ended there may run again."""
+    def welcomed(self, epoch: int, client: int, *, young: bool) -> None:
+        """A hub knows nothing of a client (any more): what had ended there may run again.
+
+        Args:
+            young: the hub still keeps the numbers of what nobody has asked for.
+        """
+        self.attempts.forgotten(epoch, client, young=young)
         for known in (self._deliveries, self._attempts):
             for key in [key for key in known if key[:2] == (epoch, client)]:
                 del known[key]

@@ -244,6 +244,7 @@ class Faults:
     def _end_twin(self, twin: PoolHost) -> None:
         if twin in self._world.pools:
             self._world.pools.remove(twin)
+            twin.retired = True
             twin.kill()
 
     def _store_away(self) -> None:

@@ -75,6 +75,7 @@ class HubHost(Host[HubMachine]):
         shelf: what hubs have stored.
         dismissed: pools that were told to leave, as often as they were.
         restored: how many outcomes hubs were told when they started.
+        falling: its clock goes back between two lives, and with it the epochs.
     """
 
     def __init__(self, setting: Setting, far: Far, config: HubConfig, place: int = 0) -> None:
@@ -95,7 +96,7 @@ class HubHost(Host[HubMachine]):
         self._store: Store | None = None
         self._config = config
         self._lives = 1
-        self._falling = setting.chance.random() < 0.3
+        self.falling = setting.chance.random() < 0.3
         self._by_session: dict[int, LaneEnd] = {}
 
     @property
@@ -131,7 +132,7 @@ class HubHost(Host[HubMachine]):
         self._by_session.clear()
         limit = self._config.max_payload and self.setting.chance.choice(LIMITS)
         self._lives += 1
-        epoch = (FAR - self._lives if self._falling else self._lives) + self.place * APART
+        epoch = (FAR - self._lives if self.falling else self._lives) + self.place * APART
         self._config = replace(self._config, epoch=epoch, max_payload=limit)
 
     def take_counts(self) -> None:
@@ -146,7 +147,7 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.draining.add((beat.epoch, beat.session))
         hello = event.message if isinstance(event, ev.FromClient) else None
         if isinstance(hello, m.ClientHello) and hello.client not in self.machine.clients:
-            self.setting.audit.welcomed(self.epoch, hello.client)
+            self.setting.audit.welcomed(self.epoch, hello.client, young=self._young)
         if isinstance(event, ev.FromClient) and isinstance(event.message, m.Submit):
             self._asked(event.client, event.message)
         super()._handle(event)
@@ -160,9 +161,13 @@ class HubHost(Host[HubMachine]):
             return
         tasks = self.machine.ledger.tasks
         seqs = [seq for run in submit.runs if run.again for seq in run.seqs]
-        young = self.setting.timetable.now - self.started < 3 * self._config.lease - 1.0
         new = [(client, seq) for seq in seqs if client << SEQ_BITS | seq not in tasks]
-        self.setting.audit.attempts.asked(self.epoch, new, young=young)
+        self.setting.audit.attempts.asked(self.epoch, new, young=self._young)
+
+    @property
+    def _young(self) -> bool:
+        """It still keeps the numbers of what nobody has asked for."""
+        return self.setting.timetable.now - self.started < 3 * self._config.lease - 1.0
 
     # --- what comes in ------------------------------------------------------------------------------------
 

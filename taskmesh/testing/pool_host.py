@@ -140,7 +140,9 @@ class PoolHost(Host[PoolMachine]):
 
     Attributes:
         ends: of the links to each hub. fork_failures: of the next forks.
-        left: why the machine has left, None while it has not. is_twin: it asks for another one's name.
+        left: why the machine has left, None while it has not.
+        is_twin: it asks for another one's name.
+        retired: it is never started again, not even by who had set out to do so before.
     """
 
     def __init__(self, setting: Setting, hubs: Sequence[HubHost], config: PoolConfig) -> None:
@@ -150,6 +152,7 @@ class PoolHost(Host[PoolMachine]):
         self.fork_failures = 0
         self.left: str | None = None
         self.is_twin = False
+        self.retired = False
         self._hubs = hubs
         self._config = replace(config, hubs=tuple(hub.name for hub in hubs))
 
@@ -166,6 +169,8 @@ class PoolHost(Host[PoolMachine]):
 
     def start(self) -> None:
         """Starts a supervisor; its slots follow."""
+        if self.retired:
+            return
         self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
         self.left = None
         self.boot(PoolMachine(self._config, self.clock()))

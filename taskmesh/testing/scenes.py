@@ -140,7 +140,8 @@ def comeback(world: World) -> None:
     hub.start()
     for other in world.clients:
         other.tell(LinkLost())
-    world.until(timetable.now + BACK_AGAIN)
+    # Which of two rosters is the newest cannot be told where epochs fall: then it may take a lease
+    world.until(timetable.now + (LEASE + 2 * BEAT if hub.falling else BACK_AGAIN))
     waiting = hub.machine.recovery.waiting
     setting.audit.require(not waiting, "L7: all pools are back, and what was submitted again waits")
     world.finish("L7", LEAVES)

@@ -16,7 +16,6 @@ import time
 from taskmesh.testing.campaign import Tally, play_all
 from taskmesh.testing.simulation import SimulationFailure, World
 
-SHOWN = 5
 FRESH_BITS = 40
 """Bits of a first seed that chance picks: two runs hardly ever share a seed."""
 LEAST = 20
@@ -41,12 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
     began, tally = time.monotonic(), Tally()
     for portion in play_all(start, options.seeds, processes=options.processes):
         tally.merge(portion)
+        for failure in portion.failures.values():  # at once: a long run may be interrupted
+            _say(f"\r{failure}")
         _say(f"\r{tally.seeds} seeds, {len(tally.failures)} failed", end="")
     seconds = time.monotonic() - began
     _say(f"\r{tally.seeds} seeds, {tally.tasks} tasks, {tally.steps} steps in {seconds:.0f} s: ", end="")
     _say(f"{len(tally.failures)} failed")
-    for seed in sorted(tally.failures)[:SHOWN]:
-        _say(tally.failures[seed])
     if tally.failures:
         return 1
     rare = tally.rare(LEAST) if tally.seeds >= ENOUGH else []

@@ -171,6 +171,15 @@ class TestASuspect:
         assert len(pools.held) == 2
         assert pools.held[0][1] == other[0]
 
+    def test_stands_in_line_like_any_other_once_its_pool_turns_out_to_live(self, rig, suspect):
+        """S18: what is more urgent goes first again."""
+        rig.hub.ledger.tasks[1 << 64 | suspect].losses = 2
+        urgent = rig.submit(1, 1, spec("urgent", priority=5))
+        rig.hub.ledger.tasks[1 << 64 | suspect].losses = 1
+        pools = Pools(rig, "q")
+
+        assert [seq for _, seq, _ in pools.held] == [*urgent, suspect]
+
     def test_is_waited_for_by_one_pool_only(self, rig):
         first, second = Pools(rig, "a"), Pools(rig, "b")
         busy = rig.submit(1, 4)

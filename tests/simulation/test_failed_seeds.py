@@ -16,6 +16,10 @@ from taskmesh.testing import World
         pytest.param(861470818193, id="S19: all tasks had ended, and what was given up had not come yet"),
         pytest.param(8723989227, id="V2: a slot was given what another took back, for ever"),
         pytest.param(929178142321, id="V3c: a chunk was given up, and ran again when its client left"),
+        pytest.param(252158860616, id="S20: a goodbye came before what was said earlier, and counted as new"),
+        pytest.param(252158862594, id="S18: no suspect any more, and still handed out before all others"),
+        pytest.param(252158860173, id="L5: a twin that had ended was started again by an earlier crash"),
+        pytest.param(53125666770, id="L7: the clock of the hub's host went back, and which roster is newest"),
         pytest.param(615396210539, id="S21: told to leave in the moment in which its lease was over"),
     ],
 )
