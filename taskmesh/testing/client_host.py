@@ -106,6 +106,7 @@ class ClientHost(Host[ClientMachine]):
         self.up_link.reset()
         self.down_link.reset()
         self._unanswered = 0
+        self._cancels.clear()  # this hub may have had them: what the next one acknowledges does not tell
         self.place = (self.place + 1) % len(self._up_links)
         if len(self._up_links) > 1:
             self.setting.audit.faults["moves to the other hub", "client"] += 1
