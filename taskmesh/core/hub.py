@@ -142,9 +142,9 @@ class HubMachine:
         if now >= self._sweep_at:
             self._sweep(now)
         self.intake.go_on()
-        self.ledger.due(now, self._expire)
         if self.recovery.waiting:
             self.recovery.release(now)
+        self.ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
         self.pools.publish_cancels()
         actions: list[object] = []
         if self.pools.out:

@@ -130,7 +130,6 @@ class PoolSessions:
         self._adopt(lane, hello, current, now)
         if hello.inventory:
             self.roster.add(lane.pool, lane.instance)
-        self.recovery.heard(hello, now)
         lane.hello = msgspec.structs.replace(hello, inventory=[], ended=[])  # it may be large
         if current is not None:
             died = current.instance != hello.instance
@@ -319,6 +318,7 @@ class PoolSessions:
             self.out.append(Publish(beat.pool, m.BeatReply(self._config.epoch, 0, 0, beat.session)))
             return None
         lane.heard = now
+        self.recovery.heard(lane.hello, now)  # a Hello alone may be an old one that came late
         lane.busy_slots = beat.busy_slots
         lane.sized(beat.slots)
         lane.other_hubs = beat.served, beat.away

@@ -101,16 +101,16 @@ class Recovery:
         self._until += gap
 
     def heard(self, hello: m.Hello, now: float) -> None:
-        """A pool has a session here, and its inventory has been taken in."""
-        member = digest(hello.pool, hello.instance)
-        if self.is_over(now) or member in self._heard:
+        """A pool has taken up the session that its Hello asked for, and its inventory has been taken in."""
+        if self.is_over(now) or (member := digest(hello.pool, hello.instance)) in self._heard:
             return
         self._heard.add(member)
-        for told in hello.rosters:
+        rosters = [told for told in hello.rosters if told.epoch != self._epoch]
+        for told in rosters:
             known = self._newest.get(told.settled)
             if known is None or (told.epoch, told.version) > (known.epoch, known.version):
                 self._newest[told.settled] = told
-        for epoch in {hello.epoch, *(told.epoch for told in hello.rosters)} - {0, self._epoch}:
+        for epoch in {hello.epoch, *(told.epoch for told in rosters)} - {0, self._epoch}:
             self._counts[epoch] += 1
             self._sums[epoch] += member
         settled, later = self._newest.get(True), self._newest.get(False)
@@ -122,7 +122,7 @@ class Recovery:
     def _is_back(self, told: m.Roster) -> bool:
         """Whether everybody on a roster has been heard."""
         total = self._sums[told.epoch] % (1 << DIGEST_BITS)
-        return told.epoch != self._epoch and (told.count, told.digest) == (self._counts[told.epoch], total)
+        return (told.count, told.digest) == (self._counts[told.epoch], total)
 
     # --- tasks --------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from taskmesh.core import roster
-from taskmesh.core.events import FromClient, FromHub, FromPool
+from taskmesh.core.events import FromClient, FromHub, FromPool, LaneOpened
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, PoolRig, spec
 
@@ -57,6 +57,28 @@ class TestWaiting:
     def test_all_were_back_before_the_client(self, rig):
         rig.join("p", epoch=FORMER, rosters=[told_by_former("p")])
         again(rig)
+
+        assert rig.state(1, 1) == "SENT"
+
+    def test_a_hello_that_comes_late_is_no_pool_that_is_back(self, rig):
+        """It lists what its pool held once; the pool beats when it takes up a session, and only then."""
+        again(rig)
+        late = m.Hello("p", 1, 1, 2, ["default"], [], FORMER, 0, [], rosters=[told_by_former("p")])
+        rig.tell(FromPool(late))
+        rig.tell(LaneOpened(1, "tcp://127.0.0.1:1"))
+        assert rig.state(1, 1) == "WAITING"
+
+        held = [m.Held(1, 1, [1])]
+        rig.join("p", number=2, epoch=FORMER, inventory=held, rosters=[told_by_former("p")])
+        assert rig.state(1, 1) == "SENT"
+        assert not any(rig.held.values()), "the pool has it"
+
+    def test_a_pool_whose_first_session_ended_at_once_still_counts(self, rig):
+        """It brings a roster of this hub as well by then."""
+        again(rig)
+        rig.join("q", epoch=FORMER, rosters=[told_by_former("p", "q")])
+        here = m.Roster(EPOCH, 2, 2, roster.digest("p", 1) + roster.digest("q", 1), settled=False)
+        rig.join("p", number=2, epoch=EPOCH, rosters=[told_by_former("p", "q"), here])
 
         assert rig.state(1, 1) == "SENT"
 
@@ -154,6 +176,7 @@ def test_a_million_that_wait_are_queued_in_portions():
     hub.handle(FromClient(1, m.Submit(1, [(1, spec())], [run])), rig.now)
     hello = m.Hello("p", 1, 1, 2, ["default"], [], FORMER, 0, [], rosters=[told_by_former("p")])
     hub.handle(FromPool(hello), rig.now)
+    rig.beat(next(iter(hub.lanes)), "p")
     longest, steps = 0.0, 0
     while hub.recovery.waiting:
         assert hub.deadline <= rig.now

@@ -20,7 +20,10 @@ from taskmesh.testing import World
         pytest.param(252158862594, id="S18: no suspect any more, and still handed out before all others"),
         pytest.param(252158860173, id="L5: a twin that had ended was started again by an earlier crash"),
         pytest.param(53125666770, id="L7: the clock of the hub's host went back, and which roster is newest"),
-        pytest.param(1035812125947, id="S11: cancelled at one hub, and an older submission came to the other"),
+        pytest.param(
+            1035812125947, id="S11: cancelled at one hub, and an older submission came to the other"
+        ),
+        pytest.param(53125670035, id="S20: an old Hello came late, its pool counted as back with nothing"),
         pytest.param(615396210539, id="S21: told to leave in the moment in which its lease was over"),
     ],
 )
