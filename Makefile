@@ -5,9 +5,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 SEEDS ?= 20000
 FUZZ  ?= 100
 TIMES ?= 30
-HELM  := helm containers
-NET   := net sockets conformance faults
-WEATHER := tests/faults/test_weather.py tests/faults/test_hosts.py tests/net/abuse tests/net/test_crowds.py tests/chaos
+PLATFORM := helm containers kube spark
 
 BIN    := .venv/bin
 RUN    := .venv/ready-run
@@ -22,9 +20,10 @@ PEERS  := .venv-peers
 PEER_RUN := $(patsubst benchmarks/peers/%.txt,$(PEERS)/%/ready,$(wildcard benchmarks/peers/*.txt))
 PIP    := -m pip install -qq --disable-pip-version-check --no-input
 PYTEST := $(BIN)/python -m pytest
+LEVEL  := $(PYTEST) $(addprefix --ignore=tests/,$(PLATFORM))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-core test-net test-weather test-helm test-kube test-spark test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-spark pin clean
+.PHONY: help demo demo-spark test unit integration faults platform test-helm test-kube test-spark test-pythons chart-readme lint types check simulate fuzz soak chaos bench bench-peers bench-keys bench-spark pin clean
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -35,19 +34,21 @@ demo: $(RUN)     ## Read the standard library with the mesh and report on it (ex
 demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly inside Spark; DEMO_ARGS="--kill-every 5" kills pools
 	$(BIN)/python examples/spark_pipeline/demo.py $(DEMO_ARGS)
 
-test: test-core test-net test-weather test-helm test-kube test-spark  ## All tests; each part stays below nine minutes on two cores
+test: unit integration faults platform  ## All tests
 
-test-core: $(REDIS)  ## The machines and their simulation, the slots, the client, the command line, the examples
-	$(PYTEST) -m "not soak and not bench" $(addprefix --ignore=tests/,$(NET) $(HELM) chaos kube spark)
+unit: $(DEV)     ## The pure machines, the wire, the client and the command line without processes: a minute or so
+	$(LEVEL) -m "unit and not bench"
 
-test-net: $(REDIS)  ## What runs over sockets, and the faults of real processes
-	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(NET)) $(addprefix --ignore=,$(WEATHER))
+integration: $(REDIS)  ## Real processes and sockets: slots, hub and pools, the programs, the examples, attacks; more seeds
+	$(LEVEL) -m "integration and not soak and not bench"
 
-test-weather: $(HOSTS) $(REDIS)  ## Attacks, crowds of peers, random faults, and faults of networks: by a proxy, and between hosts made of network namespaces
-	$(PYTEST) -m "not soak and not bench" $(WEATHER)
+faults: $(HOSTS) $(REDIS)  ## Processes that are killed and stopped, networks that are cut: by a proxy, and between hosts made of network namespaces
+	$(LEVEL) -m "fault and not soak and not bench"
+
+platform: test-helm test-kube test-spark  ## Spark, the chart, containers, a cluster
 
 test-helm: $(CHART) $(BOX) $(REDIS)  ## The chart, rendered by Helm 3 and Helm 4, and hub and pools in real containers
-	$(PYTEST) -m "not soak and not bench" $(addprefix tests/,$(HELM))
+	$(PYTEST) -m "not soak and not bench" tests/helm tests/containers
 
 test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler and kubelet, built once (some minutes more)
 	$(PYTEST) -m "not soak and not bench" tests/kube
@@ -55,7 +56,7 @@ test-kube: $(CHART) $(BOX) $(KUBE)  ## The chart on a real apiserver, scheduler 
 test-spark: $(SPARK) $(REDIS)  ## The Spark bridge: real PySpark, a real hub and pools
 	$(PYTEST) -m "not soak and not bench" tests/spark
 
-test-pythons:    ## test-core and test-net on Ubuntu 24.04 (Python 3.12), Debian 13 (3.13), Ubuntu 26.04 (3.14); needs root
+test-pythons:    ## unit, integration and faults on Ubuntu 24.04 (Python 3.12), Debian 13 (3.13), Ubuntu 26.04 (3.14); needs root
 	.ci/pythons $(SUITES)
 
 chart-readme: $(CHART)  ## Write helm/taskmesh/README.md anew from values.yaml

@@ -1,4 +1,4 @@
-"""What holds for every test: nothing is left behind, and fault tests can be repeated."""
+"""Rules for every test: it has a level, and leaves nothing behind; fault tests can be repeated."""
 
 import os
 from collections.abc import Iterator
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import settings
 
 from tests.leaks import Holdings, left_behind, mark_run
+from tests.levels import Guard, level_of
 
-pytest_plugins = ["tests.redis_server"]
+pytest_plugins = ["tests.programs", "tests.redis_server"]
 settings.register_profile(
     "home", deadline=None
 )  # two busy cores are no failure; CI's own profile has none either
@@ -16,8 +17,17 @@ if not os.environ.get("CI"):
     settings.load_profile("home")
 
 
+guard = Guard()
+
+
 def pytest_configure() -> None:
     mark_run()
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by these marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        item.add_marker(level_of(item))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +41,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if times > 1 and metafunc.definition.get_closest_marker("fault"):
         metafunc.fixturenames.append("repetition")
         metafunc.parametrize("repetition", range(times))
+
+
+@pytest.fixture(scope="session")
+def processes() -> None:
+    """Makes an integration test of each test that asks for it, itself or by a fixture of its own."""
+
+
+@pytest.fixture(autouse=True)
+def unit_tests_start_no_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a unit test that starts a process."""
+    guard.closed = request.node.get_closest_marker("unit") is not None
+    yield
+    guard.closed = False
 
 
 @pytest.fixture(autouse=True)

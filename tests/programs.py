@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tests import leaks
 from tests.waiting import wait_until
@@ -168,9 +169,10 @@ class Programs:
             program.end()
 
 
-def running(folder: Path) -> Iterator[Programs]:
-    """For fixtures: programs of one test."""
-    programs = Programs(folder)
+@pytest.fixture
+def programs(tmp_path: Path, processes: None) -> Iterator[Programs]:
+    """Programs of one test: they are ended when it is over."""
+    programs = Programs(tmp_path)
     try:
         yield programs
     finally:

@@ -118,12 +118,12 @@ def serving(folder: Path, *options: str, password: str = "") -> Iterator[RedisSe
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[RedisServer]:
+def server(tmp_path: Path, processes: None) -> Iterator[RedisServer]:
     """A Redis server."""
     yield from serving(tmp_path)
 
 
 @pytest.fixture
-def locked(tmp_path: Path) -> Iterator[RedisServer]:
+def locked(tmp_path: Path, processes: None) -> Iterator[RedisServer]:
     """One that asks for a password."""
     yield from serving(tmp_path, password="right-and-secret")  # noqa: S106

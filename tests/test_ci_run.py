@@ -12,6 +12,8 @@ import pytest
 from tests.requirement import require
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 RUN = Path(__file__).parents[1] / ".ci" / "run"
 MAKEFILE = """
 .venv/ready-dev types test:

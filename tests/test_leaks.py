@@ -21,6 +21,7 @@ os.read(0, 1)
 """
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_process_left_running_is_named_and_gone_is_forgiven():
     baseline = Holdings.now()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
@@ -32,6 +33,7 @@ def test_a_process_left_running_is_named_and_gone_is_forgiven():
     assert left_behind(baseline) == []
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_orphan_of_a_dead_child_is_found_by_its_mark():
     baseline = Holdings.now()
     read, write = os.pipe()
@@ -81,6 +83,7 @@ def kept_number(left: list[str]) -> str:
     return left[0].split()[1]
 
 
+@pytest.mark.usefixtures("processes")
 def test_the_fixture_fails_a_test_that_leaks_and_spares_one_that_says_why(tmp_path):
     (tmp_path / "test_leaking.py").write_text(
         "import os\nimport pytest\n"
@@ -131,6 +134,7 @@ input()
 
 
 @pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.usefixtures("processes")
 def test_a_connection_is_named_unless_a_kept_peer_holds_its_other_end(monkeypatch, kept):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

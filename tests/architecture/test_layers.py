@@ -5,8 +5,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from tests.architecture.source import ROOT, package_files, python_files
 from tests.requirement import require
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 
 def _lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:

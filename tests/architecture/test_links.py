@@ -89,6 +89,7 @@ def test_variables_of_a_page_are_settings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("processes")
 def test_targets_of_make_that_a_page_names_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
 

@@ -5,8 +5,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.architecture.source import ROOT
 from tests.requirement import require
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 # Put together here, so that this file is not its own finding.
 MACHINE_PATH = re.compile(

@@ -88,6 +88,7 @@ def test_table_that_does_not_end_takes_nothing_with_it(tmp_path: Path) -> None:
         fill("<!-- table latest -->\nall that follows", tmp_path)
 
 
+@pytest.mark.usefixtures("processes")
 def test_peer_that_could_not_be_installed_is_told_with_pips_reason(tmp_path: Path) -> None:
     (tmp_path / "parsl").mkdir()
     (tmp_path / "parsl" / "error").write_text(
@@ -99,6 +100,7 @@ def test_peer_that_could_not_be_installed_is_told_with_pips_reason(tmp_path: Pat
     assert found.missing == "its installation failed: ERROR: No matching distribution found for parsl"
 
 
+@pytest.mark.usefixtures("processes")
 def test_peer_whose_interpreter_is_broken_is_told_and_does_not_end_the_run(tmp_path: Path) -> None:
     own = tmp_path / "dask" / "bin"
     own.mkdir(parents=True)

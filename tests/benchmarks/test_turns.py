@@ -19,6 +19,8 @@ from benchmarks.relay import Relay
 from benchmarks.rows import Scale, WrongAnswer, check
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 ROOT = Path(__file__).resolve().parents[2]
 numpy = pytest.importorskip("numpy")
 

@@ -13,6 +13,8 @@ from taskmesh_workers.reports import Reports
 from tests.programs import END_S, Programs, command, environment, outcome_of
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 BROKEN = ["2>/dev/full", ">/dev/full", "2>&-", ">&-", ">&- 2>&-", ">/dev/full 2>/dev/full"]
 
 

@@ -70,6 +70,7 @@ def address(programs: Programs) -> str:
         ("lines", [], {}, "one\n\n\n"),
     ],
 )
+@pytest.mark.usefixtures("processes")
 def test_a_result_is_printed_whatever_it_is(programs, address, name, options, env, printed):
     outcome = programs.run("submit", f"odd:{name}", "--address", address, *options, env=env)
 
@@ -78,6 +79,7 @@ def test_a_result_is_printed_whatever_it_is(programs, address, name, options, en
     assert not options or rows(outcome)["result_form"] == "repr"
 
 
+@pytest.mark.usefixtures("processes")
 def test_tasks_beyond_the_limit_and_control_characters_are_told(programs, address):
     with Mesh(address) as mesh:
         surface = mesh.with_options(name="a\nb\x1b[31mRED", queue="nobody")
@@ -113,6 +115,7 @@ def test_tasks_beyond_the_limit_and_control_characters_are_told(programs, addres
         (["drain", "p", "--wait", "nan"], "greater than or equal to 0"),
     ],
 )
+@pytest.mark.usefixtures("processes")
 def test_a_time_that_is_none_is_wrong_usage(programs, arguments, allowed):
     outcome = programs.run(*arguments)
 
@@ -125,6 +128,7 @@ def test_an_argument_nested_too_deeply_is_refused():
         decoded("[" * 100_000)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_folder_that_is_gone_is_one_line(programs, address):
     line = ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh"]
     outcome = outcome_of([*line, *command("submit", "math:sqrt", "4", "--address", address)], programs.folder)

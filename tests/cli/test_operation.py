@@ -13,6 +13,8 @@ from tests.net import workload
 from tests.programs import END_S, Programs, command, environment, rows, shared
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 WORK = "tests.net.workload"
 
 

@@ -31,6 +31,7 @@ def test_help_names_every_command_and_the_exit_codes(programs: Programs):
     assert "3 no hub answered" in " ".join(outcome.stdout.split())
 
 
+@pytest.mark.usefixtures("processes")
 def test_help_loads_neither_zmq_nor_the_mesh():
     heavy = {"zmq", "msgspec", "cloudpickle", "taskmesh.mesh"}
     code = (

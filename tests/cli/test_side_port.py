@@ -162,6 +162,7 @@ def test_beyond_loopback_with_a_token(programs: Programs, tmp_path: Path):
     assert TOKEN not in Path(f"/proc/{hub.pid}/cmdline").read_text() + hub.errors
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_program_without_a_side_port_loads_nothing_for_it():
     code = (
         "import sys, taskmesh.net.programs, taskmesh_workers.program\n"

@@ -15,6 +15,7 @@ from taskmesh_workers.arguments import parser
 from tests.programs import command, outcome_of
 
 
+@pytest.mark.usefixtures("processes")
 def test_it_loads_neither_the_other_commands_nor_the_mesh():
     python, *line = command("worker", "--nosuch")
 
@@ -27,6 +28,7 @@ def test_it_loads_neither_the_other_commands_nor_the_mesh():
     assert not {name for name in loaded if name.partition(".")[0] in ("typer", "zmq", "msgspec")}
 
 
+@pytest.mark.usefixtures("processes")
 def test_its_help_looks_like_that_of_the_other_commands_and_has_every_option_of_the_program():
     told = outcome_of(command("worker", "--help"))
 
@@ -38,6 +40,7 @@ def test_its_help_looks_like_that_of_the_other_commands_and_has_every_option_of_
     assert {name for name in declared if name[0] == "-"} == known - HELP
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_shell_can_complete_commands_and_options():
     def completed(words: str, at: int) -> list[str]:
         env = {"_TASKMESH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}

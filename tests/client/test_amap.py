@@ -62,6 +62,7 @@ def test_an_error_that_would_end_the_loop_is_told(mesh):
         asyncio.run(main())
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_map_in_a_coroutine_leaves_the_event_loop_alone():
     """A 0.3 s map stopped it: 0 ticks of 50 ms."""
     ticks = 0
@@ -91,6 +92,7 @@ def _nap(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
+@pytest.mark.usefixtures("processes")
 def test_cancelling_the_wait_cancels_the_rest_of_the_map():
     async def main():
         async with Mesh(workers=1, config={}) as mesh:

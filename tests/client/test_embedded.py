@@ -84,7 +84,10 @@ def embedded() -> Iterator[Mesh]:
         yield mesh
 
 
-pytestmark = pytest.mark.leaks("one mesh serves all tests of this module")
+pytestmark = [
+    pytest.mark.leaks("one mesh serves all tests of this module"),
+    pytest.mark.usefixtures("processes"),
+]
 
 
 def test_everything_comes_back_in_its_place(embedded):

@@ -12,6 +12,8 @@ from taskmesh.errors import SerializationError
 from taskmesh.wire.batches import ARROW_IPC
 from taskmesh.wire.code import dump_function
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 @pytest.fixture
 def mesh():

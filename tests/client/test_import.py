@@ -7,6 +7,8 @@ import pytest
 
 import taskmesh
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 HEAVY = ("typing", "re", "zmq", "asyncio", "msgspec", "cloudpickle", "concurrent.futures", "logging")
 
 

@@ -27,7 +27,7 @@ def nap(seconds):
 
 
 @pytest.fixture
-def interrupted():
+def interrupted(processes):
     """Interrupts a wait of this thread by a signal in another; gives how long the wait went on."""
 
     def handle(*_):
@@ -142,6 +142,7 @@ class Struck:
         return int, (0,)
 
 
+@pytest.mark.usefixtures("processes")
 def test_map_that_is_interrupted_as_it_begins_is_given_up(mesh):
     session = mesh._session
 
@@ -157,6 +158,7 @@ def test_map_that_is_interrupted_as_it_begins_is_given_up(mesh):
     assert list(mesh.map(same, range(10))) == list(range(10))
 
 
+@pytest.mark.usefixtures("processes")
 def test_map_that_is_interrupted_while_it_submits_says_so_when_asked_again(mesh):
     results = mesh.map(same, [1, 2, Struck(lambda: True), 4], buffersize=2, chunksize=1)
     assert next(results) == 1

@@ -11,6 +11,8 @@ import pytest
 
 from tests.programs import outcome_of
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 ROOT = Path(__file__).parents[2]
 WAIT_S = 40
 LEAVE_S = 2.0

@@ -96,6 +96,7 @@ def test_a_mesh_says_where_it_is_and_what_is_under_way(opened):
     assert repr(Mesh("tcp://127.0.0.1:5550", config={})).startswith("<Mesh at tcp://127.0.0.1:5550: not open")
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_notebook_shows_counts_and_pools():
     with Mesh(workers=1, config={}) as mesh:
         mesh.submit(abs, -1).result(WAIT_S)
@@ -410,6 +411,7 @@ def test_mesh_closes_while_another_one_opens(make_mesh, opened):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.usefixtures("processes")
 def test_mesh_in_a_forked_child_raises_and_the_parents_goes_on(mesh, port):
     port.gate.clear()
     pending = mesh.submit(double, 1)
@@ -448,6 +450,7 @@ def test_mesh_in_a_forked_child_raises_and_the_parents_goes_on(mesh, port):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.usefixtures("processes")
 def test_map_and_executor_in_a_forked_child_end(mesh, port):
     port.gate.clear()
     executor = mesh.executor()

@@ -9,6 +9,8 @@ from taskmesh.errors import ConfigError, RemoteError, SerializationError
 from taskmesh.wire import payload
 from tests.net import workload
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 @pytest.fixture
 def mesh():

@@ -13,7 +13,10 @@ from tests.waiting import wait_until
 
 SIZE = 1 << 20
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there are no memfds here")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there are no memfds here"),
+    pytest.mark.usefixtures("processes"),
+]
 
 
 def use_two_meshes(size: int) -> None:

@@ -17,6 +17,8 @@ import taskmesh
 from taskmesh.client.options import TaskOptions
 from taskmesh.config import Config, load
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

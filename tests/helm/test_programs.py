@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.helm.rendering import Object, Values, laid_over, name_of, pod_specs, rendered
-from tests.programs import Programs, running
+from tests.programs import Programs
 from tests.redis_server import serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -27,11 +27,6 @@ SCALED = {
         "queues": ["default", "a.b", "x|y*z?#@!", "q{}[]<~", "per%\\", "ok-_:1", "\u00e9"],
     }
 }
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    yield from running(tmp_path)
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,7 +10,7 @@ from taskmesh.sockets import Context, Pull, Push
 from tests.net.intruder import FalsePool, Meet, Peer
 from tests.net.keeping import KeyedMesh
 from tests.net.keyed import Keyed, Ring
-from tests.programs import Programs, running, shared
+from tests.programs import Programs, shared
 from tests.redis_server import RedisServer
 
 LARGE = 1 << 17
@@ -24,11 +24,6 @@ def pyzmq_collector() -> None:
         push.connect("inproc://warm")
         push.send_parts([bytes(LARGE)], timeout=1.0)
         assert len(pull.recv_parts(timeout=1.0)[0]) == LARGE
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    yield from running(tmp_path)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from tests.pool.gate import Gate
 
 
 @pytest.fixture(params=["linux", "portable"])
-def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, processes: None) -> str:
     """Choose the operating system's implementation for this process and for those that it starts."""
     monkeypatch.setenv("TASKMESH_OS", request.param)
     return request.param

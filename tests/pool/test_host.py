@@ -332,6 +332,7 @@ def test_modules_are_loaded_before_the_slot_is_ready(system):
         assert "colorsys" in driver.result(0, driver.call(0, tasks.modules)[0])
 
 
+@pytest.mark.usefixtures("processes")
 def test_an_idle_slot_keeps_no_files(monkeypatch):
     monkeypatch.setenv("TASKMESH_OS", "linux")
     with Driver(preload=["tests.pool.soon_idle"]) as driver:

@@ -8,6 +8,8 @@ from tests import sandbox
 from tests.programs import outcome_of
 from tests.requirement import require
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 PROGRAM = """
 import os, signal
 from taskmesh import Mesh

@@ -2,8 +2,12 @@
 
 import signal
 
+import pytest
+
 from tests.pool import tasks
 from tests.pool.driver import Driver
+
+pytestmark = pytest.mark.usefixtures("processes")
 
 
 def test_signals_that_are_blocked_here_are_heard_by_fork_server_and_slots(system):

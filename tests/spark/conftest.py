@@ -3,13 +3,12 @@
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import leaks
-from tests.programs import ROOT, Program, Programs, running, shared
+from tests.programs import ROOT, Program, Programs, shared
 from tests.requirement import require_java
 
 WORKERS_MARK = "spark-workers-come-and-go"
@@ -90,12 +89,6 @@ def mesh(address: str) -> Any:
     from taskmesh.spark import MeshSpark
 
     return MeshSpark(address)
-
-
-@pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Programs]:
-    """Hubs and pools of one test, which may kill them."""
-    yield from running(tmp_path)
 
 
 class Mesh:

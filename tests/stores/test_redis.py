@@ -344,6 +344,7 @@ def certificate(tmp_path: Path) -> tuple[str, str]:
     return files
 
 
+@pytest.mark.usefixtures("processes")
 def test_over_tls(tmp_path: Path, certificate: tuple[str, str]):
     public, key = certificate
     port = free_port()

@@ -15,6 +15,8 @@ import pytest
 from tests.architecture.source import ROOT
 from tests.requirement import require
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 FOLDER = Path(__file__).parent
 CASES = sorted(FOLDER.glob("case_*.py"))
 WRONG = 'def double(number: int) -> int:\n    return number * 2\n\n\ndouble("2")\n'

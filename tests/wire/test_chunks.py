@@ -152,6 +152,7 @@ def test_a_definition_that_cannot_be_pickled_spoils_its_own_items_only():
     assert rebuilt[2] == (3,)
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_chunk_of_another_process_keeps_its_classes_together():
     program = (
         "import sys\n"

@@ -99,6 +99,7 @@ def test_a_task_travels_as_the_function_in_it():
     assert unwrap(functools.wraps(triple)(lambda: 0))() == 0, "other people's decorators stay"
 
 
+@pytest.mark.usefixtures("processes")
 def test_other_callables_work_in_this_and_in_another_process():
     cases = [
         (lambda x: x + 1, 1, 2),
@@ -122,6 +123,7 @@ def test_other_callables_work_in_this_and_in_another_process():
     assert [passed_through(fn)(argument) for fn, argument, _ in cases] == results
 
 
+@pytest.mark.usefixtures("processes")
 def test_nested_functions_take_along_what_they_close_over():
     base = 10
 
@@ -165,6 +167,7 @@ def draft(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.usefixtures("processes")
 def test_registered_modules_travel_by_value_with_their_values(draft):
     with pytest.raises(
         FunctionUnavailable, match=r"finds no module 'draftpkg'.*taskmesh worker draftpkg\.inner"
@@ -189,6 +192,7 @@ def test_only_imported_modules_can_be_registered():
 
 
 @pytest.mark.parametrize("program", MAIN_PROGRAMS)
+@pytest.mark.usefixtures("processes")
 def test_classes_and_functions_of_main_survive_a_round_trip(program):
     run = subprocess.run(
         [sys.executable, "-m", f"tests.wire.{program}"],

@@ -56,6 +56,7 @@ def _counting(function, calls):
     return counted
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_class_that_changes_is_sent_anew():
     class Local:
         rate = 1
@@ -91,6 +92,7 @@ def in_another_process(sends, expression):
     return run.stdout.decode().split()
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_slot_takes_the_latest_state_of_a_class_that_it_has():
     """In one other process, as slots are: the class stays the same, with the attributes of what came last."""
     sends = []
@@ -160,6 +162,7 @@ def test_two_threads_may_be_given_the_same_class_at_once(monkeypatch):
     assert type(mine) is not Local
 
 
+@pytest.mark.usefixtures("processes")
 def test_attributes_that_are_gone_go_elsewhere_too():
     class Local:
         rate = 1
@@ -187,6 +190,7 @@ def test_what_comes_back_leaves_the_class_that_went_out_alone():
     assert (Local.seen, Local.__init__) == (5, method)
 
 
+@pytest.mark.usefixtures("processes")
 def test_enums_and_their_members_stay_the_same_objects():
     class Level(enum.Enum):
         LOW = 1

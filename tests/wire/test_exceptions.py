@@ -341,6 +341,7 @@ def test_groups_nested_beyond_reason_end_in_a_record_soon():
     assert type(exc) in {ExceptionGroup, RemoteError}
 
 
+@pytest.mark.usefixtures("processes")
 def test_classes_of_main_are_the_callers_own_after_a_round_trip():
     class Local(Exception):
         def __init__(self, a, b):

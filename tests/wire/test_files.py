@@ -94,6 +94,7 @@ def test_a_file_that_somebody_may_still_look_at_is_not_used_again(spares, reason
     assert bytes(content) == b"\1" * size
 
 
+@pytest.mark.usefixtures("processes")
 def test_a_forked_child_neither_frees_nor_takes_files(spares):
     first = packed(1)
     spare = packed(2)
@@ -132,6 +133,7 @@ def test_a_mapped_file_is_used_again_when_its_mapping_is_gone(spares):
 
 
 @pytest.mark.parametrize("size", [MEMFD_FROM, blobs.MAP_FROM])
+@pytest.mark.usefixtures("processes")
 def test_what_a_forked_child_may_look_at_is_not_used_again(spares, size):
     files.keep_spares(2 * blobs.MAP_FROM)
     first = packed(1, size)
@@ -228,6 +230,7 @@ def test_a_small_payload_does_not_take_a_large_file(spares):
     assert inode(packed(3, blobs.MAP_FROM // 2)) == file
 
 
+@pytest.mark.usefixtures("processes")
 def test_files_that_come_while_the_process_forks_are_barred_too(spares):
     files.keep_spares(4 * blobs.MAP_FROM)
     forks = files._forks[0]

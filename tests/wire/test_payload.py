@@ -215,6 +215,7 @@ def test_a_temporary_file_is_not_deleted_by_its_copy():
         assert os.path.exists(file.name)
 
 
+@pytest.mark.usefixtures("processes")
 def test_streams_are_those_of_the_process_that_they_come_to():
     code = (
         "import sys; from taskmesh.wire import payload; "
