@@ -55,7 +55,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class InvalidTransition(LocalProtocolError):
-    """A task was asked for a transition that its state does not have."""
+    """A task, slot or lane was asked for a transition that its state does not have."""
 
 
 class RemoteProtocolError(ProtocolError):

@@ -7,7 +7,7 @@ from collections import deque
 
 from taskmesh.core.breaker import Breaker
 from taskmesh.core.ledger import SpecEntry
-from taskmesh.core.states import State, TaskRecord
+from taskmesh.core.states import State, Tabled, TaskRecord
 from taskmesh.wire.messages import Held, Hello
 
 HORIZON = 0.020
@@ -43,13 +43,40 @@ class LaneState(enum.Enum):
     """Its lane or all of its links are closed; it has a second to say Hello."""
 
 
+class LaneCause(enum.Enum):
+    """What changes whether a lane may get work."""
+
+    WORK = "work"
+    """Its pool takes work: a beat says so, or an operator has asked for it."""
+    PAUSE = "pause"
+    """Its pool is paused, or is about to be."""
+    DRAIN = "drain"
+    """Its pool leaves, or is about to be told so."""
+    SILENCE = "silence"
+    """Several beats have not come."""
+    LINK_LOST = "link lost"
+    """The lane is closed, or all links of the pool are."""
+
+
+_COMES_AND_GOES = (LaneState.OPENING, LaneState.READY, LaneState.PAUSED, LaneState.SILENT)
+
+LANE_TRANSITIONS: dict[tuple[LaneState, LaneCause], LaneState] = {
+    **{(state, LaneCause.WORK): LaneState.READY for state in _COMES_AND_GOES},
+    **{(state, LaneCause.PAUSE): LaneState.PAUSED for state in _COMES_AND_GOES},
+    **{(state, LaneCause.DRAIN): LaneState.DRAINING for state in (*_COMES_AND_GOES, LaneState.DRAINING)},
+    (LaneState.READY, LaneCause.SILENCE): LaneState.SILENT,
+    **{(state, LaneCause.LINK_LOST): LaneState.CUT for state in LaneState},
+}
+"""A pool that drains takes no work again, and a lane that is cut is never mended: the pool gets a new one."""
+
+
 MAY_TAKE = (LaneState.READY, LaneState.OPENING, LaneState.SILENT)
 """What may take work, now or soon: others take none before somebody wants them to."""
 READY = LaneState.READY
 """For the hot path: see `states.SENT`."""
 
 
-class Lane:
+class Lane(Tabled[LaneState, LaneCause]):
     """One session of one pool.
 
     Attributes:
@@ -68,6 +95,8 @@ class Lane:
         full: it had no room for any task when it was looked at, and nothing has ended there since. Of
             hundreds of pools most are: to weigh each for every task that ends anywhere cost a millisecond.
     """
+
+    table = LANE_TRANSITIONS
 
     def __init__(self, session: int, hello: Hello, now: float, user: str = "") -> None:
         self.session = session
@@ -178,7 +207,7 @@ class Lane:
             return
         self.wished = {"pause": "paused", "resume": "ready", "drain": "draining"}[verb]
         if self.state is LaneState.READY and verb != "resume":
-            self.state = LaneState.PAUSED if verb == "pause" else LaneState.DRAINING
+            self.move(LaneCause.PAUSE if verb == "pause" else LaneCause.DRAIN)
 
     def serves(self, route: tuple[str, frozenset[str]]) -> bool:
         """Whether the pool serves the queue and has the tags."""

@@ -243,7 +243,7 @@ class Ledger:
             )
         record.state = after
         self.count(before, cause, 1)
-        if before is State.QUEUED:
+        if before is State.QUEUED and record.lined_up:
             self.backlog.left += 1
             self.suspects.left += record.losses > 0
 

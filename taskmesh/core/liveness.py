@@ -12,7 +12,7 @@ import msgspec
 from taskmesh.core.actions import CloseLane, OpenLane, Publish, Record
 from taskmesh.core.collector import Collector
 from taskmesh.core.hub_config import HubConfig
-from taskmesh.core.lanes import MAX_WINDOW, Lane, LaneState
+from taskmesh.core.lanes import MAX_WINDOW, Lane, LaneCause, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.rivals import Rivals
 from taskmesh.core.roster import Recovery, Roster
@@ -23,7 +23,8 @@ from taskmesh.core.wishes import Wishes
 from taskmesh.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
-WORKING = {"ready": LaneState.READY, "paused": LaneState.PAUSED, "draining": LaneState.DRAINING}
+STATED = {"ready": LaneCause.WORK, "paused": LaneCause.PAUSE, "draining": LaneCause.DRAIN}
+"""What a pool's beat says, or is wanted to say."""
 SLOWEST = 100_000
 """Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
 NAMES_KEPT = 1000
@@ -326,9 +327,8 @@ class PoolSessions:
             if lane.state is LaneState.OPENING:
                 self.roster.add(lane.pool, lane.instance)
             lane.leaves |= beat.state == "draining"
-            lane.state = WORKING.get("draining" if lane.leaves else beat.state, LaneState.READY)
-            if lane.wished:
-                self._insist(lane, beat.state)
+            stated = self._insisted(lane, beat.state) if lane.wished else beat.state
+            lane.move(STATED.get("draining" if lane.leaves else stated, LaneCause.WORK))
         if beat.received > lane.received or beat.received >= lane.sequence:
             lane.received = max(lane.received, beat.received)
             lane.received_moved = now
@@ -338,13 +338,17 @@ class PoolSessions:
         self.out.append(Publish(lane.pool, reply))
         return self._running(lane, beat.running, stalled=lane.is_stalled(now))
 
-    def _insist(self, lane: Lane, state: str) -> None:
-        """Repeats an operator's command, which may have been lost, until the pool's beats obey it."""
+    def _insisted(self, lane: Lane, state: str) -> str:
+        """Repeats an operator's command, which may have been lost, until the pool's beats obey it.
+
+        Returns:
+            The state that counts: the one that is wanted.
+        """
         if state in (lane.wished, "draining"):
             lane.wished = ""
-            return
-        lane.state = WORKING[lane.wished]
+            return state
         self.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], instance=lane.instance)))
+        return lane.wished
 
     def _running(self, lane: Lane, running: list[m.Progress], *, stalled: bool) -> m.Notice | None:
         """Takes in what a pool runs. Where all that it runs takes long, the estimates were too low.
@@ -384,14 +388,14 @@ class PoolSessions:
         """The lane's link closed: no more work on it; its pool will say Hello, or its lease runs out."""
         lane = self.lanes.get(session)
         if lane is not None and lane.state is not LaneState.CUT:
-            lane.state = LaneState.CUT
+            lane.move(LaneCause.LINK_LOST)
             self.out.append(Publish(lane.pool, m.BeatReply(self._config.epoch, 0, 0, session)))
 
     def links_lost(self, session: int, now: float) -> None:
         """Every link closed: the pool has `links_grace` to come back with its inventory."""
         lane = self.lanes.get(session)
         if lane is not None and lane.lost_at is None:
-            lane.state = LaneState.CUT
+            lane.move(LaneCause.LINK_LOST)
             lane.lost_at = now
 
     def bye(self, session: int, sent: int) -> None:
@@ -428,7 +432,7 @@ class PoolSessions:
             elif now - lane.heard >= config.lease:
                 self._leave(lane, "lease expired")
             elif lane.state is LaneState.READY and now - lane.heard > config.silent_beats * config.beat:
-                lane.state = LaneState.SILENT
+                lane.move(LaneCause.SILENCE)
 
     def _leave(self, lane: Lane, reason: str, *, started: bool = True) -> None:
         if self._by_pool.get(lane.pool) == lane.session:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from taskmesh.core.actions import StopSlot
-from taskmesh.core.slots import Slot, SlotState
+from taskmesh.core.slots import Slot, SlotCause, SlotState
 
 GIVEN = 4
 """Places that a pool gives away at once, for each of its slots: every one of them costs a process."""
@@ -95,7 +95,7 @@ class Places:
                 and slot.state is SlotState.UP
                 and now >= slot.benched_at + BENCH
             ):
-                slot.state = SlotState.STOPPING
+                slot.move(SlotCause.STOP)
                 actions.append(StopSlot(slot.number))
         return actions
 

@@ -16,7 +16,7 @@ from taskmesh.core.invariants import check_pool
 from taskmesh.core.membership import CLIENT_BITS, CLIENT_MASK, Membership, hub_of
 from taskmesh.core.places import Places
 from taskmesh.core.pool_config import PoolConfig
-from taskmesh.core.slots import Piece, Slot, SlotState, exit_text
+from taskmesh.core.slots import Piece, Slot, SlotCause, SlotState, exit_text
 from taskmesh.ids import task_id, text_of
 from taskmesh.wire import messages as m
 
@@ -268,7 +268,7 @@ class PoolMachine:
     def _start_slots(self, now: float) -> None:
         for slot in self.slots.values():
             if slot.wants_start and now >= slot.start_at:
-                slot.state = SlotState.STARTING
+                slot.move(SlotCause.START)
                 self._out.append(StartSlot(slot.number))
 
     def _slot_finished(self, slot: Slot, results: m.SlotResults, now: float) -> None:
@@ -485,7 +485,7 @@ class PoolMachine:
             member.bye()
         for slot in self.slots.values():
             if slot.state is SlotState.UP:
-                slot.state = SlotState.STOPPING
+                slot.move(SlotCause.STOP)
                 self._out.append(StopSlot(slot.number))
         self._out.append(Leave(reason))
         self._left = True

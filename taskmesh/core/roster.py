@@ -128,7 +128,7 @@ class Recovery:
 
     def wait(self, record: TaskRecord) -> None:
         """A new record, submitted to an earlier hub, that no pool has listed so far."""
-        record.state = State.WAITING
+        self._ledger.move(record, Cause.RECOVER)
         self._waiting.append(record)
 
     def left(self, now: float) -> float:

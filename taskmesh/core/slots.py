@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from taskmesh.core.events import SlotExited
 from taskmesh.core.membership import CLIENT_MASK
+from taskmesh.core.states import Tabled
 from taskmesh.core.surplus import surplus
 from taskmesh.errors import LocalProtocolError
 from taskmesh.wire.messages import (
@@ -43,6 +44,29 @@ class SlotState(enum.Enum):
     STARTING = "starting"
     UP = "up"
     STOPPING = "stopping"
+
+
+class SlotCause(enum.Enum):
+    """What happened to a slot's process."""
+
+    START = "start"
+    """The pool asks the fork server for a process."""
+    READY = "ready"
+    """The process waits for tasks."""
+    STOP = "stop"
+    """The process may end: the pool leaves, or the slot has had no place for long."""
+    EXIT = "exit"
+    """The process is gone, or could not be had."""
+
+
+SLOT_TRANSITIONS: dict[tuple[SlotState, SlotCause], SlotState] = {
+    (SlotState.DOWN, SlotCause.START): SlotState.STARTING,
+    (SlotState.STARTING, SlotCause.READY): SlotState.UP,
+    (SlotState.STARTING, SlotCause.EXIT): SlotState.DOWN,
+    (SlotState.UP, SlotCause.STOP): SlotState.STOPPING,
+    (SlotState.UP, SlotCause.EXIT): SlotState.DOWN,
+    (SlotState.STOPPING, SlotCause.EXIT): SlotState.DOWN,
+}
 
 
 UP = SlotState.UP
@@ -90,7 +114,7 @@ class Piece:
         return Held(run.client, run.attempt, run.seqs[self.low : self.high], returns=run.returns)
 
 
-class Slot:
+class Slot(Tabled[SlotState, SlotCause]):
     """One slot.
 
     Attributes:
@@ -104,6 +128,8 @@ class Slot:
         benched_at: since when another has its place, None while it takes work.
         kill_at: when its running task's hard limit is over. reason: why we killed it, empty if we did not.
     """
+
+    table = SLOT_TRANSITIONS
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -170,7 +196,7 @@ class Slot:
 
     def started(self) -> None:
         """A new process: serials, generations and specs begin anew."""
-        self.state = SlotState.UP
+        self.move(SlotCause.READY)
         self.serial = self.generation = 0
         self.specs.clear()
         self.spec_bytes = 0
@@ -180,7 +206,7 @@ class Slot:
 
     def ended(self, start_at: float) -> None:
         """Its process is gone; the next one starts at `start_at`."""
-        self.state = SlotState.DOWN
+        self.move(SlotCause.EXIT)
         self.pid = 0
         self.reason = ""
         self.kill_at = None

@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
+
+from taskmesh.errors import InvalidTransition
+
+StateT = TypeVar("StateT", bound=enum.Enum)
+CauseT = TypeVar("CauseT", bound=enum.Enum)
+
+
+class Tabled(Generic[StateT, CauseT]):
+    """A base of what has a state that a table of transitions changes: lanes and slots."""
+
+    table: ClassVar[Mapping[tuple[Any, Any], Any]]
+    state: StateT
+
+    def move(self, cause: CauseT) -> None:
+        """One transition.
+
+        Raises:
+            InvalidTransition: the table does not have it: a bug.
+        """
+        after = self.table.get((self.state, cause))
+        if after is None:
+            raise InvalidTransition(
+                f"a {type(self).__name__.lower()} is {self.state.name}: {cause.name} is not possible"
+            )
+        self.state = after
 
 
 class State(enum.IntEnum):
@@ -45,13 +71,19 @@ class Cause(enum.IntEnum):
     ADOPT = 6
     """A pool lists the attempt that it still holds: no need to send it again."""
     SUCCEED = 7
+    """A pool reports its result."""
     FAIL = 8
+    """It failed, and has no retries left."""
     CANCEL = 9
+    """Its last waiter has given it up."""
     EXPIRE = 10
+    """It has not started in time."""
     BURY = 11
     """It killed its slot as often as the limit allows."""
     LOSE = 12
     """At-most-once, and nobody knows whether it ran."""
+    RECOVER = 13
+    """An earlier hub had it: the hub waits for the pools that may hold it."""
 
 
 QUEUED, SENT, SUCCEEDED = State.QUEUED, State.SENT, State.SUCCEEDED
@@ -69,6 +101,7 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
     (S.RUNNING, C.REQUEUE): S.QUEUED,
     (S.SENT, C.RETRY): S.WAITING,
     (S.RUNNING, C.RETRY): S.WAITING,
+    (S.QUEUED, C.RECOVER): S.WAITING,
     (S.WAITING, C.DUE): S.QUEUED,
     (S.QUEUED, C.ADOPT): S.SENT,
     (S.WAITING, C.ADOPT): S.SENT,

@@ -253,6 +253,8 @@ class Seat:
                 return SlotFinished(self.slot, fresh) if fresh is not None else None
             return SlotReported(self.slot, message)
         if kind == orders.READY:
+            if self.ready:
+                raise RemoteProtocolError(f"slot {self.slot} has said twice that it is up")
             self.ready = True
             self.pid = _READY.decode(body).pid
             return SlotReady(self.slot, self.pid)

@@ -51,6 +51,17 @@ class TestCommandToLeave:
 
         assert self.drained(rig) == times
 
+    def test_one_that_leaves_is_given_nothing_when_it_is_to_resume(self, rig):
+        """The beat of before, which comes late, has not obeyed: what is wanted of it is no answer either."""
+        rig.client()
+        session = rig.join()
+        rig.beat(session, state="draining")
+        self.command(rig, "resume")
+        rig.beat(session, state="paused")
+        rig.submit(1, 1)
+
+        assert rig.held[session] == []
+
     @pytest.mark.parametrize(("verb", "state"), [("drain", "draining"), ("pause", "paused")])
     def test_who_waits_for_the_same_name_obeys_no_command_to_who_has_it(self, rig, verb, state):
         rig.client()

@@ -2,13 +2,14 @@
 
 import pytest
 
-from taskmesh.core.slots import Piece, Slot, SlotState
+from taskmesh.core.slots import Piece, Slot, SlotCause, SlotState
 from taskmesh.errors import LocalProtocolError
 from taskmesh.wire.messages import LaneRun, SlotFailure, SlotResults, SlotSegment
 
 
 def slot_with(*sizes: int) -> Slot:
     slot = Slot(0)
+    slot.move(SlotCause.START)
     slot.started()
     first = 1
     for size in sizes:

@@ -6,12 +6,17 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy
 import pytest
 
 from taskmesh.core.events import SlotExited, SlotFinished, SlotReady, SlotReported
 from taskmesh.errors import LocalProtocolError
 from taskmesh.ids import task_id, text_of
+from taskmesh.pool import orders
+from taskmesh.pool.channel import pack
+from taskmesh.pool.platforms import here
+from taskmesh.pool.seat import Seat
 from taskmesh.wire import payload
 from taskmesh.wire.messages import CHUNK, SlotTasks
 from tests.memory_files import memory_files
@@ -402,3 +407,17 @@ def test_close_waits_for_the_time_given_and_no_longer(system, gates):
     assert time.monotonic() - began < 2
     assert driver.finished(1, quick)
     assert {event.slot: event.status for event in driver.of(SlotExited)} == {0: -signal.SIGKILL, 1: 0}
+
+
+def test_a_slot_that_says_twice_that_it_is_up_is_heard_no_more(system):
+    """A task may write to its slot's socket: it must not make the pool take the slot for a new one."""
+    seat = Seat(0, 1, here())
+    try:
+        ready = pack(orders.READY, msgspec.msgpack.encode(orders.Ready(7)))
+        seat._slot_sock.sendall(ready + ready)
+
+        assert seat.read() == [SlotReady(0, 7)]
+        assert seat.at_end
+        assert "twice" in seat.trouble
+    finally:
+        seat.close()

@@ -13,7 +13,7 @@ from taskmesh.core.clients import ClientSession
 from taskmesh.core.collector import Collector
 from taskmesh.core.feeder import Feeder
 from taskmesh.core.intake import Intake
-from taskmesh.core.lanes import Lane, LaneState
+from taskmesh.core.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.membership import Membership
@@ -218,12 +218,15 @@ def kept_time(patch: Patch) -> None:
 
 def draining_lanes(patch: Patch) -> None:
     """A hub gives work to pools that have said that they leave."""
-    patch.setitem(liveness.WORKING, "draining", LaneState.READY)
+    patch.setitem(liveness.STATED, "draining", LaneCause.WORK)
+    patch.setitem(LANE_TRANSITIONS, (LaneState.DRAINING, LaneCause.WORK), LaneState.READY)
 
 
 def insisting(patch: Patch) -> None:
     """A command to leave is said once, and may be lost."""
-    patch.setattr(PoolSessions, "_insist", lambda self, lane, state: None)
+    patch.setattr(PoolSessions, "_insisted", lambda self, lane, state: state)
+    patch.setitem(LANE_TRANSITIONS, (LaneState.DRAINING, LaneCause.WORK), LaneState.READY)
+    patch.setitem(LANE_TRANSITIONS, (LaneState.DRAINING, LaneCause.PAUSE), LaneState.PAUSED)
 
 
 def wishes(patch: Patch) -> None:
