@@ -172,6 +172,10 @@ $(PEERS)/%/ready: benchmarks/peers/%.txt | .venv/bin/python
 	@if $(PEERS)/$*/bin/python $(PIP) --require-hashes -r $< 2>$(PEERS)/$*/error; then touch $@; \
 	  else echo "$* is left out: $$(grep ^ERROR $(PEERS)/$*/error | tail -1)"; fi
 
+.PHONY: diagrams
+diagrams: $(DEV)  ## Draw what docs/architecture.md shows of the code anew: states, layers, constants
+	$(BIN)/python -m tests.architecture.diagrams
+
 .PHONY: conformance
 conformance: $(DEV)  ## Run the socket clauses' tests and write docs/conformance.md from them
 	$(BIN)/python -m tests.conformance.document

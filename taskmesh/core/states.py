@@ -63,9 +63,9 @@ class Cause(enum.IntEnum):
     RETURN = 2
     """Its pool handed it back unstarted."""
     REQUEUE = 3
-    """Its session is over, or its result is lost: again, uncharged."""
+    """It goes round again at once: its session is over, its result is lost, it was refused, or it crashed."""
     RETRY = 4
-    """It failed and has retries left, or crashed below the limit: again, later."""
+    """It failed and has retries left, or was killed for lack of memory: it goes round again, later."""
     DUE = 5
     """Its waiting time is over."""
     ADOPT = 6

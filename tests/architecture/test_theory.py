@@ -1,0 +1,44 @@
+"""The theory of operation in docs/architecture.md: drawn from the code, and its paths lead somewhere."""
+
+import re
+
+import pytest
+
+from tests.architecture.diagrams import BLOCK, PAGE, drawings, drawn
+from tests.architecture.source import ROOT
+
+NAMED = re.compile(r"`((?:[\w.]+/)+[\w.]+\.py|(?:[\w.]+/)+)`")
+
+
+def page() -> str:
+    return PAGE.read_text(encoding="utf-8")
+
+
+def test_diagrams_of_the_page_are_those_of_the_code():
+    assert drawn(page()) == page(), "`make diagrams` draws them anew"
+
+
+def test_every_drawing_stands_on_the_page():
+    assert {name for _, name, _ in BLOCK.findall(page())} == drawings().keys()
+
+
+def test_files_and_folders_that_the_page_names_exist():
+    named = set(NAMED.findall(page()))
+
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("owner", ["core", "client", "net", "pool"])
+def test_names_of_code_that_the_page_uses_are_there(owner):
+    """`taskmesh/core/hub.py` `HubMachine._finish`: the class, and the method or function, are in the file."""
+    lost = []
+    for path, names in re.findall(rf"`(taskmesh/{owner}/[\w/]+\.py)` `([\w.]+)`", page()):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        lost += [
+            f"{path}: {name}"
+            for name in names.split(".")
+            if not re.search(rf"\b(class|def) {name}\b|^{name}\b", text, re.MULTILINE)
+        ]
+
+    assert lost == []
