@@ -79,7 +79,7 @@ class Cause(enum.IntEnum):
     EXPIRE = 10
     """It has not started in time."""
     BURY = 11
-    """It killed its slot as often as the limit allows."""
+    """It killed its slot, or pools died with it, as often as the limit allows."""
     LOSE = 12
     """At-most-once, and nobody knows whether it ran."""
     RECOVER = 13

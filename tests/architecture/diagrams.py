@@ -35,7 +35,7 @@ Table = Mapping[tuple[Any, Any], Any]
 
 HUB, POOL, CLIENT = HubConfig(epoch=1), PoolConfig("p", 1, 1), ClientConfig(1)
 TIMES: tuple[tuple[str, float, str], ...] = (
-    ("beat", HUB.beat, "between two beats of a pool; a client that waits for something beats as often"),
+    ("beat", HUB.beat, "between two beats of a pool, and of a client"),
     ("silent_beats", HUB.silent_beats, "beats without a word after which a pool gets no new work"),
     ("links_grace", HUB.links_grace, "for a pool whose links have closed to say Hello"),
     ("lease", HUB.lease, "of silence after which a pool's work goes to others; also the longest recovery"),
@@ -123,7 +123,7 @@ def layers() -> list[str]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = settings["tool"]["importlinter"]["contracts"]
     rows = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
-    lines = ["```", "taskmesh_workers/"]
+    lines = ["```"]
     for row in rows:
         names = re.findall(r"[\w.]+", row)
         shown = (

@@ -1,11 +1,12 @@
 """The theory of operation in docs/architecture.md: drawn from the code, and its paths lead somewhere."""
 
+import ast
 import re
 
 import pytest
 
 from tests.architecture.diagrams import BLOCK, PAGE, drawings, drawn
-from tests.architecture.source import ROOT
+from tests.architecture.source import ROOT, python_files, tree
 
 NAMED = re.compile(r"`((?:[\w.]+/)+[\w.]+\.py|(?:[\w.]+/)+)`")
 
@@ -42,3 +43,20 @@ def test_names_of_code_that_the_page_uses_are_there(owner):
         ]
 
     assert lost == []
+
+
+def test_members_of_classes_that_the_page_names_are_there():
+    """`Intake._fits`, `Submit.number`: some class of that name has such a method, field or attribute."""
+    named = set(re.findall(r"`([A-Z][a-z]\w*)\.(\w+)`", page()))
+    bodies: dict[str, str] = {}
+    for path in python_files("taskmesh"):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                bodies[node.name] = bodies.get(node.name, "") + ast.unparse(node)
+
+    assert len(named) > 20
+    assert [
+        f"{owner}.{member}"
+        for owner, member in sorted(named)
+        if not re.search(rf"(def |self\.|^    ){member}\b", bodies.get(owner, ""), re.MULTILINE)
+    ] == []
