@@ -138,6 +138,7 @@ class Backlog:
     """Queued tasks of the hub, by route.
 
     Attributes:
+        routes: what may wait, by route and priority; empty when nothing does.
         withheld: clients of which no queued task starts for now: they have many results to take, or their
             tasks are being cancelled.
         left: tasks that have left it otherwise than by their turn since `tidy` looked: as many entries, at
@@ -148,17 +149,12 @@ class Backlog:
         self.withheld: set[int] = set() if withheld is None else withheld
         self.left = 0
         self._places = 0
-        self._routes: dict[Route, dict[int, Lineup]] = {}
+        self.routes: dict[Route, dict[int, Lineup]] = {}
         self._of_queue: dict[str, list[Route]] = {}
-
-    @property
-    def waits(self) -> int:
-        """On how many routes something may wait."""
-        return len(self._routes)
 
     def lineups(self, queues: Iterable[str] | None = None) -> list[Lineup]:
         """Those in which something may wait, all or those of some queues: as their turns come."""
-        of_queue, routes = self._of_queue, self._routes
+        of_queue, routes = self._of_queue, self.routes
         if queues is None:
             found = [lineup for priorities in routes.values() for lineup in priorities.values()]
         else:
@@ -195,10 +191,10 @@ class Backlog:
         if lineup.turns:
             return
         route = lineup.route
-        priorities = self._routes[route]
+        priorities = self.routes[route]
         del priorities[lineup.priority]
         if not priorities:
-            del self._routes[route]
+            del self.routes[route]
             others = self._of_queue[route[0]]
             others.remove(route)
             if not others:
@@ -219,15 +215,15 @@ class Backlog:
 
     def entries(self) -> Iterator[TaskRecord]:
         """Every entry, stale ones too."""
-        for priorities in self._routes.values():
+        for priorities in self.routes.values():
             for lineup in priorities.values():
                 for line in lineup.groups.values():
                     yield from line
 
     def _lineup(self, route: Route, priority: int) -> Lineup:
-        priorities = self._routes.get(route)
+        priorities = self.routes.get(route)
         if priorities is None:
-            priorities = self._routes[route] = {}
+            priorities = self.routes[route] = {}
             self._of_queue.setdefault(route[0], []).append(route)
         lineup = priorities.get(priority)
         if lineup is None:

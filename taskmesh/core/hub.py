@@ -141,9 +141,8 @@ class HubMachine:
     def _finish(self, now: float) -> list[object]:
         if now >= self._sweep_at:
             self._sweep(now)
-        self.intake.go_on()
-        if self.recovery.waiting:
-            self.recovery.release(now)
+        if self.cancellations.pending or self.recovery.waiting:
+            self._go_on(now)
         self.ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
         self.pools.publish_cancels()
         actions: list[object] = []
@@ -156,13 +155,18 @@ class HubMachine:
         news = self.collector.news
         if news:
             self._deliver(news, actions, now)  # before what tells pools that they need not keep them any more
-        if self.ledger.backlog.waits or self.ledger.suspects.waits:
+        if self.ledger.backlog.routes or self.ledger.suspects.routes:
             actions += self.ventilator.dispatch(now)
         if len(self.lanes) > 1 and self.ledger.tasks:
             actions += self._recalls(self.ventilator.recalls(now))
         if self.memory.fresh or self.collector.records:
             self._report(actions)
         return actions
+
+    def _go_on(self, now: float) -> None:
+        """Does the next portion of what takes longer than one event may."""
+        self.intake.go_on()
+        self.recovery.release(now)
 
     def _report(self, actions: list[object]) -> None:
         """Hands over the news for the store and the log."""

@@ -442,8 +442,8 @@ class Intake:
     def _goes_straight(self, record: TaskRecord, now: float) -> bool:
         """Whether a task went to a pool at once, past the queue: nothing waits, nor is due to."""
         ledger = self._ledger
-        due = ledger.deadline
-        in_the_way = ledger.backlog.waits or ledger.suspects.waits or (due is not None and due <= now)
+        timers = ledger.timers
+        in_the_way = ledger.backlog.routes or ledger.suspects.routes or (timers and timers[0][0] <= now)
         push = None if in_the_way else self._ventilator.straight(record, now)
         if push is None:
             return False

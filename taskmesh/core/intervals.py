@@ -21,42 +21,45 @@ class IntervalSet:
 
     Attributes:
         end: one more than the highest number, 0 when there is none.
+        blocks: bits of the blocks that are neither whole nor empty; each takes about COST bytes.
     """
 
-    __slots__ = ("_blocks", "_ends", "_starts", "end")
+    __slots__ = ("_ends", "_starts", "blocks", "end")
 
     def __init__(self) -> None:
         self.end = 0
-        self._blocks: dict[int, int] = {}
+        self.blocks: dict[int, int] = {}
         self._starts: list[int] = []  # of whole blocks
         self._ends: list[int] = []
 
     def __contains__(self, number: int) -> bool:
-        bits = self._blocks.get(number >> BITS)
+        bits = self.blocks.get(number >> BITS)
         if bits is None:
             return self._is_whole(number >> BITS)
         return bool(bits >> (number & LAST) & 1)
 
     def __len__(self) -> int:
         whole = sum(end - start for start, end in zip(self._starts, self._ends, strict=True))
-        return whole * BLOCK + sum(bits.bit_count() for bits in self._blocks.values())
+        return whole * BLOCK + sum(bits.bit_count() for bits in self.blocks.values())
 
     @property
     def pieces(self) -> int:
         """How many intervals it takes; looks at every block."""
-        begins = sum((bits & ~(bits << 1)).bit_count() for bits in self._blocks.values())
-        edges = [block for block, bits in self._blocks.items() if bits & 1] + self._starts
+        begins = sum((bits & ~(bits << 1)).bit_count() for bits in self.blocks.values())
+        edges = [block for block, bits in self.blocks.items() if bits & 1] + self._starts
         joined = sum((block << BITS) - 1 in self for block in edges)
         return begins + len(self._starts) - joined
 
-    @property
-    def size(self) -> int:
-        """Bytes that it takes, about."""
-        return COST * len(self._blocks)
-
     def add(self, number: int) -> None:
         """Adds one number; adding it again changes nothing."""
-        self._add(number, number + 1)
+        block = number >> BITS
+        bits = self.blocks.get(block)
+        if bits is None or (bits := bits | 1 << (number & LAST)) == FULL:
+            self._add(number, number + 1)  # the first of a block, or the last
+            return
+        self.blocks[block] = bits
+        if number >= self.end:
+            self.end = number + 1
 
     def add_all(self, numbers: Sequence[int]) -> None:
         """Adds many numbers, quickest when they are consecutive and rising."""
@@ -64,7 +67,7 @@ class IntervalSet:
             return
         first, last = numbers[0], numbers[-1]
         if len(numbers) == 1:
-            self._add(first, first + 1)
+            self.add(first)
             return
         if last - first + 1 == len(numbers) and list(numbers) == list(range(first, last + 1)):
             self._add(first, last + 1)
@@ -106,14 +109,14 @@ class IntervalSet:
         return left
 
     def _bits(self, block: int) -> int:
-        bits = self._blocks.get(block)
+        bits = self.blocks.get(block)
         if bits is None:
             return FULL if self._is_whole(block) else 0
         return bits
 
     def _differing(self, other: IntervalSet, first: int) -> Iterator[int]:
         """Blocks that may have numbers which the other set lacks, rising: not what is whole in both."""
-        parts = sorted(block for block in self._blocks if block >= first)
+        parts = sorted(block for block in self.blocks if block >= first)
         return heapq.merge(parts, self._whole_without(other, first))
 
     def _whole_without(self, other: IntervalSet, first: int) -> Iterator[int]:
@@ -138,18 +141,18 @@ class IntervalSet:
         self._fill(last, FULL >> (LAST - (end - 1 & LAST)))
         if first + 1 < last:
             for block in range(first + 1, last):
-                self._blocks.pop(block, None)
+                self.blocks.pop(block, None)
             self._join(first + 1, last)
 
     def _fill(self, block: int, bits: int) -> None:
-        known = self._blocks.get(block)
+        known = self.blocks.get(block)
         if known is None and self._starts and self._is_whole(block):
             return
         bits |= known or 0
         if bits != FULL:
-            self._blocks[block] = bits
+            self.blocks[block] = bits
             return
-        self._blocks.pop(block, None)
+        self.blocks.pop(block, None)
         self._join(block, block + 1)
 
     def _is_whole(self, block: int) -> bool:

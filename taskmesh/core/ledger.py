@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 
 from taskmesh.core.backlog import Backlog, Route, group_of
-from taskmesh.core.intervals import IntervalSet
+from taskmesh.core.intervals import COST, IntervalSet
 from taskmesh.core.states import SUSPECT, TRANSITIONS, Cause, State, TaskRecord
 from taskmesh.errors import InvalidTransition
 from taskmesh.ids import SEQ_BITS, SEQ_MASK, text_of
@@ -93,7 +93,7 @@ class Account:
 
     def is_scattered(self, most: int) -> bool:
         """Whether its numbers take more bytes than that."""
-        return self.finished.size + self.accepted.size > max(most, SCATTERED)
+        return COST * (len(self.finished.blocks) + len(self.accepted.blocks)) > max(most, SCATTERED)
 
     def forget_finished(self) -> None:
         """Forgets the finished tasks: what the client submits again runs again."""
@@ -113,6 +113,7 @@ class Ledger:
     Attributes:
         tasks: id -> record; a second submission under a `key=` has its own id and the first one's record.
         backlog: what waits for a lane; suspects: of it, what goes there alone.
+        timers: a heap of when, a number, whose and what for.
         counts: how often each transition happened, for tests and metrics.
     """
 
@@ -126,7 +127,7 @@ class Ledger:
         self.finished = 0
         self.size = 0
         self._keys: dict[tuple[str, str], TaskRecord] = {}
-        self._timers: list[tuple[float, int, TaskRecord, Cause]] = []
+        self.timers: list[tuple[float, int, TaskRecord, Cause]] = []
         self._timer_count = 0
         self._timer_limit = FEW_TIMERS
 
@@ -273,16 +274,16 @@ class Ledger:
     def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
         """Sets a timer: DUE ends waiting, EXPIRE and CANCEL end a task that has not started."""
         self._timer_count += 1
-        if len(self._timers) >= self._timer_limit:
+        if len(self.timers) >= self._timer_limit:
             self._drop_timers()
-        heapq.heappush(self._timers, (when, self._timer_count, record, cause))
+        heapq.heappush(self.timers, (when, self._timer_count, record, cause))
 
     def _drop_timers(self) -> None:
         """Forgets the timers of finished tasks, which far expiries would keep by the million."""
         last = State.RUNNING
-        self._timers = [timer for timer in self._timers if timer[2].state <= last]
-        heapq.heapify(self._timers)
-        self._timer_limit = 2 * len(self._timers) + FEW_TIMERS
+        self.timers = [timer for timer in self.timers if timer[2].state <= last]
+        heapq.heapify(self.timers)
+        self._timer_limit = 2 * len(self.timers) + FEW_TIMERS
 
     def wait(self, record: TaskRecord, until: float) -> None:
         """A record that has just become WAITING is due at `until`."""
@@ -295,7 +296,7 @@ class Ledger:
     @property
     def deadline(self) -> float | None:
         """When the next timer fires."""
-        return self._timers[0][0] if self._timers else None
+        return self.timers[0][0] if self.timers else None
 
     def due(self, now: float, end: Callable[[TaskRecord, Cause], None]) -> None:
         """Fires timers: tasks that waited are queued, those whose time is over are given to `end`.
@@ -303,7 +304,7 @@ class Ledger:
         At most a portion of them: the others are due at once, in a step of their own. What has been handed
         back and is to end (`requeue`) is no part of it, or a pool would be given it once more.
         """
-        timers = self._timers
+        timers = self.timers
         left = PORTION
         while timers and timers[0][0] <= now and (left > 0 or not timers[0][0]):
             when, _, record, cause = heapq.heappop(timers)

@@ -23,30 +23,29 @@ class Places:
 
     Args:
         slots: the pool's; slots are added and taken out here. count: how many take work.
+
+    Attributes:
+        calm: time asks nothing of any slot: all are up and in their places, no task has a hard limit. It
+            stays so until `disturb`: for a task that comes and goes no slot is looked at.
     """
 
     def __init__(self, slots: dict[int, Slot], count: int) -> None:
         self._slots = slots
         self._count = count
         self._changed = False
-        self._calm = False
+        self.calm = False
 
-    @property
-    def calm(self) -> bool:
-        """Whether time asks nothing of any slot: all are up and in their places, no task has a hard limit.
-
-        Once so, it stays so until `disturb`: for a task that comes and goes no slot is looked at.
-        """
-        if not self._calm:
-            self._calm = not self._changed and all(
-                slot.state is SlotState.UP and slot.kill_at is None and slot.benched_at is None
-                for slot in self._slots.values()
-            )
-        return self._calm
+    def calms(self) -> bool:
+        """Looks at all slots; returns whether they are `calm` now."""
+        self.calm = not self._changed and all(
+            slot.state is SlotState.UP and slot.kill_at is None and slot.benched_at is None
+            for slot in self._slots.values()
+        )
+        return self.calm
 
     def disturb(self) -> None:
         """Something has happened to a slot, or a task of its own has a hard limit."""
-        self._calm = False
+        self.calm = False
 
     @property
     def given(self) -> int:
@@ -65,7 +64,7 @@ class Places:
                 return False
             slot.parent = serial
             slot.benched_at = None
-            self._changed, self._calm = True, False
+            self._changed, self.calm = True, False
         return True
 
     def reported(self, slot: Slot) -> bool:
@@ -74,7 +73,7 @@ class Places:
         if parent is None or (slot.pieces and slot.pieces[0].first <= parent):
             return False
         slot.parent = None
-        self._changed, self._calm = True, False
+        self._changed, self.calm = True, False
         return True
 
     def exited(self, slot: Slot) -> None:

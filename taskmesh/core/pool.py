@@ -5,6 +5,7 @@ It serves every hub that it is given: each has a membership of its own, all shar
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from msgspec.structs import replace
@@ -91,14 +92,14 @@ class PoolMachine:
         """When a Tick is due at the latest."""
         if self._left:
             return self._now + 3600.0
-        if any(member.return_wanted and self._may_give(member) for member in self.members):
-            return self._now  # the next portion
-        first = self.members[0].deadline
-        for member in self.members[1:]:
+        first = math.inf
+        for member in self.members:
+            if member.return_wanted and self._may_give(member):
+                return self._now  # the next portion
             first = min(first, member.deadline)
         if self.feeder.crowded:
             first = min(first, self.feeder.recall_deadline())
-        if not self.places.calm:
+        if not (self.places.calm or self.places.calms()):
             first = min(first, self.places.deadline)
             for slot in self.slots.values():
                 if self._drain_until is None or not slot.wants_start:
@@ -111,7 +112,7 @@ class PoolMachine:
 
     def _finish(self, now: float) -> list[object]:
         out, members = self._out, self.members
-        if not self.places.calm:
+        if not (self.places.calm or self.places.calms()):
             out += self.places.settle(now)
             if self._drain_until is None:
                 self._start_slots(now)
@@ -123,7 +124,7 @@ class PoolMachine:
             if member.hello_is_due(now):
                 hub = member.hub
                 member.hello(feeder.inventory(hub), feeder.dying(hub), self._working, now)
-            held |= self._returns(member)
+            held |= (member.return_wanted > 0 or self.state != "ready") and self._returns(member)
         if feeder.backlog and self.state == "ready" and not held:
             out += feeder.feed(now)
         if feeder.crowded:

@@ -79,6 +79,9 @@ class Recovery:
 
     Args:
         until: when it is over at the latest.
+
+    Attributes:
+        waiting: tasks that wait for it.
     """
 
     def __init__(self, ledger: Ledger, epoch: int, until: float) -> None:
@@ -90,7 +93,7 @@ class Recovery:
         self._heard: set[int] = set()
         self._counts: Counter[int] = Counter()
         self._sums: Counter[int] = Counter()
-        self._waiting: deque[TaskRecord] = deque()
+        self.waiting: deque[TaskRecord] = deque()
 
     def is_over(self, now: float) -> bool:
         """Whether a task that no pool has listed may be sent."""
@@ -129,16 +132,11 @@ class Recovery:
     def wait(self, record: TaskRecord) -> None:
         """A new record, submitted to an earlier hub, that no pool has listed so far."""
         self._ledger.move(record, Cause.RECOVER)
-        self._waiting.append(record)
+        self.waiting.append(record)
 
     def left(self, now: float) -> float:
         """Seconds for which it may still go on."""
         return max(0.0, self._until - now)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether tasks wait for it."""
-        return bool(self._waiting)
 
     def deadline(self, now: float) -> float:
         """When `release` has something to do; call it while tasks wait."""
@@ -146,7 +144,7 @@ class Recovery:
 
     def release(self, now: float) -> None:
         """When it is over, queues what no pool has listed: some now, more at the next call."""
-        waiting, ledger = self._waiting, self._ledger
+        waiting, ledger = self.waiting, self._ledger
         if not self.is_over(now):
             return
         batch: list[TaskRecord] = []

@@ -78,7 +78,7 @@ class Ventilator:
     def dispatch(self, now: float) -> list[Push]:
         """Pushes what can be pushed; one message per lane and round."""
         pushes: list[Push] = []
-        if self._ledger.suspects.waits:
+        if self._ledger.suspects.routes:
             for lineup in self._ledger.suspects.lineups():
                 self._dispatch_alone(lineup, now, pushes)
         kept: set[int] = set()
@@ -93,7 +93,7 @@ class Ventilator:
         Of several routes only those of queues that these serve: of others there may be thousands.
         """
         backlog = self._ledger.backlog
-        if backlog.waits < 2 or not lanes:
+        if len(backlog.routes) < 2 or not lanes:
             return backlog.lineups() if lanes else []
         return backlog.lineups(dict.fromkeys(queue for lane in lanes for queue in lane.hello.queues))
 

@@ -142,7 +142,7 @@ def comeback(world: World) -> None:
         other.tell(LinkLost())
     # Which of two rosters is the newest cannot be told where epochs fall: then it may take a lease
     world.until(timetable.now + (LEASE + 2 * BEAT if hub.falling else BACK_AGAIN))
-    waiting = hub.machine.recovery.waiting
+    waiting = len(hub.machine.recovery.waiting)
     setting.audit.require(not waiting, "L7: all pools are back, and what was submitted again waits")
     world.finish("L7", LEAVES)
 

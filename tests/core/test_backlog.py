@@ -145,7 +145,7 @@ def test_what_has_left_goes_where_no_turn_comes():
     assert not any(record.lined_up for record in others)
     assert [lineup.priority for lineup in backlog.lineups()] == [0]
     assert taken(backlog, 9) == [1]
-    assert not backlog.waits
+    assert not backlog.routes
 
 
 def test_what_is_not_queued_any_more_takes_no_turn():
@@ -192,7 +192,7 @@ def test_lineups_of_some_queues():
     def routes_of(*queues: str) -> list[Route]:
         return [lineup.route for lineup in backlog.lineups(queues)]
 
-    assert backlog.waits == 3
+    assert len(backlog.routes) == 3
     assert routes_of("a", "c") == [routes[0], routes[2]]
     assert taken(backlog, 9, routes[0]) == [0]
     assert routes_of("a", "b") == [routes[1], routes[2]]

@@ -117,7 +117,7 @@ def test_timers_of_finished_tasks_do_not_pile_up():
             ledger.move(record, Cause.CANCEL)
             ledger.drop(record)
 
-    assert len(ledger._timers) <= 2 * (1000 + FEW_TIMERS)
+    assert len(ledger.timers) <= 2 * (1000 + FEW_TIMERS)
 
 
 def test_timers_of_finished_tasks_keep_few_functions():
@@ -129,7 +129,7 @@ def test_timers_of_finished_tasks_keep_few_functions():
         ledger.move(record, Cause.CANCEL)
         ledger.drop(record)
 
-    assert len({timer[2].spec for timer in ledger._timers}) < 100
+    assert len({timer[2].spec for timer in ledger.timers}) < 100
 
 
 class TestExpiry:

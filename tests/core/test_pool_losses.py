@@ -251,4 +251,4 @@ class TestASuspect:
 
         assert rig.hub.ledger.tasks == {}
         rig.after(1.0)
-        assert rig.hub.ledger.suspects.waits == 0
+        assert not rig.hub.ledger.suspects.routes
