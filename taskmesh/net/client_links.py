@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import secrets
 from collections import deque
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ from taskmesh.net.refusals import Refusals
 from taskmesh.net.sealing import Lookup, Seal
 from taskmesh.sockets import Context, Dealer, SocketError
 from taskmesh.wire import messages as m
+from taskmesh.wire.fragments import Assembler, Cutter
 from taskmesh.wire.frames import encode, to_client
 
 _log = logging.getLogger("taskmesh")
@@ -65,6 +67,8 @@ class GatewayLink:
         self._dial_at = 0.0
         self._welcomed_by = ""
         self.refused = 0
+        self._cutter = Cutter(secrets.randbits(63))
+        self._assembler = Assembler()
         self._socket: Dealer | None = self._new_socket()
         self._dial()
 
@@ -117,7 +121,9 @@ class GatewayLink:
         elif self._seal is not None and isinstance(message, m.Submit):
             message = self._seal.submit(message, self._client, self._specs_of)
         if self._socket is not None:
-            self._socket.try_send_parts(encode(message))
+            for frames in self._cutter.cut(encode(message)):
+                if not self._socket.try_send_parts(frames):
+                    return
 
     def reconnect(self) -> None:
         """Drops the link with all that waits in it, and dials the next address."""
@@ -135,7 +141,10 @@ class GatewayLink:
         self._unanswered = 0
         for frames in self._socket.recv_parts_many(BATCH) if self._socket is not None else ():
             try:
-                message = to_client.decode(frames)
+                whole = self._assembler.whole(frames, monotonic())
+                if whole is None:
+                    continue
+                message = to_client.decode(whole)
             except RemoteProtocolError:
                 self.refused += 1
                 continue
@@ -159,6 +168,7 @@ class GatewayLink:
     def close(self, linger_ms: int | None = None) -> None:
         """Closes the link; what was just sent has a second to leave, unless `linger_ms` says otherwise."""
         self._refusals.unwatch()
+        self._assembler = Assembler()
         socket, self._socket = self._socket, None
         if socket is not None:
             self._loop.unwatch(socket.raw)

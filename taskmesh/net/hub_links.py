@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import secrets
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,6 +38,7 @@ from taskmesh.sockets import (
     XPub,
 )
 from taskmesh.wire import messages as m
+from taskmesh.wire.fragments import Assembler, Cutter, NoRoom
 from taskmesh.wire.frames import encode, from_client, from_pool
 
 SWEEP = 0.1
@@ -59,7 +62,7 @@ class HubSockets:
     Args:
         events: the hub shell's. local_pool, local: the in-process pool's id and its events, if there is one.
         gatekeeper: who lets peers in, where keys are in use. ports: what lanes are bound to.
-        max_payload: bytes of one call or result that come in. max_pools: how many there may be.
+        assembler: of large messages that come in; by default it takes any. max_pools: how many there may be.
         complaints: told what peers do wrong. rates: how much each key may say, where keys are in use.
 
     Attributes:
@@ -77,7 +80,7 @@ class HubSockets:
         local: deque[object] | None = None,
         gatekeeper: Gatekeeper | None = None,
         ports: PortRange | None = None,
-        max_payload: int = 256 << 20,
+        assembler: Assembler | None = None,
         max_pools: int = 1000,
         complaints: Complaints | None = None,
         rates: Rates | None = None,
@@ -99,12 +102,15 @@ class HubSockets:
         self._gatekeeper = gatekeeper
         self._rights: Rights | None = None
         self._rates = rates or Rates(0, 0)
+        self._cutter = Cutter(secrets.randbits(63))
+        self._assembler = made = assembler or Assembler()
+        self._rates.continues = lambda user, parts: made.continues(parts[1:], user, bytes(parts[0]))
         if gatekeeper is not None:
             self._rights = Rights(gatekeeper)
             gatekeeper.revoked = self.revoke
         self._ports = ports or PortRange()
-        self.gateway = Router(context, self._keyed(wires.wall(wires.GATEWAY, max_payload), GATEWAY))
-        self.collector = Pull(context, self._keyed(wires.wall(wires.COLLECTOR, max_payload), COLLECTOR))
+        self.gateway = Router(context, self._keyed(wires.GATEWAY, GATEWAY))
+        self.collector = Pull(context, self._keyed(wires.COLLECTOR, COLLECTOR))
         self.control = XPub(context, self._keyed(wires.CONTROL, CONTROL))
         self.endpoints = Endpoints("", "", "")
         self.listeners = Listeners()
@@ -147,7 +153,10 @@ class HubSockets:
             self._local.append(FromHub(message if seal is None else seal.tasks(message)))
             return
         lane = self._lanes.get(session)
-        if lane is not None and not lane.push(encode(message)) and not lane.lost:
+        if lane is None:
+            return
+        sent = [lane.push(frames) for frames in self._cutter.cut(encode(message))]
+        if not all(sent) and not lane.lost:
             self._wait_for(session, lane)
 
     def publish(self, pool: str, message: m.ToPool) -> None:
@@ -163,7 +172,9 @@ class HubSockets:
         if (identity := self._identities.get(client)) is None:
             return
         try:
-            self.gateway.try_send_parts([identity, *encode(message)])
+            for frames in self._cutter.cut(encode(message)):
+                if not self.gateway.try_send_parts([identity, *frames]):
+                    break  # it takes nothing in, and loses what else there is: deliveries are repeated
             if isinstance(message, m.ClientRefused) and message.reason:
                 self._forget_client(client)  # it gives up, without a word
         except PeerUnreachable:
@@ -173,6 +184,7 @@ class HubSockets:
     def _forget_client(self, client: int) -> None:
         if (identity := self._identities.pop(client, None)) is not None:
             self._clients.pop(identity, None)
+            self._assembler.forget(identity)
 
     def open_lane(self, session: int, pool: str, key: bytes) -> str:
         """Binds a lane; returns the port, or the ipc endpoint, that WELCOME names.
@@ -231,13 +243,19 @@ class HubSockets:
             taken += len(arrived)
             admitted = arrived if self._rights is None else self._rates.of_clients(arrived, self._clients)
             for user, (identity_part, *frames) in admitted:
+                identity = bytes(identity_part)
                 try:
-                    message = from_client.decode(frames)
+                    whole = self._assembler.whole(frames, time.monotonic(), user, identity)
+                    if whole is None:
+                        continue
+                    message = from_client.decode(whole)
                 except RemoteProtocolError as error:
                     self._refuse("client", error)
+                    if isinstance(error, NoRoom):
+                        self._rates.no_room(user, client=self._clients.get(identity, 0))
                     continue
-                if self._rights is None or self._is_allowed(user, bytes(identity_part), message):
-                    taken += self._from_client(user, bytes(identity_part), message)
+                if self._rights is None or self._is_allowed(user, identity, message):
+                    taken += self._from_client(user, identity, message)
             if len(arrived) < FEW:
                 return
             size += sum(len(part) for _, parts in arrived for part in parts)
@@ -304,9 +322,13 @@ class HubSockets:
         arrived = self.collector.recv_parts_many(FEW)
         for frames in arrived:
             try:
-                self._events.append(FromPool(from_pool.decode(frames)))
+                whole = self._assembler.whole(frames, time.monotonic())
+                if whole is not None:
+                    self._events.append(FromPool(from_pool.decode(whole)))
             except RemoteProtocolError as error:
                 self._refuse("pool", error)
+                if isinstance(error, NoRoom):
+                    self._rates.no_room("", session=error.sender)
         return arrived
 
     def _from_known_pools(self, rights: Rights) -> list[tuple[str, list[Part]]]:
@@ -314,11 +336,16 @@ class HubSockets:
         for user, frames in self._rates.of_pools(arrived, rights.session_of):
             try:
                 shown, rest = rights.read_pool(user, frames)
-                message = from_pool.decode(rest)
+                whole = self._assembler.whole(rest, time.monotonic(), user, shown.token)
+                if whole is None:
+                    continue
+                message = from_pool.decode(whole)
                 if self._check_pool(rights, shown, message):
                     self._events.append(FromPool(message, user))
             except RemoteProtocolError as error:
                 self._refuse(user or "pool", error)
+                if isinstance(error, NoRoom):
+                    self._rates.no_room(user, session=rights.session_of(user, frames))
         return arrived
 
     def _check_pool(self, rights: Rights, shown: Pass, message: m.PoolMessage) -> bool:
@@ -361,7 +388,7 @@ class HubSockets:
     @property
     def deadline(self) -> float:
         """When the lanes' links, or an address that is to be bound again, should be looked at."""
-        sweep = self._lanes or self._subscriptions.silenced or self.listeners.waiting
+        sweep = self._lanes or self._subscriptions.silenced or self.listeners.waiting or self._assembler.count
         return min(self._rates.tell_at, self._sweep_at if sweep else math.inf)
 
     pending = False
@@ -373,6 +400,7 @@ class HubSockets:
             return
         self._sweep_at = now + SWEEP + SWEEP_EACH * len(self._lanes)
         self.listeners.listen_again()
+        self._assembler.drop_stale(now)
         for session, lane in self._lanes.items():
             if not lane.linked or lane.lost:
                 continue

@@ -9,7 +9,7 @@ import contextlib
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -40,6 +40,8 @@ from taskmesh.sockets import (
     raw_key,
 )
 from taskmesh.wire import messages as m
+from taskmesh.wire.files import Buffer
+from taskmesh.wire.fragments import Assembler, Cutter
 from taskmesh.wire.frames import encode, to_pool
 
 FEW_HELLOS = 8
@@ -112,6 +114,9 @@ class PoolSockets:
         self._credentials = credentials
         self._seal = Seal(credentials.mesh_keys) if credentials is not None else None
         self._token = secrets.token_bytes(TOKEN)
+        self._sender = secrets.randbits(62) | 1 << 62  # no session has such a number
+        self._cutter = Cutter(self._sender)
+        self._assembler = Assembler()
         self._lane_pair: tuple[int, KeyPair] | None = None
         self._refusals = Refusals(loop, credentials, len(self._ways), self._hub_refuses, lambda: None)
         self._turn = 0
@@ -184,20 +189,23 @@ class PoolSockets:
         """To the collector."""
         if isinstance(message, m.Results):
             hold_against(message, self._limit)
+            self._cutter.sender = message.session  # who shows no key is told by it that there was no room
             message = self._seal.results(message) if self._seal is not None else message
         elif isinstance(message, m.Hello):
+            self._cutter.sender = self._sender
             message = self._hello(message)
         if self._links is not None:
-            self._links.collector.try_send_parts(self._frames(message))
+            for frames in self._cutter.cut(encode(message)):
+                if not self._links.collector.try_send_parts(self._shown(frames)):
+                    return
 
     def beat(self, message: m.Beat) -> None:
         """To the collector, past any results that wait."""
         if self._links is not None:
-            self._links.beats.try_send_parts(self._frames(message))
+            self._links.beats.try_send_parts(self._shown(encode(message)))
 
-    def _frames(self, message: m.PoolMessage) -> list[Sendable]:
-        """A message as frames, after the token that no other pool knows where keys are in use."""
-        frames: list[Sendable] = list(encode(message))
+    def _shown(self, frames: list[Buffer]) -> Sequence[Sendable]:
+        """Frames after the token that no other pool knows, where keys are in use."""
         return frames if self._credentials is None else [self._token, *frames]
 
     def _hello(self, hello: m.Hello) -> m.Hello:
@@ -243,6 +251,7 @@ class PoolSockets:
 
     def hang_up(self) -> None:
         """Closes the lane's PULL, and with it what was not taken in."""
+        self._assembler = Assembler()
         if self._lane is not None:
             self._loop.unwatch(self._lane.raw)
             self._lane.close(linger_ms=0)
@@ -292,7 +301,10 @@ class PoolSockets:
     def _take(self, arrived: list[list[Part]], skip: int) -> None:
         for frames in arrived:
             try:
-                message = to_pool.decode(frames[skip:])
+                whole = self._assembler.whole(frames, time.monotonic())
+                if whole is None:
+                    continue
+                message = to_pool.decode(whole[skip:])
             except RemoteProtocolError:
                 self.refused += 1
                 continue

@@ -12,7 +12,7 @@ from functools import partial
 import zmq
 
 from taskmesh.cgroups import memory_limit
-from taskmesh.config import Config
+from taskmesh.config import ClientConfig, Config
 from taskmesh.core.events import DrainRequested
 from taskmesh.core.hub import HubMachine
 from taskmesh.core.hub_config import HubConfig
@@ -20,6 +20,7 @@ from taskmesh.core.pool import PoolMachine
 from taskmesh.core.pool_config import PoolConfig
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.keys import WORKER, KeyFolder
+from taskmesh.net import wires
 from taskmesh.net.budget import hub_budget, raise_file_limit, socket_limit
 from taskmesh.net.complaints import Complaints
 from taskmesh.net.credentials import Credentials, credentials_of
@@ -46,6 +47,7 @@ from taskmesh.observe.hub import hub_answers
 from taskmesh.pool.host import SlotHost
 from taskmesh.sockets import Context, EndpointError
 from taskmesh.wire.bounds import LONGEST_NAME as LONGEST_TEXT
+from taskmesh.wire.fragments import Assembler
 
 Record = Callable[[str, dict[str, object]], None]
 
@@ -177,8 +179,13 @@ def affordable(config: Config, record: Record) -> HubConfig:
             "calls": settled.max_bytes,
             "results": settled.result_bytes,
             "max_payload": settled.max_payload,
+            "each_client": settled.client_max_bytes,
         },
     )
+    asked = config.client.max_bytes
+    if asked > settled.client_max_bytes and asked != ClientConfig().max_bytes:
+        cure = "lower client.max_bytes, raise hub.max_bytes, or give the hub more memory"
+        record("limits", {"client_max_bytes": settled.client_max_bytes, "asked": asked, "cure": cure})
     return settled
 
 
@@ -222,7 +229,7 @@ def listen(
             local=local,
             gatekeeper=gatekeeper,
             ports=ports,
-            max_payload=settled.max_payload,
+            assembler=assembler(settled, keyed=keys is not None),
             max_pools=config.hub.max_pools,
             complaints=complaints,
             rates=Rates(config.hub.key_messages_per_s, config.hub.key_bytes_per_s),
@@ -239,6 +246,12 @@ def listen(
         else:
             break
     return sockets
+
+
+def assembler(settled: HubConfig, *, keyed: bool) -> Assembler:
+    """What puts large messages together: of one key half as many bytes as of all."""
+    share = settled.arriving_bytes
+    return Assembler(2 * share, share if keyed else 0, 2 * settled.max_payload + wires.BATCHES)
 
 
 def free_ports(bind: str) -> Endpoints:

@@ -12,17 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from taskmesh.core.events import OverRate
 from taskmesh.net.complaints import Complaints
 from taskmesh.sockets import Part
+from taskmesh.wire.fragments import is_fragment
 
 BURST = 1.0
 """Seconds' worth that may come at once."""
 ROOM = 0.5
 """Seconds' worth that there is room for when those who wait come again."""
 SMALL = 4096
-"""Bytes up to which a message is never dropped for the bytes' sake: signs of life overtake what is large."""
+"""Bytes of a whole message that is never dropped for their sake: signs of life overtake what is large."""
 REFILL = 0.005
 """Seconds between two looks at the clock of one key."""
 TELL = 0.1
 """Seconds for which drops are gathered before they are told."""
+NO_ROOM = "room for large messages, a quarter of hub.max_bytes"
+LATER = 1.0
+"""Seconds to wait where a large message was dropped for lack of room."""
 MANY = 1000
 """Keys with an account; with more of them, those that have been silent go."""
 
@@ -49,9 +53,14 @@ class Rates:
     Args:
         messages, size: messages and bytes a second; 0 for any.
         clock: seconds, monotonic.
+
+    Attributes:
+        continues: tells of a fragment whether its message was begun within the caps. It is let in then, and
+            counted: a message may be larger than what there is room for at once.
     """
 
     def __init__(self, messages: int, size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.continues: Callable[[str, list[Part]], bool] = lambda user, parts: False
         self._messages = float(messages) or ANY
         self._size = float(size) or ANY
         self._texts = f"hub.key_messages_per_s = {messages}", f"hub.key_bytes_per_s = {size}"
@@ -78,6 +87,11 @@ class Rates:
         for user, parts in arrived:
             if self._admits(user, parts, now):
                 yield user, parts
+            elif self.continues(user, parts):
+                account = self._accounts[user]
+                account.messages -= 1.0
+                account.size -= sum(map(len, parts))
+                yield user, parts
             else:
                 note(self._drop(user, now), user, parts)
 
@@ -86,6 +100,15 @@ class Rates:
         now = self._clock()
         for user in users:
             self._admits(user, (), now)
+
+    def no_room(self, user: str, client: int = 0, session: int = 0) -> None:
+        """Notes that a large message of a key was dropped, though it was within the caps."""
+        now, user = self._clock(), user or "everybody"
+        self._refilled(user, now)
+        over = self._drop(user, now)
+        over.wait, over.cap = LATER, NO_ROOM
+        over.clients.add(client)
+        over.sessions.add(session)
 
     def told(self, now: float, complaints: Complaints) -> list[OverRate]:
         """What has been dropped since the last time, by key, with the time to wait from now on."""
@@ -97,7 +120,7 @@ class Rates:
             each.sessions.discard(0)
             account = self._refilled(each.user, now)
             short = min(account.messages / self._messages, account.size / self._size)
-            each.wait = max(0.0, ROOM - short)
+            each.wait = max(each.wait, ROOM - short)
             complaints.add("rate.exceeded", {"from": each.user, "cap": each.cap}, each.dropped)
         return over
 
@@ -106,7 +129,7 @@ class Rates:
         if account is None or now - account.at > REFILL:
             account = self._refilled(user, now)
         size = sum(map(len, parts))
-        if account.messages <= 0.0 or (account.size <= 0.0 and size > SMALL):
+        if account.messages <= 0.0 or (account.size <= 0.0 and (size > SMALL or is_fragment(parts[1:]))):
             return False
         account.messages -= 1.0
         account.size -= size

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 from taskmesh.net.listening import BACKLOG
 from taskmesh.sockets import SocketOptions
+from taskmesh.wire.fragments import FRAGMENT
 
 BATCHES = 64 << 20
-"""Bytes of a frame beside the one payload that may be as large as max_payload: batches close at 8 MiB."""
+"""Bytes of a message beside the one payload that may be as large as max_payload: batches close at 8 MiB."""
+FRAME = FRAGMENT + 4096
+"""Bytes of a frame, encrypted or not. Whoever announces a larger one is cut off."""
 NOTHING = 4096
 """Bytes of a frame where peers have nothing to say but subscriptions."""
 
@@ -23,14 +26,6 @@ each time, and never arrives. Beats tell who lives, on links of their own; these
 
 def _bound(options: SocketOptions) -> SocketOptions:
     return replace(options, handshake_interval_ms=2000, backlog_connections=BACKLOG)
-
-
-def wall(options: SocketOptions, max_payload: int) -> SocketOptions:
-    """Options of a hub's socket that peers send to; whoever sends a larger frame is cut off.
-
-    Only a wall against strangers: both ends hold calls and results against max_payload before they travel.
-    """
-    return replace(options, max_message_bytes=2 * max_payload + BATCHES)
 
 
 _ANY = SocketOptions(
@@ -51,8 +46,8 @@ _DATA = replace(
 QUEUED = 10_000
 """Messages to one client, or from one subscriber, that wait at most. Deliveries are repeated."""
 
-WAITING = 256
-"""Messages of one peer that wait to be taken in; further ones wait in its own process."""
+WAITING = 16
+"""Messages of one peer that wait to be taken in, FRAME bytes each; further ones wait in its own process."""
 
 GATEWAY = replace(
     _bound(_DATA),
@@ -60,8 +55,9 @@ GATEWAY = replace(
     linger_ms=500,
     send_hwm_messages=QUEUED,
     recv_hwm_messages=WAITING,
+    max_message_bytes=FRAME,
 )
-COLLECTOR = replace(_bound(_DATA), recv_hwm_messages=WAITING)
+COLLECTOR = replace(_bound(_DATA), recv_hwm_messages=WAITING, max_message_bytes=FRAME)
 CONTROL = replace(
     _bound(_DATA), xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING, recv_hwm_messages=QUEUED
 )

@@ -1,5 +1,8 @@
 """A large payload: a pickle and its out-of-band buffers, on the heap, in received frames or in a memfd.
 
+A part that came in several frames stays in these pieces: who passes it on, or puts it into a file, needs no
+more, and who rebuilds the value copies them into memory of its own.
+
 Why files: a descriptor passes between the processes of one machine at no cost, whatever the size. Why they
 are few: descriptors run out (RLIMIT_NOFILE) long before memory does. Why a reader copies parts below MAP_FROM
 instead of mapping them: page faults cost more than the copy (1 MiB: 70 us to read, 250 us to map and scan) if
@@ -18,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NoReturn
 
 from taskmesh.errors import TaskTimeout
-from taskmesh.wire.files import HEADER, Buffer, File, Mapping
+from taskmesh.wire.files import HEADER, Buffer, File, Mapping, fresh_memory
 
 Layout = list[tuple[int, int, int]]
 
@@ -36,6 +39,9 @@ MAP_FROM: Final = 16 << 20
 
 CROWD_MAP_FROM: Final = 512 << 10
 """The same where many files wait and what is read is kept."""
+
+FRESH_FROM: Final = 32 << 20
+"""Bytes from which malloc gives memory that was used before to nobody."""
 
 _DESCRIPTORS: Final = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
@@ -105,10 +111,11 @@ class Blob:
         sends: how often it was given out to be sent to another process; counted by `wire.frames`.
     """
 
-    __slots__ = ("_file", "_parts", "_size", "layout", "sends")
+    __slots__ = ("_file", "_parts", "_pieces", "_size", "layout", "sends")
 
     def __init__(self, parts: list[Buffer] | None, layout: Layout) -> None:
         self._parts = parts
+        self._pieces: list[list[Buffer]] | None = None
         self.layout = layout
         self._size = sum(size for _, size, _ in layout)
         self._file: File | None = None
@@ -123,6 +130,16 @@ class Blob:
         """
         flags = [READONLY, *(flags or [PRIVATE] * (len(parts) - 1))]
         return cls(list(parts), layout_of([len(part) for part in parts], flags))
+
+    @classmethod
+    def from_pieces(cls, pieces: list[list[Buffer]], flags: Sequence[int]) -> Blob:
+        """A Blob over the pieces of each part; flags as for `from_parts`."""
+        if all(len(part) == 1 for part in pieces):
+            return cls.from_parts([part[0] for part in pieces], flags)
+        sizes = [sum(map(len, part)) for part in pieces]
+        blob = cls(None, layout_of(sizes, [READONLY, *flags]))
+        blob._pieces = pieces
+        return blob
 
     @classmethod
     def pack(cls, parts: Sequence[Buffer], flags: Sequence[int], *, memfd: bool = True) -> Blob:
@@ -173,8 +190,26 @@ class Blob:
     def parts(self) -> list[Buffer]:
         """The parts, to be read only."""
         if self._parts is None:
-            self._parts = self._map(mmap.PROT_READ)
+            pieces = self._pieces
+            self._parts = self._map(mmap.PROT_READ) if pieces is None else list(map(_joined, pieces))
+            self._pieces = None
         return self._parts
+
+    @property
+    def pieces(self) -> list[list[Buffer]]:
+        """The parts, each in the pieces that it is in, to be read only."""
+        pieces = self._pieces
+        return [[part] for part in self.parts] if pieces is None else pieces
+
+    @property
+    def head(self) -> Buffer:
+        """The first part."""
+        pieces = self._pieces
+        return self.parts[0] if pieces is None else _joined(pieces[0])
+
+    def with_head(self, head: Buffer) -> Blob:
+        """A Blob with another first part; the others are not copied."""
+        return Blob.from_pieces([[head], *self.pieces[1:]], [flag for _, _, flag in self.layout[1:]])
 
     def reader_parts(self) -> list[Buffer]:
         """The parts for one who rebuilds the value: PRIVATE ones can be written to, which no file ever shows.
@@ -182,7 +217,9 @@ class Blob:
         Writable buffers that the Blob was made over (received frames) are given as they are, so a Blob off a
         socket is rebuilt once.
         """
-        file = self._file
+        file, pieces = self._file, self._pieces
+        if file is None and pieces is not None:
+            return [_own_of(part, flag) for part, (_, _, flag) in zip(pieces, self.layout, strict=True)]
         if file is None:
             return [_own(part, flag) for part, (_, _, flag) in zip(self.parts, self.layout, strict=True)]
         least = CROWD_MAP_FROM if self._size >= CROWD_MAP_FROM and _crowd.is_kept() else MAP_FROM
@@ -224,8 +261,11 @@ class Blob:
         file = self._file
         if file is None:
             file = File.to_fill(_end(self.layout))
-            for (offset, _, _), part in zip(self.layout, self.parts, strict=True):
-                file.write(part, offset)
+            for (offset, _, _), part in zip(self.layout, self.pieces, strict=True):
+                at = offset
+                for piece in part:
+                    file.write(piece, at)
+                    at += len(piece)
             self._hold(file)
         return file.fd
 
@@ -283,3 +323,22 @@ def _own(part: Buffer, flag: int) -> Buffer:
     if flag == PRIVATE and memoryview(part).readonly:
         return bytearray(part)
     return part
+
+
+def _own_of(pieces: list[Buffer], flag: int) -> Buffer:
+    """A part of these pieces for one who rebuilds the value: copied once."""
+    if len(pieces) == 1:
+        return _own(pieces[0], flag)
+    size = sum(map(len, pieces))
+    if flag != PRIVATE or size < FRESH_FROM:
+        return (b"" if flag != PRIVATE else bytearray()).join(pieces)
+    whole = fresh_memory(size)
+    at = 0
+    for piece in pieces:
+        whole[at : at + len(piece)] = piece
+        at += len(piece)
+    return whole
+
+
+def _joined(pieces: list[Buffer]) -> Buffer:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

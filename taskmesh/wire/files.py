@@ -8,6 +8,7 @@ used again: only the process that it was sent to sets it, when it is through wit
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -36,6 +37,10 @@ _NOT_THERE: Final = (errno.ENOSPC, errno.EPERM, errno.EACCES, errno.EROFS)  # no
 _IN_USE, _FREE = b"\0", b"\1"
 _MAX_SPARES = 16
 _MAPPED_AT = 2  # uses after which the next one maps: to map 1 MiB takes as long as to write it four times
+_LARGEST_KEPT = (32 << 20) - (
+    1 << 16
+)  # below the most that glibc goes by; nobody touches it, so it takes nothing
+_keeps_freed: list[bool] = []
 _STEP = 8 << 20  # bytes copied at a time: other threads need the GIL too
 _WASTE = 4
 _LITTLE = 1 << 20
@@ -195,6 +200,26 @@ class File(msgspec.Struct, gc=False, eq=False):
                 raise OSError(errno.EINVAL, "a payload's file became shorter while it was read")
             view, offset = view[got:], offset + got
         return data
+
+
+def fresh_memory(size: int) -> memoryview:
+    """So many bytes to be filled, in large pages where there are such: 64 MiB take 6 ms in place of 32."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
+
+
+def keep_freed_memory() -> None:
+    """Has glibc use freed memory again, up to 64 MiB: it gives nearly all back to the kernel otherwise.
+
+    How much it keeps goes by the largest block that was ever freed. What comes in small pieces would cost new
+    pages each time: for 20 MB hub and pool took 2.7 ms of a core for each megabyte in place of 1.5.
+    """
+    if not _keeps_freed:
+        _keeps_freed.append(True)
+        bytes(_LARGEST_KEPT)
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

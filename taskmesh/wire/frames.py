@@ -2,15 +2,15 @@
 
 A message is one frame, msgpack: a map with its tag first, then the fields in the order of the struct, so a
 lane's frames begin with epoch, session and lane_seq. Where payloads are Blobs, an extension of code 1 stands
-in their place, a list of (size, flag) for each part; the parts follow as further frames in the same order. On
-a socketpair a file descriptor for each Blob goes along instead.
+in their place, a list of (size, flag) for each part; the parts follow in the same order, each as one further
+frame or several. On a socketpair a file descriptor for each Blob goes along instead.
 
 What comes off a socket is never trusted: decoders raise RemoteProtocolError, whatever the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any, Generic, NoReturn, TypeVar, get_args
@@ -67,13 +67,13 @@ def _encode(message: object) -> tuple[bytes, list[Blob]]:
 
 
 def encode(message: Message) -> list[Buffer]:
-    """A message as frames: [header], or [header, *parts of its Blobs].
+    """A message as frames: [header], or [header, *parts of its Blobs, in the pieces that they are in].
 
     Raises:
         LocalProtocolError: something in it cannot travel.
     """
     header, blobs = _encode(message)
-    return [header, *(part for blob in blobs for part in blob.parts)] if blobs else [header]
+    return [header, *(piece for blob in blobs for part in blob.pieces for piece in part)]
 
 
 def encode_local(message: m.SlotTasks | FromSlot) -> tuple[bytes, list[Blob]]:
@@ -133,14 +133,7 @@ class Decoder(Generic[_T]):
         rest = iter(frames[1:])
 
         def make(sizes: list[int], flags: list[int]) -> Blob:
-            parts: list[Buffer] = []
-            for size in sizes:
-                frame = next(rest, None)
-                part = frame if type(frame) is bytes else memoryview(frame or b"")
-                if len(part) != size:
-                    raise RemoteProtocolError(f"a part of {len(part)} bytes where {size} were announced")
-                parts.append(part)
-            return Blob.from_parts(parts, flags[1:])
+            return Blob.from_pieces([_part(rest, size) for size in sizes], flags[1:])
 
         message = self._with_blobs(frames[0], make)
         if next(rest, None) is not None:
@@ -181,6 +174,21 @@ class Decoder(Generic[_T]):
             for batch in getattr(message, name):
                 batch.payloads = [_payload(each, make) for each in batch.payloads]
         return message
+
+
+def _part(frames: Iterator[Any], size: int) -> list[Buffer]:
+    """The frames of a part of so many bytes."""
+    pieces: list[Buffer] = []
+    held = 0
+    while not pieces or held < size:
+        frame = next(frames, None)
+        if frame is None:
+            break
+        pieces.append(frame if type(frame) is bytes else memoryview(frame))
+        held += len(pieces[-1])
+    if held != size or not pieces:
+        raise RemoteProtocolError(f"a part of {held} bytes where {size} were announced")
+    return pieces
 
 
 def _payloads_in(cls: type) -> list[str]:

@@ -13,7 +13,7 @@ from taskmesh.wire.batches import CALL, CHUNK, Charged, DoneRun, Failed, Held, L
 from taskmesh.wire.bounds import Counter, Name, Names, Number
 from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
 

@@ -52,9 +52,7 @@ class Signer:
         """The payload, signed; a Blob's buffers are not copied."""
         if not isinstance(payload, Blob):
             return b"".join((MAGIC, _of_bytes(self._keys[0], context, payload), payload))
-        parts = payload.parts
-        head = b"".join((MAGIC, _of_parts(self._keys[0], context, parts), parts[0]))
-        return Blob.from_parts([head, *parts[1:]], [flag for _, _, flag in payload.layout[1:]])
+        return payload.with_head(b"".join((MAGIC, _of_blob(self._keys[0], context, payload), payload.head)))
 
     def verified(self, context: bytes, payload: Any) -> Any:
         """The payload without its signature.
@@ -69,16 +67,13 @@ class Signer:
             found = bytes(payload[len(MAGIC) : LENGTH])
             good = [_of_bytes(key, context, body) for key in self._keys]
         else:
-            first, *rest = payload.parts
-            head = memoryview(first)
+            head = memoryview(payload.head)
             found = bytes(head[len(MAGIC) : LENGTH])
-            parts: list[Buffer] = [bytes(head[LENGTH:]), *rest]
-            good = [_of_parts(key, context, parts) for key in self._keys]
+            blob = payload.with_head(bytes(head[LENGTH:]))
+            good = [_of_blob(key, context, blob) for key in self._keys]
         if not any(hmac.compare_digest(found, each) for each in good):
             raise BadSignature(WRONG)
-        if not isinstance(payload, Blob):
-            return body
-        return Blob.from_parts(parts, [flag for _, _, flag in payload.layout[1:]])
+        return blob if isinstance(payload, Blob) else body
 
 
 def is_signed(payload: Any) -> bool:
@@ -104,24 +99,23 @@ def split_key(payload: Any) -> tuple[bytes, Any]:
 
 
 def _head(payload: Any) -> Any:
-    return payload.parts[0] if isinstance(payload, Blob) else payload
+    return payload.head if isinstance(payload, Blob) else payload
 
 
 def _beheaded(payload: Any, head: bytes) -> Any:
     """The payload with another head."""
-    if not isinstance(payload, Blob):
-        return head
-    return Blob.from_parts([head, *payload.parts[1:]], [flag for _, _, flag in payload.layout[1:]])
+    return payload.with_head(head) if isinstance(payload, Blob) else head
 
 
 def _of_bytes(key: bytes, context: bytes, body: Buffer) -> bytes:
     return hmac.digest(key, b"".join((b"b", _LENGTH.pack(len(context)), context, body)), "sha256")
 
 
-def _of_parts(key: bytes, context: bytes, parts: Sequence[Buffer]) -> bytes:
-    sizes = struct.pack(f">{len(parts)}Q", *map(len, parts))
-    head = (b"p", _LENGTH.pack(len(context)), context, struct.pack(">Q", len(parts)), sizes)
+def _of_blob(key: bytes, context: bytes, blob: Blob) -> bytes:
+    sizes = struct.pack(f">{len(blob.layout)}Q", *(size for _, size, _ in blob.layout))
+    head = (b"p", _LENGTH.pack(len(context)), context, struct.pack(">Q", len(blob.layout)), sizes)
     made = hmac.new(key, b"".join(head), "sha256")
-    for part in parts:
-        made.update(part)
+    for part in blob.pieces:
+        for piece in part:
+            made.update(piece)
     return made.digest()

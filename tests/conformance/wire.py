@@ -49,6 +49,10 @@ class WirePeer:
             more = MORE if index < len(parts) - 1 else 0
             self._stream.sendall(struct.pack(">BQ", more | LONG, len(part)) + part)
 
+    def send_unfinished(self, part: bytes) -> None:
+        """Sends one frame of a message that has more."""
+        self._stream.sendall(struct.pack(">BQ", MORE | LONG, len(part)) + part)
+
     def announce(self, size: int) -> None:
         """Sends the header of a frame of this many bytes, and its first one."""
         self._stream.sendall(struct.pack(">BQ", LONG, size) + b"\1")

@@ -38,15 +38,13 @@ class Siege:
     Args:
         mesh: of an honest client whose pool works. program: the hub.
         patience: seconds that honest tasks may take, once the attack is over.
-        growth: bytes that the hub may grow by.
     """
 
-    def __init__(self, mesh: Mesh, program: Program, patience: float = 20.0, growth: int = GROWTH) -> None:
+    def __init__(self, mesh: Mesh, program: Program, patience: float = 20.0) -> None:
         self.mesh = mesh
         self.program = program
         self.process = psutil.Process(program.pid)
         self.patience = patience
-        self.growth = growth
         self._futures: list[TaskFuture[int]] = []
 
     def __enter__(self) -> Self:
@@ -76,7 +74,7 @@ class Siege:
             links = [str(link) for link in self.process.net_connections("tcp")]
             raise AssertionError("\n".join([f"{self.files} files before, now:", *links])) from late
         grown = self.process.memory_info().rss - self.memory
-        assert grown < self.growth, f"the hub has grown by {grown >> 20} MiB"
+        assert grown < GROWTH, f"the hub has grown by {grown >> 20} MiB"
         assert max(self.lines().values(), default=0) <= LINES, self.lines()
 
     def lines(self) -> Counter[str]:

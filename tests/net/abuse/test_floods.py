@@ -150,6 +150,19 @@ def test_bytes_above_a_low_cap_arrive_later_and_whole(programs: Programs, ring: 
         assert mesh.status(timeout=10)["finished"] == 20
 
 
+def test_a_message_of_more_bytes_than_a_key_may_say_at_once_arrives_whole(programs: Programs, ring: Ring):
+    """It comes in fragments: what was begun within the cap ends, and what is said after it waits longer."""
+    programs.env |= {"TASKMESH_KEY_BYTES_PER_S": "4MB"}
+    keyed = Keyed(programs, ring)
+    data = [os.urandom(11_000_000) for _ in range(2)]
+    with keyed.mesh() as mesh:
+        began = time.monotonic()
+        futures = [mesh.submit(workload.echo, each) for each in data]
+        assert [future.result(60) for future in futures] == data
+        assert time.monotonic() - began > 1.5, "and the second waits until the first is paid for"
+        assert dropped(mesh, "client:alice") > 0
+
+
 def test_the_usual_caps_are_never_met_by_a_client_at_full_speed(programs: Programs, ring: Ring):
     keyed = Keyed(programs, ring)
     data = os.urandom(1_000_000)

@@ -27,6 +27,7 @@ from taskmesh.sockets import (
 )
 from taskmesh.wire import messages as m
 from taskmesh.wire.code import dump_function
+from taskmesh.wire.fragments import Cutter
 from taskmesh.wire.frames import encode
 from taskmesh.wire.payload import dumps
 from taskmesh.wire.spec_number import spec_number
@@ -103,8 +104,7 @@ def test_A07_frames_without_end_or_without_content(keyed: Keyed, meet: Meet):
         [b"z" * (16 << 20), *submit],
         [submit[0][:1]] * 3,
     ]
-    under_way = 3 * (16 << 20)  # the huge frame, said thrice: a slow hub has them all at once
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program, growth=(50 << 20) + under_way) as siege:
+    with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
         for game in games:
             client.gateway.send_parts(game, timeout=10)
             pool.collector.send_parts(game, timeout=10)
@@ -137,9 +137,11 @@ def bombs() -> Iterator[bytes]:
 def test_A08_lengths_depths_and_numbers_that_are_bombs(keyed: Keyed, meet: Meet):
     client, pool = meet("client", "mallory"), FalsePool(meet("worker", "mallory"))
     with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+        cutter = Cutter(1)
         for bomb in bombs():
-            client.gateway.send_parts([bomb], timeout=10)
-            pool.collector.send_parts([pool.token, bomb], timeout=10)
+            for fragment in cutter.cut([bomb]):
+                client.gateway.send_parts(fragment, timeout=10)
+                pool.collector.send_parts([pool.token, *fragment], timeout=10)
             siege.work(10)
         wait_until(lambda: "`str` of length <= 1024" in keyed.program.errors)
         assert [row["name"] for row in mesh.status()["clients"] if len(row["name"]) > 1024] == []
