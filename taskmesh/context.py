@@ -12,6 +12,9 @@ from typing import Any
 
 from taskmesh.errors import TaskMeshError
 
+LARGEST_WHOLE = 1 << 53
+"""Larger numbers are told as floats, which a message has room for."""
+
 
 def _nothing(done: float, total: float) -> None:
     """Where nobody listens for progress."""
@@ -60,7 +63,7 @@ class TaskContext:
     def progress(self, done: float, total: float = 0.0) -> None:
         """Tells the submitter that `done` of `total` (0 when unknown) is done.
 
-        Mere news: it is passed on about once a second, so a task that is quicker may end before any is seen.
+        Mere news: it is passed on about once a second. The last one comes with the task's outcome.
 
         Raises:
             TaskMeshError: `done` or `total` is negative or not a number.
@@ -71,7 +74,7 @@ class TaskContext:
             sound = False
         if not sound:
             raise TaskMeshError(f"progress(done, total) takes numbers >= 0, not ({done!r}, {total!r})")
-        self.report(float(done), float(total))
+        self.report(_plain(done), _plain(total))
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -84,6 +87,11 @@ class TaskContext:
             logger.setLevel(logging.INFO)
         task = {"task_name": self.name, "task_id": self.id, "task_attempt": self.attempt}
         return _TaskLog(logger, task)
+
+
+def _plain(number: float) -> float:
+    """A number as the wire has it; a whole one stays whole."""
+    return number if type(number) is int and number <= LARGEST_WHOLE else float(number)
 
 
 class _TaskLog(logging.LoggerAdapter[logging.Logger]):

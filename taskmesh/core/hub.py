@@ -248,6 +248,8 @@ class HubMachine:
         lane.latency(now - results.echo - results.held if results.echo else None, results.lag)
         if results.done or results.failed:
             lane.recalls = 0
+        if results.told and (notice := self.pools.last_progress(lane, results.told)) is not None:
+            self._tell(notice)
         for run in results.done:
             self.collector.done(run, lane.session)
         for failure in results.failed:

@@ -376,6 +376,17 @@ class PoolSessions:
             self.recall_unwanted(lane)
         return m.Notice(told) if told else None
 
+    def last_progress(self, lane: Lane, ended: list[m.Progress]) -> m.Notice | None:
+        """Returns news for clients of tasks whose outcomes come next."""
+        told = []
+        for progress in ended:
+            task = progress.client << SEQ_BITS | progress.seq
+            record = self._ledger.tasks.get(task)
+            if record is not None and Collector.is_current(record, task, lane.session, progress.attempt):
+                progress.attempt -= record.returns
+                told += for_all(progress, record)
+        return m.Notice(told) if told else None
+
     def slow_down(self, session: int, wait: float, now: float) -> None:
         """Something that a pool said was dropped, since its key says too much: it is told, and lives."""
         lane = self.lanes.get(session)

@@ -208,13 +208,17 @@ class PoolMachine:
                 if hub_of(run.client) != member.hub:
                     elsewhere += 1
                     continue
-                done, total = slot.progress
-                client, elapsed = run.client & CLIENT_MASK, max(0.0, now - slot.heard)
-                worker = self._worker(slot)
-                running.append(m.Progress(client, seq, run.attempt, done, total, worker, elapsed))
+                elapsed = max(0.0, now - slot.heard)
+                running.append(self._progress(slot, run, seq, elapsed))
         self.feeder.tidy()
         slots = max(min(1, self._working), self._working - elsewhere)
         member.beat(running, self.state, slots, self._others(member), now)
+
+    def _progress(self, slot: Slot, run: m.LaneRun, seq: int, elapsed: float) -> m.Progress:
+        """What a hub is told of a task that runs, or has just ended."""
+        done, total = (0, -1) if slot.progress is None else (slot.progress.done, slot.progress.total)
+        client = run.client & CLIENT_MASK
+        return m.Progress(client, seq, run.attempt, done, total, self._worker(slot), elapsed)
 
     def _others(self, member: Membership) -> tuple[list[str], list[str]]:
         """The addresses of the other hubs: those that it has a session with, and those that are away."""
@@ -275,6 +279,8 @@ class PoolMachine:
     def _slot_finished(self, slot: Slot, results: m.SlotResults, now: float) -> None:
         if results.failed:
             self._tell_failed(slot, results.failed)
+        if slot.progress is not None:
+            self._tell_last(slot, slot.progress.serial, results, now)
         done, failed = slot.finished(results, self._worker(slot))
         if not done and not failed:
             return
@@ -294,16 +300,23 @@ class PoolMachine:
         slot.heard = now
         slot.quiet = slot.peeked = False
         slot.kill_at, slot.failures = None, 0
-        slot.progress = (0.0, -1.0)
+
+    def _tell_last(self, slot: Slot, serial: int, results: m.SlotResults, now: float) -> None:
+        """Has the last progress of a task that ends told with its outcome."""
+        ended = any(part.first <= serial < part.first + len(part.payloads) for part in results.done)
+        if not (ended or any(failure.serial == serial for failure in results.failed)):
+            return
+        for run, seq in slot.tasks(serial):
+            elapsed = max(0.0, now - slot.heard)
+            self.members[hub_of(run.client)].spool.told.append(self._progress(slot, run, seq, elapsed))
+        slot.progress = None
 
     def _tell_failed(self, slot: Slot, failures: list[m.SlotFailure]) -> None:
         """Has each failed task told, before the slot's books forget it."""
         for failure in failures:
-            for piece in slot.pieces:
-                if piece.first <= failure.serial < piece.first + len(piece):
-                    seq = piece.run.seqs[piece.low + failure.serial - piece.first]
-                    what = {"type": failure.type_name, "text": failure.text, "traceback": failure.traceback}
-                    self._tell(slot, piece.run, seq, failure.kind, **what)
+            for run, seq in slot.tasks(failure.serial):
+                what = {"type": failure.type_name, "text": failure.text, "traceback": failure.traceback}
+                self._tell(slot, run, seq, failure.kind, **what)
 
     def _tell(self, slot: Slot, run: m.LaneRun, seq: int, kind: str, **what: str) -> None:
         """For the log of whoever runs the pool."""
@@ -351,7 +364,7 @@ class PoolMachine:
 
     def _slot_reported(self, slot: Slot, progress: m.SlotProgress) -> None:
         if slot.pieces and progress.serial >= slot.pieces[0].first:
-            slot.progress = (progress.done, progress.total)
+            slot.progress = progress
 
     def _slot_exited(self, slot: Slot, exited: ev.SlotExited, now: float) -> None:
         self.feeder.put_back(slot.take_back(min(exited.unstarted, slot.count)))

@@ -22,6 +22,7 @@ from taskmesh.wire.messages import (
     Held,
     LaneRun,
     SlotFailure,
+    SlotProgress,
     SlotResults,
     SlotSegment,
     Spec,
@@ -153,7 +154,7 @@ class Slot(Tabled[SlotState, SlotCause]):
         self.reason = ""
         self.failures = 0
         self.start_at = 0.0
-        self.progress = (0.0, -1.0)
+        self.progress: SlotProgress | None = None
 
     @property
     def takes_work(self) -> bool:
@@ -211,7 +212,7 @@ class Slot(Tabled[SlotState, SlotCause]):
         self.reason = ""
         self.kill_at = None
         self.recalling = self.quiet = self.peeked = self.refilled = False
-        self.progress = (0.0, -1.0)
+        self.progress = None
         self.start_at = start_at
 
     def hand(self, pieces: list[Piece]) -> int:
@@ -226,6 +227,12 @@ class Slot(Tabled[SlotState, SlotCause]):
             self.pieces.append(piece)
         self.refilled = True
         return first
+
+    def tasks(self, serial: int) -> Iterator[tuple[LaneRun, int]]:
+        """Yields the task of a serial, with its run, unless it is not in the slot any more."""
+        for piece in self.pieces:
+            if piece.first <= serial < piece.first + len(piece):
+                yield piece.run, piece.run.seqs[piece.low + serial - piece.first]
 
     def learn(self, number: int, spec: Spec) -> None:
         """Notes a spec as known to it."""

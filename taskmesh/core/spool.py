@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from taskmesh.core.clients import SLOWEST, size_of, size_of_failure
-from taskmesh.wire.messages import DoneRun, Failed, Held, Results
+from taskmesh.wire.messages import DoneRun, Failed, Held, Progress, Results
 
 RESEND_BEATS = 2.5
 """Beats without an acknowledgement after which reports are sent again."""
@@ -43,6 +45,7 @@ class Spool:
         self.done: list[DoneRun] = []
         self.failed: list[Failed] = []
         self.returned: list[Held] = []
+        self.told: list[Progress] = []
         self.number = 0
         self.acked = 0
         self._sent: deque[Results] = deque()
@@ -67,6 +70,8 @@ class Spool:
         failed, self.failed = portion(self.failed, size_of_failure)
         results = Results(epoch, session, self.number, done, failed, self.returned)
         self.returned = []
+        if self.told:
+            results.told, self.told = self.told, []
         if not self._sent:
             self._moved = now
         self._sent.append(results)
@@ -120,6 +125,7 @@ class Spool:
         done = [run for results in self._sent for run in results.done]
         failed = [failure for results in self._sent for failure in results.failed]
         self.done, self.failed = done + self.done, failed + self.failed
+        self.told = [told for results in self._sent for told in results.told] + self.told
         self.returned = []
         self._sent.clear()
         self.number = self.acked = self.repeats = 0
@@ -155,6 +161,4 @@ def portion(items: list[T], weigh: Callable[[T], int]) -> tuple[list[T], list[T]
 
 def unstamped(results: Results) -> Results:
     """A report to send again: its stamps are too old to measure the hub's round trip by."""
-    return Results(
-        results.epoch, results.session, results.number, results.done, results.failed, results.returned
-    )
+    return replace(results, echo=0.0, held=0.0, lag=0.0)

@@ -62,6 +62,7 @@ class Report:
         self._idle = 0.0
         self._resting = time.monotonic()
         self._progress_due = 0.0
+        self._withheld: SlotProgress | None = None
 
     def begin(self, first: int) -> None:
         """A run of tasks begins with this serial, and with it a segment."""
@@ -102,6 +103,8 @@ class Report:
 
     def flush(self) -> None:
         """Sends everything."""
+        if self._withheld is not None:
+            self._tell(self._withheld)
         now = time.monotonic()
         self._close_segment(now)
         self._first = self.next
@@ -131,15 +134,28 @@ class Report:
         return rested
 
     def progress(self, serial: int, done: float, total: float) -> None:
-        """Sends how far a task is, at most every 50 ms: a tight loop must not drown the supervisor."""
+        """Sends how far a task is, at most every 50 ms: a tight loop must not drown the supervisor.
+
+        The last one is sent before the task's outcome.
+        """
         now = time.monotonic()
+        news = SlotProgress(serial, done, total)
+        if self._withheld is not None and self._withheld.serial != serial:
+            self._tell(self._withheld)
+        self._withheld = news
         if now >= self._progress_due or (total and done >= total):
             self._progress_due = now + _PROGRESS_EVERY
-            self._limit.hold_off()
-            try:
-                self._link.send(orders.PROGRESS, SlotProgress(serial, done, total))
-            finally:
-                self._limit.let_on()
+            self._tell(news)
+        else:
+            self.due = 0.0  # the outcome is sent at once, and this before it
+
+    def _tell(self, news: SlotProgress) -> None:
+        self._withheld = None
+        self._limit.hold_off()
+        try:
+            self._link.send(orders.PROGRESS, news)
+        finally:
+            self._limit.let_on()
 
     def disown(self) -> None:
         """In a child that a task has forked: nothing can be reported any more."""

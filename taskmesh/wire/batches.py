@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from taskmesh.wire.bounds import MOST_NAMES, Counter, Name, Number
+from taskmesh.wire.bounds import MOST_NAMES, Amount, Counter, Name, Number
 
 if TYPE_CHECKING:
     Payload = Any  # `bytes | Blob`: this module is below those that know Blobs
@@ -196,7 +196,7 @@ class Progress(msgspec.Struct, array_like=True):
     client: int
     seq: Counter
     attempt: int
-    done: Number
-    total: Number
+    done: Amount
+    total: Amount
     worker: str = ""
     elapsed: Number = 0.0

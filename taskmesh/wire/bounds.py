@@ -17,6 +17,8 @@ Counter = Annotated[int, Meta(ge=0)]
 """A task's number with its client: half of a task id, and a negative one would reach into the other half."""
 Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
 """A finite one: a NaN would spoil the order of every queue of times that it gets into."""
+Amount = int | Number
+"""Whole numbers stay whole."""
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 """What the hub keeps for as long as its owner is there."""
 Names = Annotated[list[Name], Meta(max_length=MOST_NAMES)]

@@ -283,8 +283,9 @@ class Hello(msgspec.Struct, tag=40):
 class Results(msgspec.Struct, tag=41):
     """What slots finished and what is handed back; `number` counts the session's, acknowledged cumulatively.
 
-    `returned`: handed back unstarted, uncharged. `echo`, `held`: the `sent` stamp of the newest Tasks and how
-    long ago it came: the hub's round trip. `lag`: seconds that its own slots wait for a refill, measured.
+    `returned`: handed back unstarted, uncharged. `told`: the last progress of tasks that end here. `echo`,
+    `held`: the `sent` stamp of the newest Tasks and how long ago it came: the hub's round trip. `lag`: the
+    seconds that its own slots wait for a refill, measured.
     """
 
     epoch: int
@@ -296,6 +297,7 @@ class Results(msgspec.Struct, tag=41):
     echo: Number = 0.0
     held: Number = 0.0
     lag: Number = 0.0
+    told: list[Progress] = []
 
 
 class Beat(msgspec.Struct, tag=42):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from taskmesh.wire.batches import LaneRun, Payload, Spec
-from taskmesh.wire.bounds import Number
+from taskmesh.wire.bounds import Amount, Number
 
 
 class SlotTasks(msgspec.Struct, tag=80):
@@ -55,8 +55,8 @@ class SlotProgress(msgspec.Struct, tag=82):
     """current_task().progress(done, total) of the running serial."""
 
     serial: int
-    done: Number
-    total: Number
+    done: Amount
+    total: Amount
 
 
 FromSlot = SlotResults | SlotProgress

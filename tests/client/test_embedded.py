@@ -182,6 +182,32 @@ def test_progress_reaches_the_future(embedded):
     future.cancel()
 
 
+@task
+def tell(steps: int, total: float = 0) -> None:
+    for step in range(steps):
+        current_task().progress(step + 1, total)
+
+
+def test_the_last_progress_comes_with_the_outcome(embedded):
+    """B2: of a short task none was known, and whole numbers became floats."""
+    whole, parts = embedded.submit(tell, 10), embedded.submit(tell, 3, 4.5)
+
+    assert (whole.result(WAIT_S), parts.result(WAIT_S)) == (None, None)
+    assert (repr(whole.progress), parts.progress) == ("(10, 0)", (3, 4.5))
+
+
+def test_the_last_progress_of_a_task_that_fails_comes_as_well(embedded):
+    def fails() -> None:
+        current_task().progress(2, 5)
+        current_task().progress(3, 5)
+        raise LookupError("no")
+
+    future = embedded.submit(fails)
+
+    assert isinstance(future.exception(WAIT_S), LookupError)
+    assert future.progress == (3, 5)
+
+
 def test_same_key_shares_one_outcome(embedded):
     keyed = embedded.with_options(key="once")
     futures = [keyed.submit(who, 0.3) for _ in range(5)]

@@ -391,3 +391,15 @@ def test_an_inventory_that_no_pool_could_hold_is_refused_and_not_kept():
     rig.hello(slots=2, number=2, epoch=1, inventory=[m.Held(9, 1, [1, 2, 3])])
     assert len(rig.hub.unclaimed) == 3
     assert next(iter(rig.hub.lanes.values())).hello.inventory == []
+
+
+def test_the_last_progress_of_a_task_is_told_before_its_outcome(rig):
+    session = rig.join()
+    (seq,) = rig.submit(1, 1)
+    told = [m.Progress(1, seq, 1, 4, 4)]
+    done = [m.DoneRun(rig.hub.ledger.tasks[1 << 64 | seq].spec.number, 1, 1, "p/0", [seq], [b"r"], 0.1)]
+    rig.tell(FromPool(m.Results(EPOCH, session, 1, done, [], [], told=told)))
+
+    news = [message for message in rig.told[1] if isinstance(message, m.Notice | m.Deliver)]
+    assert [type(message) for message in news] == [m.Notice, m.Deliver]
+    assert news[0].progress[0].done == 4

@@ -366,3 +366,24 @@ def test_a_pool_that_is_told_to_wait_reports_later_and_then_everything():
 
     assert sorted(rig.done()) == [1, 2]
     assert [results.number for results in rig.of(m.Results)] == [1, 2]
+
+
+class TestLastProgress:
+    def test_goes_with_the_outcome(self):
+        rig = PoolRig()
+        rig.push(1, 2)
+        rig.tell(ev.SlotReported(0, m.SlotProgress(0, 3, 4)))
+        rig.finish(0)
+
+        (results,) = [results for results in rig.reports() if results.done]
+        assert [(told.seq, told.done, told.total) for told in results.told] == [(1, 3, 4)]
+
+    def test_of_the_next_task_is_kept_when_the_one_before_it_ends(self):
+        rig = PoolRig(slots=1)
+        rig.push(1, 2)
+        rig.tell(ev.SlotReported(0, m.SlotProgress(1, 3, 4)))
+        rig.finish(0)
+        rig.finish(0)
+
+        told = [(told.seq, told.done) for results in rig.reports() for told in results.told]
+        assert told == [(2, 3)]

@@ -231,9 +231,9 @@ def spin_or_not(n: int) -> int:
 # --- the running task ---
 
 
-def tell_progress(steps: int) -> None:
+def tell_progress(steps: int, total: int | None = None) -> None:
     for i in range(steps):
-        current_task().progress(i + 1, steps)
+        current_task().progress(i + 1, steps if total is None else total)
 
 
 def progress_for_ever() -> None:

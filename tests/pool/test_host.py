@@ -147,6 +147,17 @@ def test_progress_is_reported_while_the_task_runs(driver):
     assert len(reports) < 100
 
 
+def test_the_last_progress_of_a_task_comes_before_its_outcome(driver):
+    """B2: (8, 10) was the last that was known of a task that had told 10 of 10."""
+    driver.start(0)
+
+    driver.result(0, driver.call(0, tasks.tell_progress, (9, 0))[0])
+
+    told = [event.progress.done for event in driver.of(SlotReported)]
+    assert told[-1] == 9
+    assert type(told[-1]) is int
+
+
 def test_coroutine_function_runs_to_its_end(driver):
     driver.start(0)
 

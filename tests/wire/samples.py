@@ -2,7 +2,7 @@
 
 import os
 from types import UnionType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
@@ -50,7 +50,7 @@ def sample(kind, payloads=(b"a", b"b")):
         case _ if get_origin(kind) is tuple:
             members = [member for member in get_args(kind) if member is not ...]
             return tuple(sample(member, payloads) for member in members)
-        case UnionType():
+        case _ if get_origin(kind) in (Union, UnionType):
             return sample(get_args(kind)[0], payloads)
         case _ if kind is Any:
             return {"pools": [{"id": "a", "n": [1, None, 2.5]}]}
