@@ -14,7 +14,7 @@ from taskmesh.net import budget as budget_module
 from taskmesh.net import wires
 from taskmesh.net.budget import Budget, hub_budget
 from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.programs import run_hub, run_pool
+from taskmesh.net.programs import affordable, run_hub, run_pool
 from taskmesh.sockets import Context, Dealer
 from tests.conformance.wire import WirePeer
 from tests.faults.cluster import Cluster
@@ -225,3 +225,18 @@ def test_a_hub_at_its_limit_of_files_says_so_and_sleeps(cluster: Cluster):
         wait_until(lambda: not mesh.status()["warnings"], 20)
         with Mesh(cluster.address, config={}, open_timeout=20.0) as another:
             assert another.submit(workload.add, 1, 2).result(20) == 3
+
+
+@pytest.mark.parametrize(("asked", "warned"), [("2GiB", True), ("16MiB", False), (None, False)])
+def test_a_client_s_cap_above_what_its_hub_allows_is_told_with_the_cure(monkeypatch, asked, warned):
+    """V12: it was cut down without a word. So is the default on a small hub: `memory` tells to how much."""
+    monkeypatch.setattr(budget_module, "raise_file_limit", lambda: 1 << 20)
+    sections = {"hub": {"max_bytes": "64MiB"}, "client": {"max_bytes": asked} if asked else {}}
+    told: list[tuple[str, dict[str, object]]] = []
+
+    settled = affordable(load(sections, environ={}), lambda kind, fields: told.append((kind, fields)))
+
+    memory, limits = ([fields for what, fields in told if what == kind] for kind in ("memory", "limits"))
+    assert [fields["each_client"] for fields in memory] == [settled.client_max_bytes]
+    assert [fields["client_max_bytes"] for fields in limits] == ([32 << 20] if warned else [])
+    assert all("raise hub.max_bytes" in str(fields["cure"]) for fields in limits)
