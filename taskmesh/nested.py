@@ -52,7 +52,7 @@ class Nest:
     def __init__(self, place: Place) -> None:
         self._way = (place.addresses, place.keys)
         settings = {"mesh__address": list(place.addresses), "mesh__keys": place.keys}
-        self._session = Session(load({}, settings), WORKER)
+        self._session = Session(load({}, settings), WORKER, place.slot)
         self._submitters: dict[int, Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
 

@@ -26,6 +26,7 @@ class Place:
     Attributes:
         addresses: the hub's gateways, in order of preference. keys: the directory of keys, empty for none.
         granted: whether another slot has this one's place now; if not, the task has to run them itself.
+        slot: the pool's name and this process's id.
         queue, priority: the task's own.
         adopt: told of the children, before the first of them is submitted.
     """
@@ -33,6 +34,7 @@ class Place:
     addresses: tuple[str, ...]
     keys: str
     granted: bool
+    slot: str
     queue: str
     priority: int
     adopt: Callable[[Children], None]

@@ -63,6 +63,7 @@ class Session:
     Args:
         config: the settings.
         role: whose key it shows, where keys are in use; a task in a slot shows its pool's.
+        slot: where it runs, of a task in a slot: the pool's name and the process's id.
 
     Attributes:
         config: the settings. table: tasks without an outcome. delivery: where callbacks run.
@@ -72,9 +73,10 @@ class Session:
             to a hub elsewhere, or cancels those of an embedded one.
     """
 
-    def __init__(self, config: Config, role: str = "client") -> None:
+    def __init__(self, config: Config, role: str = "client", slot: str = "") -> None:
         self.config = config
         self._role = role
+        self._slot = slot
         self.delivery = Delivery()
         self.table = PendingTable(config.client, self.delivery, self.open)
         self.codec = FunctionCodec()
@@ -110,7 +112,7 @@ class Session:
                     raise MeshClosed(_TOO_LATE)
                 if not self.config.mesh.address:
                     _refuse_in_slots_import()
-                port = open_port(self.table, self.config, self._role)
+                port = open_port(self.table, self.config, self._role, self._slot)
                 self.table.attach(port)
                 try:
                     port.start(self.config.mesh.open_timeout)

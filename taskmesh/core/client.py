@@ -464,6 +464,7 @@ class ClientMachine:
         config = self.config
         hello = m.ClientHello(config.client, self.epoch, first, name=config.name, credit=config.credit)
         hello.python, hello.cloudpickle, hello.link = config.python, config.cloudpickle, self._link
+        hello.slot = config.slot
         return hello
 
     def _lost(self, now: float, out: list[object]) -> None:

@@ -12,11 +12,13 @@ class ClientConfig:
     Attributes:
         patience: silence of the hub after which the client dials again. resend: for unacknowledged Submits.
         max_payload: bytes of a call; what a hub with a lower limit does not take is not sent to it.
+        slot: of a session in a slot: its pool and process, as the hub learns that it has ended.
         question: how long a query or command may wait for a hub; nobody wants an answer later than that.
     """
 
     client: int
     name: str = ""
+    slot: str = ""
     python: str = ""
     cloudpickle: str = ""
     max_payload: int = 0

@@ -35,6 +35,7 @@ class ClientSession:
         linked: its link was not seen to be gone.
         lost: it was silent for so long that what is bound to it has been cancelled.
         user: whose key it shows, empty without keys.
+        slot: where it runs, of a task that submits tasks, else empty.
         unsplit: chunks that crashed, by task id, until it has acknowledged that it is to split them.
     """
 
@@ -43,6 +44,7 @@ class ClientSession:
         self.user = user
         self.name = ""
         self.python = ""
+        self.slot = ""
         self.warning = ""
         self.credit = 0
         self.submitted = 0

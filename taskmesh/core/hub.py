@@ -210,7 +210,7 @@ class HubMachine:
     # --- pools --------------------------------------------------------------------------------------------
 
     def _from_pool(self, message: m.PoolMessage, user: str, now: float) -> None:
-        if type(message) is m.Results:
+        if isinstance(message, m.Results):
             self._results(message, now)
             return
         match message:
@@ -220,17 +220,23 @@ class HubMachine:
                     self._tell(notice)
             case m.Hello():
                 self.pools.hello(message, now, user)
-            case m.Bye(epoch=epoch, session=session, sent=sent):
-                if self.pools.current(epoch, session) is not None:
-                    self.pools.bye(session, sent)
-            case m.PoolNeedSpec(epoch=epoch, session=session, specs=specs):
-                lane = self.pools.current(epoch, session)
-                if lane is not None:
-                    lane.known_specs.difference_update(specs)
             case m.Misrouted():
                 self.pools.out.append(
                     Record("pool.misrouted", {"pool": message.pool, "session": message.session})
                 )
+            case _:
+                lane = self.pools.current(message.epoch, message.session)
+                if lane is not None:
+                    self._in_session(lane, message)
+
+    def _in_session(self, lane: Lane, message: m.Bye | m.PoolNeedSpec | m.SlotGone) -> None:
+        match message:
+            case m.Bye(sent=sent):
+                self.pools.bye(lane.session, sent)
+            case m.PoolNeedSpec(specs=specs):
+                lane.known_specs.difference_update(specs)
+            case m.SlotGone(pid=pid):
+                self.intake.slot_gone(f"{lane.pool}/{pid}")
 
     def _results(self, results: m.Results, now: float) -> None:
         lane = self.pools.current(results.epoch, results.session)

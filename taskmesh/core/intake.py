@@ -102,6 +102,7 @@ class Intake:
             account.name, account.user = hello.name, user
             account.forget_finished()
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
+        session.slot = hello.slot
         if odd and session.warning != odd:
             self.out.append(Record("client.versions", {"client": hello.name, "warning": odd}))
         session.warning = odd
@@ -137,6 +138,11 @@ class Intake:
         """The client is gone for good: its tasks end with it, or those that say on_client_loss="cancel"."""
         self._cancel_all(session.client, only_bound=not cancel)
         self._forget(session)
+
+    def slot_gone(self, slot: str) -> None:
+        """A slot's process has ended, or was killed: what its tasks have submitted ends with it."""
+        for session in [session for session in self._clients.values() if session.slot == slot]:
+            self.bye(session, cancel=False)
 
     def _forget(self, session: ClientSession) -> None:
         """Nobody takes outcomes of this session any more; its tasks go on, and its account with them.

@@ -345,6 +345,7 @@ class PoolMachine:
 
     def _slot_asked(self, slot: Slot, serial: int, now: float) -> None:
         """Its task wants to submit tasks: what waits behind it must not wait for them."""
+        slot.has_submitted = True
         if granted := self.places.ask(slot, serial):
             if slot.can_give:
                 self._out += self.feeder.recall(slot)
@@ -374,6 +375,8 @@ class PoolMachine:
                 last = index == len(started) - 1 and len(piece) == 1
                 self._blame(slot, piece.split(1), exited, running=last)
         self.places.exited(slot)
+        for member in [member for member in self.members if slot.has_submitted and member.session]:
+            self._out.append(SendHub(m.SlotGone(member.epoch, member.session, slot.pid), member.hub))
         delay = 0.0
         if not exited.ready and slot.state is not SlotState.STOPPING:
             slot.failures += 1

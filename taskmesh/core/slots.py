@@ -155,6 +155,7 @@ class Slot(Tabled[SlotState, SlotCause]):
         self.failures = 0
         self.start_at = 0.0
         self.progress: SlotProgress | None = None
+        self.has_submitted = False
 
     @property
     def takes_work(self) -> bool:
@@ -213,6 +214,7 @@ class Slot(Tabled[SlotState, SlotCause]):
         self.kill_at = None
         self.recalling = self.quiet = self.peeked = self.refilled = False
         self.progress = None
+        self.has_submitted = False
         self.start_at = start_at
 
     def hand(self, pieces: list[Piece]) -> int:

@@ -15,13 +15,14 @@ _GREEN = {"gevent", "eventlet"}
 _SELF = "/proc/self/exe"
 
 
-def open_port(sink: OutcomeSink, config: Config, role: str = "client") -> SubmitPort:
+def open_port(sink: OutcomeSink, config: Config, role: str = "client", slot: str = "") -> SubmitPort:
     """Makes the port, to be started at once. ZeroMQ is imported only where sockets are needed.
 
     Args:
         sink: whose tasks they are.
         config: the settings.
         role: whose key is shown to a hub at an address.
+        slot: where this runs, of a task in a slot.
 
     Raises:
         TaskMeshError: gevent or eventlet has replaced what the port works with, or it has to start
@@ -31,7 +32,7 @@ def open_port(sink: OutcomeSink, config: Config, role: str = "client") -> Submit
     if config.mesh.address:
         from taskmesh.net.remote import RemotePort
 
-        return RemotePort(sink, config, role=role)
+        return RemotePort(sink, config, role=role, slot=slot)
     _refuse_without_interpreter()
     if config.mesh.hub == "process":
         from taskmesh.net.launch import LaunchedPort

@@ -83,7 +83,9 @@ class PoolShell:
 
         def answer(action: act.AnswerSlot) -> None:
             try:
-                host.answer(action.slot, Answer(action.granted, gateway(action.hub), keys))
+                machine = self.machine
+                slot = f"{machine.config.pool}/{machine.slots[action.slot].pid}"
+                host.answer(action.slot, Answer(action.granted, gateway(action.hub), keys, slot=slot))
             except (OSError, TaskMeshError) as error:
                 host.answer(action.slot, Answer(action.granted, [], trouble=str(error)))
 

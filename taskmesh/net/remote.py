@@ -36,9 +36,15 @@ class RemotePort(ThreadPort):
     """
 
     def __init__(
-        self, sink: OutcomeSink, config: Config, addresses: Sequence[str] = (), role: str = CLIENT
+        self,
+        sink: OutcomeSink,
+        config: Config,
+        addresses: Sequence[str] = (),
+        role: str = CLIENT,
+        slot: str = "",
     ) -> None:
         super().__init__(sink)
+        self._client_config = replace(self._client_config, slot=slot)
         self._credentials = credentials_of(config.mesh.keys, role)
         self._addresses = list(addresses or config.mesh.address)
         self._max_payload = config.pool.max_payload

@@ -93,13 +93,15 @@ class Ask(msgspec.Struct, array_like=True):
 class Answer(msgspec.Struct, array_like=True):
     """ANSWER: whether another slot has the asking one's place now, and where the hub is.
 
-    `keys` is the directory of the pool's keys. Without addresses `trouble` says why there is no way to it.
+    `keys` is the directory of the pool's keys, `slot` the pool's name with the asking process's id. Without
+    addresses `trouble` says why there is no way to it.
     """
 
     granted: bool
     addresses: list[str]
     keys: str = ""
     trouble: str = ""
+    slot: str = ""
 
 
 class Ready(msgspec.Struct, array_like=True):

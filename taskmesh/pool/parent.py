@@ -68,7 +68,15 @@ class Parent:
             if now is None or now[0] != serial:
                 raise TaskMeshError("this task cannot submit tasks: it has ended, and this thread has not")
             addresses = tuple(answer.addresses)
-            place = Place(addresses, answer.keys, answer.granted, spec.queue, spec.priority, self._adopt)
+            place = Place(
+                addresses,
+                answer.keys,
+                answer.granted,
+                answer.slot,
+                spec.queue,
+                spec.priority,
+                self._adopt,
+            )
             if answer.granted:
                 self._place, self._serial = place, serial
                 self.has_place = True

@@ -58,6 +58,7 @@ __all__ = [
     "Roster",
     "Run",
     "SlotFailure",
+    "SlotGone",
     "SlotProgress",
     "SlotResults",
     "SlotSegment",
@@ -78,6 +79,7 @@ class ClientHello(msgspec.Struct, tag=1):
 
     `first` is the number that its next Submit will have; numbers are never used twice. `credit`: bytes of
     deliveries it will hold unacknowledged; 0 for an embedded client. `link` counts its links to the hub.
+    `slot`: of a task that submits tasks: its pool's name and its process id, as SlotGone says them.
     """
 
     client: int
@@ -90,6 +92,7 @@ class ClientHello(msgspec.Struct, tag=1):
     pickle: int = PICKLE_PROTOCOL
     cloudpickle: Name = ""
     link: int = 0
+    slot: Name = ""
 
 
 class Submit(msgspec.Struct, tag=2):
@@ -337,6 +340,14 @@ class Misrouted(msgspec.Struct, tag=44):
     session: int
 
 
+class SlotGone(msgspec.Struct, tag=46):
+    """A slot's process has ended whose tasks may have submitted tasks: these end with it."""
+
+    epoch: int
+    session: int
+    pid: int
+
+
 class PoolNeedSpec(msgspec.Struct, tag=45):
     """Tasks came whose specs the pool does not have: hand them back as returned and send the specs again."""
 
@@ -433,5 +444,5 @@ class Refused(msgspec.Struct, tag=67):
 
 ClientMessage = ClientHello | Submit | CancelTasks | ResultAck | ClientBeat | ClientBye | Query | Command
 ToClient = ClientWelcome | Accepted | Busy | NeedSpec | Deliver | Notice | Answer | ClientRefused
-PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec
+PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone
 ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | ForgetSpecs | Refused | Roster

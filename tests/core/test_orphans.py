@@ -259,3 +259,16 @@ def test_a_client_that_is_back_finds_the_chunk_that_it_was_to_split(gone):
     rig.tell(ev.FromClient(1, m.Submit(2, [], [run], whole=True)))
     rig.report(session, done=((1, 1, 2),))
     assert rig.outcomes(1) == {1: "done"}
+
+
+def test_what_a_slots_tasks_have_submitted_ends_with_the_slot():
+    """B1: of another pool's slot, or another process, nothing does."""
+    rig = HubRig()
+    session = rig.join("p")
+    for client, slot in ((5, "p/77"), (6, "p/78"), (7, "q/77")):
+        rig.tell(ev.FromClient(client, m.ClientHello(client, EPOCH, slot=slot)))
+        rig.submit(client, 2, spec(on_client_loss="cancel"))
+    rig.tell(ev.FromPool(m.SlotGone(EPOCH, session, 77)))
+    rig.tell(ev.Tick())
+
+    assert {record.id >> 64 for record in rig.hub.ledger.tasks.values()} == {6, 7}

@@ -387,3 +387,15 @@ class TestLastProgress:
 
         told = [(told.seq, told.done) for results in rig.reports() for told in results.told]
         assert told == [(2, 3)]
+
+
+def test_the_end_of_a_slot_whose_tasks_have_submitted_tasks_is_told_the_hub():
+    """B1: their tasks end with it, not when the hub has not heard of them for long."""
+    rig = PoolRig()
+    rig.push(1, 2)
+    rig.tell(ev.SlotAsked(0, 0))
+    pid = rig.pool.slots[0].pid
+    for slot in (0, 1):
+        rig.tell(ev.SlotExited(slot, 0, -9, oom=False))
+
+    assert [(gone.session, gone.pid) for gone in rig.of(m.SlotGone)] == [(rig.pool.session, pid)]

@@ -217,7 +217,19 @@ def test_children_of_a_crashed_attempt_are_cancelled_and_the_next_has_its_own(lo
 
     wait_until(lambda: not any(local.status()["tasks"].values()), 20, "no task is left")
     assert set(noted(journal)) == {str(number) for number in range(30)}
-    assert len(noted(journal)) < 60, "the first attempt's were cancelled some five seconds after its death"
+    assert len(noted(journal)) < 60, "the first attempt's were cancelled with it"
+
+
+def test_children_of_a_parent_that_is_cancelled_end_with_it(mesh, tmp_path):
+    """B1: 48 of them started within five seconds after it, and others' tasks waited behind them."""
+    journal = tmp_path / "journal"
+    parent = sends_and_waits.submit(str(journal), 200)
+    wait_until(lambda: noted(journal), WAIT_S)
+
+    assert parent.cancel()
+    brief = 4.5  # below the five seconds after which the hub gives up whom it has not heard
+    wait_until(lambda: not any(mesh.status()["tasks"].values()), brief, "no task is left")
+    assert len(noted(journal)) < 60
 
 
 def test_the_soft_limit_ends_the_wait_and_the_children(local, tmp_path):
