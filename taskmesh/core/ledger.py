@@ -153,6 +153,7 @@ class Ledger:
         if fresh and len(seqs) == 1 and base | seqs[0] not in tasks and seqs[0] >= finished.end:
             record = tasks[base | seqs[0]] = TaskRecord(base | seqs[0], entry, group, payloads[0])
             records, count, size = [record], 1, len(payloads[0])  # all of what follows, for a task alone
+            account.accepted.add(seqs[0])
         else:
             ids = [base | seq for seq in seqs]
             if not fresh or not tasks.keys().isdisjoint(ids) or (seqs and min(seqs) < finished.end):
@@ -161,7 +162,7 @@ class Ledger:
             records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
             tasks.update(zip(ids, records, strict=True))
             count, size = len(records), sum(map(len, payloads))
-        account.accepted.add_all(seqs)
+            account.accepted.add_all(seqs)
         self.accepted += count
         self.size += size
         account.tasks += count

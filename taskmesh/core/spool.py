@@ -138,9 +138,9 @@ class Spool:
 def held_by(done: list[DoneRun], failed: list[Failed]) -> list[Held]:
     """The attempts that reports are of."""
     held = [Held(run.client, run.attempt, run.seqs, returns=run.returns) for run in done]
-    return held + [
-        Held(failure.client, failure.attempt, [failure.seq], returns=failure.returns) for failure in failed
-    ]
+    if failed:
+        held += [Held(one.client, one.attempt, [one.seq], returns=one.returns) for one in failed]
+    return held
 
 
 def portion(items: list[T], weigh: Callable[[T], int]) -> tuple[list[T], list[T]]:
