@@ -150,7 +150,9 @@ class Assembler:
             NoRoom: the budgets do not allow it, and what has come of its message is dropped.
             RemoteProtocolError: it makes no sense.
         """
-        return self._take(frames, now, user, link) if is_fragment(frames) else frames
+        if len(frames) == 1 or not is_fragment(frames):  # most have one frame
+            return frames
+        return self._take(frames, now, user, link)
 
     def continues(self, frames: Sequence[Buffer], user: str, link: bytes) -> bool:
         """Whether these are the next fragment of a message that has begun."""

@@ -73,6 +73,8 @@ def encode(message: Message) -> list[Buffer]:
         LocalProtocolError: something in it cannot travel.
     """
     header, blobs = _encode(message)
+    if not blobs:
+        return [header]
     return [header, *(piece for blob in blobs for part in blob.pieces for piece in part)]
 
 
