@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
 from taskmesh.core.charges import Charges
-from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.client_config import ClientSettings
 from taskmesh.core.clients import DOUBLINGS, SLOWEST
 from taskmesh.core.oversize import without_large
 from taskmesh.core.pending_table import PendingTable
@@ -45,7 +45,7 @@ GLANCE = 0.001
 class ClientMachine:
     """One client session, over as many links and hubs as it takes."""
 
-    def __init__(self, config: ClientConfig, pending: PendingTable, now: float) -> None:
+    def __init__(self, config: ClientSettings, pending: PendingTable, now: float) -> None:
         self.config = config
         self.epoch = 0
         self.open = False

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class ClientConfig:
+class ClientSettings:
     """Times in seconds.
 
     Attributes:

@@ -9,7 +9,7 @@ from taskmesh.core.actions import Publish, Record, SendClient, Store
 from taskmesh.core.cancellations import Cancellations
 from taskmesh.core.clients import ClientSession
 from taskmesh.core.collector import NOBODY, Collector
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.core.intake import Intake
 from taskmesh.core.invariants import check_hub
 from taskmesh.core.lanes import Lane
@@ -35,7 +35,7 @@ class HubMachine:
     `deadline`.
     """
 
-    def __init__(self, config: HubConfig, now: float) -> None:
+    def __init__(self, config: HubSettings, now: float) -> None:
         self.config = config
         self.ledger = Ledger()
         self.specs: dict[int, SpecEntry] = {}

@@ -9,7 +9,7 @@ from taskmesh.core.versions import WARN, Versions
 
 
 @dataclass(frozen=True, slots=True)
-class HubConfig:
+class HubSettings:
     """Times in seconds, sizes in bytes.
 
     Attributes:
@@ -51,9 +51,9 @@ class HubConfig:
     spec_bytes: int = 256 << 20
     kept_bytes: int = KEPT_BYTES
     arriving_bytes: int = 0
-    max_pools: int = 1_000_000
-    max_clients: int = 1_000_000
-    key_sessions: int = 0
+    max_pools: int = 1_000
+    max_clients: int = 10_000
+    key_sessions: int = 4_096
     max_payload: int = 0
     versions: Versions = field(default_factory=Versions)
     policy: str = WARN

@@ -11,7 +11,7 @@ from taskmesh.core.actions import Record, SendClient
 from taskmesh.core.cancellations import Cancellations
 from taskmesh.core.clients import WORKER, ClientSession
 from taskmesh.core.collector import ANYBODY, Collector
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.liveness import PoolSessions
 from taskmesh.core.memory import Memory
@@ -48,7 +48,7 @@ class Intake:
 
     def __init__(
         self,
-        config: HubConfig,
+        config: HubSettings,
         ledger: Ledger,
         specs: dict[int, SpecEntry],
         clients: dict[int, ClientSession],

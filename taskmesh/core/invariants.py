@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from taskmesh.core.feeder import Feeder
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.core.lanes import Lane
 from taskmesh.core.ledger import Ledger, SpecEntry
 from taskmesh.core.slots import Slot, SlotState
@@ -19,7 +19,7 @@ from taskmesh.ids import SEQ_BITS, SEQ_MASK
 class HubBooks(Protocol):
     """What is read of a hub machine."""
 
-    config: HubConfig
+    config: HubSettings
     ledger: Ledger
     lanes: dict[int, Lane]
     specs: dict[int, SpecEntry]

@@ -11,7 +11,7 @@ import msgspec
 
 from taskmesh.core.actions import CloseLane, OpenLane, Publish, Record
 from taskmesh.core.collector import Collector
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.core.lanes import MAX_WINDOW, Lane, LaneCause, LaneState
 from taskmesh.core.ledger import Ledger
 from taskmesh.core.rivals import Rivals
@@ -68,7 +68,7 @@ class PoolSessions:
 
     def __init__(
         self,
-        config: HubConfig,
+        config: HubSettings,
         ledger: Ledger,
         collector: Collector,
         lanes: dict[int, Lane],

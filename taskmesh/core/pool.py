@@ -16,7 +16,7 @@ from taskmesh.core.feeder import Feeder
 from taskmesh.core.invariants import check_pool
 from taskmesh.core.membership import CLIENT_BITS, CLIENT_MASK, Membership, hub_of
 from taskmesh.core.places import Places
-from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.pool_config import PoolSettings
 from taskmesh.core.slots import Piece, Slot, SlotCause, SlotState, exit_text
 from taskmesh.ids import task_id, text_of
 from taskmesh.wire import messages as m
@@ -35,7 +35,7 @@ class PoolMachine:
         members: one membership for each hub.
     """
 
-    def __init__(self, config: PoolConfig, now: float) -> None:
+    def __init__(self, config: PoolSettings, now: float) -> None:
         self.config = config
         self.slots = {number: Slot(number) for number in range(config.slots)}
         self.places = Places(self.slots, config.slots)

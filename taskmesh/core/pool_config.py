@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class PoolConfig:
+class PoolSettings:
     """Times in seconds.
 
     Attributes:

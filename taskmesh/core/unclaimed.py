@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from taskmesh.core.clients import size_of, size_of_failure
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.core.ledger import Ledger
 from taskmesh.ids import SEQ_BITS
 from taskmesh.wire import messages as m
@@ -73,7 +73,7 @@ class Unclaimed:
     By client and counter, not by id: an id's hash is easily met by others, and a pool may say what it likes.
     """
 
-    def __init__(self, config: HubConfig, ledger: Ledger, started: float) -> None:
+    def __init__(self, config: HubSettings, ledger: Ledger, started: float) -> None:
         self._config = config
         self._ledger = ledger
         self._started = started

@@ -9,7 +9,7 @@ from typing import Any
 
 from taskmesh.core import actions as act
 from taskmesh.core.client import ClientMachine
-from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.client_config import ClientSettings
 from taskmesh.core.events import Ask, Queued, Tick
 from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
 from taskmesh.ports import OutcomeSink
@@ -145,7 +145,7 @@ class ClientShell:
     def __init__(
         self,
         sink: OutcomeSink,
-        config: ClientConfig,
+        config: ClientSettings,
         now: float,
         send: Callable[[m.ClientMessage], None],
         reconnect: Callable[[], None],

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from taskmesh.cgroups import memory_limit
 from taskmesh.config import Config
-from taskmesh.core.client_config import ClientConfig
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.client_config import ClientSettings
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.core.memory import KEPT_BYTES
-from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.pool_config import PoolSettings
 from taskmesh.core.versions import Versions
 from taskmesh.errors import ConfigError
 from taskmesh.wire.messages import PICKLE_PROTOCOL
@@ -26,9 +26,9 @@ from taskmesh.wire.messages import PICKLE_PROTOCOL
 PYTHON = platform.python_version()
 
 
-def new_client() -> ClientConfig:
+def new_client() -> ClientSettings:
     """A client session's settings with a new random id."""
-    return ClientConfig(
+    return ClientSettings(
         client=secrets.randbits(63) | 1, name=f"{socket.gethostname()}:{os.getpid()}", python=PYTHON
     )
 
@@ -50,7 +50,7 @@ def cloudpickle_version() -> str:
     return ""
 
 
-def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubConfig:
+def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubSettings:
     """The hub machine's settings; `wired`: others than this process will talk to it.
 
     Raises:
@@ -58,7 +58,7 @@ def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubConfig:
     """
     hub, payloads = config.hub, payload_bytes(config)
     calls = payloads // 2
-    return HubConfig(
+    return HubSettings(
         epoch=epoch,
         beat=hub.beat,
         lease=hub.lease,
@@ -102,11 +102,11 @@ def payload_bytes(config: Config) -> int:
     return config.hub.max_bytes or memory // 2
 
 
-def pool_config(config: Config, *, slots: int, name: str = "", wired: bool = False) -> PoolConfig:
+def pool_config(config: Config, *, slots: int, name: str = "", wired: bool = False) -> PoolSettings:
     """The pool machine's settings, with a new instance number; `wired`: its hub is another process."""
     host = socket.gethostname()
     instance = secrets.randbits(63)
-    return PoolConfig(
+    return PoolSettings(
         pool=name or f"{host}-{os.getpid()}-{instance & 0xFFFF:04x}",
         instance=instance,
         slots=slots,

@@ -15,9 +15,9 @@ from taskmesh.cgroups import memory_limit
 from taskmesh.config import ClientConfig, Config
 from taskmesh.core.events import DrainRequested
 from taskmesh.core.hub import HubMachine
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.core.pool import PoolMachine
-from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.pool_config import PoolSettings
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.keys import WORKER, KeyFolder
 from taskmesh.net import wires
@@ -145,7 +145,7 @@ def local_pool(
     loop: Loop,
     links: InProcessLinks,
     sockets: HubSockets,
-    settings: PoolConfig,
+    settings: PoolSettings,
     config: Config,
     modules: tuple[str, ...],
 ) -> tuple[PoolShell, SlotHost]:
@@ -161,7 +161,7 @@ def local_pool(
     return pool, host
 
 
-def affordable(config: Config, record: Record) -> HubConfig:
+def affordable(config: Config, record: Record) -> HubSettings:
     """The hub machine's settings, with no more pools than there are files for; tells its limits.
 
     Raises:
@@ -201,7 +201,7 @@ def listen(
     record: Record,
     *,
     config: Config,
-    settled: HubConfig,
+    settled: HubSettings,
     bind: str,
 ) -> HubSockets:
     """Binds a hub's sockets; with port 0 it looks for three free ports in a row.
@@ -248,7 +248,7 @@ def listen(
     return sockets
 
 
-def assembler(settled: HubConfig, *, keyed: bool) -> Assembler:
+def assembler(settled: HubSettings, *, keyed: bool) -> Assembler:
     """What puts large messages together: of one key half as many bytes as of all."""
     share = settled.arriving_bytes
     return Assembler(2 * share, share if keyed else 0, 2 * settled.max_payload + wires.BATCHES)
@@ -351,7 +351,7 @@ def own_first(addresses: Sequence[str], hub: int) -> list[str]:
 def linked_pool(
     context: Context,
     loop: Loop,
-    settings: PoolConfig,
+    settings: PoolSettings,
     config: Config,
     *,
     closing: contextlib.ExitStack,

@@ -9,7 +9,7 @@ import zmq
 
 from taskmesh.clock import monotonic
 from taskmesh.config import Config
-from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.client_config import ClientSettings
 from taskmesh.core.events import Ask
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.keys import CLIENT
@@ -102,7 +102,7 @@ class RemotePort(ThreadPort):
         """Nothing is on its way to the hub, or one Submit: of two, the acknowledgement will wake the loop."""
         return shell.machine.under_way < 2
 
-    def _stated(self) -> ClientConfig:
+    def _stated(self) -> ClientSettings:
         """What this client tells of itself, and its limits."""
         return replace(self._client_config, cloudpickle=cloudpickle_version(), max_payload=self._max_payload)
 

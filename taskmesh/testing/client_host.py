@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from taskmesh.core import actions as act
 from taskmesh.core.client import ClientMachine
-from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.client_config import ClientSettings
 from taskmesh.core.events import Ask, FromHubToClient, Queued
 from taskmesh.testing.host import Host
 from taskmesh.testing.hub_host import HubHost
@@ -75,7 +75,7 @@ class ClientHost(Host[ClientMachine]):
         place: the hub's that it is with now. accepted: tasks that hubs have acknowledged, and in which epoch.
     """
 
-    def __init__(self, setting: Setting, hubs: Sequence[HubHost], config: ClientConfig) -> None:
+    def __init__(self, setting: Setting, hubs: Sequence[HubHost], config: ClientSettings) -> None:
         super().__init__(f"client-{config.client}", setting)
         self.client = config.client
         self.place = 0

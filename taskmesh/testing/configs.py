@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from taskmesh.core.client_config import ClientConfig
-from taskmesh.core.hub_config import HubConfig
-from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.client_config import ClientSettings
+from taskmesh.core.hub_config import HubSettings
+from taskmesh.core.pool_config import PoolSettings
 
 BEAT = 0.5
 LEASE = 3.0
@@ -26,10 +26,10 @@ def has_two_hubs(seed: int) -> bool:
     return seed % 6 == 3 or seed % 24 == 12
 
 
-def hub_config(chance: random.Random) -> HubConfig:
+def hub_config(chance: random.Random) -> HubSettings:
     """The hub's."""
     tight, full = chance.random() < 0.2, chance.random() < 0.2
-    return HubConfig(
+    return HubSettings(
         epoch=1,
         beat=BEAT,
         lease=LEASE,
@@ -48,9 +48,9 @@ def hub_config(chance: random.Random) -> HubConfig:
     )
 
 
-def pool_config(chance: random.Random, index: int) -> PoolConfig:
+def pool_config(chance: random.Random, index: int) -> PoolSettings:
     """A pool's; the first serves every queue."""
-    return PoolConfig(
+    return PoolSettings(
         pool=f"pool-{index}",
         instance=index + 1,
         slots=chance.randint(1, 3),
@@ -62,8 +62,8 @@ def pool_config(chance: random.Random, index: int) -> PoolConfig:
     )
 
 
-def client_config(client: int, credit: int) -> ClientConfig:
+def client_config(client: int, credit: int) -> ClientSettings:
     """A client's."""
-    return ClientConfig(
+    return ClientSettings(
         client, max_payload=1000, credit=credit, hello=0.5, patience=3 * BEAT, resend=2 * BEAT
     )

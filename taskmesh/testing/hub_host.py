@@ -11,7 +11,7 @@ import msgspec
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.hub import HubMachine
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.core.memory import KEPT_BYTES
 from taskmesh.core.states import Cause, State
 from taskmesh.ids import SEQ_BITS
@@ -78,7 +78,7 @@ class HubHost(Host[HubMachine]):
         falling: its clock goes back between two lives, and with it the epochs.
     """
 
-    def __init__(self, setting: Setting, far: Far, config: HubConfig, place: int = 0) -> None:
+    def __init__(self, setting: Setting, far: Far, config: HubSettings, place: int = 0) -> None:
         super().__init__("hub-b" if place else "hub", setting)
         self.place = place
         self._fairness = Fairness() if place else setting.fairness

@@ -11,7 +11,7 @@ import msgspec
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.pool import PoolMachine
-from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.pool_config import PoolSettings
 from taskmesh.net.sizes import hold_against
 from taskmesh.testing.audit import Violation
 from taskmesh.testing.host import Host
@@ -145,7 +145,7 @@ class PoolHost(Host[PoolMachine]):
         retired: it is never started again, not even by who had set out to do so before.
     """
 
-    def __init__(self, setting: Setting, hubs: Sequence[HubHost], config: PoolConfig) -> None:
+    def __init__(self, setting: Setting, hubs: Sequence[HubHost], config: PoolSettings) -> None:
         super().__init__(config.pool, setting)
         self.ends = [HubEnd(self, hub) for hub in hubs]
         self.slots: dict[int, SlotProcess] = {}

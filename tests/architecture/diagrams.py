@@ -9,18 +9,18 @@ from enum import Enum
 from typing import Any
 
 from taskmesh.core.client import LONGEST_BACKOFF
-from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.client_config import ClientSettings
 from taskmesh.core.clients import RESEND_AFTER
 from taskmesh.core.feeder import HORIZON as POOL_HORIZON
 from taskmesh.core.feeder import STEAL_AFTER, UNSTICK_AFTER
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.core.intake import RETRY_BUSY
 from taskmesh.core.lanes import HORIZON as HUB_HORIZON
 from taskmesh.core.lanes import LANE_TRANSITIONS, LONG, OVERDUE, SILENCE, LaneCause, LaneState
 from taskmesh.core.liveness import SLOWEST
 from taskmesh.core.membership import FIRST_WAIT
 from taskmesh.core.places import BENCH
-from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.pool_config import PoolSettings
 from taskmesh.core.receipts import ACK_DELAY
 from taskmesh.core.slots import SLOT_TRANSITIONS, SlotCause, SlotState
 from taskmesh.core.spool import MAX_REPEATS, RESEND_BEATS
@@ -33,7 +33,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 BLOCK = re.compile(r"(<!-- drawn: ([a-z ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Table = Mapping[tuple[Any, Any], Any]
 
-HUB, POOL, CLIENT = HubConfig(epoch=1), PoolConfig("p", 1, 1), ClientConfig(1)
+HUB, POOL, CLIENT = HubSettings(epoch=1), PoolSettings("p", 1, 1), ClientSettings(1)
 TIMES: tuple[tuple[str, float, str], ...] = (
     ("beat", HUB.beat, "between two beats of a pool, and of a client"),
     ("silent_beats", HUB.silent_beats, "beats without a word after which a pool gets no new work"),

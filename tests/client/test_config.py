@@ -1,11 +1,14 @@
 """Settings: what goes before what, and errors that name the cure."""
 
+import dataclasses
 import re
 
 import pytest
 
 from taskmesh import Mesh, MeshExecutor
-from taskmesh.config import MOST_SLOTS, Config, PoolConfig, load
+from taskmesh.config import MOST_SLOTS, Config, HubConfig, PoolConfig, load
+from taskmesh.core.hub_config import HubSettings
+from taskmesh.core.pool_config import PoolSettings
 from taskmesh.errors import ConfigError
 
 
@@ -218,3 +221,18 @@ def test_working_directory_that_is_gone_is_told(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="working directory has been deleted"):
         load(environ={})
     assert load({}, environ={}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("section", "machine"), [(HubConfig, HubSettings), (PoolConfig, PoolSettings)], ids=["hub", "pool"]
+)
+def test_a_setting_and_the_machine_it_is_for_have_one_default(section, machine):
+    defaults = {field.name: field.default for field in dataclasses.fields(section)}
+    own = {field.name: field.default for field in dataclasses.fields(machine)}
+    same = (defaults.keys() & own.keys()) - {
+        "versions",
+        "max_bytes",
+    }  # a word for the first, the memory's share
+
+    assert {"beat", "lease", "max_pools"} <= same or {"grace", "queues"} <= same
+    assert {name: own[name] for name in same} == {name: defaults[name] for name in same}

@@ -3,7 +3,7 @@
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.client import ClientMachine
-from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.client_config import ClientSettings
 from taskmesh.core.events import Queued
 from taskmesh.wire import messages as m
 from tests.core.rig import number_of, spec
@@ -21,7 +21,7 @@ class Client:
         self.now = 10.0
         self.pending: dict[int, m.Spec] = {}
         self.known: dict[int, m.Spec] = {}
-        config = ClientConfig(7, hello=1.0, patience=3.0, resend=2.0, max_payload=max_payload)
+        config = ClientSettings(7, hello=1.0, patience=3.0, resend=2.0, max_payload=max_payload)
         self.machine = ClientMachine(config, self, self.now)
         self.failed: list[m.Failed] = []
         self.sent: list[object] = []

@@ -5,9 +5,9 @@ from collections import defaultdict
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.hub import HubMachine
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.core.pool import PoolMachine
-from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.pool_config import PoolSettings
 from taskmesh.wire import messages as m
 from taskmesh.wire.batches import Kept
 
@@ -32,7 +32,7 @@ class HubRig:
     def __init__(self, **config: object) -> None:
         self.now = 100.0
         self.has_ports = True  # for lanes
-        self.config = HubConfig(**{"epoch": EPOCH, **config})
+        self.config = HubSettings(**{"epoch": EPOCH, **config})
         self.hub = HubMachine(self.config, self.now)
         self.held: dict[int, list[Key]] = defaultdict(list)  # by session
         self.published: list[tuple[str, object]] = []
@@ -200,7 +200,7 @@ class PoolRig:
 
     def __init__(self, slots: int = 2, *, welcome: bool = True, grace: float = 30.0) -> None:
         self.now = 50.0
-        self.pool = PoolMachine(PoolConfig("p", 1, slots, lease=3.0, grace=grace), self.now)
+        self.pool = PoolMachine(PoolSettings("p", 1, slots, lease=3.0, grace=grace), self.now)
         self.sent: list[object] = []
         self.actions: list[object] = []
         self.handed: dict[int, list[Key]] = defaultdict(list)  # by slot, in order, not reported

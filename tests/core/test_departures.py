@@ -4,7 +4,7 @@ import pytest
 
 from taskmesh.core.events import FromClient, FromHub, FromPool, LinksLost
 from taskmesh.core.pool import PoolMachine
-from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.pool_config import PoolSettings
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, spec
 
@@ -66,7 +66,7 @@ class TestCommandToLeave:
     def test_who_waits_for_the_same_name_obeys_no_command_to_who_has_it(self, rig, verb, state):
         rig.client()
         session = rig.join(instance=3)
-        first, second = (PoolMachine(PoolConfig("p", instance, 1), 50.0) for instance in (3, 4))
+        first, second = (PoolMachine(PoolSettings("p", instance, 1), 50.0) for instance in (3, 4))
         self.command(rig, verb)
         rig.beat(session)
         told = [one for _, one in rig.published if isinstance(one, m.PoolCommand)]

@@ -5,14 +5,14 @@ import pytest
 from taskmesh.core.actions import Publish, Push
 from taskmesh.core.events import FromClient, FromPool, Tick
 from taskmesh.core.hub import HubMachine
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 
 def test_what_is_no_event_is_refused():
     with pytest.raises(TypeError, match="not an event of a hub"):
-        HubMachine(HubConfig(1), 0.0).handle("hello", 0.0)
+        HubMachine(HubSettings(1), 0.0).handle("hello", 0.0)
 
 
 def test_the_same_events_give_the_same_actions():

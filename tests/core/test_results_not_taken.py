@@ -6,7 +6,7 @@ from taskmesh.core import clients
 from taskmesh.core.actions import OpenLane, Push, SendClient
 from taskmesh.core.events import ClientGone, FromClient, FromPool, LaneOpened, Tick
 from taskmesh.core.hub import HubMachine
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.wire import messages as m
 
 EPOCH, SPEC = 7, 5
@@ -17,7 +17,7 @@ class Mesh:
 
     def __init__(self, cap: int, result: bytes = b"x" * 1000) -> None:
         self.result = result
-        self.hub = HubMachine(HubConfig(EPOCH, client_max_bytes=cap), 0.0)
+        self.hub = HubMachine(HubSettings(EPOCH, client_max_bytes=cap), 0.0)
         self.now = 0.0
         self.held: list[tuple[int, int, int]] = []  # client, seq, attempt
         self.delivered: dict[int, list[m.Deliver]] = {}

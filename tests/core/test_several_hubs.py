@@ -5,7 +5,7 @@ import pytest
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.pool import PoolMachine
-from taskmesh.core.pool_config import PoolConfig
+from taskmesh.core.pool_config import PoolSettings
 from taskmesh.wire import messages as m
 from tests.core.client_rig import Client, delivery
 from tests.core.rig import PoolRig, number_of, spec
@@ -20,7 +20,9 @@ class TwoHubsRig(PoolRig):
 
     def __init__(self, slots: int = 1) -> None:
         super().__init__(slots, welcome=False)
-        self.pool = PoolMachine(PoolConfig("p", 1, slots, lease=LEASE, hubs=("tcp://a", "tcp://b")), self.now)
+        self.pool = PoolMachine(
+            PoolSettings("p", 1, slots, lease=LEASE, hubs=("tcp://a", "tcp://b")), self.now
+        )
         self.sequence = [0, 0]
         self.tell(ev.Tick())
         for slot in range(slots):
@@ -191,7 +193,7 @@ def test_a_drain_does_not_wait_for_a_hub_that_is_not_there(rig):
 
 def test_one_hub_refuses_the_pool_and_it_serves_the_other():
     rig = PoolRig(1, welcome=False)
-    rig.pool = PoolMachine(PoolConfig("p", 1, 1, lease=LEASE, hubs=("tcp://a", "tcp://b")), rig.now)
+    rig.pool = PoolMachine(PoolSettings("p", 1, 1, lease=LEASE, hubs=("tcp://a", "tcp://b")), rig.now)
     rig.tell(ev.Tick())
     rig.tell(ev.FromHub(m.Refused("p", 1, "not wanted"), A))
     assert rig.of(act.Leave) == []

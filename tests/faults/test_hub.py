@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from tests.faults.cluster import LEASE, SETTINGS, pools_of
 from tests.faults.journal import Journal
 from tests.faults.workload import wait_for
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.fault
 
 TASKS = 2000
 HELD, SLOTS = 12, 4
-GRACE = HubConfig(1).client_grace
+GRACE = HubSettings(1).client_grace
 
 
 def test_F11_hub_killed_and_restarted(cluster, connect, gates):

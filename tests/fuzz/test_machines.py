@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.client import ClientMachine
-from taskmesh.core.client_config import ClientConfig
+from taskmesh.core.client_config import ClientSettings
 from taskmesh.core.events import Queued
 from taskmesh.core.hub import HubMachine
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.wire import messages as m
 from taskmesh.wire.frames import Decoder, encode, from_client, from_pool, to_client, to_pool
@@ -46,7 +46,7 @@ class HostilePeers:
         self.chance = random.Random(seed)
         self.forger = Forger(self.chance)
         self.now = 100.0
-        self.hub = HubMachine(HubConfig(epoch=EPOCH, max_tasks=50, client_max_tasks=30), self.now)
+        self.hub = HubMachine(HubSettings(epoch=EPOCH, max_tasks=50, client_max_tasks=30), self.now)
         self.number = dict.fromkeys(CLIENTS, 0)
 
     def event(self) -> object:
@@ -161,7 +161,7 @@ def test_no_message_stops_a_client(seed):
     chance = random.Random(seed)
     forger = Forger(chance)
     now = 100.0
-    client = ClientMachine(ClientConfig(client=5), NoTable(), now)
+    client = ClientMachine(ClientSettings(client=5), NoTable(), now)
     kinds = typing.get_args(m.ToClient)
     for seq in range(1, EVENTS):
         now += chance.choice(STEPS)

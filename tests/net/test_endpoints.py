@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from taskmesh.config import Config, MeshConfig
-from taskmesh.core.hub_config import HubConfig
+from taskmesh.core.hub_config import HubSettings
 from taskmesh.errors import ConfigError, InsecureBind
 from taskmesh.mesh import Mesh
 from taskmesh.net.embedded import InProcessLinks
@@ -215,7 +215,7 @@ def test_a_hub_leaves_a_file_alone_that_is_where_it_would_listen(tmp_path, suffi
             nothing,
             lambda kind, fields: None,
             config=Config(),
-            settled=HubConfig(epoch=1),
+            settled=HubSettings(epoch=1),
             bind=f"ipc://{tmp_path}/hub",
         )
 
