@@ -15,7 +15,7 @@ class Opened:
     def __init__(self) -> None:
         self.ports: list[InlinePort] = []
 
-    def __call__(self, sink: object, config: object, role: str = "") -> InlinePort:
+    def __call__(self, sink: object, config: object, role: str = "", slot: str = "") -> InlinePort:
         port = InlinePort(sink, config)  # type: ignore[arg-type]
         self.ports.append(port)
         return port
