@@ -74,7 +74,7 @@ types: $(DEV)    ## mypy on the package, mypy and basedpyright on what a user's 
 check: lint types test  ## What .ci/run runs
 
 simulate: $(DEV)  ## Simulated faults, SEEDS=20000 of them, others each time; START=N plays those from N on
-	$(BIN)/python -m taskmesh.testing --seeds $(SEEDS) $(if $(START),--start $(START))
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(START),--start $(START))
 
 fuzz: $(DEV)     ## Forged and mutated messages, FUZZ=100 times as many as `make test` tries
 	FUZZ_WIRE=$$((200000 * $(FUZZ))) FUZZ_MACHINES=$$((250 * $(FUZZ))) $(PYTEST) --timeout 0 -o faulthandler_timeout=0 tests/fuzz

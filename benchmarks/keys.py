@@ -24,13 +24,14 @@ from benchmarks.contender import Work
 from benchmarks.report import per_second
 from benchmarks.rows import MB, check
 from benchmarks.taskmesh_remote import TaskmeshRemote
-from taskmesh.key_files import keys_in
-from taskmesh.keys import KeyFolder
-from taskmesh.net.credentials import Way, credentials_of
+from taskmesh.framing.frames import encode, to_client
 from taskmesh.net.endpoints import Endpoints
+from taskmesh.net.ways import Way
+from taskmesh.security.credentials import credentials_of
+from taskmesh.security.key_files import keys_in
+from taskmesh.security.keys import KeyFolder
 from taskmesh.sockets import Context, Dealer, SocketOptions
 from taskmesh.wire import messages as m
-from taskmesh.wire.frames import encode, to_client
 
 PLAIN, KEYED = "without keys", "with keys"
 AT_A_TIME = 100

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from taskmesh.future import TaskFuture
     from taskmesh.mesh import Mesh
     from taskmesh.retry import NoRetry, Retry, RetryAfter
-    from taskmesh.wire.code import register_by_value
+    from taskmesh.serialize.code import register_by_value
 
 __version__ = "0.1.0"
 
@@ -50,7 +50,7 @@ _HOMES = {
     "as_completed": "taskmesh.client.gathering",
     "current_task": "taskmesh.context",
     "gather": "taskmesh.client.gathering",
-    "register_by_value": "taskmesh.wire.code",
+    "register_by_value": "taskmesh.serialize.code",
     "task": "taskmesh.function",
     "wait": "taskmesh.client.gathering",
 }

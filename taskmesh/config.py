@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from taskmesh.cpus import usable_cpus
 from taskmesh.errors import ConfigError
+from taskmesh.system.cpus import usable_cpus
 
 Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | Config | None"
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 from taskmesh.client.current import current_mesh
 from taskmesh.client.options import Key, TaskOptions
 from taskmesh.errors import NoMesh
-from taskmesh.place import place
+from taskmesh.pool.place import place
 from taskmesh.retry import Retry
-from taskmesh.wire.values import is_by_value_module
+from taskmesh.serialize.values import is_by_value_module
 
 if TYPE_CHECKING:
     from taskmesh.future import TaskFuture
@@ -118,7 +118,7 @@ def _submit_in_task(fn: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     here = place()
     if here is None:
         raise  # noqa: PLE0704  there is no task
-    from taskmesh.nested import submit_nested
+    from taskmesh.client.nested import submit_nested
 
     return submit_nested(here, fn, args, kwargs)
 

@@ -16,11 +16,10 @@ from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
 from threading import get_ident
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
-from taskmesh import ids
-from taskmesh.attendance import Attendance, Gate, Gates, refuse_loop_callback, running_loop
-from taskmesh.clock import monotonic
+from taskmesh.core import ids
 from taskmesh.errors import TaskMeshError
-from taskmesh.outcome import (
+from taskmesh.outcomes.attendance import Attendance, Gate, Gates, refuse_loop_callback, running_loop
+from taskmesh.outcomes.outcome import (
     Success,
     TaskState,
     Unretrieved,
@@ -29,10 +28,11 @@ from taskmesh.outcome import (
     error_of,
     noted,
 )
+from taskmesh.serialize.payload import loads, loads_encoded, loads_plain
+from taskmesh.serialize.scalars import MALFORMED, PROTO, decode_scalars
+from taskmesh.system.clock import monotonic
 from taskmesh.wire.batches import PICKLE, SAFE
 from taskmesh.wire.messages import CALL, Failed, Progress, Spec
-from taskmesh.wire.payload import loads, loads_encoded, loads_plain
-from taskmesh.wire.scalars import MALFORMED, PROTO, decode_scalars
 
 T = TypeVar("T")
 

@@ -9,7 +9,6 @@ from html import escape
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast
 
-from taskmesh.attendance import running_loop
 from taskmesh.client.current import delivering, enter, leave
 from taskmesh.client.options import OptionValues
 from taskmesh.client.session import Session, check_slots
@@ -18,6 +17,7 @@ from taskmesh.config import Config, Source, load
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.executor import MeshExecutor
 from taskmesh.future import TaskFuture
+from taskmesh.outcomes.attendance import running_loop
 
 
 class Mesh(Submitter):

@@ -28,7 +28,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith("TASKMESH_") or name in KEPT
     }
-    path = os.pathsep.join([str(ROOT), str(ROOT / "workers"), *filter(None, [kept.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
     return {**kept, "PYTHONPATH": path, "COLUMNS": "200", **(more or {})}
 
 

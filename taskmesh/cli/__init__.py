@@ -2,7 +2,7 @@
 
 Each command loads what it needs when it runs: `taskmesh --help` loads neither the mesh nor ZeroMQ, and a
 probe (`taskmesh health`, which Kubernetes runs every few seconds in every pod) not even the other commands,
-nor does `taskmesh worker`, which becomes another program at once.
+nor does `taskmesh worker`, whose line is read without them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import sys
 
 from taskmesh.cli.probing import probed
-from taskmesh.cli.succession import succeeded
 
 __all__ = ["main"]
+
+HELP = frozenset({"-h", "--help"})
+"""The help of `worker` is that of the other commands."""
 
 
 def main() -> int:
@@ -20,7 +22,10 @@ def main() -> int:
     code = probed(sys.argv[1:])
     if code is not None:
         return code
-    succeeded(sys.argv[1:])
+    if sys.argv[1:2] == ["worker"] and HELP.isdisjoint(sys.argv[1:]):
+        from taskmesh.cli.worker import main as run
+
+        return run(sys.argv[2:])
     from taskmesh.cli.application import app
     from taskmesh.cli.exits import unprinted
     from taskmesh.cli.output import settle

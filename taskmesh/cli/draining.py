@@ -116,7 +116,7 @@ def at_side_port(out: Output, config: Config, timeout: float, wait: float) -> bo
     Raises:
         TaskMeshError: nobody answers, or what answers is no pool that could be drained.
     """
-    from taskmesh.net.side_client import SidePortUnreachable, side_client
+    from taskmesh.http.client import SidePortUnreachable, side_client
 
     side = side_client(config, timeout)
     status, text = side.ask("POST", "/drain")

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from taskmesh.cli.options import EVERYTHING, Reach
-from taskmesh.keys import OPERATOR
-from taskmesh.net.remote import RemotePort
-from taskmesh.ports import SubmitPort
+from taskmesh.net.client.ports import SubmitPort
+from taskmesh.net.client.remote import RemotePort
+from taskmesh.security.keys import OPERATOR
 from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
 
 PAUSE = 0.01

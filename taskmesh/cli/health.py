@@ -34,7 +34,7 @@ def health(
     """Ask a hub's or worker's side port whether it is live, ready or started; exit code 1 when it is not."""
     out = Output(as_json=json)
     with exits(out):
-        from taskmesh.net.side_client import side_client
+        from taskmesh.http.client import side_client
 
         status, text = side_client(settings(file, {"http": http}), timeout).ask("GET", PATHS[probe])
         good = status == 200

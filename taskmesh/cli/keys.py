@@ -13,7 +13,7 @@ from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
-    from taskmesh.keys import KeyFolder
+    from taskmesh.security.keys import KeyFolder
 
 COLUMNS = ("kind", "role", "name", "public")
 
@@ -33,7 +33,7 @@ def folder_of(directory: Path | None, file: Path | None) -> KeyFolder:
     Raises:
         ConfigError: none does.
     """
-    from taskmesh.keys import KeyFolder
+    from taskmesh.security.keys import KeyFolder
 
     path = settings(file, {"mesh__keys": directory}).mesh.keys
     if not path:
@@ -69,7 +69,7 @@ def new(
     """Make a pair of keys for each role, in a directory that only you can read."""
     out = Output(as_json=json)
     with exits(out):
-        from taskmesh.keys import HUB, ROLES
+        from taskmesh.security.keys import HUB, ROLES
 
         folder = folder_of(directory, file)
         wanted = [known(role, among=ROLES) for role in dict.fromkeys(roles)]
@@ -95,8 +95,8 @@ def authorize(
     """Let the holder of a key in; a running hub hears of it within a second."""
     out = Output(as_json=json)
     with exits(out):
-        from taskmesh.key_files import keys_in
-        from taskmesh.keys import PEERS
+        from taskmesh.security.key_files import keys_in
+        from taskmesh.security.keys import PEERS
 
         folder = folder_of(directory, file)
         entry = folder.authorize(known(role, among=PEERS), name, keys_in(public))
@@ -109,7 +109,7 @@ def revoke(
     """Let a key in no longer; a running hub closes its links within five seconds."""
     out = Output(as_json=json)
     with exits(out):
-        from taskmesh.keys import PEERS
+        from taskmesh.security.keys import PEERS
 
         folder_of(directory, file).revoke(known(role, among=PEERS), name)
         out.value({"revoked": f"{role}:{name}"}, f"revoked {role} {name}")
@@ -128,7 +128,7 @@ def rotate(
     """Replace a secret key. ROLE.public then names both, to be passed on before programs start again."""
     out = Output(as_json=json)
     with exits(out):
-        from taskmesh.keys import HUB, MESH, ROLES
+        from taskmesh.security.keys import HUB, MESH, ROLES
 
         folder = folder_of(directory, file)
         known(role, among=(*ROLES, MESH))
@@ -143,7 +143,7 @@ def show(directory: Keys = None, file: ConfigFile = None, json: AsJson = False) 
     """List one's own public keys, the hub's, and whom the hub lets in."""
     out = Output(as_json=json)
     with exits(out):
-        from taskmesh.keys import listing
+        from taskmesh.security.keys import listing
 
         folder = folder_of(directory, file)
         out.rows(list(listing(folder)), COLUMNS, "no keys: `taskmesh keys new ROLE` makes them")

@@ -67,7 +67,7 @@ def up(  # noqa: PLR0913  one for each option
     """Run a hub with a pool of its own, all in one: what a single machine needs."""
     out = Output(as_json=json)
     with exits(out, lasting=True):
-        from taskmesh.net.modules import check_modules, use_current_directory
+        from taskmesh.net.pool.modules import check_modules, use_current_directory
 
         config = settings(
             file,
@@ -211,12 +211,7 @@ def worker(  # noqa: PLR0913  one for each option
     json: AsJson = False,
 ) -> None:
     """Run a pool of slots that takes tasks from a hub."""
-    # Only for --help and for completion in a shell: every other line has become the worker program before.
-    with exits(Output(as_json=json)):
-        raise ConfigError(
-            "the package taskmesh_workers is not installed; it comes with taskmesh: "
-            "`pip install taskmesh`, or `pip install -e .` in a checkout"
-        )
+    # Only for --help and for completion in a shell: taskmesh.cli.worker reads and runs every other line.
 
 
 def add_to(app: typer.Typer) -> None:

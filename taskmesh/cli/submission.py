@@ -62,7 +62,7 @@ def submit(
     out = Output(as_json=json)
     with exits(out):
         from taskmesh.mesh import Mesh
-        from taskmesh.net.modules import use_current_directory
+        from taskmesh.net.pool.modules import use_current_directory
 
         use_current_directory()
         called = resolve(function)

@@ -65,7 +65,7 @@ def tasks(
             found = cast("dict[str, Any]", ask(reach, "task", task))
             out.value(found, "\n".join(f"{key}: {value}" for key, value in harmless(found).items()))
             return
-        from taskmesh.core.views import MOST_ROWS
+        from taskmesh.core.hub.views import MOST_ROWS
 
         rows = cast("list[dict[str, Any]]", ask(reach, "tasks", state, limit + 1))
         out.rows(rows[:limit], TASK_COLUMNS, "no such tasks on their way")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from functools import partial
 
-from taskmesh.attendance import Bell, interruptible
+from taskmesh.outcomes.attendance import Bell, interruptible
 
 _log = logging.getLogger("taskmesh.client")
 

@@ -6,10 +6,10 @@ import threading
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED
 from typing import Any, NamedTuple
 
-from taskmesh.attendance import Attendance, LoneGate, wake
 from taskmesh.client.delivery import Delivery
 from taskmesh.future import ERROR, RAW, TaskFuture
-from taskmesh.outcome import Success, Unretrieved
+from taskmesh.outcomes.attendance import Attendance, LoneGate, wake
+from taskmesh.outcomes.outcome import Success, Unretrieved
 from taskmesh.wire.messages import Failed
 
 _PATIENCE_S = 0.02

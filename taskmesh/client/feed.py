@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
-from taskmesh.attendance import Bell
 from taskmesh.client.functions import Form
 from taskmesh.client.pace import Pace
 from taskmesh.client.session import Session
 from taskmesh.client.source import Source
 from taskmesh.errors import ForkedMeshError, SerializationError, TooLarge
 from taskmesh.future import Batch, TaskFuture
-from taskmesh.outcome import Success
+from taskmesh.outcomes.attendance import Bell
+from taskmesh.outcomes.outcome import Success
+from taskmesh.serialize.payload import check_size, dumps_call, dumps_chunk
 from taskmesh.wire.messages import Failed
-from taskmesh.wire.payload import check_size, dumps_call, dumps_chunk
 
 _CRASHES = frozenset({"crash", "oom", "hard_timeout"})
 

@@ -14,14 +14,14 @@ import msgspec
 from taskmesh.client.options import NAME, TaskOptions, is_name
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, Keeper
+from taskmesh.serialize.code import FunctionCodec, unwrap
+from taskmesh.serialize.footprint import references
+from taskmesh.serialize.payload import check_size
+from taskmesh.serialize.retry_filter import dumps_filter
+from taskmesh.shm.blob import SMALL
 from taskmesh.wire.batches import PICKLE
-from taskmesh.wire.blob import SMALL
 from taskmesh.wire.bounds import LONGEST_NAME
-from taskmesh.wire.code import FunctionCodec, unwrap
-from taskmesh.wire.footprint import references
 from taskmesh.wire.messages import CHUNK, Spec
-from taskmesh.wire.payload import check_size
-from taskmesh.wire.retry_filter import dumps_filter
 from taskmesh.wire.spec_number import spec_number
 
 _BY_REFERENCE = b"R"

@@ -11,9 +11,9 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, 
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
-from taskmesh.attendance import LOOK_S
-from taskmesh.clock import monotonic
 from taskmesh.future import TaskFuture
+from taskmesh.outcomes.attendance import LOOK_S
+from taskmesh.system.clock import monotonic
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Future[Any])

@@ -11,10 +11,10 @@ from taskmesh.client.functions import spec_of
 from taskmesh.client.options import TaskOptions
 from taskmesh.client.submitter import Submitter
 from taskmesh.future import Batch, TaskFuture
-from taskmesh.outcome import Success
+from taskmesh.outcomes.outcome import Success
+from taskmesh.serialize.payload import Payload, check_size, dumps_call, dumps_encoded
 from taskmesh.wire.batches import PICKLE
 from taskmesh.wire.messages import Failed
-from taskmesh.wire.payload import Payload, check_size, dumps_call, dumps_encoded
 from taskmesh.wire.spec_number import spec_number
 
 _UNKNOWN = Success(1, "", 0.0)
@@ -25,7 +25,7 @@ class Group:
 
     Args:
         mesh: where they are submitted.
-        function: what `taskmesh.wire.code.dump_function` made of the function.
+        function: what `taskmesh.serialize.code.dump_function` made of the function.
         name: of the task, for people.
         options: how its tasks are to be run.
         codec: PICKLE: the function is called with arguments. Another one: it takes bytes and returns bytes,

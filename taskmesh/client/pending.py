@@ -13,7 +13,6 @@ from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taskmesh.attendance import Gates, interruptible, running_loop, wake
 from taskmesh.client.acceptance import Acceptance
 from taskmesh.client.delivery import Delivery
 from taskmesh.client.ending import CANCELLED, Ending, Outcome, broken, outcome_of, settle
@@ -22,10 +21,11 @@ from taskmesh.client.specs import SpecsSent
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import RAW, Batch, TaskFuture
-from taskmesh.outcome import Success
-from taskmesh.ports import SubmitPort
+from taskmesh.net.client.ports import SubmitPort
+from taskmesh.outcomes.attendance import Gates, interruptible, running_loop, wake
+from taskmesh.outcomes.outcome import Success
+from taskmesh.serialize.payload import Payload
 from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
-from taskmesh.wire.payload import Payload
 
 if TYPE_CHECKING:
     import asyncio

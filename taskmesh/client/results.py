@@ -10,9 +10,9 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from taskmesh.attendance import running_loop
 from taskmesh.client.feed import Feed, Piece
-from taskmesh.clock import monotonic
+from taskmesh.outcomes.attendance import running_loop
+from taskmesh.system.clock import monotonic
 
 R_co = TypeVar("R_co", covariant=True)
 Outcome: TypeAlias = "tuple[Any, BaseException | None]"

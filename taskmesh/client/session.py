@@ -19,10 +19,10 @@ from taskmesh.client.pending import PendingTable
 from taskmesh.config import MOST_SLOTS, Config
 from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh, TaskMeshError
 from taskmesh.future import TaskFuture
+from taskmesh.net.client.ports import SubmitPort
 from taskmesh.net.opening import open_port
-from taskmesh.place import in_slot
-from taskmesh.ports import SubmitPort
-from taskmesh.wire.code import FunctionCodec
+from taskmesh.pool.place import in_slot
+from taskmesh.serialize.code import FunctionCodec
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0

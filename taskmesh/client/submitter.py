@@ -7,7 +7,6 @@ from functools import partial
 from numbers import Real
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
-from taskmesh.attendance import running_loop
 from taskmesh.client.feed import Feed
 from taskmesh.client.functions import FunctionTable
 from taskmesh.client.options import OptionValues, is_count
@@ -17,8 +16,9 @@ from taskmesh.client.session import Session
 from taskmesh.client.source import Source
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import Batch, TaskFuture
+from taskmesh.outcomes.attendance import running_loop
+from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.wire.batches import PICKLE, SAFE
-from taskmesh.wire.payload import Payload, check_size, dumps_call
 
 P = ParamSpec("P")
 R = TypeVar("R")

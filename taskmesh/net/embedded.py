@@ -12,26 +12,27 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from taskmesh.clock import monotonic
 from taskmesh.config import Config
 from taskmesh.core.events import FromClient, FromHub, FromHubToClient, FromPool, SlotExited, SlotReady
-from taskmesh.core.hub import HubMachine
-from taskmesh.core.pool import PoolMachine
+from taskmesh.core.hub.machine import HubMachine
+from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.errors import HubUnreachable
-from taskmesh.net.answers import Answers
-from taskmesh.net.client_shell import ClientShell
-from taskmesh.net.first_slots import FirstSlots
-from taskmesh.net.hub_shell import HubShell
-from taskmesh.net.identity import hub_config, new_epoch, pool_config
-from taskmesh.net.inner import InnerGateway
-from taskmesh.net.loop import Loop
-from taskmesh.net.pool_shell import PoolShell
-from taskmesh.net.port import ThreadPort, provided
-from taskmesh.net.sealing import Seal
+from taskmesh.net.client.port import ThreadPort, provided
+from taskmesh.net.client.ports import OutcomeSink
+from taskmesh.net.client.shell import ClientShell
+from taskmesh.net.hub.inner import InnerGateway
+from taskmesh.net.hub.settings import hub_config, new_epoch
+from taskmesh.net.hub.shell import HubShell
+from taskmesh.net.pool.answers import Answers
+from taskmesh.net.pool.first_slots import FirstSlots
+from taskmesh.net.pool.settings import pool_config
+from taskmesh.net.pool.shell import PoolShell
 from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.pool.nursery import Nursery
-from taskmesh.ports import OutcomeSink
-from taskmesh.wake_up import WakeUp
+from taskmesh.security.sealing import Seal
+from taskmesh.system.clock import monotonic
+from taskmesh.system.loop import Loop
+from taskmesh.system.wake_up import WakeUp
 from taskmesh.wire import messages as m
 
 _log = logging.getLogger("taskmesh")

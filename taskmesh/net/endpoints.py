@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from taskmesh.errors import ConfigError, InsecureBind
-from taskmesh.net.loopback import is_loopback
 from taskmesh.sockets import EndpointError
 from taskmesh.sockets.socket_file import obstacle
+from taskmesh.system.loopback import is_loopback
 
 IPC = "ipc://"
 LANE_SUFFIX = ".lane-"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from taskmesh.clock import monotonic
+from taskmesh.system.clock import monotonic
 
 LEVELS = ("debug", "info", "warning", "error")
 PER_SECOND = 50

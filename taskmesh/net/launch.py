@@ -10,12 +10,12 @@ from dataclasses import asdict, replace
 
 from taskmesh.config import Config
 from taskmesh.errors import HubUnreachable
-from taskmesh.net.loop import Loop
-from taskmesh.net.port import provided
+from taskmesh.net.client.port import provided
+from taskmesh.net.client.ports import OutcomeSink
+from taskmesh.net.client.remote import RemotePort
 from taskmesh.net.private_folder import private_folder
-from taskmesh.net.remote import RemotePort
-from taskmesh.pool.own_session import interpreter, started
-from taskmesh.ports import OutcomeSink
+from taskmesh.system.loop import Loop
+from taskmesh.system.process import interpreter, started
 
 SECTIONS = ("client", "hub", "pool")
 """What the child needs to know of the configuration."""

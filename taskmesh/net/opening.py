@@ -7,9 +7,9 @@ import sys
 
 from taskmesh.config import Config
 from taskmesh.errors import TaskMeshError
+from taskmesh.net.client.ports import OutcomeSink, SubmitPort
 from taskmesh.pool.nursery import Nursery
-from taskmesh.pool.platforms import here
-from taskmesh.ports import OutcomeSink, SubmitPort
+from taskmesh.system.platforms import here
 
 _GREEN = {"gevent", "eventlet"}
 _SELF = "/proc/self/exe"
@@ -30,7 +30,7 @@ def open_port(sink: OutcomeSink, config: Config, role: str = "client", slot: str
     """
     _refuse_green_threads()
     if config.mesh.address:
-        from taskmesh.net.remote import RemotePort
+        from taskmesh.net.client.remote import RemotePort
 
         return RemotePort(sink, config, role=role, slot=slot)
     _refuse_without_interpreter()

@@ -11,43 +11,44 @@ from functools import partial
 
 import zmq
 
-from taskmesh.cgroups import memory_limit
 from taskmesh.config import ClientConfig, Config
 from taskmesh.core.events import DrainRequested
-from taskmesh.core.hub import HubMachine
-from taskmesh.core.hub_config import HubSettings
-from taskmesh.core.pool import PoolMachine
-from taskmesh.core.pool_config import PoolSettings
+from taskmesh.core.hub.machine import HubMachine
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.pool.machine import PoolMachine
+from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.errors import ConfigError, TaskMeshError
-from taskmesh.keys import WORKER, KeyFolder
+from taskmesh.framing.fragments import Assembler
+from taskmesh.http.hub_figures import hub_answers
+from taskmesh.http.opening import hub_side, side_port
 from taskmesh.net import wires
-from taskmesh.net.budget import hub_budget, raise_file_limit, socket_limit
-from taskmesh.net.complaints import Complaints
-from taskmesh.net.credentials import Credentials, credentials_of
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_dialled, check_local, tcp_parts
-from taskmesh.net.file_limit import FileLimit
-from taskmesh.net.first_slots import PATIENCE
-from taskmesh.net.gatekeeper import Gatekeeper
-from taskmesh.net.hub_links import HubSockets
-from taskmesh.net.hub_shell import HubShell
-from taskmesh.net.identity import hub_config, new_epoch, payload_bytes, pool_config
-from taskmesh.net.listening import PortRange
-from taskmesh.net.loop import Loop
-from taskmesh.net.memory_limit import MemoryLimit
-from taskmesh.net.pool_links import PoolSockets
-from taskmesh.net.pool_shell import PoolShell
-from taskmesh.net.rates import Rates
-from taskmesh.net.session_watcher import News, SessionWatcher
-from taskmesh.net.side_answers import both, pool_answers
-from taskmesh.net.side_opening import hub_side, side_port
-from taskmesh.net.stop import Stop
-from taskmesh.net.storing import outcome_store
-from taskmesh.observe.hub import hub_answers
+from taskmesh.net.hub.budget import hub_budget, raise_file_limit, socket_limit
+from taskmesh.net.hub.file_limit import FileLimit
+from taskmesh.net.hub.links import HubSockets
+from taskmesh.net.hub.listening import PortRange
+from taskmesh.net.hub.memory_limit import MemoryLimit
+from taskmesh.net.hub.settings import hub_config, new_epoch, payload_bytes
+from taskmesh.net.hub.shell import HubShell
+from taskmesh.net.hub.storing import outcome_store
+from taskmesh.net.pool.first_slots import PATIENCE
+from taskmesh.net.pool.links import PoolSockets
+from taskmesh.net.pool.session_watcher import News, SessionWatcher
+from taskmesh.net.pool.settings import pool_config
+from taskmesh.net.pool.shell import PoolShell
+from taskmesh.net.pool.side_answers import both, pool_answers
 from taskmesh.pool.host import SlotHost
+from taskmesh.security.complaints import Complaints
+from taskmesh.security.credentials import Credentials, credentials_of
+from taskmesh.security.gatekeeper import Gatekeeper
+from taskmesh.security.keys import WORKER, KeyFolder
+from taskmesh.security.rates import Rates
 from taskmesh.sockets import Context, EndpointError
+from taskmesh.system.cgroups import memory_limit
+from taskmesh.system.loop import Loop
+from taskmesh.system.stop import Stop
 from taskmesh.wire.bounds import LONGEST_NAME as LONGEST_TEXT
-from taskmesh.wire.fragments import Assembler
 
 Record = Callable[[str, dict[str, object]], None]
 

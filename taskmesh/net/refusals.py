@@ -10,9 +10,10 @@ import random
 import time
 from collections.abc import Callable
 
-from taskmesh.net.credentials import Credentials, Way
-from taskmesh.net.loop import Loop
+from taskmesh.net.ways import Way
+from taskmesh.security.credentials import Credentials
 from taskmesh.sockets import EventKind, Monitor, Socket
+from taskmesh.system.loop import Loop
 
 FEW_FAILURES = 3
 """Handshakes cut off or spoilt that are taken for a wrong key; a hub that is ending cuts off one."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taskmesh.net.listening import BACKLOG
+from taskmesh.framing.fragments import FRAGMENT
 from taskmesh.sockets import SocketOptions
-from taskmesh.wire.fragments import FRAGMENT
+
+BACKLOG = 1024
+"""Connections that wait to be accepted at a listener, at most."""
+
 
 BATCHES = 64 << 20
 """Bytes of a message beside the one payload that may be as large as max_payload: batches close at 8 MiB."""

@@ -15,7 +15,7 @@ import select
 import time
 from typing import Final
 
-from taskmesh.cpus import usable_cpus
+from taskmesh.system.cpus import usable_cpus
 
 LONGEST: Final = 0.001
 """Seconds that are polled at most before the slot goes to sleep: a lone trip over tcp takes half of that."""

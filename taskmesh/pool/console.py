@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from taskmesh.pool.output import OutputTail, Tee
-from taskmesh.pool.watch import Watch
+from taskmesh.system.watch import Watch
 
 
 class Console:

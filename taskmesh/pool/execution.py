@@ -17,9 +17,10 @@ from zlib import crc32
 
 import msgspec
 
-from taskmesh import context, place
+from taskmesh import context
+from taskmesh.core.ids import task_id, text_of
 from taskmesh.errors import LocalProtocolError, SerializationError, TaskTimeout
-from taskmesh.ids import task_id, text_of
+from taskmesh.pool import place
 from taskmesh.pool.coroutines import runnable
 from taskmesh.pool.failure import failure_of
 from taskmesh.pool.limits import TimeLimit
@@ -28,9 +29,9 @@ from taskmesh.pool.parent import Parent
 from taskmesh.pool.report import FLUSH_OFFSET, Link, Report
 from taskmesh.pool.streams import Streams
 from taskmesh.pool.tickets import ticket
-from taskmesh.wire import code, payload
+from taskmesh.serialize import code, payload
+from taskmesh.serialize.chunks import BadItem
 from taskmesh.wire.batches import CHUNK, PICKLE, SAFE, LaneRun, Spec
-from taskmesh.wire.chunks import BadItem
 from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
 
 MOMENT: Final = 0.001

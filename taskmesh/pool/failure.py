@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from taskmesh.retry import verdict
+from taskmesh.serialize.payload import dumps_exception
+from taskmesh.serialize.retry_filter import loads_filter
+from taskmesh.serialize.values import class_name
 from taskmesh.wire.batches import Spec
-from taskmesh.wire.payload import dumps_exception
-from taskmesh.wire.retry_filter import loads_filter
 from taskmesh.wire.slot_messages import SlotFailure
-from taskmesh.wire.values import class_name
 
 
 def failure_of(serial: int, kind: str, error: BaseException, spec: Spec, elapsed: float) -> SlotFailure:

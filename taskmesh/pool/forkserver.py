@@ -19,11 +19,11 @@ import msgspec
 
 from taskmesh.pool import orders
 from taskmesh.pool.channel import Inbound, pack, send_all
-from taskmesh.pool.killings import OomCounter
-from taskmesh.pool.platforms import here
-from taskmesh.pool.session import end_session
 from taskmesh.pool.slot import Birth, run_slot
-from taskmesh.wire.values import cloudpickle
+from taskmesh.serialize.values import cloudpickle
+from taskmesh.system.killings import OomCounter
+from taskmesh.system.platforms import here
+from taskmesh.system.session import end_session
 
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 _FORK: Final = msgspec.msgpack.Decoder(orders.Fork)

@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from taskmesh.clock import monotonic
 from taskmesh.core.events import SlotAsked, SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.errors import LocalProtocolError
 from taskmesh.pool.console import Console
 from taskmesh.pool.link import Births
 from taskmesh.pool.nursery import Nursery
 from taskmesh.pool.orders import Answer
-from taskmesh.pool.platforms import here
 from taskmesh.pool.seat import Seat
-from taskmesh.pool.watch import Watch
-from taskmesh.wire import files
+from taskmesh.shm import files
+from taskmesh.system.clock import monotonic
+from taskmesh.system.platforms import here
+from taskmesh.system.watch import Watch
 from taskmesh.wire.slot_messages import SlotTasks
 
 SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled | SlotExited

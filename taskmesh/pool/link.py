@@ -14,9 +14,9 @@ import msgspec
 
 from taskmesh.pool import orders
 from taskmesh.pool.channel import Inbound, Outbound, pack
-from taskmesh.pool.own_session import interpreter, started
-from taskmesh.pool.session import end_session
-from taskmesh.pool.system import System
+from taskmesh.system.process import interpreter, started
+from taskmesh.system.services import System
+from taskmesh.system.session import end_session
 
 _SERVER: Final = (
     "taskmesh.pool.forkserver"  # named, not imported: the supervisor needs nothing of what slots need

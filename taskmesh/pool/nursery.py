@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from taskmesh.clock import monotonic
 from taskmesh.pool.link import Births, ForkServerLink
 from taskmesh.pool.orders import PROCESS_LIMITS
-from taskmesh.pool.system import System
-from taskmesh.pool.watch import Watch
+from taskmesh.system.clock import monotonic
+from taskmesh.system.services import System
+from taskmesh.system.watch import Watch
 
 _BACK_OFF: Final = (0.1, 5.0)
 

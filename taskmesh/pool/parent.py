@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from taskmesh.errors import TaskMeshError
-from taskmesh.place import Children, Place
 from taskmesh.pool.limits import TimeLimit
 from taskmesh.pool.orders import Answer
+from taskmesh.pool.place import Children, Place
 from taskmesh.wire.batches import Spec
 
 

@@ -10,7 +10,7 @@ import msgspec
 from taskmesh.pool import orders
 from taskmesh.pool.limits import TimeLimit
 from taskmesh.pool.outbox import BREAK, DATA, FAILURE, OutboxWriter
-from taskmesh.wire.blob import Blob
+from taskmesh.shm.blob import Blob
 from taskmesh.wire.slot_messages import FromSlot, SlotFailure, SlotProgress, SlotResults, SlotSegment
 
 FLUSH_AFTER: Final = 0.002

@@ -13,17 +13,17 @@ import msgspec
 
 from taskmesh.core.events import SlotAsked, SlotFinished, SlotReady, SlotReported
 from taskmesh.errors import ProtocolError, RemoteProtocolError
+from taskmesh.framing import frames
 from taskmesh.pool import orders
 from taskmesh.pool.channel import Inbound, Outbound, pack
 from taskmesh.pool.orders import OUTBOX_SIZE
 from taskmesh.pool.outbox import BREAK, FAILURE, OutboxReader, Record, clock
 from taskmesh.pool.output import OutputTail
-from taskmesh.pool.system import System
 from taskmesh.pool.tickets import TicketPipe
-from taskmesh.wire import frames
+from taskmesh.serialize.refused import refused
+from taskmesh.shm.blob import Blob
+from taskmesh.system.services import System
 from taskmesh.wire.batches import Spec
-from taskmesh.wire.blob import Blob
-from taskmesh.wire.refused import refused
 from taskmesh.wire.slot_messages import (
     FromSlot,
     SlotFailure,

@@ -21,15 +21,16 @@ from typing import Final
 import msgspec
 
 from taskmesh.errors import TaskMeshError
+from taskmesh.framing import frames
 from taskmesh.pool import orders
 from taskmesh.pool.busy_poll import BusyPoll
 from taskmesh.pool.channel import Inbound, pack, send_all
 from taskmesh.pool.execution import Executor
 from taskmesh.pool.outbox import OutboxWriter
 from taskmesh.pool.streams import Streams, out_of_reach
-from taskmesh.pool.system import System
-from taskmesh.wire import files, frames
-from taskmesh.wire.code import allow_only
+from taskmesh.serialize.code import allow_only
+from taskmesh.shm import files
+from taskmesh.system.services import System
 from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500

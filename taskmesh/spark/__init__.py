@@ -1,6 +1,6 @@
 """The Spark bridge: steps of a Spark job run on taskmesh pools. Needs the extra `taskmesh[spark]`.
 
-The names are loaded when they are first used: pools import `taskmesh.spark.step`, and have no PySpark.
+The names are loaded when they are first used: pools import `taskmesh.spark.steps.step`, and have no PySpark.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from taskmesh.spark.bridge import MeshSpark
-    from taskmesh.spark.delivery import Delivery
-    from taskmesh.spark.errors import (
+    from taskmesh.spark.jobs.bridge import MeshSpark
+    from taskmesh.spark.steps.delivery import Delivery
+    from taskmesh.spark.steps.errors import (
         MeshGatewayLost,
         MeshSchemaError,
         MeshTaskError,
@@ -35,12 +35,12 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "Delivery":
-        return import_module("taskmesh.spark.delivery").Delivery
-    errors = import_module("taskmesh.spark.errors")
+        return import_module("taskmesh.spark.steps.delivery").Delivery
+    errors = import_module("taskmesh.spark.steps.errors")
     if name != "MeshSpark":
         return getattr(errors, name)
     try:
-        return import_module("taskmesh.spark.bridge").MeshSpark
+        return import_module("taskmesh.spark.jobs.bridge").MeshSpark
     except ModuleNotFoundError as missing:
         if missing.name not in {"pyspark", "pyarrow"}:
             raise

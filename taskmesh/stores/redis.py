@@ -26,10 +26,10 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from taskmesh.errors import ConfigError, RemoteProtocolError
+from taskmesh.framing import kept as form
 from taskmesh.stores.address import StoreAddress
 from taskmesh.stores.waiting import Entry
 from taskmesh.stores.writer import Found, Skipped, StoreAway, Written
-from taskmesh.wire import kept as form
 from taskmesh.wire.batches import Kept
 
 PREFIX: Final = b"taskmesh:{mesh}:kept:"

@@ -1,1 +1,1 @@
-"""Bytes to messages and back: pure, without sockets or clocks."""
+"""Messages: pure data. Nothing here opens, unpickles or decodes anything."""

@@ -1,7 +1,7 @@
 """The shapes inside messages: specs, runs of tasks, their outcomes.
 
 Hot shapes (`Run`, `LaneRun`, `DoneRun`) are lists side by side, not lists of objects: a batch of a thousand
-tasks costs a handful of Python objects. A payload is `bytes`, or a `taskmesh.wire.blob.Blob` when it is
+tasks costs a handful of Python objects. A payload is `bytes`, or a `taskmesh.shm.blob.Blob` when it is
 large; no machine ever looks inside one. Decoders hold what comes in against the bounds that types state.
 """
 
@@ -35,7 +35,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     A spec's number is a digest of its bytes (`wire.spec_number`), the same for every client and hub.
 
     Attributes:
-        function: the callable's bytes as made by `wire.code.dump_function`.
+        function: the callable's bytes as made by `serialize.code.dump_function`.
         name: for people: `module.qualname`, or the task's `name=`.
         timeout: soft limit in seconds, 0 for none. hard_timeout: the killing limit.
         expires: seconds after acceptance in which a task must have started, 0 for no limit.

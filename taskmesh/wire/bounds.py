@@ -6,6 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+TOKEN = 16
+"""Bytes of a pool's token, the first frame of all that it says."""
+
+
 LONGEST_NAME = 1024
 """Characters of a name: of a task, queue, tag, key, pool, client or host."""
 MOST_NAMES = 1000

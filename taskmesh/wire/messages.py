@@ -242,8 +242,8 @@ class ClientRefused(msgspec.Struct, tag=27):
 class Roster(msgspec.Struct, tag=68):
     """The pools of this epoch's hub as a count and a sum, told to all; `version` rises with every change.
 
-    `digest`: the sum of a number for each of them (`core.roster.digest`), modulo 2 ** 64. `settled`: that hub
-    waited for nobody of the hub before it any more.
+    `digest`: the sum of a number for each of them (`core.hub.roster.digest`), modulo 2 ** 64. `settled`: that
+    hub waited for nobody of the hub before it any more.
     """
 
     epoch: int

@@ -8,24 +8,25 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from taskmesh.core.client import LONGEST_BACKOFF
-from taskmesh.core.client_config import ClientSettings
-from taskmesh.core.clients import RESEND_AFTER
-from taskmesh.core.feeder import HORIZON as POOL_HORIZON
-from taskmesh.core.feeder import STEAL_AFTER, UNSTICK_AFTER
-from taskmesh.core.hub_config import HubSettings
-from taskmesh.core.intake import RETRY_BUSY
-from taskmesh.core.lanes import HORIZON as HUB_HORIZON
-from taskmesh.core.lanes import LANE_TRANSITIONS, LONG, OVERDUE, SILENCE, LaneCause, LaneState
-from taskmesh.core.liveness import SLOWEST
-from taskmesh.core.membership import FIRST_WAIT
-from taskmesh.core.places import BENCH
-from taskmesh.core.pool_config import PoolSettings
-from taskmesh.core.receipts import ACK_DELAY
-from taskmesh.core.slots import SLOT_TRANSITIONS, SlotCause, SlotState
-from taskmesh.core.spool import MAX_REPEATS, RESEND_BEATS
-from taskmesh.core.states import TRANSITIONS, Cause, State
-from taskmesh.core.ventilator import ALONE, RECALL_AFTER
+from taskmesh.core.client.machine import LONGEST_BACKOFF
+from taskmesh.core.client.settings import ClientSettings
+from taskmesh.core.credit import LONG
+from taskmesh.core.hub.clients import RESEND_AFTER
+from taskmesh.core.hub.intake import RETRY_BUSY
+from taskmesh.core.hub.lanes import HORIZON as HUB_HORIZON
+from taskmesh.core.hub.lanes import LANE_TRANSITIONS, OVERDUE, SILENCE, LaneCause, LaneState
+from taskmesh.core.hub.liveness import SLOWEST
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.states import TRANSITIONS, Cause, State
+from taskmesh.core.hub.ventilator import ALONE, RECALL_AFTER
+from taskmesh.core.link import ACK_DELAY
+from taskmesh.core.pool.feeder import HORIZON as POOL_HORIZON
+from taskmesh.core.pool.feeder import STEAL_AFTER, UNSTICK_AFTER
+from taskmesh.core.pool.membership import FIRST_WAIT
+from taskmesh.core.pool.places import BENCH
+from taskmesh.core.pool.settings import PoolSettings
+from taskmesh.core.pool.slots import SLOT_TRANSITIONS, SlotCause, SlotState
+from taskmesh.core.pool.spool import MAX_REPEATS, RESEND_BEATS
 from taskmesh.pool.report import FLUSH_AFTER
 from tests.architecture.source import ROOT
 

@@ -10,9 +10,9 @@ import pytest
 from typer.main import get_command
 
 from taskmesh.cli.application import app
+from taskmesh.cli.worker_arguments import parser
 from taskmesh.config import load
 from taskmesh.errors import ConfigError
-from taskmesh_workers.arguments import parser
 from tests.architecture.source import ROOT, functions, python_files
 
 FOLDERS = ("docs", "examples", "helm", "workers")

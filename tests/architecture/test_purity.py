@@ -1,4 +1,4 @@
-"""Purity: core and wire decide and encode, they do not touch the world; zmq and pickle stay in their places.
+"""Purity: core decides and wire says, they do not touch the world; zmq and pickle stay in their places.
 
 What is pure is a list of what may be imported, not of what may not: a new way to a clock is refused unheard.
 """
@@ -16,17 +16,19 @@ DATA_MODULES = frozenset({
     "types", "typing", "typing_extensions", "weakref", "zlib",
 })  # fmt: skip
 
-LEAVES = ("taskmesh.errors", "taskmesh.ids", "taskmesh.ports", "taskmesh.retry")
-# The modules of wire that rebuild objects: only clients and slots use them, the core imports none.
-PICKLING = tuple(f"taskmesh/wire/{name}.py" for name in ("payload", "values", "chunks", "exceptions", "code"))
+LEAVES = ("taskmesh.errors",)
+# The modules that rebuild objects: only clients and slots use them.
+PICKLING = tuple(
+    f"taskmesh/serialize/{name}.py" for name in ("payload", "values", "chunks", "exceptions", "code")
+)
 PICKLING_NEEDS = frozenset({"pickle", "cloudpickle", "importlib", "io", "sys"})
 SPECIAL_NEEDS = {
-    "taskmesh/wire/blob.py": frozenset({"errno", "mmap", "os", "resource"}),  # payloads in memory files
-    "taskmesh/wire/files.py": frozenset({"errno", "fcntl", "mmap", "os", "tempfile"}),  # the files
-    "taskmesh/wire/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own
-    "taskmesh/wire/footprint.py": frozenset({"dis", "logging", "marshal"}),  # what a function refers to
-    "taskmesh/wire/hints.py": frozenset({"annotationlib", "sys"}),  # which Python defers annotations
-    "taskmesh/wire/remaking.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells
+    "taskmesh/shm/blob.py": frozenset({"errno", "mmap", "os", "resource"}),  # payloads in memory files
+    "taskmesh/shm/files.py": frozenset({"errno", "fcntl", "mmap", "os", "tempfile"}),  # the files
+    "taskmesh/serialize/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own
+    "taskmesh/serialize/footprint.py": frozenset({"dis", "logging", "marshal"}),  # what a function refers to
+    "taskmesh/serialize/hints.py": frozenset({"annotationlib", "sys"}),  # which Python defers annotations
+    "taskmesh/serialize/remaking.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells
 }
 
 
@@ -63,17 +65,21 @@ def test_core_imports_data_modules_and_lower_layers_only():
     assert unpickling == [], "the core never unpickles: payload stays bytes"
 
 
-def _of_wire(path: str) -> frozenset[str]:
-    """Return the libraries that a module of wire may import."""
+def _of_room(path: str) -> frozenset[str]:
+    """Return the libraries that a module of wire, framing, shm or serialize may import."""
     pickling = PICKLING_NEEDS if path in PICKLING else frozenset()
     return DATA_MODULES | {"msgspec"} | pickling | SPECIAL_NEEDS.get(path, frozenset())
 
 
-def test_wire_imports_data_modules_msgspec_and_leaves_only():
-    files = package_files("taskmesh.wire")
+@pytest.mark.parametrize(
+    ("room", "below"),
+    [("wire", ()), ("shm", ()), ("framing", ("wire", "shm")), ("serialize", ("wire", "shm"))],
+)
+def test_rooms_of_messages_and_payloads_import_data_modules_and_what_is_below(room, below):
+    files = package_files(f"taskmesh.{room}")
 
-    allowed = ("taskmesh.wire", *LEAVES)
-    strays = [stray for path in files for stray in _outside(path, allowed, _of_wire(str(path)))]
+    allowed = (*(f"taskmesh.{name}" for name in (room, *below)), *LEAVES)
+    strays = [stray for path in files for stray in _outside(path, allowed, _of_room(str(path)))]
 
     assert files
     assert strays == []
@@ -85,7 +91,6 @@ def test_wire_imports_data_modules_msgspec_and_leaves_only():
         ("zmq", ("taskmesh/sockets/", "taskmesh/net/")),
         ("cloudpickle", PICKLING),
         ("pickle", PICKLING),
-        ("taskmesh_workers", ("workers/",)),
         ("redis", ("taskmesh/stores/redis.py",)),
     ],
 )
@@ -106,13 +111,11 @@ def test_nothing_is_ever_decompressed():
     unpackers = {"bz2", "gzip", "lzma", "tarfile", "zipfile", "zstandard", "compression"}
     found = [
         f"{path}: {one.module}"
-        for path in python_files("taskmesh", "workers/taskmesh_workers")
+        for path in python_files("taskmesh")
         for one in imports(path)
         if one.module.partition(".")[0] in unpackers
     ]
-    inflating = [
-        path for path in python_files("taskmesh", "workers/taskmesh_workers") if calls(path, "decompress")
-    ]
+    inflating = [path for path in python_files("taskmesh") if calls(path, "decompress")]
 
     assert found == []
     assert inflating == []

@@ -32,7 +32,7 @@ def test_files_and_folders_that_the_page_names_exist():
 
 @pytest.mark.parametrize("owner", ["core", "client", "net", "pool"])
 def test_names_of_code_that_the_page_uses_are_there(owner):
-    """`taskmesh/core/hub.py` `HubMachine._finish`: the class, and the method or function, are in the file."""
+    """`taskmesh/core/hub/machine.py` `HubMachine._finish`: class and method are in the file."""
     lost = []
     for path, names in re.findall(rf"`(taskmesh/{owner}/[\w/]+\.py)` `([\w.]+)`", page()):
         text = (ROOT / path).read_text(encoding="utf-8")

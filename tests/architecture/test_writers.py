@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 from typing import get_type_hints
 
-from taskmesh.core.states import TRANSITIONS, Cause, State, TaskRecord
+from taskmesh.core.hub.states import TRANSITIONS, Cause, State, TaskRecord
 from tests.architecture.source import FunctionNode, python_files, tree
 
 # Who assigns a `state`, and why there. What is not a machine's own beginning or its `move` has a reason.

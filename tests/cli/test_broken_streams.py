@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from taskmesh_workers.reports import Reports
+from taskmesh.cli.worker_reports import Reports
 from tests.programs import END_S, Programs, command, environment, outcome_of
 from tests.waiting import wait_until
 

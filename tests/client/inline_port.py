@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from taskmesh.config import Config
 from taskmesh.errors import SerializationError
-from taskmesh.ports import OutcomeSink
-from taskmesh.wire.chunks import BadItem
-from taskmesh.wire.code import load_function
-from taskmesh.wire.exceptions import dumps_exception
+from taskmesh.net.client.ports import OutcomeSink
+from taskmesh.serialize.chunks import BadItem
+from taskmesh.serialize.code import load_function
+from taskmesh.serialize.exceptions import dumps_exception
+from taskmesh.serialize.payload import dumps, dumps_chunk_result, loads_call, loads_chunk
 from taskmesh.wire.messages import CHUNK, DoneRun, Failed, Progress, Run, SlotFailure, Spec
-from taskmesh.wire.payload import dumps, dumps_chunk_result, loads_call, loads_chunk
 
 WORKER = "inline/0"
 

@@ -7,8 +7,8 @@ import pytest
 
 from taskmesh import Mesh, MeshExecutor
 from taskmesh.config import MOST_SLOTS, Config, HubConfig, PoolConfig, load
-from taskmesh.core.hub_config import HubSettings
-from taskmesh.core.pool_config import PoolSettings
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.errors import ConfigError
 
 

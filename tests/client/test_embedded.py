@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from taskmesh import Mesh, MeshExecutor, as_completed, current_task, errors, gather, task
-from taskmesh.outcome import TaskState
+from taskmesh.outcomes.outcome import TaskState
 from tests.waiting import wait_until
 
 WAIT_S = 30

@@ -10,7 +10,7 @@ import pytest
 from taskmesh import Retry, task
 from taskmesh.client.functions import FunctionTable
 from taskmesh.errors import ConfigError
-from taskmesh.wire.code import FunctionCodec, load_function
+from taskmesh.serialize.code import FunctionCodec, load_function
 from taskmesh.wire.messages import CALL, CHUNK
 from taskmesh.wire.spec_number import spec_number
 

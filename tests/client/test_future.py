@@ -10,7 +10,7 @@ import pytest
 
 from taskmesh.errors import SerializationError
 from taskmesh.future import TaskFuture
-from taskmesh.outcome import TaskState
+from taskmesh.outcomes.outcome import TaskState
 from tests.client.inline_port import WORKER, progress
 from tests.waiting import wait_until
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from taskmesh import attendance
-from taskmesh.attendance import CROWD, Gate, Gates, LoneGate
+from taskmesh.outcomes import attendance
+from taskmesh.outcomes.attendance import CROWD, Gate, Gates, LoneGate
 from tests.waiting import wait_until
 
 WAIT_S = 10

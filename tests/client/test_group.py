@@ -9,8 +9,8 @@ from taskmesh import Mesh
 from taskmesh.client.group import Group
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import SerializationError
+from taskmesh.serialize.code import dump_function
 from taskmesh.wire.batches import ARROW_IPC
-from taskmesh.wire.code import dump_function
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -12,8 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError
 import pytest
 
 from taskmesh import Mesh, as_completed, gather, wait
-from taskmesh.attendance import LOOK_S, Bell, Gate, interruptible
 from taskmesh.client.delivery import Delivery
+from taskmesh.outcomes.attendance import LOOK_S, Bell, Gate, interruptible
 from tests.programs import heeding_interrupts
 from tests.waiting import wait_until
 

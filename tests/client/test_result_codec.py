@@ -6,7 +6,7 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError, RemoteError, SerializationError
-from taskmesh.wire import payload
+from taskmesh.serialize import payload
 from tests.net import workload
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -26,7 +26,7 @@ def no_pickle(monkeypatch):
         raise AssertionError("unpickled")
 
     monkeypatch.setattr(payload, "decode", refuse)
-    monkeypatch.setattr("taskmesh.wire.exceptions.decode", refuse)
+    monkeypatch.setattr("taskmesh.serialize.exceptions.decode", refuse)
     monkeypatch.setattr("taskmesh.future.loads", refuse)
 
 

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.wire import files
-from taskmesh.wire.blob import MAP_FROM
+from taskmesh.shm import files
+from taskmesh.shm.blob import MAP_FROM
 from tests.memory_files import memory_files
 from tests.waiting import wait_until
 

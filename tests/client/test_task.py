@@ -12,7 +12,7 @@ import pytest
 
 from taskmesh import Task, TaskFuture, task
 from taskmesh.errors import NoMesh
-from taskmesh.wire import values
+from taskmesh.serialize import values
 
 WAIT_S = 10
 

@@ -12,7 +12,7 @@ import pytest
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.lanes import MAX_WINDOW
+from taskmesh.core.hub.lanes import MAX_WINDOW
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, PoolRig, number_of, spec
 

@@ -51,7 +51,7 @@ def test_its_commands_need_no_shell(image):
     [
         ("cpu", "cpu_tasks", "primes_below(1000)", "168"),
         ("cpu", "cpu_tasks", "len(pack(bytes(100_000))) < 1000", "True"),
-        ("spark", "taskmesh.spark.step", "__import__('pyarrow').array([1, 2]).sum()", "3"),
+        ("spark", "taskmesh.spark.steps.step", "__import__('pyarrow').array([1, 2]).sum()", "3"),
         ("gpu", "gpu_tasks", "round(sum(x * x for x in embed([[1.0, 2.0]])[0]), 6)", "1.0"),
     ],
 )

@@ -2,8 +2,8 @@
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.client import ClientMachine
-from taskmesh.core.client_config import ClientSettings
+from taskmesh.core.client.machine import ClientMachine
+from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued
 from taskmesh.wire import messages as m
 from tests.core.rig import number_of, spec

@@ -4,10 +4,10 @@ from collections import defaultdict
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.hub import HubMachine
-from taskmesh.core.hub_config import HubSettings
-from taskmesh.core.pool import PoolMachine
-from taskmesh.core.pool_config import PoolSettings
+from taskmesh.core.hub.machine import HubMachine
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.pool.machine import PoolMachine
+from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.wire import messages as m
 from taskmesh.wire.batches import Kept
 

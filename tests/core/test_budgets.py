@@ -4,10 +4,10 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.core.events import FromClient
-from taskmesh.testing import World
 from taskmesh.wire import messages as m
 from tests.core.client_rig import Client, delivery
 from tests.core.rig import EPOCH, HubRig, PoolRig, number_of, spec
+from tests.simulation.simulation import World
 
 TASK = (1, 1)
 

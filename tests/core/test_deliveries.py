@@ -2,7 +2,7 @@
 
 from taskmesh.core import events as ev
 from taskmesh.core.events import Ask
-from taskmesh.core.receipts import ACK_DELAY
+from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
 from tests.core.client_rig import delivery
 

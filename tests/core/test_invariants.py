@@ -3,8 +3,8 @@
 import pytest
 
 from taskmesh.core import invariants
-from taskmesh.core.slots import Piece
-from taskmesh.core.states import State
+from taskmesh.core.hub.states import State
+from taskmesh.core.pool.slots import Piece
 from tests.core.rig import HubRig, PoolRig, spec
 
 

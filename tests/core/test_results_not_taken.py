@@ -2,11 +2,11 @@
 
 import pytest
 
-from taskmesh.core import clients
 from taskmesh.core.actions import OpenLane, Push, SendClient
 from taskmesh.core.events import ClientGone, FromClient, FromPool, LaneOpened, Tick
-from taskmesh.core.hub import HubMachine
-from taskmesh.core.hub_config import HubSettings
+from taskmesh.core.hub import clients
+from taskmesh.core.hub.machine import HubMachine
+from taskmesh.core.hub.settings import HubSettings
 from taskmesh.wire import messages as m
 
 EPOCH, SPEC = 7, 5

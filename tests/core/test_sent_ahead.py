@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.pool import RETURNED_AT_ONCE
+from taskmesh.core.pool.machine import RETURNED_AT_ONCE
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, Key, PoolRig, spec
 

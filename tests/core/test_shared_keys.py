@@ -3,9 +3,9 @@
 import pytest
 
 from taskmesh.core.events import FromClient
-from taskmesh.testing import World
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, number_of, spec
+from tests.simulation.simulation import World
 
 A, B = 1, 2
 HELD = m.Held(A, 2, [7])  # client A's seventh task, in its second attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskmesh.core.events import FromClient
-from taskmesh.core.intake import LARGE, MAX_WINDOW, MOST_WINDOWS
+from taskmesh.core.hub.intake import LARGE, MAX_WINDOW, MOST_WINDOWS
 from taskmesh.wire import messages as m
 from tests.core.client_rig import Client
 from tests.core.rig import HubRig, spec

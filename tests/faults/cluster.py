@@ -61,8 +61,16 @@ class Cluster:
         address: str = "",
     ) -> Program:
         """Start a pool, and wait until its session is open; `address`: another way to the hub."""
-        # What `taskmesh worker` becomes by exec; tests/cli shows that.
-        line = ["-m", "taskmesh_workers", "--json", "--address", address or self.address, "--name", name]
+        line = [
+            "-m",
+            "taskmesh.cli",
+            "worker",
+            "--json",
+            "--address",
+            address or self.address,
+            "--name",
+            name,
+        ]
         line += ["--concurrency", str(slots), *options]
         keys = self.keys("worker", name)
         worker = self.start(name, line, {**keyed(keys), **(environ or {})}, prepare)

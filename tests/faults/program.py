@@ -18,7 +18,7 @@ import psutil
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = os.pathsep.join([str(ROOT), str(ROOT / "workers")])
+MODULES = str(ROOT)
 _PIDFD_GETFD = 438
 
 

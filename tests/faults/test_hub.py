@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from taskmesh.core.hub_config import HubSettings
+from taskmesh.core.hub.settings import HubSettings
 from tests.faults.cluster import LEASE, SETTINGS, pools_of
 from tests.faults.journal import Journal
 from tests.faults.workload import wait_for

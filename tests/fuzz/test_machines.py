@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.client import ClientMachine
-from taskmesh.core.client_config import ClientSettings
+from taskmesh.core.client.machine import ClientMachine
+from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued
-from taskmesh.core.hub import HubMachine
-from taskmesh.core.hub_config import HubSettings
+from taskmesh.core.hub.machine import HubMachine
+from taskmesh.core.hub.settings import HubSettings
 from taskmesh.errors import RemoteProtocolError
+from taskmesh.framing.frames import Decoder, encode, from_client, from_pool, to_client, to_pool
 from taskmesh.wire import messages as m
-from taskmesh.wire.frames import Decoder, encode, from_client, from_pool, to_client, to_pool
 from tests.core.rig import PoolRig
 from tests.fuzz.forger import Forger
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskmesh.errors import RemoteProtocolError
-from taskmesh.wire.frames import Decoder, encode
+from taskmesh.framing.frames import Decoder, encode
 from tests.wire.samples import DIRECTIONS, messages
 
 CASES = int(os.environ.get("FUZZ_WIRE", "200000"))

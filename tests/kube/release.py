@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from taskmesh.net.deletion_cost import ANNOTATION
+from taskmesh.http.deletion_cost import ANNOTATION
 from tests.containers.box import IMAGE, podman
 from tests.helm.rendering import CHART, Values
 from tests.kube.cluster import LOOK, Cluster

@@ -11,15 +11,16 @@ import sys
 import time
 from dataclasses import replace
 
+from taskmesh.framing.frames import encode, to_pool
 from taskmesh.net import wires
-from taskmesh.net.budget import raise_file_limit
-from taskmesh.net.credentials import Credentials, Way, credentials_of
 from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.subscriptions import ALL, topic
+from taskmesh.net.hub.budget import raise_file_limit
+from taskmesh.net.protocol import ALL, topic
+from taskmesh.net.ways import Way
+from taskmesh.security.credentials import Credentials, credentials_of
+from taskmesh.serialize.payload import dumps
 from taskmesh.sockets import Context, Pull, Push, Socket, Sub, new_key_pair, raw_key
 from taskmesh.wire import messages as m
-from taskmesh.wire.frames import encode, to_pool
-from taskmesh.wire.payload import dumps
 
 BEAT = 1.0
 HELLO = 0.5

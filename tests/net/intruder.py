@@ -4,9 +4,10 @@ import contextlib
 import secrets
 from collections.abc import Callable
 
-from taskmesh.net.credentials import Way, credentials_of
+from taskmesh.framing.frames import encode, to_client, to_pool
 from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.rights import TOKEN
+from taskmesh.net.ways import Way
+from taskmesh.security.credentials import credentials_of
 from taskmesh.sockets import (
     Context,
     Dealer,
@@ -21,7 +22,7 @@ from taskmesh.sockets import (
     raw_key,
 )
 from taskmesh.wire import messages as m
-from taskmesh.wire.frames import encode, to_client, to_pool
+from taskmesh.wire.bounds import TOKEN
 from tests.net.keyed import Keyed
 from tests.waiting import wait_until
 

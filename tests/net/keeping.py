@@ -6,7 +6,7 @@ from typing import Any
 from taskmesh import Mesh, TaskFuture
 from taskmesh.client.group import Group
 from taskmesh.client.options import TaskOptions
-from taskmesh.wire.code import dump_function
+from taskmesh.serialize.code import dump_function
 from tests.net.keyed import Ring
 from tests.programs import Program, Programs
 from tests.redis_server import RedisServer

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from taskmesh import Mesh
-from taskmesh.key_files import keys_in
-from taskmesh.keys import KeyFolder
+from taskmesh.security.key_files import keys_in
+from taskmesh.security.keys import KeyFolder
 from tests.programs import Program, Programs
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from taskmesh.net.credentials import Way, credentials_of
 from taskmesh.net.endpoints import Endpoints
+from taskmesh.net.ways import Way
+from taskmesh.security.credentials import credentials_of
 from taskmesh.sockets import Context
 from taskmesh.wire import messages as m
 from tests.net import workload

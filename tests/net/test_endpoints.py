@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from taskmesh.config import Config, MeshConfig
-from taskmesh.core.hub_config import HubSettings
+from taskmesh.core.hub.settings import HubSettings
 from taskmesh.errors import ConfigError, InsecureBind
 from taskmesh.mesh import Mesh
 from taskmesh.net.embedded import InProcessLinks
@@ -18,7 +18,7 @@ from taskmesh.net.endpoints import (
     refuse_taken,
     tcp_parts,
 )
-from taskmesh.net.listening import bind_path
+from taskmesh.net.hub.listening import bind_path
 from taskmesh.net.private_folder import private_folder
 from taskmesh.net.programs import listen, new_loop, worker_credentials
 from taskmesh.sockets import Context, EndpointError, Pull, Push

@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
+from taskmesh.framing.frames import encode, to_client
 from taskmesh.net.endpoints import Endpoints, tcp_parts
 from taskmesh.sockets import Context, Dealer, Push, Sub
 from taskmesh.wire import messages as m
-from taskmesh.wire.frames import encode, to_client
 from tests.net import workload
 from tests.waiting import wait_until
 

@@ -11,8 +11,8 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable, KeysUnusable
-from taskmesh.key_files import keys_in
-from taskmesh.keys import KeyFolder
+from taskmesh.security.key_files import keys_in
+from taskmesh.security.keys import KeyFolder
 from taskmesh.sockets import EventKind, Socket
 from taskmesh.wire import messages as m
 from tests.net import nested, workload

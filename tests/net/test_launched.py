@@ -12,8 +12,8 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net import launch
-from taskmesh.net.port import ThreadPort
-from taskmesh.net.remote import RemotePort
+from taskmesh.net.client.port import ThreadPort
+from taskmesh.net.client.remote import RemotePort
 from tests.net import workload
 from tests.programs import environment, outcome_of
 from tests.waiting import wait_until

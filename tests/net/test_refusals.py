@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from taskmesh.net.credentials import Way
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.refusals import FEW_FAILURES, Refusals
+from taskmesh.net.ways import Way
 from taskmesh.sockets import EventKind, MonitorEvent
 
 CUT, SPOILT = EventKind.HANDSHAKE_FAILED_NO_DETAIL, EventKind.HANDSHAKE_FAILED_PROTOCOL

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from taskmesh.net.credentials import credentials_of
-from taskmesh.net.rights import RIGHTS
+from taskmesh.security.credentials import credentials_of
+from taskmesh.security.rights import RIGHTS
 from taskmesh.sockets import (
     EventKind,
     Pull,

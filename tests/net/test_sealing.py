@@ -9,12 +9,12 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import BadSignature
-from taskmesh.keys import KeyFolder
-from taskmesh.net.sealing import Seal
+from taskmesh.framing.signing import LENGTH, split_key, with_key
+from taskmesh.security.keys import KeyFolder
+from taskmesh.security.sealing import Seal
+from taskmesh.serialize.code import dump_function
+from taskmesh.shm.blob import Blob
 from taskmesh.wire import messages as m
-from taskmesh.wire.blob import Blob
-from taskmesh.wire.code import dump_function
-from taskmesh.wire.signing import LENGTH, split_key, with_key
 from taskmesh.wire.spec_number import spec_number
 from tests.net import workload
 from tests.net.journal import words
@@ -26,10 +26,10 @@ SHORT_LEASE = {"TASKMESH_LEASE": "3"}
 LYING_HUB = """
 import sys
 from taskmesh.cli import main
-from taskmesh.net.hub_links import HubSockets
+from taskmesh.net.hub.links import HubSockets
 from taskmesh.wire import messages as m
-from taskmesh.wire.code import dump_function
-from taskmesh.wire.payload import dumps
+from taskmesh.serialize.code import dump_function
+from taskmesh.serialize.payload import dumps
 from taskmesh.wire.spec_number import spec_number
 from tests.net import workload
 

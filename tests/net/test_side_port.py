@@ -10,12 +10,12 @@ import pytest
 
 from taskmesh.config import load
 from taskmesh.errors import ConfigError, InsecureBind
-from taskmesh.net import reception as reception_module
-from taskmesh.net import side_port as side_port_module
-from taskmesh.net.loop import Loop
-from taskmesh.net.reception import Reception
-from taskmesh.net.side_opening import side_port
-from taskmesh.net.side_settings import side_settings
+from taskmesh.http import reception as reception_module
+from taskmesh.http import server as side_port_module
+from taskmesh.http.opening import side_port
+from taskmesh.http.reception import Reception
+from taskmesh.http.settings import side_settings
+from taskmesh.system.loop import Loop
 from tests.asking import ask, bearer
 from tests.waiting import wait_until
 

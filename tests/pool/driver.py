@@ -8,9 +8,9 @@ from typing import Any
 
 from taskmesh.core.events import SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.pool.host import SlotEvent, SlotHost
-from taskmesh.wire import payload
-from taskmesh.wire.blob import Blob
-from taskmesh.wire.code import dump_function
+from taskmesh.serialize import payload
+from taskmesh.serialize.code import dump_function
+from taskmesh.shm.blob import Blob
 from taskmesh.wire.messages import CALL, LaneRun, SlotFailure, SlotTasks, Spec
 
 CLIENT = 0xC11E

@@ -12,7 +12,7 @@ import pytest
 
 from taskmesh.core.events import SlotExited, SlotReady
 from taskmesh.pool.link import ForkServerLink
-from taskmesh.pool.platforms import here
+from taskmesh.system.platforms import here
 from tests.pool import tasks
 from tests.pool.driver import Driver
 from tests.pool.gate import wait_at

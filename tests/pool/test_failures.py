@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from taskmesh.retry import NoRetry, RetryAfter
-from taskmesh.wire import payload
+from taskmesh.serialize import payload
+from taskmesh.serialize.exceptions import load_exception
+from taskmesh.serialize.retry_filter import dumps_filter
 from taskmesh.wire.batches import CHUNK
-from taskmesh.wire.exceptions import load_exception
-from taskmesh.wire.retry_filter import dumps_filter
 from tests.pool import objects, tasks
 
 

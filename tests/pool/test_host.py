@@ -11,13 +11,13 @@ import numpy
 import pytest
 
 from taskmesh.core.events import SlotExited, SlotFinished, SlotReady, SlotReported
+from taskmesh.core.ids import task_id, text_of
 from taskmesh.errors import LocalProtocolError
-from taskmesh.ids import task_id, text_of
 from taskmesh.pool import orders
 from taskmesh.pool.channel import pack
-from taskmesh.pool.platforms import here
 from taskmesh.pool.seat import Seat
-from taskmesh.wire import payload
+from taskmesh.serialize import payload
+from taskmesh.system.platforms import here
 from taskmesh.wire.messages import CHUNK, SlotTasks
 from tests.memory_files import memory_files
 from tests.pool import coroutines, objects, tasks

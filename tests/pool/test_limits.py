@@ -9,7 +9,7 @@ import pytest
 
 from taskmesh.errors import TaskTimeout
 from taskmesh.pool.limits import TimeLimit
-from taskmesh.wire import payload
+from taskmesh.serialize import payload
 from taskmesh.wire.batches import CHUNK
 from tests.pool import coroutines, tasks
 

@@ -8,8 +8,8 @@ import pytest
 from taskmesh.core.events import SlotFinished
 from taskmesh.pool.orders import OUTBOX_SIZE
 from taskmesh.pool.outbox import BREAK, ENTRIES, FAILURE, ROOM, OutboxReader, OutboxWriter
-from taskmesh.pool.platforms import here
-from taskmesh.wire import payload
+from taskmesh.serialize import payload
+from taskmesh.system.platforms import here
 from tests.pool import tasks
 from tests.pool.driver import Driver
 from tests.pool.gate import wait_at

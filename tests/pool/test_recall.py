@@ -5,7 +5,7 @@ import random
 import pytest
 
 from taskmesh.pool.tickets import TicketPipe, ticket
-from taskmesh.wire import payload
+from taskmesh.serialize import payload
 from tests.pool import objects, tasks
 from tests.pool.gate import wait_at
 

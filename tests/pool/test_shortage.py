@@ -11,8 +11,8 @@ from taskmesh.core.events import SlotExited, SlotFinished
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.pool import host as host_module
 from taskmesh.pool.channel import Inbound
-from taskmesh.wire import payload
-from taskmesh.wire.blob import Blob
+from taskmesh.serialize import payload
+from taskmesh.shm.blob import Blob
 from taskmesh.wire.messages import CHUNK
 from tests.pool import tasks
 from tests.pool.cgroup import group_of, is_available

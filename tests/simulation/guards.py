@@ -4,29 +4,29 @@ from collections.abc import Callable
 
 import pytest
 
-from taskmesh.core import liveness
 from taskmesh.core.actions import PeekSlot, Push, RecallSlot, Resolve
-from taskmesh.core.backlog import Backlog, Lineup, Route, group_of
-from taskmesh.core.charges import Charges
-from taskmesh.core.client import ClientMachine
-from taskmesh.core.clients import ClientSession
-from taskmesh.core.collector import Collector
-from taskmesh.core.feeder import Feeder
-from taskmesh.core.intake import Intake
-from taskmesh.core.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
-from taskmesh.core.ledger import Ledger
-from taskmesh.core.liveness import PoolSessions
-from taskmesh.core.membership import Membership
-from taskmesh.core.memory import Memory
-from taskmesh.core.pool import PoolMachine
-from taskmesh.core.spool import Spool
-from taskmesh.core.states import Cause, TaskRecord
-from taskmesh.core.unclaimed import Unclaimed
-from taskmesh.core.ventilator import Ventilator
-from taskmesh.core.wishes import Wishes
-from taskmesh.ids import SEQ_BITS
-from taskmesh.testing import pool_host
+from taskmesh.core.client.charges import Charges
+from taskmesh.core.client.machine import ClientMachine
+from taskmesh.core.hub import liveness
+from taskmesh.core.hub.backlog import Backlog, Lineup, Route, group_of
+from taskmesh.core.hub.clients import ClientSession
+from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.intake import Intake
+from taskmesh.core.hub.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
+from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.liveness import PoolSessions
+from taskmesh.core.hub.memory import Memory
+from taskmesh.core.hub.states import Cause, TaskRecord
+from taskmesh.core.hub.unclaimed import Unclaimed
+from taskmesh.core.hub.ventilator import Ventilator
+from taskmesh.core.hub.wishes import Wishes
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.pool.feeder import Feeder
+from taskmesh.core.pool.machine import PoolMachine
+from taskmesh.core.pool.membership import Membership
+from taskmesh.core.pool.spool import Spool
 from taskmesh.wire import messages as m
+from tests.simulation import pool_host
 
 Patch = pytest.MonkeyPatch
 

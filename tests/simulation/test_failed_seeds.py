@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.testing import World
+from tests.simulation.simulation import World
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from taskmesh.testing import SimulationFailure, World
 from tests.simulation.guards import GUARDS
+from tests.simulation.simulation import SimulationFailure, World
 
 SECONDS = 60.0
 SEEDS = 400

@@ -11,7 +11,7 @@ SEEDS = 2000
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_thousand_seeds_keep_every_promise_and_try_everything():
-    command = [sys.executable, "-m", "taskmesh.testing", "--seeds", str(SEEDS), "--start", "0"]
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", str(SEEDS), "--start", "0"]
 
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=880, check=False)
 

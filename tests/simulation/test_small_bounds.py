@@ -2,9 +2,12 @@
 
 import pytest
 
-from taskmesh.core import backlog, client, clients, lanes, spool, ventilator
-from taskmesh.testing import World, fairness
-from taskmesh.testing.workload import KINDS, Plan
+from taskmesh.core.client import machine as client
+from taskmesh.core.hub import backlog, clients, lanes, ventilator
+from taskmesh.core.pool import spool
+from tests.simulation import fairness
+from tests.simulation.simulation import World
+from tests.simulation.workload import KINDS, Plan
 
 SEEDS = range(40)
 CROWD = tuple(kind for kind in KINDS if kind.spec.name in {"instant", "instant-a", "short", "urgent"})

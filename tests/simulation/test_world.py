@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from taskmesh.testing import SimulationFailure, World
-from taskmesh.testing.simulate import main
+from tests.simulation.simulate import main
+from tests.simulation.simulation import SimulationFailure, World
 
 
 def test_the_same_seed_plays_the_same_way():
@@ -58,7 +58,7 @@ def test_without_faults_every_task_runs_as_often_as_planned(seed):
 
 
 def test_a_broken_promise_names_the_seed_and_the_command_that_replays_it(monkeypatch):
-    monkeypatch.setattr("taskmesh.testing.audit.Audit.started", _refuse)
+    monkeypatch.setattr("tests.simulation.audit.Audit.started", _refuse)
 
     with pytest.raises(SimulationFailure, match=r"(?s)seed 8 at .*nothing may run.*--start 8 --seeds 1"):
         World(8).run()
@@ -77,7 +77,7 @@ class TestCommandLine:
         assert "0 failed" in out
 
     def test_it_fails_with_the_seeds_that_broke_a_promise(self, capsys, monkeypatch):
-        monkeypatch.setattr("taskmesh.testing.audit.Audit.started", _refuse)
+        monkeypatch.setattr("tests.simulation.audit.Audit.started", _refuse)
 
         assert main(["--seeds", "2", "--start", "20", "--processes", "1"]) == 1
         assert "--start 20 --seeds 1" in capsys.readouterr().out

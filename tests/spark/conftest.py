@@ -25,7 +25,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     require_java()
     pyspark = pytest.importorskip("pyspark.sql", reason="pip install 'taskmesh[spark]'")
     before = dict(os.environ)
-    path = [str(ROOT), str(ROOT / "workers"), *filter(None, [before.get("PYTHONPATH")])]
+    path = [str(ROOT), *filter(None, [before.get("PYTHONPATH")])]
     os.environ |= {
         leaks.MARK: WORKERS_MARK,
         "PYSPARK_PYTHON": sys.executable,

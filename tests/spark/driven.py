@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from taskmesh.serialize.code import register_by_value
 from taskmesh.spark import MeshSpark
-from taskmesh.wire.code import register_by_value
 from tests.spark import tasks
 from tests.spark.jobs import note, noting
 

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 from taskmesh.errors import SerializationError
-from taskmesh.spark import ipc
-from taskmesh.spark.chunking import Cutter
-from taskmesh.spark.chunks import ChunkStep, items_of
-from taskmesh.spark.pace import Pace
-from taskmesh.spark.partitions import MOST_BYTES, ColumnWay, _cut, _gathered
-from taskmesh.spark.settings import Settings
-from taskmesh.wire.code import dump_function
+from taskmesh.serialize.code import dump_function
+from taskmesh.spark.jobs.chunking import Cutter
+from taskmesh.spark.jobs.pace import Pace
+from taskmesh.spark.jobs.partitions import MOST_BYTES, ColumnWay, _cut, _gathered
+from taskmesh.spark.jobs.settings import Settings
+from taskmesh.spark.steps import ipc
+from taskmesh.spark.steps.chunks import ChunkStep, items_of
 from tests.spark import tasks
 
 pytestmark = [pytest.mark.spark]

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import types
 
-from taskmesh.spark import columns, ipc, schemas
-from taskmesh.spark.errors import MeshSchemaError
-from taskmesh.spark.step import Step
-from taskmesh.wire.code import dump_function
+from taskmesh.serialize.code import dump_function
+from taskmesh.spark.steps import columns, ipc, schemas
+from taskmesh.spark.steps.errors import MeshSchemaError
+from taskmesh.spark.steps.step import Step
 
 pytestmark = [pytest.mark.spark]
 

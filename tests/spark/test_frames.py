@@ -4,11 +4,11 @@ import pyarrow as pa
 import pytest
 
 from taskmesh.errors import FunctionUnavailable
-from taskmesh.spark import ipc
-from taskmesh.spark.chunks import ChunkStep
-from taskmesh.spark.step import Step
-from taskmesh.wire import code
-from taskmesh.wire.code import allow_only, dump_function, load_function
+from taskmesh.serialize import code
+from taskmesh.serialize.code import allow_only, dump_function, load_function
+from taskmesh.spark.steps import ipc
+from taskmesh.spark.steps.chunks import ChunkStep
+from taskmesh.spark.steps.step import Step
 from tests.spark import tasks
 
 pytestmark = [pytest.mark.spark]
@@ -54,8 +54,8 @@ def test_row_31_and_no_function_that_travels_by_value(only_tasks):
         b"Fgarbage",
         code.msgspec.msgpack.encode(("os", ["true"])),
         b"F" + code.msgspec.msgpack.encode(("os", ["true"])),
-        b"F" + code.msgspec.msgpack.encode(("taskmesh.spark.step", [1])),
-        b"F" + code.msgspec.msgpack.encode(("taskmesh.spark.step", ["one"])),
+        b"F" + code.msgspec.msgpack.encode(("taskmesh.spark.steps.step", [1])),
+        b"F" + code.msgspec.msgpack.encode(("taskmesh.spark.steps.step", ["one"])),
     ],
 )
 def test_row_31_what_is_no_step_is_refused(data):

@@ -306,7 +306,7 @@ def test_row_25_a_fork_in_sparks_worker_gets_a_client_of_its_own(spark, own_mesh
     def forked(batches):
         import os
 
-        from taskmesh.spark.connection import mesh_of
+        from taskmesh.spark.jobs.connection import mesh_of
 
         def answer():
             return mesh_of(bridge).submit(os.getpid).result(20)

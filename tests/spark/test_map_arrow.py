@@ -8,10 +8,10 @@ import pytest
 
 from taskmesh import task
 from taskmesh.errors import ConfigError, SerializationError
-from taskmesh.spark import ipc
-from taskmesh.spark.errors import MeshSchemaError
-from taskmesh.spark.step import Step
-from taskmesh.wire.code import dump_function
+from taskmesh.serialize.code import dump_function
+from taskmesh.spark.steps import ipc
+from taskmesh.spark.steps.errors import MeshSchemaError
+from taskmesh.spark.steps.step import Step
 from tests.spark import tasks
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]

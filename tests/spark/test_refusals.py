@@ -16,10 +16,10 @@ from pyspark.core.broadcast import Broadcast
 
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError, HubUnreachable, SerializationError
-from taskmesh.net import identity
+from taskmesh.net.client import settings as client_settings
+from taskmesh.serialize.code import register_by_value
 from taskmesh.spark import MeshSpark
-from taskmesh.spark.connection import mesh_of
-from taskmesh.wire.code import register_by_value
+from taskmesh.spark.jobs.connection import mesh_of
 from tests.net.keyed import Keyed, Ring
 from tests.spark import tasks
 from tests.spark.drivers import settled
@@ -138,7 +138,7 @@ def test_row_31_a_pool_for_named_modules_runs_those_and_no_others(spark, own_mes
 
 def test_row_27_another_minor_version_of_python_is_refused_with_both(programs, monkeypatch):
     address = programs.hub(TASKMESH_HUB__VERSIONS="refuse")[1]
-    monkeypatch.setattr(identity, "PYTHON", "3.9.1")
+    monkeypatch.setattr(client_settings, "PYTHON", "3.9.1")
 
     with pytest.raises(HubUnreachable, match=r"Python 3\.9 where the hub has 3\.\d+"):
         mesh_of(MeshSpark(address, connect_timeout=10.0))

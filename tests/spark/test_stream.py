@@ -7,17 +7,17 @@ import sys
 import pyarrow as pa
 import pytest
 
-from taskmesh.outcome import Success
-from taskmesh.spark import ipc
-from taskmesh.spark.errors import MeshTaskError
-from taskmesh.spark.output import pushed
-from taskmesh.spark.pace import START, TARGET_S, Pace, pace_of
-from taskmesh.spark.partitions import ColumnWay
-from taskmesh.spark.settings import Settings
-from taskmesh.spark.step import Step
-from taskmesh.spark.stream import Stream
-from taskmesh.spark.work import Work
-from taskmesh.wire.code import dump_function
+from taskmesh.outcomes.outcome import Success
+from taskmesh.serialize.code import dump_function
+from taskmesh.spark.jobs.output import pushed
+from taskmesh.spark.jobs.pace import START, TARGET_S, Pace, pace_of
+from taskmesh.spark.jobs.partitions import ColumnWay
+from taskmesh.spark.jobs.settings import Settings
+from taskmesh.spark.jobs.stream import Stream
+from taskmesh.spark.jobs.work import Work
+from taskmesh.spark.steps import ipc
+from taskmesh.spark.steps.errors import MeshTaskError
+from taskmesh.spark.steps.step import Step
 
 pytestmark = [pytest.mark.spark]
 

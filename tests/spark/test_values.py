@@ -7,11 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from taskmesh.spark import ipc
-from taskmesh.spark.chunks import ChunkStep
-from taskmesh.spark.errors import MeshSchemaError
-from taskmesh.spark.step import Step
-from taskmesh.wire.code import dump_function
+from taskmesh.serialize.code import dump_function
+from taskmesh.spark.steps import ipc
+from taskmesh.spark.steps.chunks import ChunkStep
+from taskmesh.spark.steps.errors import MeshSchemaError
+from taskmesh.spark.steps.step import Step
 
 pytestmark = [pytest.mark.spark]
 

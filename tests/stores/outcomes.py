@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from taskmesh.shm.blob import Blob
 from taskmesh.stores.address import StoreAddress
 from taskmesh.stores.writer import QUEUE_BYTES, Link, WritingStore
 from taskmesh.wire.batches import DoneRun, Failed, Kept
-from taskmesh.wire.blob import Blob
 from tests.waiting import wait_until
 
 KEEP = 60.0

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from taskmesh.framing.kept import to_bytes
+from taskmesh.shm.blob import Blob
 from taskmesh.stores import writer
 from taskmesh.stores.address import StoreAddress
 from taskmesh.stores.writer import WritingStore
-from taskmesh.wire.blob import Blob
-from taskmesh.wire.kept import to_bytes
 from tests.redis_server import RedisServer, free_port, serving
 from tests.requirement import require
 from tests.stores.outcomes import (

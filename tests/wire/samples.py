@@ -6,9 +6,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
-from taskmesh.wire import frames
+from taskmesh.framing import frames
+from taskmesh.shm.blob import MEMFD_FROM, PRIVATE, READONLY, Blob
 from taskmesh.wire import messages as m
-from taskmesh.wire.blob import MEMFD_FROM, PRIVATE, READONLY, Blob
 from taskmesh.wire.slot_messages import FromSlot
 
 DIRECTIONS = {

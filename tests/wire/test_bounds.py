@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from taskmesh.errors import RemoteProtocolError
-from taskmesh.wire import frames
+from taskmesh.framing import frames
 from taskmesh.wire.bounds import LONGEST_NAME, MOST_NAMES, Counter, Name, Number
 from tests.wire.samples import MESSAGES
 

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
+from taskmesh.cli.worker_arguments import DEFAULT_ADDRESS, read
 from taskmesh.errors import ConfigError
-from taskmesh_workers.arguments import DEFAULT_ADDRESS, read
 from tests.programs import Programs, rows
 
 

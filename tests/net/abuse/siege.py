@@ -14,8 +14,8 @@ from typing import Self
 import psutil
 
 from taskmesh import Mesh, TaskFuture
-from taskmesh.net.complaints import AT_ONCE
 from taskmesh.net.endpoints import tcp_parts
+from taskmesh.security.complaints import AT_ONCE
 from tests.net import workload
 from tests.programs import Program
 from tests.waiting import wait_until

@@ -13,10 +13,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from taskmesh import Mesh, ids
+from taskmesh import Mesh
+from taskmesh.core import ids
+from taskmesh.framing.fragments import Cutter
+from taskmesh.framing.frames import encode
 from taskmesh.net import wires
 from taskmesh.net.endpoints import tcp_parts
-from taskmesh.net.rights import RIGHTS
+from taskmesh.security.rights import RIGHTS
+from taskmesh.serialize.code import dump_function
+from taskmesh.serialize.payload import dumps
 from taskmesh.sockets import (
     Context,
     Dealer,
@@ -26,10 +31,6 @@ from taskmesh.sockets import (
     Sub,
 )
 from taskmesh.wire import messages as m
-from taskmesh.wire.code import dump_function
-from taskmesh.wire.fragments import Cutter
-from taskmesh.wire.frames import encode
-from taskmesh.wire.payload import dumps
 from taskmesh.wire.spec_number import spec_number
 from tests.fuzz.forger import Forger
 from tests.net import workload

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
+from taskmesh.framing.fragments import Cutter
 from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.rights import TOKEN
 from taskmesh.sockets import Context, EventKind, Push
-from taskmesh.wire.fragments import Cutter
+from taskmesh.wire.bounds import TOKEN
 from tests.conformance.wire import WirePeer
 from tests.net import workload
 from tests.net.abuse.siege import GROWTH, Siege

@@ -11,8 +11,8 @@ import pytest
 
 from taskmesh import Mesh, TaskFuture
 from taskmesh.errors import BadSignature, RemoteError, SerializationError
-from taskmesh.keys import KeyFolder
-from taskmesh.net.credentials import credentials_of
+from taskmesh.security.credentials import credentials_of
+from taskmesh.security.keys import KeyFolder
 from taskmesh.sockets import raw_key
 from taskmesh.wire import messages as m
 from tests.asking import ask, bearer

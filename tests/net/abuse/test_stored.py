@@ -6,7 +6,7 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import BadSignature
-from taskmesh.wire.kept import from_bytes, to_bytes
+from taskmesh.framing.kept import from_bytes, to_bytes
 from tests.net import workload
 from tests.net.journal import words
 from tests.net.keeping import KeyedMesh, hub_with, keep, store, stored

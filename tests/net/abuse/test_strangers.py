@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.net.credentials import Way, credentials_of
 from taskmesh.net.endpoints import Endpoints
+from taskmesh.net.ways import Way
+from taskmesh.security.credentials import credentials_of
 from taskmesh.sockets import Context, Dealer, EventKind, Push, SocketOptions, Sub
 from tests.faults.cluster import Cluster
 from tests.net import workload

@@ -1,0 +1,182 @@
+"""Tasks that tasks submit: the slot is a client of its own hub then (docs/adr/0008).
+
+A slot runs one task at a time, so this process's session holds the children of one task only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures._base import FINISHED
+from typing import Any, Protocol
+
+from taskmesh.client.options import TaskOptions
+from taskmesh.client.session import Session
+from taskmesh.client.submitter import Submitter
+from taskmesh.config import load
+from taskmesh.errors import QueueFull
+from taskmesh.future import ERROR, VALUE, TaskFuture
+from taskmesh.outcomes.attendance import running_loop
+from taskmesh.outcomes.outcome import Success, noted
+from taskmesh.pool.coroutines import runnable
+from taskmesh.pool.place import Place
+from taskmesh.security.keys import WORKER
+from taskmesh.wire.messages import Failed
+
+_HERE = "here"
+"""The worker of a task that its parent ran itself."""
+
+
+class TaskFunction(Protocol):
+    """What `@task` returns, as far as it is of interest here."""
+
+    options: TaskOptions
+    __wrapped__: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function here."""
+        ...
+
+
+class Nest:
+    """One slot's session with its hub, for the tasks that its tasks submit.
+
+    Args:
+        place: of the first task that submits tasks.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._way = (place.addresses, place.keys)
+        settings = {"mesh__address": list(place.addresses), "mesh__keys": place.keys}
+        self._session = Session(load({}, settings), WORKER, place.slot)
+        self._submitters: dict[int, Submitter] = {}
+        self._own = itertools.count(1 << 62).__next__
+
+    def serves(self, place: Place) -> bool:
+        """Whether it leads to the same hub, and its session has not ended."""
+        if self._way != (place.addresses, place.keys):
+            return False
+        return not self._session.closed and self._session.table.refusal is None
+
+    def submitter(self, priority: int) -> Submitter:
+        """Where tasks of this priority go. They end when this process does."""
+        found = self._submitters.get(priority)
+        if found is None:
+            options = {"on_client_loss": "cancel", "priority": priority}
+            found = self._submitters[priority] = Submitter(self._session, options)
+        return found
+
+    def run_here(
+        self, submitter: Submitter, fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> TaskFuture[Any]:
+        """Runs a call at once in this thread; its future has ended when this returns."""
+        future: TaskFuture[Any] = object.__new__(TaskFuture)
+        future._batch = submitter._functions.batch(fn, args, kwargs)
+        future._seq = self._own()
+        future._extras = None
+        future._state = FINISHED
+        try:
+            future._content, future._form = _called(fn, args, kwargs), VALUE
+            future._origin = Success(1, _HERE, 0.0)
+        except Exception as error:  # noqa: BLE001  it is the outcome
+            future._origin = Failed(0, future._seq, 1, "exception", worker=_HERE)
+            future._content, future._form = noted(error, future._label, future._origin), ERROR
+        return future
+
+    # --- what the parent does at its end
+
+    def wait(self) -> None:
+        """Waits until all children have ended."""
+        self._session.wait_for_all()
+
+    def cancel(self) -> None:
+        """Gives up those that have not ended."""
+        self._session.table.cancel(self._session.table.unended)
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._session.close(cancel=True)
+
+
+def _called(fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls the function; where an event loop runs, in another thread, for it may need a loop of its own."""
+    call = runnable(fn.__wrapped__)
+    if running_loop() is None:
+        return call(*args, **kwargs)
+    outcome: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            outcome.set_result(call(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001  raised where it is waited for
+            outcome.set_exception(error)
+
+    threading.Thread(target=work, name="taskmesh-nested", daemon=True).start()
+    return outcome.result()
+
+
+class Here:
+    """This process's nest, if it has one."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a child that a task has forked: it is nobody's slot."""
+        self.lock = threading.Lock()
+        self.nest: Nest | None = None
+
+
+_here = Here()
+
+
+def submit_nested(
+    place: Place, fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> TaskFuture[Any]:
+    """Submits a call from inside a task; without a place to wait in, it is run at once.
+
+    Children go before what waits in the queue with their parent's priority, so that parents end.
+
+    Raises:
+        QueueFull: there is no place, and the call needs another queue or other tags than its parent's.
+        KeysUnusable: keys are in use, and the pool's directory has no worker's key.
+        HubUnreachable: the hub does not answer. Else as `Mesh.submit`.
+    """
+    nest = _nest(place)
+    submitter = nest.submitter(max(fn.options.priority, place.priority + 1))
+    if place.granted:
+        place.adopt(nest)
+        return submitter._send(fn, args, kwargs)
+    if fn.options.tags or fn.options.queue != place.queue:
+        raise QueueFull(
+            f"{fn.options.name or fn.__wrapped__.__qualname__} cannot be submitted from inside a task now: "
+            "so many tasks of this pool wait for tasks of their own that there is no room for another, and "
+            "this one cannot run here, as it has tags or another queue. Nest tasks less deeply, or give "
+            "the pool more slots"
+        )
+    return nest.run_here(submitter, fn, args, kwargs)
+
+
+def _nest(place: Place) -> Nest:
+    with _here.lock:
+        nest = _here.nest
+        if nest is not None and nest.serves(place):
+            return nest
+        if nest is not None:
+            nest.close()
+        nest = _here.nest = Nest(place)
+        return nest
+
+
+def _close() -> None:
+    """The slot ends."""
+    if _here.nest is not None:
+        _here.nest.close()
+
+
+os.register_at_fork(after_in_child=_here.forget)
+atexit.register(_close)

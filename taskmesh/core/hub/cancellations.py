@@ -1,0 +1,143 @@
+"""Cancellations: of one task at once, of all that a client has in portions.
+
+A client may have millions of tasks. To end them in one step would keep everybody else waiting for seconds, so
+the machine ends a portion in each step and is due again at once. None of the client's queued tasks starts
+meanwhile.
+"""
+
+from __future__ import annotations
+
+from taskmesh.core.actions import Record
+from taskmesh.core.hub.clients import ClientSession
+from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.ledger import PORTION, Ledger
+from taskmesh.core.hub.liveness import PoolSessions
+from taskmesh.core.hub.states import Cause, State
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.wire.messages import Failed
+
+GLANCES = 4
+"""Tasks that are looked at in the time in which one is cancelled, at least."""
+
+
+class Pending:
+    """What is still to be cancelled of one client.
+
+    Attributes:
+        low: counters below this have been looked at. end: those from here on came later, and are left alone.
+        only_bound: only tasks with on_client_loss="cancel".
+        reason: why, for the log; empty for what needs no line there.
+        count: how many were cancelled.
+    """
+
+    __slots__ = ("count", "end", "low", "only_bound", "reason")
+
+    def __init__(self, end: int, *, only_bound: bool, reason: str) -> None:
+        self.low = 0
+        self.end = end
+        self.only_bound = only_bound
+        self.reason = reason
+        self.count = 0
+
+
+class Cancellations:
+    """Ends tasks that nobody wants any more.
+
+    Attributes:
+        pending: what is to be cancelled, by client.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clients: dict[int, ClientSession],
+        *,
+        collector: Collector,
+        pools: PoolSessions,
+    ) -> None:
+        self._ledger = ledger
+        self._clients = clients
+        self._collector = collector
+        self._pools = pools
+        self.pending: dict[int, Pending] = {}
+
+    def cancel(self, task: int, *, quiet: bool = False) -> bool:
+        """One waiter gives a task up; the last one's ends it. False when it is not on its way."""
+        record = self._ledger.tasks.get(task)
+        if record is None:
+            return False
+        if record.extra is not None and record.extra.abandoned and task == record.id:
+            return True  # it is run for others
+        if self._ledger.detach(task, record):
+            if State.SENT <= record.state <= State.RUNNING:
+                self._pools.cancel_at_pool(record.session, record.attempt, record.known_as)
+                self._collector.release(record)
+            self._ledger.move(record, Cause.CANCEL)
+            self._ledger.drop(record)
+        if not quiet:
+            self._collector.give(Failed(0, 0, record.attempt - record.returns, "cancelled"), task)
+        return True
+
+    def cancel_all(self, client: int, *, only_bound: bool, reason: str = "") -> int:
+        """Cancels what a client has now, or of it what has on_client_loss="cancel", from the next step on.
+
+        Returns:
+            How many tasks it has.
+        """
+        session = self._clients.get(client)
+        if session is not None and not only_bound:
+            session.unsplit.clear()
+        account = self._ledger.accounts.get(client)
+        if account is None or not account.tasks:
+            return 0
+        before = self.pending.get(client)
+        if before is not None:
+            only_bound &= before.only_bound
+            reason = reason or before.reason
+        self.pending[client] = Pending(account.accepted.end, only_bound=only_bound, reason=reason)
+        self._ledger.backlog.withheld.add(client)
+        return account.tasks
+
+    def step(self) -> list[int]:
+        """Goes on with what is pending, by one portion; returns the clients with which it is done."""
+        done: list[int] = []
+        left = PORTION * GLANCES
+        while left > 0 and self.pending:
+            client, job = next(iter(self.pending.items()))
+            seqs = self._ledger.of_client(client, job.low, left if job.only_bound else -(-left // GLANCES))
+            left -= self._cancel_some(client, job, seqs)
+            if not seqs or job.low >= job.end:
+                del self.pending[client]
+                self._ledger.backlog.withheld.discard(client)
+                self._collector.news.add(client)  # it may have too many results to take besides
+                self._tell(client, job)
+                done.append(client)
+        return done
+
+    def _cancel_some(self, client: int, job: Pending, seqs: list[int]) -> int:
+        """Cancels what is to be of these; returns what that cost, in looks."""
+        tasks, base, quiet, looks = self._ledger.tasks, client << SEQ_BITS, client not in self._clients, 1
+        for seq in seqs:
+            if seq >= job.end:
+                job.low = job.end
+                break
+            job.low = seq + 1
+            looks += 1
+            if job.only_bound and tasks[base | seq].spec.spec.on_client_loss != "cancel":
+                continue
+            job.count += self.cancel(base | seq, quiet=quiet)
+            looks += GLANCES - 1
+        return looks
+
+    def _tell(self, client: int, job: Pending) -> None:
+        if not job.reason:
+            return
+        account = self._ledger.account(client)
+        fields: dict[str, object] = {
+            "client": f"{client:016x}",
+            "name": account.name,
+            "key": account.user,
+            "tasks": job.count,
+            "reason": job.reason,
+        }
+        self._pools.out.append(Record("tasks.cancelled", fields))

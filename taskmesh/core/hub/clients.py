@@ -1,0 +1,159 @@
+"""Client sessions as the hub sees them: what they have been sent, and what they have in hand."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from taskmesh.core.actions import SendClient
+from taskmesh.core.hub.states import TaskRecord
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.link import DOUBLINGS, SLOWEST, size_of, size_of_failure
+from taskmesh.wire.messages import Charged, Deliver, DoneRun, Failed
+
+MAX_DELIVERY = 4 << 20
+"""Bytes after which a delivery is closed and the next begins."""
+RESEND_AFTER = 2.0
+"""Seconds without progress after which unacknowledged deliveries are sent again."""
+
+WORKER = "worker:"
+"""How the name of a user begins whose key is a pool's: a task that it runs, and that submits tasks."""
+
+
+class ClientSession:
+    """One client: its numbers, its credit, and the outcomes it has not acknowledged.
+
+    Attributes:
+        submitted: last Submit number in the ledger. credit: bytes it will hold unacknowledged; 0 = embedded.
+        size: bytes of outcomes kept for it, unless it is embedded.
+        warning: in which versions it differs from the hub, in words, or empty.
+        present: it was heard and has not vanished. greeted: it has answered the welcome of this session.
+        linked: its link was not seen to be gone.
+        lost: it was silent for so long that what is bound to it has been cancelled.
+        user: whose key it shows, empty without keys.
+        slot: where it runs, of a task that submits tasks, else empty.
+        unsplit: chunks that crashed, by task id, until it has acknowledged that it is to split them.
+    """
+
+    def __init__(self, client: int, epoch: int, now: float, user: str = "") -> None:
+        self.client = client
+        self.user = user
+        self.name = ""
+        self.python = ""
+        self.slot = ""
+        self.warning = ""
+        self.credit = 0
+        self.submitted = 0
+        self.heard = now
+        self.present = True
+        self.linked = True
+        self.greeted = False
+        self.lost = False
+        self.size = 0
+        self.unsplit: dict[int, TaskRecord] = {}
+        self._epoch = epoch
+        self._number = 0
+        self._acked = 0
+        self._sent: deque[tuple[int, int, Deliver]] = deque()
+        self._sent_size = 0
+        self._moved = now
+        self._repeats = 0
+        self._done: list[DoneRun] = []
+        self._failed: list[Failed] = []
+        self._charged: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def has_news(self) -> bool:
+        """Whether outcomes wait that were never sent."""
+        return bool(self._done or self._failed or self._charged)
+
+    def done(self, run: DoneRun) -> int:
+        """Keeps successes for the next delivery; returns how many bytes they are counted for."""
+        self._done.append(run)
+        if not self.credit:
+            return 0
+        size = size_of(run)
+        self.size += size
+        return size
+
+    def failed(self, failure: Failed) -> None:
+        """Keeps a bad end for the next delivery."""
+        if self.credit:
+            self.size += size_of_failure(failure)
+        self._failed.append(failure)
+
+    def charged(self, seq: int, used: tuple[int, ...]) -> None:
+        """Keeps what a task under way has used up, as the fields of `Charged`, for the next delivery."""
+        self._charged[seq] = used
+
+    def deliveries(self, now: float) -> list[SendClient]:
+        """What may be sent now: everything to an embedded client, else as far as the credit goes."""
+        if not self.has_news or not self.present:
+            return []
+        if self.credit == 0:
+            self._number += 1
+            message = Deliver(self._epoch, self._number, self._done, self._failed)
+            self._done, self._failed = [], []
+            return [SendClient(self.client, message)]
+        sends = []
+        while self.has_news and self._sent_size < self.credit:
+            message, size = self._next()
+            if not self._sent:
+                self._moved = now
+            self._sent.append((message.number, size, message))
+            self._sent_size += size
+            sends.append(SendClient(self.client, message))
+        return sends
+
+    def acknowledged(self, number: int, now: float) -> None:
+        """Every delivery up to `number` is in the client's hands."""
+        while self._sent and self._sent[0][0] <= number:
+            _, size, message = self._sent.popleft()
+            for failure in message.failed if self.unsplit else ():
+                self.unsplit.pop(self.client << SEQ_BITS | failure.seq, None)
+            self._sent_size -= size
+            self.size -= size
+            self._moved, self._repeats = now, 0
+
+    def again(self, now: float) -> list[SendClient]:
+        """Every delivery sent and not acknowledged, to send once more."""
+        self._moved = now
+        self._repeats = min(self._repeats + 1, DOUBLINGS)
+        return [SendClient(self.client, message) for _, _, message in self._sent]
+
+    @property
+    def resend_deadline(self) -> float | None:
+        """When unacknowledged deliveries should be sent again."""
+        if not self._sent or not self.present:
+            return None
+        return self._moved + RESEND_AFTER + self._sent_size / SLOWEST * (1 << self._repeats)
+
+    def _next(self) -> tuple[Deliver, int]:
+        """The next delivery, about MAX_DELIVERY bytes of what waits, and its size."""
+        size = taken = 0
+        for run in self._done:
+            taken += 1
+            size += size_of(run)
+            if size > MAX_DELIVERY:
+                break
+        done, self._done = self._done[:taken], self._done[taken:]
+        failed: list[Failed] = []
+        if not self._done:
+            for failure in self._failed:
+                failed.append(failure)
+                size += size_of_failure(failure)
+                if size > MAX_DELIVERY:
+                    break
+            self._failed = self._failed[len(failed) :]
+        self._number += 1
+        message = Deliver(self._epoch, self._number, done, failed, self.submitted)
+        if self._charged:
+            message.charged, self._charged = by_charge(self._charged), {}
+        return message, size
+
+
+def by_charge(used: dict[int, tuple[int, ...]]) -> list[Charged]:
+    """Tasks that have used up the same, together; by counter, each with the fields of `Charged`."""
+    found: dict[tuple[float, ...], list[int]] = {}
+    for seq, fields in used.items():
+        found.setdefault(fields, []).append(seq)
+    return [Charged(seqs, *fields) for fields, seqs in found.items()]  # type: ignore[arg-type]

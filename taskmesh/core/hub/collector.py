@@ -1,0 +1,516 @@
+"""The collector: what pools report becomes outcomes, once.
+
+The first valid success of any attempt wins; a failure counts only from the current attempt; everything else
+is counted and dropped. Valid is what comes from the session that the attempt was sent to: no pool can answer
+for another.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from taskmesh.core.actions import Record
+from taskmesh.core.hub.clients import ClientSession
+from taskmesh.core.hub.lanes import Lane
+from taskmesh.core.hub.ledger import Ledger, SpecEntry
+from taskmesh.core.hub.memory import Memory
+from taskmesh.core.hub.states import SENT, SUCCEEDED, SUSPECT, Cause, State, TaskRecord
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
+from taskmesh.wire.messages import DoneRun, Failed, Held, Spec
+
+CRASHES = frozenset({"crash", "oom"})
+REFUSALS = frozenset({"function", "signature"})
+RETRIED = frozenset({"exception", "timeout", "hard_timeout"})
+MAX_HISTORY = 20
+POOLS_DIED = (
+    "pools died while they had it, and as a rule nothing else: it may take more memory than a pool has, "
+    "and the kernel then kills the whole pool. Give workers more memory, or raise hub.pool_loss_limit"
+)
+SUCCEED = Cause.SUCCEED
+ANYBODY, NOBODY = -1, -2
+"""In place of a session: of a report that was looked at before, and of one that is of no session here."""
+RECENT = 1_000
+"""Bad ends that are kept for whoever asks why a task failed."""
+TOLD_TEXT, TOLD_TRACE = 500, 4_000
+"""Characters of a failure's text and traceback that are told."""
+GIVEN_UP = 200_000
+"""Attempts of sessions that are over whose late success still counts."""
+
+
+class Collector:
+    """Applies results to the ledger and hands outcomes to client sessions.
+
+    Attributes:
+        duplicates: successes that came after the task was terminal. stale: failures of older attempts.
+        out: what is to be told of pools.
+        strays: successes of attempts that their sender was never given.
+        records: failed attempts that are to be told, each once.
+        ended: the latest bad ends by task id, as people are told them; RECENT of them.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        lanes: dict[int, Lane],
+        clients: dict[int, ClientSession],
+        unclaimed: Callable[[DoneRun | Failed | Held], None],
+        *,
+        memory: Memory,
+        crash_limit: int,
+        oom_limit: int,
+        pool_loss_limit: int,
+        silence: float,
+    ) -> None:
+        self._ledger = ledger
+        self._lanes = lanes
+        self._clients = clients
+        self._unclaimed = unclaimed
+        self._memory = memory
+        self._crash_limit = crash_limit
+        self._oom_limit = oom_limit
+        self._pool_loss_limit = pool_loss_limit
+        self._silence = silence
+        self.duplicates = 0
+        self.stale = 0
+        self.strays = 0
+        self.news: set[int] = set()
+        self.out: list[object] = []
+        self.records: list[Record] = []
+        self.ended: OrderedDict[int, dict[str, object]] = OrderedDict()
+        self._given_up: OrderedDict[int, dict[int, int]] = OrderedDict()
+        self._given_up_count = 0
+
+    # --- successes ----------------------------------------------------------------------------------------
+
+    def done(self, run: DoneRun, session: int) -> None:
+        """Successes of one slot; the common case touches each record once and passes the lists on as is.
+
+        Args:
+            session: the pool session that reports them, ANYBODY or NOBODY.
+        """
+        tasks, base, attempt = self._ledger.tasks, run.client << SEQ_BITS, run.attempt
+        take, sent, succeeded = tasks.pop, SENT, SUCCEEDED
+        others = [0, 0, 0, 0]
+        size = 0
+        odd: list[int] = []
+        last: TaskRecord | None = None
+        for index, seq in enumerate(run.seqs):
+            record = take(base | seq, None)
+            if (
+                record is None
+                or record.session != session
+                or record.attempt != attempt
+                or record.extra is not None  # a record with several ids has one
+            ):
+                odd.append(index)
+                if record is not None:
+                    tasks[base | seq] = record
+                continue
+            last = record
+            if record.state is not sent:
+                others[record.state] += 1
+            record.state = succeeded
+            size += len(record.payload)
+            record.payload = b""
+        entry: SpecEntry | None = None
+        if last is not None:
+            entry = last.spec
+            others[sent] = len(run.seqs) - len(odd) - sum(others)
+            self._settle(run, entry, odd, size, others, session)
+        if not odd:
+            size = self._give(run)
+            if size and entry is not None:
+                entry.weighed(len(run.seqs), size)
+            return
+        left = set(odd)
+        plain = [index for index in range(len(run.seqs)) if index not in left]
+        if plain:
+            self._give(self._part(run, plain))
+        for index in odd:
+            self._odd(run, index, session)
+
+    def _settle(
+        self,
+        run: DoneRun,
+        entry: SpecEntry,
+        odd: list[int],
+        size: int,
+        counts: list[int],
+        session: int,
+    ) -> None:
+        ledger = self._ledger
+        done = len(run.seqs) - len(odd)
+        if counts[SENT] == done:
+            ledger.count(SENT, SUCCEED, done)
+        else:
+            for state, count in enumerate(counts):
+                if count:
+                    ledger.count(State(state), SUCCEED, count)
+        lane = self._lanes.get(session)
+        if lane is not None:
+            lane.release(entry.number, done)
+            if lane.breaker.refused:
+                lane.breaker.close(entry.number)
+        account = ledger.accounts[run.client]
+        account.tasks -= done
+        account.size -= size
+        ledger.size -= size
+        ledger.finished += done
+        entry.live -= done
+        entry.measured(len(run.seqs), run.elapsed)
+        if odd:
+            left = set(odd)
+            account.finished.add_all([seq for index, seq in enumerate(run.seqs) if index not in left])
+        else:
+            account.finished.add_all(run.seqs)
+
+    def _odd(self, run: DoneRun, index: int, session: int) -> None:
+        """One success that is not the common case: unknown, terminal, late, or with several waiters."""
+        task = run.client << SEQ_BITS | run.seqs[index]
+        record = self._ledger.tasks.get(task)
+        part = self._part(run, [index])
+        if record is None:
+            self.duplicates += 1
+            self._unclaimed(part)
+            return
+        if not self._was_given(record, task, run.attempt, session):
+            self.strays += 1
+            return
+        self.release(record)
+        record.spec.measured(1, part.elapsed)
+        if record.state is State.WAITING:
+            self._ledger.move(record, Cause.DUE)
+        self._ledger.move(record, Cause.SUCCEED)
+        self._memory.keep(record, part)
+        for waiter in self._ledger.drop(record):
+            self.give(part, waiter)
+
+    def _was_given(self, record: TaskRecord, task: int, attempt: int, session: int) -> bool:
+        """Whether an attempt was sent to this session: it has the task, or had it when it ended."""
+        if session == ANYBODY or self.is_current(record, task, session, attempt):
+            return True
+        return self._given_up.get(session, {}).get(task) == attempt
+
+    def gave_up(self, session: int, records: Sequence[TaskRecord]) -> None:
+        """A session is over that held these: should it have finished one after all, that counts."""
+        if not records:
+            return
+        self._given_up[session] = {record.known_as: record.attempt for record in records}
+        self._given_up_count += len(records)
+        while self._given_up_count > GIVEN_UP and len(self._given_up) > 1:
+            self._given_up_count -= len(self._given_up.popitem(last=False)[1])
+
+    @staticmethod
+    def _part(run: DoneRun, indexes: list[int]) -> DoneRun:
+        return DoneRun(
+            run.spec,
+            run.client,
+            run.attempt,
+            run.worker,
+            [run.seqs[index] for index in indexes],
+            [run.payloads[index] for index in indexes],
+            run.elapsed * len(indexes) / len(run.seqs),
+            run.returns,
+        )
+
+    def _give(self, run: DoneRun) -> int:
+        client = self._clients.get(run.client)
+        if client is None:
+            return 0
+        self.news.add(run.client)
+        return client.done(run)
+
+    def give(self, outcome: DoneRun | Failed, task: int) -> None:
+        """Hands a task the outcome of the one whose key it shares."""
+        client, seq = task >> SEQ_BITS, task & SEQ_MASK
+        if isinstance(outcome, DoneRun):
+            self._give(msgspec.structs.replace(outcome, client=client, seqs=[seq]))
+            return
+        session = self._clients.get(client)
+        if session is not None:
+            session.failed(msgspec.structs.replace(outcome, client=client, seq=seq))
+            self.news.add(client)
+
+    # --- failures -----------------------------------------------------------------------------------------
+
+    def failed(self, failure: Failed, session: int, now: float) -> None:
+        """One attempt that did not succeed: ends the task, or sends it round again."""
+        task = failure.client << SEQ_BITS | failure.seq
+        record = self._ledger.tasks.get(task)
+        if record is None:
+            self.stale += 1
+            self._unclaimed(failure)
+            return
+        if not self.is_current(record, task, session, failure.attempt):
+            self.stale += 1
+            return
+        self._failed(record, failure, now)
+
+    def failed_before(self, record: TaskRecord, failure: Failed, now: float) -> None:
+        """A failure that its pool had reported before its client asked for it: it counts like any other."""
+        self._ledger.move(record, Cause.ADOPT)
+        record.attempt, record.returns, record.session = failure.attempt, failure.returns, NOBODY
+        self._failed(record, failure, now)
+
+    def _failed(self, record: TaskRecord, failure: Failed, now: float) -> None:
+        if failure.kind in REFUSALS and self._refused(record, failure):
+            return
+        record.started()
+        if failure.kind == "lost":
+            self.lost(record, failure)
+        elif failure.kind in CRASHES:
+            self._crashed(record, failure, now)
+        else:
+            self._erred(record, failure, now)
+
+    def _refused(self, record: TaskRecord, failure: Failed) -> bool:
+        """A pool could not even begin: another pool is to have the task, uncharged, if there is one for it.
+
+        It has not started: who has given it up unless it had is told so, and no other pool gets it.
+
+        A worker that lacks a module fails at once, and would otherwise get task after task.
+        """
+        lane, extra = self._lanes.get(record.session), record.more()
+        reason = f"{failure.type_name}: {failure.text}"[:300]
+        entry = record.spec
+        if lane is not None and lane.breaker.trip(entry.number, entry.spec.name, reason, lane.heard):
+            self.out.append(Record("pool.refuses", {"pool": lane.pool, "reason": lane.breaker.complaint}))
+        extra.refused.add(record.session)
+        if not any(
+            other.session not in extra.refused and other.may_take(record.spec)
+            for other in self._lanes.values()
+        ):
+            return False
+        where = f"attempt {record.attempt - record.returns} on {failure.worker}: refused, {reason}"
+        extra.pools.append(where[:300])
+        self.requeue(record, Cause.REQUEUE)
+        return True
+
+    @staticmethod
+    def is_current(record: TaskRecord, task: int, session: int, attempt: int) -> bool:
+        """The fence: whether a report comes from the attempt that the ledger waits for.
+
+        Args:
+            task: the id that the report names, of those that the record is found under.
+        """
+        return record.session == session and record.attempt == attempt and record.known_as == task
+
+    def _erred(self, record: TaskRecord, failure: Failed, now: float) -> None:
+        spec = record.spec.spec
+        once = spec.acks == "early" or record.spec.is_chunk
+        again = failure.kind in RETRIED and record.errors < spec.max_retries and not once
+        if not again or not (failure.retryable or failure.kind == "hard_timeout"):
+            self.end(record, Cause.FAIL, failure)
+            return
+        record.errors += 1
+        delay = failure.retry_after
+        if delay < 0:
+            delay = _backoff(spec, record.errors)
+            if spec.jitter:
+                delay *= 0.5 + 0.5 * jitter_of(record.id, record.errors)
+        self._later(record, failure, now + delay)
+
+    def _crashed(self, record: TaskRecord, failure: Failed, now: float) -> None:
+        extra = record.more()
+        if record.spec.spec.acks == "early":
+            failure.kind = "lost"
+            self.end(record, Cause.LOSE, failure)
+            return
+        if failure.kind == "oom":
+            extra.ooms += 1
+            over, delay = extra.ooms >= self._oom_limit, min(60.0, 2.0 ** (extra.ooms - 1))
+        else:
+            record.crashes += 1
+            over, delay = record.crashes >= self._crash_limit, 0.0
+        if over or (record.spec.is_chunk and self._leave_to_client(record, now)):
+            self.end(record, Cause.BURY, failure)
+        elif delay:
+            self._later(record, failure, now + delay)
+        else:
+            self._charge(record, failure)
+            self.requeue(record, Cause.REQUEUE)
+
+    def _leave_to_client(self, record: TaskRecord, now: float) -> bool:
+        """Whether the client of a chunk is there to submit its items one by one; else it runs again whole.
+
+        It is there until it is found not to be: the chunk is kept until it has acknowledged.
+        """
+        session = self._clients.get(record.id >> SEQ_BITS)
+        if session is None or not session.present:
+            return False
+        if not session.credit:
+            return True
+        if now - session.heard >= self._silence:
+            return False
+        if record.spec.spec.on_client_loss == "run":
+            copy = msgspec.structs.replace(record, state=State.QUEUED, session=0, lined_up=False, extra=None)
+            if record.extra is not None:
+                more = copy.more()
+                more.failed, more.ooms = record.extra.failed, record.extra.ooms
+                more.history = list(record.extra.history)
+            session.unsplit[record.id] = copy
+        return True
+
+    def _later(self, record: TaskRecord, failure: Failed, when: float) -> None:
+        self._charge(record, failure)
+        self.release(record)
+        self._ledger.move(record, Cause.RETRY)
+        self._ledger.wait(record, when)
+
+    def _charge(self, record: TaskRecord, failure: Failed) -> None:
+        self._note(record, failure)
+        record.more().failed = record.begun
+        self.tell(record)
+
+    def tell(self, record: TaskRecord) -> None:
+        """Lets who waits for it know what it has used up: they tell the next hub, should this one die."""
+        extra = record.extra
+        for task in [record.id] if extra is None else extra.waiting(record.id):
+            session = self._clients.get(task >> SEQ_BITS)
+            if session is not None and session.credit:
+                ooms, failed = (0, 0) if extra is None else (extra.ooms, extra.failed)
+                used = (record.begun, failed, record.errors, record.crashes, ooms, record.losses)
+                session.charged(task & SEQ_MASK, used)
+                self.news.add(session.client)
+
+    def lost(self, record: TaskRecord, failure: Failed | None = None) -> None:
+        """Its session is over, or its result is gone: again and uncharged; an at-most-once task is LOST."""
+        if record.spec.spec.acks == "early":
+            if failure is None:
+                failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "lost")
+            self.end(record, Cause.LOSE, failure)
+            return
+        if record.state is State.RUNNING:
+            record.started()
+        self.tell(record)
+        self.requeue(record, Cause.REQUEUE)
+
+    def died_with(self, record: TaskRecord, pool: str, reason: str) -> None:
+        """A pool has died, as far as anybody can tell, that may have been running this task.
+
+        It may have taken all memory: the kernel then kills the pool with all its slots. A chunk is split by
+        its client once it is suspect (docs/adr/0007).
+        """
+        record.losses += 1
+        over = record.losses >= self._pool_loss_limit
+        if record.losses >= SUSPECT:
+            over = over or (record.spec.is_chunk and self._leave_to_client(record, self._memory.now))
+            where = f"attempt {record.attempt - record.returns} on {pool}: pool lost, {reason}"
+            record.more().pools.append(where[:300])
+        if not over or record.spec.spec.acks == "early":
+            self.lost(record)
+            return
+        failure = Failed(
+            record.id >> SEQ_BITS,
+            record.id & SEQ_MASK,
+            record.attempt,
+            "crash",
+            text=f"{record.losses} {POOLS_DIED}",
+            worker=pool,
+        )
+        self.end(record, Cause.BURY, failure)
+
+    def requeue(self, record: TaskRecord, cause: Cause) -> None:
+        """Takes a task from its lane and puts it at the front of its queue."""
+        self.release(record)
+        self._ledger.move(record, cause)
+        self._ledger.requeue(record)
+
+    def returned(self, held: Held, session: int) -> None:
+        """Tasks handed back unstarted, uncharged."""
+        base = held.client << SEQ_BITS
+        for seq in reversed(held.seqs):
+            record = self._ledger.tasks.get(base | seq)
+            if record is None:
+                self._unclaimed(Held(held.client, held.attempt, [seq], returns=held.returns))
+            elif self.is_current(record, base | seq, session, held.attempt):
+                self.not_started(record)
+
+    def not_started(self, record: TaskRecord) -> None:
+        """What its pool has never begun: its next attempt has the number of this one."""
+        record.returns += 1
+        self.requeue(record, Cause.RETURN)
+
+    def expire(self, record: TaskRecord) -> None:
+        """It has not started in time."""
+        text = f"it had not started {record.spec.spec.expires:g} s after it was accepted"
+        failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "expired", text=text)
+        self.end(record, Cause.EXPIRE, failure)
+
+    def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
+        """A bad end: told to everyone who waits."""
+        self._note(record, failure)
+        history = [*record.more().pools, *record.more().history][-MAX_HISTORY:]
+        self.release(record)
+        self._ledger.move(record, cause)
+        told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
+        self._memory.keep(record, told)
+        waiting = self._ledger.drop(record)
+        for waiter in waiting:
+            self.give(told, waiter)
+        if told.kind != "cancelled":
+            self._remember(record, told, waiting)
+
+    def _remember(self, record: TaskRecord, told: Failed, waiting: list[int]) -> None:
+        """Keeps a bad end for whoever asks why."""
+        what = f"{told.type_name}: {told.text}" if told.type_name else told.text
+        end: dict[str, object] = {
+            "name": record.spec.spec.name,
+            "state": record.state.name,
+            "queue": record.spec.route[0],
+            "attempt": told.attempt,
+            "worker": told.worker,
+            "history": told.history,
+            "why": f"attempt {told.attempt} on {told.worker or '?'}: {told.kind} {what}"[:TOLD_TEXT],
+        }
+        self.ended.update(dict.fromkeys(waiting, end))
+        while len(self.ended) > RECENT:
+            self.ended.popitem(last=False)
+
+    def release(self, record: TaskRecord) -> None:
+        """Takes a task off the books of the lane that holds it, if one does."""
+        lane = self._lanes.get(record.session)
+        if lane is not None and State.SENT <= record.state <= State.RUNNING:
+            lane.release(record.spec.number, 1)
+
+    def _note(self, record: TaskRecord, failure: Failed) -> None:
+        if failure.kind != "cancelled":
+            name, attempt = record.spec.spec.name, record.attempt - record.returns
+            fields = {"task_id": text_of(record.id), "name": name, **_told(failure, attempt)}
+            self.records.append(Record("task.failed", fields))
+        history = record.more().history
+        if len(history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
+            what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
+            where = f"attempt {record.attempt - record.returns} on {failure.worker or '?'}"
+            history.append(f"{where}: {failure.kind} {what}"[:300])
+
+
+def _told(failure: Failed, attempt: int) -> dict[str, object]:
+    """A failure as people are told it."""
+    return {
+        "attempt": attempt,
+        "worker": failure.worker,
+        "kind": failure.kind,
+        "type": failure.type_name,
+        "text": failure.text[:TOLD_TEXT],
+        "traceback": failure.traceback[-TOLD_TRACE:],
+    }
+
+
+def jitter_of(task: int, times: int) -> float:
+    """A number in [0, 1) that depends on the task and the retry only (splitmix64)."""
+    z = (task ^ (task >> 64) ^ (times * 0x9E3779B97F4A7C15)) & SEQ_MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & SEQ_MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & SEQ_MASK
+    return ((z ^ (z >> 31)) >> 11) / (1 << 53)
+
+
+def _backoff(spec: Spec, errors: int) -> float:
+    """Seconds before the next attempt, but for jitter."""
+    try:
+        return min(spec.max_backoff, spec.backoff * spec.factor ** (errors - 1))
+    except OverflowError:
+        return spec.max_backoff if spec.backoff else 0.0

@@ -1,0 +1,114 @@
+"""What must hold in a hub machine between two events: its books, read against each other.
+
+Slow (it looks at everything) and meant for tests; a failure names the book that is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from taskmesh.core.hub.lanes import Lane
+from taskmesh.core.hub.ledger import Ledger, SpecEntry
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.states import State, TaskRecord
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.core.invariants import require
+
+
+class HubBooks(Protocol):
+    """What is read of a hub machine."""
+
+    config: HubSettings
+    ledger: Ledger
+    lanes: dict[int, Lane]
+    specs: dict[int, SpecEntry]
+
+
+def check_hub(hub: HubBooks) -> None:
+    """S9 (caps), S10 (conservation) and the agreement of ledger, accounts, lanes, specs and backlog."""
+    ledger = hub.ledger
+    records = {id(record): record for record in ledger.tasks.values()}.values()
+    _check_counts(ledger)
+    _check_accounts(ledger)
+    for record in records:
+        _check_record(hub, record)
+    queued = sum(record.state is State.QUEUED for record in records)
+    waiting = ledger.backlog.count() + ledger.suspects.count()
+    require(waiting == queued, "queued tasks and the backlog differ", waiting, queued)
+    entries = [*ledger.backlog.entries(), *ledger.suspects.entries()]
+    require(len(set(map(id, entries))) == len(entries), "a task is twice in the backlog")
+    require(all(record.lined_up for record in entries), "an entry that does not know of itself")
+    lineups = ledger.backlog.lineups() + ledger.suspects.lineups()
+    sizes = sum(lineup.size for lineup in lineups)
+    require(sizes == len(entries), "the backlog's sizes are wrong", sizes, len(entries))
+    require(ledger.size == sum(len(record.payload) for record in records), "the ledger's size is wrong")
+    require(len(ledger.tasks) <= hub.config.max_tasks, "S9: more tasks than the cap")
+    _check_lanes(hub)
+    live: dict[int, int] = {}
+    for record in records:
+        live[record.spec.number] = live.get(record.spec.number, 0) + 1
+    for number, entry in hub.specs.items():
+        require(entry.live == live.get(number, 0), "a spec's live count is wrong", number, entry.live)
+    require(live.keys() <= hub.specs.keys(), "a live task's spec was forgotten")
+
+
+def _check_counts(ledger: Ledger) -> None:
+    shared = sum(
+        record.extra is not None and record.extra.abandoned
+        for record in {id(record): record for record in ledger.tasks.values()}.values()
+    )
+    on_their_way = len(ledger.tasks) - shared
+    require(
+        ledger.accepted == ledger.finished + on_their_way,
+        "S10: accepted = finished + on their way",
+        ledger.accepted,
+        ledger.finished,
+        on_their_way,
+    )
+
+
+def _check_accounts(ledger: Ledger) -> None:
+    tasks: dict[int, list[int]] = {}
+    for task, record in ledger.tasks.items():
+        abandoned = record.id == task and record.extra is not None and record.extra.abandoned
+        if not abandoned:
+            tasks.setdefault(task >> SEQ_BITS, []).append(task & SEQ_MASK)
+    require(tasks.keys() <= ledger.accounts.keys(), "tasks without an account")
+    for client, account in ledger.accounts.items():
+        own = sorted(tasks.get(client, []))
+        require(account.tasks == len(own), "an account's count is wrong", client, account.tasks)
+        require(account.accepted.minus(account.finished) == own, "an account's counters are wrong", client)
+        require(account.size >= 0, "an account's size is negative", client, account.size)
+
+
+def _check_record(hub: HubBooks, record: TaskRecord) -> None:
+    require(record.state <= State.RUNNING, "S3: a terminal task has a record", record.id, record.state)
+    require(0 <= record.returns <= record.attempt, "more returns than attempts", record.id)
+    limits = hub.config
+    require(record.crashes < limits.crash_limit, "S8: crashed too often and still on its way", record.id)
+    require(
+        record.extra is None or record.extra.ooms < limits.oom_limit, "S8: too many memory kills", record.id
+    )
+    lost = record.losses < limits.pool_loss_limit
+    require(lost, "S8: its pools died too often, and it is still on its way", record.id)
+    held = State.SENT <= record.state <= State.RUNNING
+    if held:
+        require(
+            record.session in hub.lanes, "a session that has ended holds a task", record.id, record.session
+        )
+    else:
+        require(record.session == 0, "a task that waits is some session's", record.id, record.session)
+
+
+def _check_lanes(hub: HubBooks) -> None:
+    for lane in hub.lanes.values():
+        held = lane.held()
+        require(
+            lane.outstanding == len(held), "a lane's count is wrong", lane.pool, lane.outstanding, len(held)
+        )
+        counts: dict[int, int] = {}
+        for record in held:
+            counts[record.spec.number] = counts.get(record.spec.number, 0) + 1
+        require(lane.counts == counts, "a lane's counts by spec are wrong", lane.pool, lane.counts, counts)
+    held_sessions = {record.session for record in hub.ledger.tasks.values()} - {0}
+    require(held_sessions <= hub.lanes.keys(), "tasks of sessions that are gone", held_sessions)

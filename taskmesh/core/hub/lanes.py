@@ -1,0 +1,312 @@
+"""Lanes: what the hub knows of each pool session, and the credit that bounds what it may hold."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+
+from taskmesh.core.credit import LONG, ONE_AHEAD
+from taskmesh.core.hub.breaker import Breaker
+from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.states import State, TaskRecord
+from taskmesh.core.tabled import Tabled
+from taskmesh.wire.messages import Held, Hello
+
+HORIZON = 0.020
+"""Seconds of work that a slot may have waiting, at least: the embedded hub gets the GIL every 5 ms only."""
+MAX_HORIZON = 0.500
+SILENCE = 0.020
+"""Seconds without a finished task after which a lane whose slots are all busy gets no more work."""
+MAX_WINDOW = 4096
+"""Most tasks outstanding per slot, however short they are."""
+OVERDUE = MAX_HORIZON
+"""Seconds after which what was sent ahead should have started: it comes back when it has not."""
+RESULTS_AHEAD = 8 << 20
+"""Bytes of results that a slot may have outstanding: a client's cap sees them only when they come."""
+MOST_EARLY = 10_000
+"""Results ahead of a missing one that are taken in; a pool says the others again."""
+LARGE = 1 << 16
+"""Bytes from which on a lane message's size is remembered until it is received."""
+
+
+class LaneState(enum.Enum):
+    """Whether a lane may get work."""
+
+    OPENING = "opening"
+    READY = "ready"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    SILENT = "silent"
+    CUT = "cut"
+    """Its lane or all of its links are closed; it has a second to say Hello."""
+
+
+class LaneCause(enum.Enum):
+    """What changes whether a lane may get work."""
+
+    WORK = "work"
+    """Its pool takes work: a beat says so, or an operator has asked for it."""
+    PAUSE = "pause"
+    """Its pool is paused, or is about to be."""
+    DRAIN = "drain"
+    """Its pool leaves, or is about to be told so."""
+    SILENCE = "silence"
+    """Several beats have not come."""
+    LINK_LOST = "link lost"
+    """The lane is closed, or all links of the pool are."""
+
+
+_COMES_AND_GOES = (LaneState.OPENING, LaneState.READY, LaneState.PAUSED, LaneState.SILENT)
+
+LANE_TRANSITIONS: dict[tuple[LaneState, LaneCause], LaneState] = {
+    **{(state, LaneCause.WORK): LaneState.READY for state in _COMES_AND_GOES},
+    **{(state, LaneCause.PAUSE): LaneState.PAUSED for state in _COMES_AND_GOES},
+    **{(state, LaneCause.DRAIN): LaneState.DRAINING for state in (*_COMES_AND_GOES, LaneState.DRAINING)},
+    (LaneState.READY, LaneCause.SILENCE): LaneState.SILENT,
+    **{(state, LaneCause.LINK_LOST): LaneState.CUT for state in LaneState},
+}
+"""A pool that drains takes no work again, and a lane that is cut is never mended: the pool gets a new one."""
+
+
+MAY_TAKE = (LaneState.READY, LaneState.OPENING, LaneState.SILENT)
+"""What may take work, now or soon: others take none before somebody wants them to."""
+READY = LaneState.READY
+"""For the hot path: see `states.SENT`."""
+
+
+class Lane(Tabled[LaneState, LaneCause]):
+    """One session of one pool.
+
+    Attributes:
+        outstanding: tasks pushed and not reported back. sequence: last lane_seq pushed.
+        results: last Results number of the unbroken run; early: numbers that came out of turn.
+        horizon: seconds of work that each slot may have outstanding: 20 ms, or twice the refill latency.
+        heard: when the pool was last heard of. stale: what its inventory listed and nobody waits for.
+        warning: in which versions it differs from the hub, in words, or empty.
+        wished: the state that an operator wants it in and its beats do not state yet, or empty.
+        leaves: its pool drains, which is for good: a beat of before that comes late says nothing.
+        user: whose key the pool shows, empty without keys.
+        other_hubs: addresses of those that its pool serves as well, and of those that are away.
+        unwanted: it may hold tasks that are to be cancelled unless they have started.
+        alone_until: so long it is given nothing while it has work: it is to have one task for itself, or has.
+        breaker: which functions its pool could not load, or whose tasks it does not trust.
+        full: it had no room for any task when it was looked at, and nothing has ended there since. Of
+            hundreds of pools most are: to weigh each for every task that ends anywhere cost a millisecond.
+    """
+
+    table = LANE_TRANSITIONS
+
+    def __init__(self, session: int, hello: Hello, now: float, user: str = "") -> None:
+        self.session = session
+        self.user = user
+        self.pool = hello.pool
+        self.instance = hello.instance
+        self.hello = hello
+        self.slots = hello.slots
+        self.queues = frozenset(hello.queues)
+        self.tags = frozenset(hello.tags)
+        self.state = LaneState.OPENING
+        self.endpoint = ""
+        self.sequence = 0
+        self.received = 0
+        self.received_moved = now
+        self.results = 0
+        self.early: set[int] = set()
+        self.acked = 0
+        self.outstanding = 0
+        self.counts: dict[int, int] = {}
+        self.known_specs: set[int] = set()
+        self.heard = now
+        self.progress = now
+        self.lost_at: float | None = None
+        self.recall_after = 0.0
+        self.recalls = 0
+        self.alone_until = 0.0
+        self.breaker = Breaker()
+        self.horizon = HORIZON
+        self.round_trip = 0.0
+        self.lag = 0.0
+        self.busy_slots = 0
+        self.stale: list[Held] = []
+        self.wished = ""
+        self.leaves = False
+        self.warning = ""
+        self.unwanted = self.full = False
+        self.other_hubs: tuple[list[str], list[str]] = ([], [])
+        self._pushed: list[TaskRecord] = []
+        self._flying: deque[tuple[int, int]] = deque()
+
+    # --- credit -------------------------------------------------------------------------------------------
+
+    def load(self, specs: dict[int, SpecEntry]) -> float:
+        """Seconds of slot time outstanding, no task counted for more than the horizon."""
+        total = 0.0
+        for number, count in self.counts.items():
+            total += count * self.cost(specs[number])
+        return total
+
+    def cost(self, entry: SpecEntry) -> float:
+        """Seconds of slot time that a task counts for: unknown and long ones fill the horizon.
+
+        So does a large result: a share of the horizon as large as its share of RESULTS_AHEAD.
+        """
+        service, horizon = entry.service, self.horizon
+        if service is None or service >= LONG:
+            return horizon
+        service = min(service, ONE_AHEAD * horizon)
+        return min(horizon, max(service, horizon * entry.result_size / RESULTS_AHEAD, 1e-7))
+
+    def has_room(self, entry: SpecEntry, specs: dict[int, SpecEntry]) -> bool:
+        """Whether the lane is available to a task (RFC 30: its queue, the credit window, is not full)."""
+        if self.outstanding < self.slots:
+            return True
+        slots, horizon = self.slots, self.horizon
+        self.full = self.outstanding >= slots * MAX_WINDOW or self.load(specs) >= slots * horizon
+        return not self.full and self.cost(entry) < horizon
+
+    def sized(self, slots: int) -> None:
+        """Takes in how many slots its pool has now; -1 if it does not say.
+
+        More than usual: what runs there waits for tasks of its own, so these must not wait for it.
+        """
+        if slots > self.hello.slots and self.alone_until:
+            self.alone_until = min(self.alone_until, self.heard)
+        if slots >= 0:
+            self.slots = slots
+            self.full = False
+
+    def is_silent(self, now: float) -> bool:
+        """All of its slots are busy with tasks that turn out long: nothing more may be put behind them.
+
+        What it hands back unstarted is no sign of progress, or it would be given the same tasks again.
+        """
+        return self.outstanding >= self.slots and now - self.progress >= max(SILENCE, 2.0 * self.round_trip)
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether all of its slots are busy, and none has reported a task for half a second."""
+        return self.outstanding >= self.slots and now - self.progress >= max(OVERDUE, 2.0 * self.horizon)
+
+    def is_overdue(self, now: float, specs: dict[int, SpecEntry]) -> bool:
+        """Whether tasks were sent ahead by an estimate that has turned out wrong: they do not start in time.
+
+        One ahead for each slot waits for a task that takes a second, as tasks do that are not LONG.
+        """
+        unstarted = self.outstanding - self.slots
+        if unstarted <= self.slots:
+            return unstarted > 0 and now - self.progress >= LONG and self.is_stalled(now)
+        if self.is_stalled(now):
+            return True
+        seconds = sum(count * (specs[number].service or 0.0) for number, count in self.counts.items())
+        return seconds > self.slots * (OVERDUE + self.horizon)
+
+    def wish(self, verb: str) -> None:
+        """Notes an operator's command; no more work from now on if it says so. Who is to leave leaves."""
+        if verb == "ping" or self.wished == "draining":
+            return
+        self.wished = {"pause": "paused", "resume": "ready", "drain": "draining"}[verb]
+        if self.state is LaneState.READY and verb != "resume":
+            self.move(LaneCause.PAUSE if verb == "pause" else LaneCause.DRAIN)
+
+    def serves(self, route: tuple[str, frozenset[str]]) -> bool:
+        """Whether the pool serves the queue and has the tags."""
+        return route[0] in self.queues and route[1] <= self.tags
+
+    def may_take(self, entry: SpecEntry) -> bool:
+        """Whether tasks of a spec may go to it, now or soon."""
+        refuses = self.breaker.refuses(entry.number, self.heard)
+        return self.state in MAY_TAKE and self.serves(entry.route) and not refuses
+
+    # --- what it holds ------------------------------------------------------------------------------------
+
+    def hold(self, records: list[TaskRecord]) -> None:
+        """Takes note of tasks that are this session's now."""
+        for record in records:
+            self.charge(record.spec.number, 1)
+        self.remember(records)
+
+    def charge(self, number: int, count: int) -> None:
+        """Takes note of `count` more tasks of a spec outstanding."""
+        self.outstanding += count
+        self.counts[number] = self.counts.get(number, 0) + count
+
+    def remember(self, records: list[TaskRecord]) -> None:
+        """Keeps records that this session may hold; those it does not hold any more go when they are many.
+
+        Not many at all: each keeps its spec, and with it a function of perhaps megabytes.
+        """
+        self._pushed += records
+        if len(self._pushed) > 8 * self.outstanding + 64:
+            session, last = self.session, State.RUNNING
+            self._pushed = [kept for kept in self._pushed if kept.session == session and kept.state <= last]
+
+    def release(self, number: int, count: int) -> None:
+        """Takes note that `count` tasks of a spec are not this session's any more."""
+        self.outstanding -= count
+        self.full = False
+        if not self.outstanding:
+            self.alone_until = 0.0
+        left = self.counts.get(number, 0) - count
+        if left > 0:
+            self.counts[number] = left
+        else:
+            self.counts.pop(number, None)
+
+    def held(self) -> list[TaskRecord]:
+        """The tasks that this session holds."""
+        session = self.session
+        seen: set[int] = set()
+        found = []
+        for record in self._pushed:
+            if (
+                record.session == session
+                and State.SENT <= record.state <= State.RUNNING
+                and record.id not in seen
+            ):
+                seen.add(record.id)
+                found.append(record)
+        return found
+
+    def holds_unwanted(self) -> bool:
+        """Whether it has tasks that are to be cancelled unless they have started, which may not have."""
+        sent = (record for record in self.held() if record.state is State.SENT)
+        self.unwanted = any(record.extra is not None and record.extra.unwanted for record in sent)
+        return self.unwanted
+
+    def pushed(self, size: int) -> None:
+        """Takes note of one more lane message with so many bytes of payload."""
+        self.sequence += 1
+        if size >= LARGE:
+            self._flying.append((self.sequence, size))
+
+    def flying(self, received: int) -> int:
+        """Bytes of large messages that the pool has not received yet."""
+        while self._flying and self._flying[0][0] <= received:
+            self._flying.popleft()
+        return sum(size for _, size in self._flying)
+
+    # --- acknowledgements ---------------------------------------------------------------------------------
+
+    def is_new(self, number: int) -> bool:
+        """Takes in a Results number; False when it has been handled before."""
+        if number <= self.results or number in self.early:
+            return False
+        if number != self.results + 1:
+            if len(self.early) >= MOST_EARLY:
+                return False
+            self.early.add(number)
+            return True
+        self.results = number
+        while self.results + 1 in self.early:
+            self.results += 1
+            self.early.remove(self.results)
+        return True
+
+    def latency(self, sample: float | None, lag: float) -> None:
+        """Takes in a measured round trip, quick to rise and slow to fall, and the pool's own measured lag."""
+        if sample is not None:
+            sample = max(0.0, sample)
+            weight = 0.5 if sample > self.round_trip else 0.05
+            self.round_trip += weight * (sample - self.round_trip)
+        self.lag = lag
+        self.horizon = min(MAX_HORIZON, max(HORIZON, 2.0 * (self.round_trip + lag)))
+        self.full = False

@@ -1,0 +1,380 @@
+"""The ledger: every accepted task has exactly one record here and reaches exactly one terminal state.
+
+It owns task state and nothing else does. A terminal task's record is dropped at once; its id stays known as
+finished, so a repeated submission or a late result of it changes nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from taskmesh.core.hub.backlog import Backlog, Route, group_of
+from taskmesh.core.hub.intervals import COST, IntervalSet
+from taskmesh.core.hub.states import SUSPECT, TRANSITIONS, Cause, State, TaskRecord
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
+from taskmesh.errors import InvalidTransition
+from taskmesh.wire.messages import CHUNK, Charged, Run, Spec
+
+SCATTERED = 64 << 20
+"""Bytes that a client's finished numbers may take at least: no program's lie so far apart."""
+PORTION = 5_000
+"""Tasks that are ended or looked for in one step: some 25 ms of work, and others get their turn."""
+FEW_TIMERS = 64
+"""Timers kept without asking whether their tasks still live: not many, see `Lane.remember`."""
+
+
+class SpecEntry:
+    """A spec as the hub keeps it: with its route, measured service time and count of live tasks.
+
+    Attributes:
+        service: seconds a task takes in a slot, measured; None before the first result.
+        result_size: bytes of a result, measured; 0 for an embedded client's, which are in its hands at once.
+    """
+
+    __slots__ = ("live", "number", "priority", "result_size", "route", "service", "size", "spec")
+
+    def __init__(self, number: int, spec: Spec) -> None:
+        self.number = number
+        self.spec = spec
+        self.route: Route = (spec.queue, frozenset(spec.tags))
+        self.priority = spec.priority
+        self.service: float | None = None
+        self.result_size = 0.0
+        self.live = 0
+        self.size = len(spec.function) + len(spec.retry_filter) + 200
+
+    def measured(self, count: int, elapsed: float) -> None:
+        """Takes in `count` runs that took `elapsed` seconds together."""
+        mean = elapsed / count
+        self.service = mean if self.service is None else self.service + 0.3 * (mean - self.service)
+
+    def at_least(self, elapsed: float) -> None:
+        """A task has run for so long and is not done: the estimate, if there is one, is no lower."""
+        if self.service is not None and self.service < elapsed:
+            self.service = elapsed
+
+    def weighed(self, count: int, size: int) -> None:
+        """Takes in `count` results of `size` bytes together."""
+        self.result_size += 0.3 * (size / count - self.result_size)
+
+    @property
+    def is_chunk(self) -> bool:
+        """Whether its payloads are chunks of a map."""
+        return self.spec.kind == CHUNK
+
+
+class Account:
+    """What the ledger keeps of one client: its unfinished tasks' count and bytes, and its counters.
+
+    Attributes:
+        accepted: counters of tasks that are or were here; those that are not `finished` are on their way.
+        charged: what it has said that tasks have used up which it has not submitted here yet.
+        finished: counters of tasks that are over, and of such as never come.
+        whole: what it waits for of an earlier hub's time is all here.
+        name: what it calls itself. user: whose key it showed, empty without keys.
+    """
+
+    __slots__ = ("accepted", "charged", "finished", "name", "size", "tasks", "user", "whole")
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.user = ""
+        self.accepted = IntervalSet()
+        self.finished = IntervalSet()
+        self.tasks = 0
+        self.size = 0
+        self.whole = False
+        self.charged: dict[int, Charged] = {}
+
+    def is_over(self, seq: int) -> bool:
+        """Of a task that is not on its way: whether nobody can come for it any more."""
+        return self.whole or seq in self.finished
+
+    def is_scattered(self, most: int) -> bool:
+        """Whether its numbers take more bytes than that."""
+        return COST * (len(self.finished.blocks) + len(self.accepted.blocks)) > max(most, SCATTERED)
+
+    def forget_finished(self) -> None:
+        """Forgets the finished tasks: what the client submits again runs again."""
+        self.accepted = self.accepted.without(self.finished)
+        self.finished = IntervalSet()
+
+    def never(self, seqs: list[int], most: int) -> None:
+        """These never come, or are over: what is left out costs memory, and so does what lies far off."""
+        for at in range(0, len(seqs), PORTION):
+            if not self.is_scattered(most):
+                self.finished.add_all(seqs[at : at + PORTION])
+
+
+class Ledger:
+    """All tasks on their way.
+
+    Attributes:
+        tasks: id -> record; a second submission under a `key=` has its own id and the first one's record.
+        backlog: what waits for a lane; suspects: of it, what goes there alone.
+        timers: a heap of when, a number, whose and what for.
+        counts: how often each transition happened, for tests and metrics.
+    """
+
+    def __init__(self) -> None:
+        self.tasks: dict[int, TaskRecord] = {}
+        self.backlog = Backlog()
+        self.suspects = Backlog(self.backlog.withheld)
+        self.accounts: dict[int, Account] = {}
+        self.counts: dict[tuple[State, Cause], int] = {}
+        self.accepted = 0
+        self.finished = 0
+        self.size = 0
+        self._keys: dict[tuple[str, str], TaskRecord] = {}
+        self.timers: list[tuple[float, int, TaskRecord, Cause]] = []
+        self._timer_count = 0
+        self._timer_limit = FEW_TIMERS
+
+    # --- in -----------------------------------------------------------------------------------------------
+
+    def account(self, client: int) -> Account:
+        """The client's account, opened when needed."""
+        found = self.accounts.get(client)
+        if found is None:
+            found = self.accounts[client] = Account()
+        return found
+
+    def accept(self, client: int, entry: SpecEntry, run: Run, now: float, *, fresh: bool) -> list[TaskRecord]:
+        """Enters a run of tasks; those already known or finished are passed over.
+
+        The new records are QUEUED but in no queue yet. `fresh`: the client says that none can be known here;
+        it is believed after a look that costs little.
+        """
+        account = self.account(client)
+        base = client << SEQ_BITS
+        tasks, group, seqs, payloads = self.tasks, run.group, run.seqs, run.payloads
+        finished = account.finished
+        if fresh and len(seqs) == 1 and base | seqs[0] not in tasks and seqs[0] >= finished.end:
+            record = tasks[base | seqs[0]] = TaskRecord(base | seqs[0], entry, group, payloads[0])
+            records, count, size = [record], 1, len(payloads[0])  # all of what follows, for a task alone
+            account.accepted.add(seqs[0])
+        else:
+            ids = [base | seq for seq in seqs]
+            if not fresh or not tasks.keys().isdisjoint(ids) or (seqs and min(seqs) < finished.end):
+                new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
+                payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
+            records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
+            tasks.update(zip(ids, records, strict=True))
+            count, size = len(records), sum(map(len, payloads))
+            account.accepted.add_all(seqs)
+        self.accepted += count
+        self.size += size
+        account.tasks += count
+        account.size += size
+        entry.live += count
+        expires = entry.spec.expires
+        if expires > 0:
+            for record in records:
+                self.at(now + expires, record, Cause.EXPIRE)
+        return records
+
+    def attach(self, client: int, seq: int, record: TaskRecord) -> None:
+        """A second waiter for a record found by its key; it is a task of its own to its client."""
+        task = client << SEQ_BITS | seq
+        self.tasks[task] = record
+        record.more().waiters[task] = None
+        account = self.account(client)
+        account.tasks += 1
+        account.accepted.add(seq)
+        self.accepted += 1
+
+    def charge(self, record: TaskRecord, charged: Charged, now: float) -> None:
+        """Takes over what a task has used up with other hubs.
+
+        Args:
+            charged: no more than a task may have that is still on its way.
+        """
+        record.numbered(charged.begun, charged.begun)
+        if charged.failed or charged.losses:
+            extra = record.more()
+            extra.failed = max(extra.failed, charged.failed)
+            extra.ooms = max(extra.ooms, charged.ooms)
+            record.errors = max(record.errors, charged.errors)
+            record.crashes = max(record.crashes, charged.crashes)
+            record.losses = max(record.losses, charged.losses)
+        expires = record.spec.spec.expires
+        if expires > 0 and charged.age > 0:
+            self.at(now + expires - charged.age, record, Cause.EXPIRE)
+
+    def readmit(self, record: TaskRecord) -> None:
+        """Enters a task once more whose bad end nobody has heard of; it is QUEUED and has its place."""
+        account = self.account(record.id >> SEQ_BITS)
+        self.tasks[record.id] = record
+        account.accepted.add(record.id & SEQ_MASK)
+        self.accepted += 1
+        account.tasks += 1
+        self.size += len(record.payload)
+        account.size += len(record.payload)
+        record.spec.live += 1
+        self.requeue(record)
+
+    def answered(self, client: int, seq: int) -> None:
+        """A submission that needs no record: its outcome is there already."""
+        self.account(client).finished.add(seq)
+        self.accepted += 1
+        self.finished += 1
+
+    def by_key(self, name: str, key: str) -> TaskRecord | None:
+        """The task on its way that was submitted under this key of this task name."""
+        return self._keys.get((name, key))
+
+    def set_key(self, name: str, key: str, record: TaskRecord) -> None:
+        """Makes a record findable by its key until it is terminal."""
+        record.more().key = (name, key)
+        self._keys[name, key] = record
+
+    # --- on the way ---------------------------------------------------------------------------------------
+
+    def move(self, record: TaskRecord, cause: Cause) -> None:
+        """One transition.
+
+        Raises:
+            InvalidTransition: the table does not have it: a bug.
+        """
+        before = record.state
+        after = TRANSITIONS.get((before, cause))
+        if after is None:
+            raise InvalidTransition(
+                f"task {text_of(record.id)} is {before.name}: {cause.name} is not possible"
+            )
+        record.state = after
+        self.count(before, cause, 1)
+        if before is State.QUEUED and record.lined_up:
+            self.backlog.left += 1
+            self.suspects.left += record.losses > 0
+
+    def count(self, before: State, cause: Cause, times: int) -> None:
+        """Counts transitions that a batch made."""
+        key = (before, cause)
+        self.counts[key] = self.counts.get(key, 0) + times
+
+    def enqueue(self, records: list[TaskRecord]) -> None:
+        """Puts new records of one run behind their group."""
+        if records:
+            first = records[0]
+            self.backlog.append(first.spec.route, first.spec.priority, group_of(first), records)
+
+    def requeue(self, record: TaskRecord) -> None:
+        """Puts a QUEUED record before the others of its group: it has waited already."""
+        record.session = 0
+        if (extra := record.extra) is not None:
+            extra.over(record)
+            if extra.late:
+                self.at(0.0, record, Cause.EXPIRE)
+            if extra.unwanted:
+                self.at(0.0, record, Cause.CANCEL)
+        backlog = self.suspects if record.losses >= SUSPECT else self.backlog
+        backlog.push_front(record.spec.route, record.spec.priority, group_of(record), record)
+
+    def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
+        """Sets a timer: DUE ends waiting, EXPIRE and CANCEL end a task that has not started."""
+        self._timer_count += 1
+        if len(self.timers) >= self._timer_limit:
+            self._drop_timers()
+        heapq.heappush(self.timers, (when, self._timer_count, record, cause))
+
+    def _drop_timers(self) -> None:
+        """Forgets the timers of finished tasks, which far expiries would keep by the million."""
+        last = State.RUNNING
+        self.timers = [timer for timer in self.timers if timer[2].state <= last]
+        heapq.heapify(self.timers)
+        self._timer_limit = 2 * len(self.timers) + FEW_TIMERS
+
+    def wait(self, record: TaskRecord, until: float) -> None:
+        """A record that has just become WAITING is due at `until`."""
+        record.session = 0
+        extra = record.more()
+        extra.over(record)
+        extra.due = until
+        self.at(until, record, Cause.DUE)
+
+    @property
+    def deadline(self) -> float | None:
+        """When the next timer fires."""
+        return self.timers[0][0] if self.timers else None
+
+    def due(self, now: float, end: Callable[[TaskRecord, Cause], None]) -> None:
+        """Fires timers: tasks that waited are queued, those whose time is over are given to `end`.
+
+        At most a portion of them: the others are due at once, in a step of their own. What has been handed
+        back and is to end (`requeue`) is no part of it, or a pool would be given it once more.
+        """
+        timers = self.timers
+        left = PORTION
+        while timers and timers[0][0] <= now and (left > 0 or not timers[0][0]):
+            when, _, record, cause = heapq.heappop(timers)
+            left -= 1
+            if cause is not Cause.DUE:
+                if record.state in (State.QUEUED, State.WAITING) and not record.has_failed:
+                    end(record, cause)
+                elif record.state is State.SENT and cause is Cause.EXPIRE:
+                    record.more().late = True
+            elif record.state is State.WAITING and record.more().due == when:
+                self.move(record, Cause.DUE)
+                self.requeue(record)
+
+    # --- out ----------------------------------------------------------------------------------------------
+
+    def drop(self, record: TaskRecord) -> list[int]:
+        """Forgets a terminal record; returns every id that waits for its outcome, its own first."""
+        record.spec.live -= 1
+        self.size -= len(record.payload)
+        extra = record.extra
+        owner = self.accounts.get(record.id >> SEQ_BITS)
+        if extra is not None and extra.abandoned:
+            owner = extra.payer
+        if owner is not None:
+            owner.size -= len(record.payload)
+        record.payload = b""
+        waiting = [record.id]
+        if extra is not None:
+            waiting += extra.waiters
+            if extra.key is not None and self._keys.get(extra.key) is record:
+                del self._keys[extra.key]
+            if extra.abandoned:
+                del self.tasks[waiting.pop(0)]
+        for task in waiting:
+            del self.tasks[task]
+            self._settle(task)
+        return waiting
+
+    def detach(self, task: int, record: TaskRecord) -> bool:
+        """One waiter gives up; returns True when nobody is left and the record itself should be cancelled."""
+        extra = record.extra
+        if extra is None:
+            return True
+        if task == record.id and extra.abandoned:
+            return False
+        owner_stays = task != record.id and not extra.abandoned
+        if len(extra.waiters) == (task in extra.waiters) and not owner_stays:
+            return True
+        extra.waiters.pop(task, None)
+        if task == record.id:
+            extra.abandoned, extra.payer = True, self.accounts[task >> SEQ_BITS]
+        else:
+            del self.tasks[task]
+        self._settle(task)
+        return False
+
+    def _settle(self, task: int) -> None:
+        account = self.accounts[task >> SEQ_BITS]
+        account.tasks -= 1
+        account.finished.add(task & SEQ_MASK)
+        self.finished += 1
+
+    def of_client(self, client: int, low: int, most: int) -> list[int]:
+        """Counters of a client's tasks on their way, from `low` on and rising; looks at no other's."""
+        account = self.accounts.get(client)
+        if account is None or not account.tasks:
+            return []
+        return account.accepted.minus(account.finished, low, most)
+
+    def forget_client(self, client: int) -> None:
+        """The client is gone for good and has no tasks left."""
+        self.accounts.pop(client, None)

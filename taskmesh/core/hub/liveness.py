@@ -1,0 +1,518 @@
+"""Pool sessions: who is there, whose lease runs out, and what becomes of what they held.
+
+A lost lane is not a dead pool, and a silent pool may come back: each step costs a pool only what it must.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from taskmesh.core.actions import CloseLane, OpenLane, Publish, Record
+from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.lanes import MAX_WINDOW, Lane, LaneCause, LaneState
+from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.rivals import Rivals
+from taskmesh.core.hub.roster import Recovery, Roster
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.states import Cause, State, TaskRecord
+from taskmesh.core.hub.unclaimed import Attempt, Holding, Unclaimed, handed_back
+from taskmesh.core.hub.versions import REFUSE, difference
+from taskmesh.core.hub.wishes import Wishes
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire import messages as m
+
+STATED = {"ready": LaneCause.WORK, "paused": LaneCause.PAUSE, "draining": LaneCause.DRAIN}
+"""What a pool's beat says, or is wanted to say."""
+SLOWEST = 100_000
+"""Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
+NAMES_KEPT = 1000
+MOST_DIED = 100
+"""Pools thought to be dead of which it is known what they had, should they come back after all."""
+MOST_HELD = 500_000
+"""Tasks in the inventory of a pool with few slots: queued, running, or finished and not acknowledged."""
+MOST_SLOTS = 256
+"""Slots that make that more."""
+NO_LANE = (
+    "the hub has no lane for it. When its log (lane.failed) says that every port is taken, "
+    "start it with more: --lanes FIRST-LAST"
+)
+VERBS = {"ready": "resume", "paused": "pause", "draining": "drain"}
+
+
+def most_held(slots: int) -> int:
+    """How many tasks a pool may list: twice what could be outstanding there."""
+    return max(MOST_HELD, 2 * MAX_WINDOW * min(slots, MOST_SLOTS))
+
+
+def for_all(progress: m.Progress, record: TaskRecord) -> list[m.Progress]:
+    """The same news for everybody who waits for a task."""
+    if record.extra is None or not record.extra.waiters:
+        return [progress]
+    replace = msgspec.structs.replace
+    return [
+        replace(progress, client=task >> SEQ_BITS, seq=task & SEQ_MASK)
+        for task in record.extra.waiting(record.id)
+    ]
+
+
+class PoolSessions:
+    """Sessions of pools, and their leases.
+
+    Attributes:
+        unclaimed: what they hold for clients that have not come back yet.
+        roster: those who are there. recovery: how far those of the hub before are back.
+        out: the actions that handlers here have asked for; the hub machine empties it.
+    """
+
+    def __init__(
+        self,
+        config: HubSettings,
+        ledger: Ledger,
+        collector: Collector,
+        lanes: dict[int, Lane],
+        unclaimed: Unclaimed,
+        recovery: Recovery,
+    ) -> None:
+        self.lanes = lanes
+        self.unclaimed = unclaimed
+        self.recovery = recovery
+        self.roster = Roster(config.epoch, config.local)
+        self.out: list[object] = []
+        self.refused: dict[str, str] = {}
+        self._config = config
+        self._ledger = ledger
+        self._collector = collector
+        self._by_pool: dict[str, int] = {}
+        self._hellos: dict[str, tuple[int, int]] = {}
+        self._rivals = Rivals(config.beat)
+        self._wishes = Wishes()
+        self._sessions = 0
+        self._cancels: dict[int, dict[tuple[int, int], list[int]]] = {}
+        self._of_user: Counter[str] = Counter()
+        self._died: dict[tuple[str, int], list[TaskRecord]] = {}
+
+    def have_work(self, user: str) -> bool:
+        """Whether pools that show this key have any task."""
+        lanes = [lane for lane in self.lanes.values() if lane.user == user]
+        return any(lane.outstanding for lane in lanes) or self.unclaimed.are_held(
+            {lane.session for lane in lanes}
+        )
+
+    # --- joining ------------------------------------------------------------------------------------------
+
+    def hello(self, hello: m.Hello, now: float, user: str = "") -> None:
+        """A pool asks for a session: old ones of its name end, what it still holds moves over."""
+        odd = difference(self._config.versions, hello)
+        current = self.lane_of(hello.pool)
+        if not self._may_join(hello, odd, current, now) or not self._has_place(hello, user, current, now):
+            return
+        self._rivals.settled(hello.pool)
+        instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
+        if instance == hello.instance:
+            if hello.number < number:
+                return
+            if hello.number == number and current is not None:
+                self._welcome(current)
+                return
+        self._hellos[hello.pool] = (hello.instance, hello.number)
+        if len(self._hellos) > NAMES_KEPT:
+            self._hellos = {pool: at for pool, at in self._hellos.items() if pool in self._by_pool}
+        self._sessions += 1
+        lane = Lane(self._sessions, hello, now, user)
+        self.lanes[lane.session] = lane
+        self._of_user[user] += 1
+        self._by_pool[hello.pool] = lane.session
+        if odd and lane.warning != odd:
+            self.out.append(Record("pool.versions", {"pool": lane.pool, "warning": odd}))
+        lane.warning = odd
+        self._survived(lane)
+        self._adopt(lane, hello, current, now)
+        if hello.inventory:
+            self.roster.add(lane.pool, lane.instance)
+        lane.hello = msgspec.structs.replace(hello, inventory=[], ended=[])  # it may be large
+        if current is not None:
+            died = current.instance != hello.instance
+            self._end(current, started=died, died="another process has its name" if died else "")
+        lane.wished = self._wishes.take(hello.pool, hello.instance)
+        self.out.append(OpenLane(lane.session, lane.pool, hello.key))
+        self.out.append(
+            Record("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
+        )
+
+    def _may_join(self, hello: m.Hello, odd: str, current: Lane | None, now: float) -> bool:
+        """Whether a pool may have a session; tells it, or those who ask, why not."""
+        config = self._config
+        if hello.protocol != m.PROTOCOL:
+            other = f"the hub speaks protocol {m.PROTOCOL}, the pool {hello.protocol}"
+            self._refuse(hello, f"{other}: install the same taskmesh")
+        elif odd and config.policy == REFUSE:
+            self._refuse(hello, odd)
+        elif (count := sum(len(held.seqs) for held in (*hello.inventory, *hello.ended))) > most_held(
+            hello.slots
+        ):
+            self._refuse(hello, f"it lists {count} tasks, more than {hello.slots} slots can hold")
+        elif current is not None and current.instance != hello.instance and self._is_alive(current, now):
+            if reason := self._rivals.doubled(current, hello, now):
+                self._refuse(hello, reason)
+        elif current is None and len(self.lanes) >= config.max_pools:
+            self._note(hello, f"the hub has {len(self.lanes)} pools and may have no more (hub.max_pools)")
+        else:
+            return True
+        return False
+
+    def _has_place(self, hello: m.Hello, user: str, current: Lane | None, now: float) -> bool:
+        """Whether one more pool may show this key. Sessions of pools that seem dead are waited for."""
+        limit = self._config.key_sessions
+        if not (user and limit) or self._of_user[user] < limit or (current and current.user == user):
+            return True
+        reason = (
+            f"{limit} pools show the key {user} already, and no more may (hub.key_sessions): "
+            "make a key for some of them with `taskmesh keys new worker`, or raise that"
+        )
+        if sum(lane.user == user and self._is_alive(lane, now) for lane in self.lanes.values()) < limit:
+            self._note(hello, reason)
+        else:
+            self._refuse(hello, reason)
+        return False
+
+    def _is_alive(self, lane: Lane, now: float) -> bool:
+        silence = self._config.silent_beats * self._config.beat
+        return lane.lost_at is None and now - lane.heard < silence
+
+    def _refuse(self, hello: m.Hello, reason: str) -> None:
+        """Tells a pool that it is not wanted: it ends."""
+        self._note(hello, reason)
+        self.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
+
+    def _note(self, hello: m.Hello, reason: str) -> None:
+        """Keeps why a pool was not let in, for those who ask. It may ask again."""
+        if self.refused.get(hello.pool) != reason:
+            self.out.append(Record("pool.refused", {"pool": hello.pool, "reason": reason}))
+        if hello.pool in self.refused or len(self.refused) < NAMES_KEPT:
+            self.refused[hello.pool] = reason
+
+    def lane_opened(self, session: int, endpoint: str) -> None:
+        """The shell has bound the lane: the pool may dial it. Work follows its first beat.
+
+        Without an endpoint there was none to be had; the next session of the pool may have more luck.
+        """
+        lane = self.lanes.get(session)
+        if lane is None:
+            self.out.append(CloseLane(session))
+            return
+        if not endpoint:
+            self._note(lane.hello, NO_LANE)
+            return
+        self.refused.pop(lane.pool, None)
+        lane.endpoint = endpoint
+        self._welcome(lane)
+
+    def _welcome(self, lane: Lane) -> None:
+        if lane.endpoint:
+            config, hello = self._config, lane.hello
+            welcome = m.Welcome(
+                config.epoch,
+                lane.session,
+                lane.pool,
+                lane.instance,
+                hello.number,
+                lane.endpoint,
+                config.beat,
+                config.lease,
+                lane.stale,
+                config.max_payload,
+            )
+            self.out.append(Publish(lane.pool, welcome))
+
+    def _adopt(self, lane: Lane, hello: m.Hello, former: Lane | None, now: float) -> None:
+        """Moves what the pool still holds into the new session; what nobody waits for is stale there."""
+        taken: list[TaskRecord] = []
+        if hello.epoch != self._config.epoch:
+            self._count(hello.ended, now)
+        for held in hello.inventory:
+            gone, unclaimed = [], []
+            for seq in held.seqs:
+                task = held.client << SEQ_BITS | seq
+                record = self._ledger.tasks.get(task)
+                if record is None and not self._is_over(held.client, seq):
+                    unclaimed.append(seq)
+                elif record is not None and self.may_adopt(record, task, held, former):
+                    self.adopt(record, task, lane, held)
+                    taken.append(record)
+                else:
+                    if record is not None and hello.epoch != self._config.epoch:
+                        record.numbered(held.attempt, held.attempt - handed_back(held))
+                    gone.append(seq)
+            if unclaimed:
+                self.unclaimed.listed(held, unclaimed, lane.session, now)
+            if gone:
+                lane.stale.append(m.Held(held.client, held.attempt, gone))
+        lane.hold(taken)
+
+    def _count(self, ended: list[m.Held], now: float) -> None:
+        """Attempts that hubs before this one knew to have ended have had their numbers."""
+        for held in ended:
+            begun, unclaimed = held.attempt - handed_back(held), []
+            for seq in held.seqs:
+                record = self._ledger.tasks.get(held.client << SEQ_BITS | seq)
+                if record is not None:
+                    record.numbered(held.attempt, begun)
+                elif not self._is_over(held.client, seq):
+                    unclaimed.append(seq)
+            if unclaimed:
+                self.unclaimed.ended(held, unclaimed, now)
+
+    def _is_over(self, client: int, seq: int) -> bool:
+        """Whether nobody wants a task any more that is not on its way."""
+        account = self._ledger.accounts.get(client)
+        return (account is not None and account.is_over(seq)) or self.unclaimed.is_dropped(client, seq)
+
+    @staticmethod
+    def may_adopt(record: TaskRecord, task: int, held: Attempt, former: Lane | None) -> bool:
+        """Whether an attempt that a pool lists is the newest heard of, and its failure has not been charged.
+
+        Args:
+            task: the id under which the pool has it. former: the session in which it had it from this hub.
+        """
+        if record.state in (State.QUEUED, State.WAITING):
+            number = held.attempt - handed_back(held)
+            return number >= record.begun and not (record.has_failed and number <= record.extra.failed)
+        return former is not None and Collector.is_current(record, task, former.session, held.attempt)
+
+    def adopt(self, record: TaskRecord, task: int, lane: Lane, held: m.Held | Holding) -> None:
+        """A pool holds this attempt of the task already: it is this session's now, and not sent again.
+
+        The caller puts it on the lane's books with `hold`.
+
+        Args:
+            task: the id under which the pool has it: the record's own, or that of one who waits for it.
+        """
+        if State.SENT <= record.state <= State.RUNNING:
+            self._collector.release(record)
+        else:
+            attempt, begun = record.attempt, record.begun
+            self._ledger.move(record, Cause.ADOPT)
+            record.attempt, record.returns = held.attempt, handed_back(held)  # its pool shows people these
+            if attempt != held.attempt:  # else it is this one that was heard of
+                record.numbered(attempt, begun)
+        record.session = lane.session
+        if record.extra is not None:
+            record.extra.alias = task if task != record.id else 0
+        lane.unwanted |= record.extra is not None and bool(record.extra.unwanted)
+
+    # --- living -------------------------------------------------------------------------------------------
+
+    def lane_of(self, pool: str) -> Lane | None:
+        """The current session's lane of a pool."""
+        return self.lanes.get(self._by_pool.get(pool, 0))
+
+    def current(self, epoch: int, session: int) -> Lane | None:
+        """The lane of a session of this hub, if it is one that still lives."""
+        return self.lanes.get(session) if epoch == self._config.epoch else None
+
+    def beat(self, beat: m.Beat, now: float) -> m.Notice | None:
+        """A pool lives. Returns news of what it runs, for clients."""
+        lane = self.current(beat.epoch, beat.session)
+        if lane is None:
+            self.out.append(Publish(beat.pool, m.BeatReply(self._config.epoch, 0, 0, beat.session)))
+            return None
+        lane.heard = now
+        self.recovery.heard(lane.hello, now)  # a Hello alone may be an old one that came late
+        lane.busy_slots = beat.busy_slots
+        lane.sized(beat.slots)
+        lane.other_hubs = beat.served, beat.away
+        if lane.endpoint and lane.state is not LaneState.CUT:
+            if lane.state is LaneState.OPENING:
+                self.roster.add(lane.pool, lane.instance)
+            lane.leaves |= beat.state == "draining"
+            stated = self._insisted(lane, beat.state) if lane.wished else beat.state
+            lane.move(STATED.get("draining" if lane.leaves else stated, LaneCause.WORK))
+        if beat.received > lane.received or beat.received >= lane.sequence:
+            lane.received = max(lane.received, beat.received)
+            lane.received_moved = now
+        patience = self._config.silent_beats * self._config.beat + lane.flying(beat.received) / SLOWEST
+        say_hello = lane.state is LaneState.CUT or now - lane.received_moved > patience
+        reply = m.BeatReply(self._config.epoch, 0 if say_hello else lane.session, lane.results, lane.session)
+        self.out.append(Publish(lane.pool, reply))
+        return self._running(lane, beat.running, stalled=lane.is_stalled(now))
+
+    def _insisted(self, lane: Lane, state: str) -> str:
+        """Repeats an operator's command, which may have been lost, until the pool's beats obey it.
+
+        Returns:
+            The state that counts: the one that is wanted.
+        """
+        if state in (lane.wished, "draining"):
+            lane.wished = ""
+            return state
+        self.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], instance=lane.instance)))
+        return lane.wished
+
+    def _running(self, lane: Lane, running: list[m.Progress], *, stalled: bool) -> m.Notice | None:
+        """Takes in what a pool runs. Where all that it runs takes long, the estimates were too low.
+
+        Not elsewhere: one long task among many short ones would keep all the others from being sent ahead.
+        """
+        told = []
+        stale = []
+        for progress in running:
+            task = progress.client << SEQ_BITS | progress.seq
+            record = self._ledger.tasks.get(task)
+            if record is None or not Collector.is_current(record, task, lane.session, progress.attempt):
+                if record is not None or self._is_over(progress.client, progress.seq):
+                    stale.append(m.Held(progress.client, progress.attempt, [progress.seq]))
+                continue
+            if record.state is State.SENT:
+                self._ledger.move(record, Cause.START)
+            if stalled:
+                record.spec.at_least(progress.elapsed)
+            progress.attempt -= record.returns
+            told += for_all(progress, record)
+        if stale:
+            self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, stale)))
+        if lane.unwanted:
+            self.recall_unwanted(lane)
+        return m.Notice(told) if told else None
+
+    def last_progress(self, lane: Lane, ended: list[m.Progress]) -> m.Notice | None:
+        """Returns news for clients of tasks whose outcomes come next."""
+        told = []
+        for progress in ended:
+            task = progress.client << SEQ_BITS | progress.seq
+            record = self._ledger.tasks.get(task)
+            if record is not None and Collector.is_current(record, task, lane.session, progress.attempt):
+                progress.attempt -= record.returns
+                told += for_all(progress, record)
+        return m.Notice(told) if told else None
+
+    def slow_down(self, session: int, wait: float, now: float) -> None:
+        """Something that a pool said was dropped, since its key says too much: it is told, and lives."""
+        lane = self.lanes.get(session)
+        if lane is not None:
+            lane.heard = now
+            reply = m.BeatReply(self._config.epoch, session, lane.results, session, wait)
+            self.out.append(Publish(lane.pool, reply))
+
+    def lane_lost(self, session: int, now: float) -> None:
+        """The lane's link closed: no more work on it; its pool will say Hello, or its lease runs out."""
+        lane = self.lanes.get(session)
+        if lane is not None and lane.state is not LaneState.CUT:
+            lane.move(LaneCause.LINK_LOST)
+            self.out.append(Publish(lane.pool, m.BeatReply(self._config.epoch, 0, 0, session)))
+
+    def links_lost(self, session: int, now: float) -> None:
+        """Every link closed: the pool has `links_grace` to come back with its inventory."""
+        lane = self.lanes.get(session)
+        if lane is not None and lane.lost_at is None:
+            lane.move(LaneCause.LINK_LOST)
+            lane.lost_at = now
+
+    def bye(self, session: int, sent: int) -> None:
+        """A pool left in good order: when all its reports are in, it has not started what it still holds."""
+        lane = self.lanes.get(session)
+        if lane is not None:
+            self._leave(lane, "left", started=lane.results < sent)
+
+    # --- ending -------------------------------------------------------------------------------------------
+
+    def tell_roster(self, now: float) -> None:
+        """Tells every pool who is there, when that has changed."""
+        if self.recovery.is_over(now):
+            self.roster.settle()
+        if self.roster.changed:
+            self.out.append(Publish("", self.roster.message()))
+
+    def extend(self, gap: float) -> None:
+        """The hub itself stood still for `gap` seconds: nobody could be heard, so nobody is late."""
+        self.recovery.extend(gap)
+        for lane in self.lanes.values():
+            lane.heard += gap
+            lane.received_moved += gap
+            lane.progress += gap
+            if lane.lost_at is not None:
+                lane.lost_at += gap
+
+    def check_leases(self, now: float) -> None:
+        """Ends sessions that have been silent too long."""
+        config = self._config
+        for lane in list(self.lanes.values()):
+            if lane.lost_at is not None and now - lane.lost_at >= config.links_grace:
+                self._leave(lane, "links lost")
+            elif now - lane.heard >= config.lease:
+                self._leave(lane, "lease expired")
+            elif lane.state is LaneState.READY and now - lane.heard > config.silent_beats * config.beat:
+                lane.move(LaneCause.SILENCE)
+
+    def _leave(self, lane: Lane, reason: str, *, started: bool = True) -> None:
+        if self._by_pool.get(lane.pool) == lane.session:
+            del self._by_pool[lane.pool]
+        held = self._end(lane, started=started, died="" if reason == "left" else reason)
+        self.out.append(Record("pool.left", {"pool": lane.pool, "reason": reason, "held": held}))
+
+    def _end(self, lane: Lane, *, started: bool, died: str = "") -> int:
+        """Takes from a session what it holds, and what its pool may have started.
+
+        Args:
+            died: why its process is thought to be dead, empty when it is not. Whoever was told to leave, or
+                is leaving, was killed for that.
+        """
+        held = lane.held()
+        heir = self.lane_of(lane.pool)
+        if heir is None or heir.instance != lane.instance:
+            self.roster.remove(lane.pool, lane.instance)
+        self._wishes.keep(lane)
+        self._collector.gave_up(lane.session, held)
+        charged = bool(died) and not lane.leaves and lane.wished != "draining"
+        if charged and held:
+            self._died[lane.pool, lane.instance] = held
+            if len(self._died) > MOST_DIED:
+                del self._died[next(iter(self._died))]
+        for record in reversed(held):
+            if charged:
+                self._collector.died_with(record, lane.pool, died)
+            elif started:
+                self._collector.lost(record)
+            else:
+                self._collector.not_started(record)
+        del self.lanes[lane.session]
+        self._of_user[lane.user] -= 1
+        if not self._of_user[lane.user]:
+            del self._of_user[lane.user]
+        self.unclaimed.session_over(lane.session)
+        self.out.append(CloseLane(lane.session))
+        return len(held)
+
+    def _survived(self, lane: Lane) -> None:
+        """The process of a session that was thought to be dead is back: no task was to blame."""
+        for record in self._died.pop((lane.pool, lane.instance), ()):
+            record.losses = max(0, record.losses - 1)
+            if record.state <= State.RUNNING:
+                self._collector.tell(record)
+
+    def cancel_at_pool(self, session: int, attempt: int, task: int) -> None:
+        """Has the pool that holds a task told to drop it, with others of this moment."""
+        cancels = self._cancels.setdefault(session, {})
+        cancels.setdefault((task >> SEQ_BITS, attempt), []).append(task & SEQ_MASK)
+
+    def drop_unclaimed(self, client: int, *, only_bound: bool) -> None:
+        """Nobody will ask for what pools hold for a client, or for what is bound to it: they drop that."""
+        unclaimed = self.unclaimed
+        holdings = unclaimed.drop_bound(client) if only_bound else unclaimed.take_all(client)
+        for seq, holding in holdings.items():
+            self.cancel_at_pool(holding.session, holding.attempt, client << SEQ_BITS | seq)
+
+    def recall_unwanted(self, lane: Lane) -> None:
+        """Has a pool hand back what it has not started; again with its beats: tasks may be on their way."""
+        if lane.holds_unwanted():
+            self.out.append(Publish(lane.pool, m.Recall(self._config.epoch, lane.session, lane.outstanding)))
+
+    def publish_cancels(self) -> None:
+        """One message to each pool that is to drop tasks."""
+        for session, cancels in self._cancels.items():
+            lane = self.lanes.get(session)
+            if lane is not None:
+                held = [m.Held(client, attempt, seqs) for (client, attempt), seqs in cancels.items()]
+                self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, session, held)))
+        self._cancels.clear()

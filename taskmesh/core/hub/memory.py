@@ -1,0 +1,115 @@
+"""Outcomes that later submissions under the same key are answered with, for some seconds after the end."""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final
+
+from taskmesh.core.hub.states import TaskRecord
+from taskmesh.core.link import size_of, size_of_failure
+from taskmesh.wire.batches import Kept
+from taskmesh.wire.messages import DoneRun, Failed
+
+KEPT_BYTES: Final = 256 << 20
+ENTRY: Final = 800
+"""Bytes that an outcome takes beside its payload, about: small ones are most of them."""
+STALE: Final = 64
+_REMEMBERED: Final = frozenset({"exception", "result"})
+"""Bad ends that another attempt would come to as well, unless the retry filter admits them."""
+
+Outcome = DoneRun | Failed
+Key = tuple[str, str]
+
+
+class Memory:
+    """Outcomes by task name and key. The oldest go when there is no room for a new one.
+
+    Args:
+        limit: bytes of all outcomes together. stored: whether `fresh` is to be filled.
+
+    Attributes:
+        now: the hub's clock. size: bytes that are kept.
+        fresh: what was kept and has not been taken to the store: until when, and what.
+    """
+
+    def __init__(self, limit: int = KEPT_BYTES, *, stored: bool = False) -> None:
+        self.now = 0.0
+        self.size = 0
+        self.fresh: list[tuple[float, Kept]] = []
+        self._stored = stored
+        self._limit = limit
+        self._kept: OrderedDict[Key, tuple[float, int, Outcome]] = OrderedDict()
+        self._ends: list[tuple[float, Key]] = []  # a heap, with ends of such as went before
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, record: TaskRecord, outcome: Outcome) -> None:
+        """Notes how a task ended, if it has a key and its spec asks for that."""
+        spec, extra = record.spec.spec, record.extra
+        if spec.keep <= 0 or extra is None or extra.key is None:
+            return
+        name, key = extra.key
+        if isinstance(outcome, Failed):
+            if not _would_come_again(outcome):
+                return
+            kept = Kept(name, key, spec.keep, [], [outcome])
+        elif spec.shared != "all":
+            return
+        else:
+            kept = Kept(name, key, spec.keep, [outcome], [])
+        until = self.now + spec.keep
+        if self._put(extra.key, until, outcome) and self._stored:
+            self.fresh.append((until, kept))
+
+    def restore(self, entries: Iterable[tuple[float, Kept]]) -> None:
+        """Takes in what an earlier hub has kept, but nothing in place of what is known here.
+
+        Nobody vouches for what a store says: no outcome is kept for longer than its task asked for.
+        """
+        for until, kept in entries:
+            key = (kept.name, kept.key)
+            outcome: Outcome = kept.done[0] if kept.done else kept.failed[0]
+            end = min(until, self.now + kept.keep)
+            fit = not isinstance(outcome, Failed) or _would_come_again(outcome)
+            if fit and end > self.now and self.find(key) is None:
+                self._put(key, end, outcome)
+
+    def _put(self, key: Key, until: float, outcome: Outcome) -> bool:
+        """Keeps an outcome, if it is not too large for any room."""
+        size = size_of_failure(outcome) if isinstance(outcome, Failed) else size_of(outcome)
+        size += ENTRY + len(key[0]) + len(key[1])
+        self._forget(key)
+        if size > self._limit:
+            return False
+        self._kept[key] = (until, size, outcome)
+        self.size += size
+        heapq.heappush(self._ends, (until, key))
+        while self.size > self._limit:
+            self._forget(next(iter(self._kept)))
+        if len(self._ends) > 2 * len(self._kept) + STALE:
+            self._ends = [(until, key) for key, (until, _, _) in self._kept.items()]
+            heapq.heapify(self._ends)
+        return True
+
+    def find(self, key: Key) -> Outcome | None:
+        """What the key's task ended with, if that is still kept."""
+        until, _, outcome = self._kept.get(key, (0.0, 0, None))
+        return outcome if until > self.now else None
+
+    def sweep(self) -> None:
+        """Forgets what is over; looks at nothing else."""
+        while self._ends and self._ends[0][0] <= self.now:
+            _, key = heapq.heappop(self._ends)
+            if key in self._kept and self._kept[key][0] <= self.now:
+                self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        self.size -= self._kept.pop(key, (0.0, 0, None))[1]
+
+
+def _would_come_again(failure: Failed) -> bool:
+    """Whether another attempt would end like this."""
+    return failure.kind in _REMEMBERED and not failure.retryable

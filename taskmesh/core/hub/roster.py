@@ -1,0 +1,170 @@
+"""Rosters: who is there, told to the pools, so that the hub that comes after this one knows whom to wait for.
+
+A hub that is new has no memory, but its pools have: each brings the newest roster that it was told. When
+everybody on it is back with what it holds, what clients submit again and no pool lists can be sent at once.
+A roster is a count and a sum, not a list of names: it has the same 30 bytes for two pools and for a thousand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from hashlib import blake2b
+
+from taskmesh.core.hub.backlog import group_of
+from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.states import Cause, State, TaskRecord
+from taskmesh.wire import messages as m
+
+PORTION = 2_000
+"""Tasks that are queued at once when the wait is over: some 5 ms, then others have their turn."""
+DIGEST_BITS = 64
+
+
+class Roster:
+    """The pools that this hub has, but for the one in its own process, which ends with it.
+
+    Args:
+        local: name of the pool in the hub's own process, or empty.
+
+    Attributes:
+        changed: the pools are to be told, those who have just come too.
+    """
+
+    def __init__(self, epoch: int, local: str) -> None:
+        self.changed = False
+        self._settled = False
+        self._epoch = epoch
+        self._local = local
+        self._version = self._sum = 0
+        self._members: set[int] = set()
+
+    def add(self, pool: str, instance: int) -> None:
+        """A pool has a session, perhaps not its first: it may be given work, or has some already."""
+        self.changed = True
+        member = digest(pool, instance)
+        if pool != self._local and member not in self._members:
+            self._members.add(member)
+            self._sum += member
+            self._version += 1
+
+    def remove(self, pool: str, instance: int) -> None:
+        """A process has no session any more: what it held has been taken from it."""
+        member = digest(pool, instance)
+        if member in self._members:
+            self.changed = True
+            self._members.remove(member)
+            self._sum -= member
+            self._version += 1
+
+    def settle(self) -> None:
+        """This hub waits for nobody of the hub before it any more: its own roster is all that counts."""
+        if not self._settled:
+            self._settled = self.changed = True
+            self._version += 1
+
+    def message(self) -> m.Roster:
+        """Returns the message for the pools."""
+        self.changed = False
+        total = self._sum % (1 << DIGEST_BITS)
+        return m.Roster(self._epoch, self._version, len(self._members), total, self._settled)
+
+
+class Recovery:
+    """What was submitted to an earlier hub waits until the pools of that hub have told what they hold of it.
+
+    It is over when everybody on the newest roster that they bring has said Hello, and after a lease at the
+    latest: a pool that has died together with the hub does not come, and a hub that nobody has brought a
+    roster cannot know who is missing. A hub that was killed while it waited itself may have missed some of
+    those before: then the newest roster of a hub that had not counts as well.
+
+    Args:
+        until: when it is over at the latest.
+
+    Attributes:
+        waiting: tasks that wait for it.
+    """
+
+    def __init__(self, ledger: Ledger, epoch: int, until: float) -> None:
+        self._ledger = ledger
+        self._epoch = epoch
+        self._until = until
+        self._complete = False
+        self._newest: dict[bool, m.Roster] = {}
+        self._heard: set[int] = set()
+        self._counts: Counter[int] = Counter()
+        self._sums: Counter[int] = Counter()
+        self.waiting: deque[TaskRecord] = deque()
+
+    def is_over(self, now: float) -> bool:
+        """Whether a task that no pool has listed may be sent."""
+        return self._complete or now >= self._until
+
+    def extend(self, gap: float) -> None:
+        """The hub itself stood still: nobody could come back."""
+        self._until += gap
+
+    def heard(self, hello: m.Hello, now: float) -> None:
+        """A pool has taken up the session that its Hello asked for, and its inventory has been taken in."""
+        if self.is_over(now) or (member := digest(hello.pool, hello.instance)) in self._heard:
+            return
+        self._heard.add(member)
+        rosters = [told for told in hello.rosters if told.epoch != self._epoch]
+        for told in rosters:
+            known = self._newest.get(told.settled)
+            if known is None or (told.epoch, told.version) > (known.epoch, known.version):
+                self._newest[told.settled] = told
+        for epoch in {hello.epoch, *(told.epoch for told in rosters)} - {0, self._epoch}:
+            self._counts[epoch] += 1
+            self._sums[epoch] += member
+        settled, later = self._newest.get(True), self._newest.get(False)
+        if settled is not None and later is not None and later.epoch <= settled.epoch:
+            later = None
+        found = [told for told in (settled, later) if told is not None]
+        self._complete = bool(found) and all(map(self._is_back, found))
+
+    def _is_back(self, told: m.Roster) -> bool:
+        """Whether everybody on a roster has been heard."""
+        total = self._sums[told.epoch] % (1 << DIGEST_BITS)
+        return (told.count, told.digest) == (self._counts[told.epoch], total)
+
+    # --- tasks --------------------------------------------------------------------------------------------
+
+    def wait(self, record: TaskRecord) -> None:
+        """A new record, submitted to an earlier hub, that no pool has listed so far."""
+        self._ledger.move(record, Cause.RECOVER)
+        self.waiting.append(record)
+
+    def left(self, now: float) -> float:
+        """Seconds for which it may still go on."""
+        return max(0.0, self._until - now)
+
+    def deadline(self, now: float) -> float:
+        """When `release` has something to do; call it while tasks wait."""
+        return now if self._complete else self._until
+
+    def release(self, now: float) -> None:
+        """When it is over, queues what no pool has listed: some now, more at the next call."""
+        waiting, ledger = self.waiting, self._ledger
+        if not self.is_over(now):
+            return
+        batch: list[TaskRecord] = []
+        for _ in range(min(PORTION, len(waiting))):
+            record = waiting.popleft()
+            if record.state is not State.WAITING or (record.extra is not None and record.extra.due):
+                continue  # a pool had it, or it has ended
+            ledger.move(record, Cause.DUE)
+            if record.extra is not None:
+                ledger.requeue(record)
+                continue
+            if batch and (batch[-1].spec is not record.spec or group_of(batch[-1]) != group_of(record)):
+                ledger.enqueue(batch)
+                batch = []
+            record.lined_up = True
+            batch.append(record)
+        ledger.enqueue(batch)
+
+
+def digest(pool: str, instance: int) -> int:
+    """A number for a pool's process, the same in every hub."""
+    found = blake2b(f"{instance} {pool}".encode(), digest_size=DIGEST_BITS // 8).digest()
+    return int.from_bytes(found, "big")

@@ -1,0 +1,61 @@
+"""The hub machine's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from taskmesh.core.hub.memory import KEPT_BYTES
+from taskmesh.core.hub.versions import WARN, Versions
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    """Times in seconds, sizes in bytes.
+
+    Attributes:
+        epoch: rises with every start of a hub. beat: between a pool's beats.
+        lease: silence that ends a session. silent_beats: silence after which a pool gets no new work.
+        links_grace: how long a pool whose links closed has to say Hello.
+        client_grace: silence after which a client's on_client_loss="cancel" tasks are cancelled, if its link
+            is gone; client_silence: the same while the link stands.
+        result_ttl: how long an absent client's outcomes are kept; result_bytes: how much of them.
+        max_pools, max_clients: sessions at a time. max_payload: bytes of one call or result, 0 for any.
+        key_sessions: sessions at a time of pools, and of clients, that show one key; 0 for any number.
+        max_bytes: of tasks' payloads; kept_bytes: of outcomes that later submissions are answered with;
+            arriving_bytes: of what clients have under way to here together, about; 0 for any number.
+        versions: this hub's own; policy: what becomes of those who have others, WARN or REFUSE.
+        local: name of the pool in the hub's own process, which ends with it, or empty.
+        stored: there is a store for outcomes that are kept: Store actions tell what is to go there.
+        crash_limit, oom_limit, pool_loss_limit: how often a task may crash, be killed for memory, and be at a
+            pool that dies, before it is given up.
+        stall: a gap in the hub's own time above this extends every lease by the gap.
+    """
+
+    epoch: int
+    beat: float = 1.0
+    lease: float = 10.0
+    links_grace: float = 1.0
+    silent_beats: float = 2.5
+    client_grace: float = 5.0
+    client_silence: float = 60.0
+    result_ttl: float = 3600.0
+    result_bytes: int = 1 << 30
+    stall: float = 1.0
+    crash_limit: int = 3
+    oom_limit: int = 3
+    pool_loss_limit: int = 5
+    max_tasks: int = 4_000_000
+    max_bytes: int = 8 << 30
+    client_max_tasks: int = 2_000_000
+    client_max_bytes: int = 4 << 30
+    spec_bytes: int = 256 << 20
+    kept_bytes: int = KEPT_BYTES
+    arriving_bytes: int = 0
+    max_pools: int = 1_000
+    max_clients: int = 10_000
+    key_sessions: int = 4_096
+    max_payload: int = 0
+    versions: Versions = field(default_factory=Versions)
+    policy: str = WARN
+    stored: bool = False
+    local: str = ""

@@ -1,0 +1,227 @@
+"""Tasks of earlier hubs whose clients have not asked this one for them: held by pools, or finished."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.link import size_of, size_of_failure
+from taskmesh.wire import messages as m
+
+MOST_RESULTS = 100_000
+"""Results kept for clients that have not come back to a restarted hub."""
+
+
+class Attempt(Protocol):
+    """Whatever names an attempt of a task, of which so many before were handed back unstarted."""
+
+    @property
+    def attempt(self) -> int:
+        """The fencing token."""
+        ...
+
+    @property
+    def returns(self) -> int:
+        """As with `LaneRun`."""
+        ...
+
+
+class Holding(NamedTuple):
+    """Where a pool holds a task, and which attempt, of which so many were handed back unstarted.
+
+    `session`: 0 when no pool is known to hold it any more: its number counts, should the task come again.
+    `bound`: to its client. `dropped`: the pool has been told not to run it.
+    """
+
+    session: int
+    attempt: int
+    returns: int = 0
+    bound: bool = False
+    dropped: bool = False
+
+    @property
+    def begun(self) -> int:
+        """The number that people are shown."""
+        return self.attempt - self.returns
+
+
+def handed_back(held: Attempt) -> int:
+    """How often a pool says that it was handed back before, as far as that can be true."""
+    return max(0, min(held.returns, held.attempt - 1))
+
+
+class Absence:
+    """One client's tasks that pools hold.
+
+    Attributes:
+        since: when a pool first listed some. bound: some may be bound to the client, and not dropped.
+    """
+
+    __slots__ = ("bound", "held", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.held: dict[int, Holding] = {}
+        self.bound = False
+
+
+class Unclaimed:
+    """What may still be asked for after a restart.
+
+    By client and counter, not by id: an id's hash is easily met by others, and a pool may say what it likes.
+    """
+
+    def __init__(self, config: HubSettings, ledger: Ledger, started: float) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._started = started
+        self._absent: dict[int, Absence] = {}
+        self._results: dict[int, list[m.DoneRun | m.Failed]] = {}
+        self._size = 0
+        self._young = True  # clients may still come back for what was an earlier hub's
+
+    def __len__(self) -> int:
+        """How many tasks pools hold that may be asked for."""
+        return sum(
+            held.session > 0 and not held.dropped
+            for absence in self._absent.values()
+            for held in absence.held.values()
+        )
+
+    # --- tasks --------------------------------------------------------------------------------------------
+
+    def listed(self, held: m.Held, seqs: list[int], session: int, now: float) -> None:
+        """A pool lists tasks that nobody has asked for."""
+        absence = self._absent.get(held.client)
+        if absence is None:
+            absence = self._absent[held.client] = Absence(now)
+        absence.bound |= held.bound
+        holding, known = Holding(session, held.attempt, handed_back(held), held.bound), absence.held
+        if known.keys().isdisjoint(seqs):
+            known.update(dict.fromkeys(seqs, holding))
+            return
+        for seq in seqs:
+            other = known.get(seq)
+            if other is None or other.begun < holding.begun or (other.begun == holding.begun and session):
+                known[seq] = holding
+
+    def ended(self, held: m.Held, seqs: list[int], now: float) -> None:
+        """These attempts have ended, and their clients may come and ask for them again: the numbers count."""
+        if self._young:
+            self.listed(held, seqs, 0, now)
+
+    def take(self, client: int, seq: int) -> Holding | None:
+        """Somebody asks for a task, or its pool does not hold it any more: it is struck off."""
+        absence = self._absent.get(client)
+        if absence is None:
+            return None
+        holding = absence.held.pop(seq, None)
+        if not absence.held:
+            del self._absent[client]
+        return holding
+
+    def take_all(self, client: int) -> dict[int, Holding]:
+        """The client has said all that it waits for: the rest, by counter, is struck off."""
+        absence = self._absent.pop(client, None)
+        return absence.held if absence is not None else {}
+
+    def drop_bound(self, client: int) -> dict[int, Holding]:
+        """The client is gone: what is bound to it, to be dropped; it stays known while its session lives."""
+        absence = self._absent.get(client)
+        if absence is None or not absence.bound:
+            return {}
+        absence.bound = False
+        bound = {seq: held for seq, held in absence.held.items() if held.bound and not held.dropped}
+        absence.held.update({seq: held._replace(dropped=True) for seq, held in bound.items()})
+        return bound
+
+    def are_held(self, sessions: set[int]) -> bool:
+        """Whether pools of these sessions hold any."""
+        holdings = (held for absence in self._absent.values() for held in absence.held.values())
+        return any(held.session in sessions and not held.dropped for held in holdings)
+
+    def is_dropped(self, client: int, seq: int) -> bool:
+        """Whether a pool that runs this has missed the word to drop it."""
+        absence = self._absent.get(client)
+        holding = absence.held.get(seq) if absence is not None else None
+        return holding is not None and holding.dropped
+
+    def overdue(self, now: float) -> list[int]:
+        """Clients that have had the time that a silent client has, and to which tasks are bound."""
+        grace = self._config.client_grace
+        return [
+            client
+            for client, absence in self._absent.items()
+            if absence.bound and now - absence.since >= grace
+        ]
+
+    def session_over(self, session: int) -> None:
+        """Forgets the holdings of this session's pool, but not that those attempts may have begun."""
+        for client, absence in list(self._absent.items()):
+            held = {seq: held for seq, held in absence.held.items() if held.session != session}
+            if self._young and len(held) < len(absence.held):
+                gone = [item for item in absence.held.items() if item[1].session == session]
+                held.update(
+                    {seq: held._replace(session=0, bound=False) for seq, held in gone if not held.dropped}
+                )
+            absence.held = held
+            if not held:
+                del self._absent[client]
+
+    def extend(self, gap: float) -> None:
+        """The hub itself stood still: nobody could come back."""
+        for absence in self._absent.values():
+            absence.since += gap
+
+    # --- results ------------------------------------------------------------------------------------------
+
+    def reported(self, report: m.DoneRun | m.Failed | m.Held, now: float) -> None:
+        """A report on a task unknown here: after a restart its client may still come for it.
+
+        Successes and failures are kept. What was handed back will be sent again.
+        """
+        seq = report.seq if isinstance(report, m.Failed) else report.seqs[0]
+        task = report.client << SEQ_BITS | seq
+        self._ended(report, seq)
+        account = self._ledger.accounts.get(report.client)
+        if not self._young or (account is not None and account.is_over(seq)):
+            return
+        if isinstance(report, m.Held):
+            unstarted = m.Held(report.client, report.attempt, [seq], returns=report.returns + 1)
+            self.ended(unstarted, [seq], now)
+            return
+        size = weigh(report)
+        if len(self._results) >= MOST_RESULTS or self._size + size > self._config.result_bytes:
+            return
+        reports = self._results.setdefault(task, [])
+        if all(known.attempt != report.attempt for known in reports):
+            reports.append(report)
+            self._size += size
+
+    def _ended(self, report: m.DoneRun | m.Failed | m.Held, seq: int) -> None:
+        """A pool does not hold this attempt any more; of one that failed before, it may hold the next."""
+        absence = self._absent.get(report.client)
+        holding = absence.held.get(seq) if absence is not None else None
+        if holding is not None and (holding.attempt <= report.attempt or isinstance(report, m.DoneRun)):
+            self.take(report.client, seq)
+
+    def claim(self, task: int) -> list[m.DoneRun | m.Failed]:
+        """Somebody asks for a task: how attempts of it have ended, in their order, as far as is known."""
+        reports = self._results.pop(task, [])
+        self._size -= sum(map(weigh, reports))
+        return sorted(reports, key=lambda report: report.attempt)
+
+    def sweep(self, now: float) -> None:
+        """Forgets results and numbers when nobody is expected any more."""
+        if self._young and now - self._started > 3 * self._config.lease:
+            self._young = False
+            self._results.clear()
+            self._size = 0
+            self.session_over(0)
+
+
+def weigh(report: m.DoneRun | m.Failed) -> int:
+    """Bytes that a report is counted for."""
+    return size_of(report) if isinstance(report, m.DoneRun) else size_of_failure(report)

@@ -1,0 +1,354 @@
+"""The ventilator: RFC 30's round-robin over available peers; a peer is a pool, its queue the credit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from taskmesh.core.actions import Push
+from taskmesh.core.hub.backlog import Lineup, Route, group_of
+from taskmesh.core.hub.lanes import MAX_WINDOW, READY, Lane, LaneState
+from taskmesh.core.hub.ledger import Ledger, SpecEntry
+from taskmesh.core.hub.states import QUEUED, SENT, SUSPECT, Cause, TaskRecord
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire.messages import LaneRun, Tasks
+
+MAX_MESSAGE = 4096
+"""Most tasks in one lane message."""
+CHUNK_TAKEN = 256
+"""Tasks taken from the backlog at a time: what does not fit goes back, so little may be in hand."""
+MAX_MESSAGE_BYTES = 4 << 20
+"""Payload bytes after which a lane message is closed."""
+RECALL_AFTER = 0.005
+"""A lane that reports nothing for so long while another is idle gives its unstarted tasks back."""
+RECALL_AGAIN = 0.020
+"""Then again, later and later while it has nothing to report: what came back may be its own to run."""
+MAX_RECALLS = 6
+ALONE = 10.0
+"""Seconds that a lane is kept for a suspect until it is empty, and then for the suspect until it ends."""
+PUSHED = (QUEUED, Cause.PUSH)
+
+
+class Load:
+    """What is put into one lane message.
+
+    Attributes:
+        runs: for the message. records: their tasks. size: their payloads' bytes.
+    """
+
+    __slots__ = ("_before", "_cost", "_lane", "_seconds", "records", "runs", "size")
+
+    def __init__(self, lane: Lane, specs: dict[int, SpecEntry]) -> None:
+        self.runs: list[LaneRun] = []
+        self.records: list[TaskRecord] = []
+        self.size = 0
+        self._lane = lane
+        self._seconds = lane.load(specs)
+        self._cost = 0.0
+        self._before = 0
+
+    def room(self, entry: SpecEntry, idle: int) -> int:
+        """How many tasks of a spec fit in now; at least as many as there are idle slots without one."""
+        taken, horizon = len(self.records), self._lane.horizon
+        self._seconds += self._cost * (taken - self._before)
+        self._cost, self._before = self._lane.cost(entry), taken
+        free = self._lane.slots * horizon - self._seconds
+        fits = math.ceil(free / self._cost) if self._cost < horizon and free > 0 else 0
+        return max(fits, idle - taken)
+
+    def begin(
+        self, entry: SpecEntry, client: int, attempt: int, returns: int
+    ) -> tuple[list[int], list[object]]:
+        """A new run; returns the lists that its tasks' numbers and payloads go into."""
+        run = LaneRun(entry.number, client, attempt, returns, [], [])
+        self.runs.append(run)
+        return run.seqs, run.payloads
+
+
+class Ventilator:
+    """Pushes queued tasks to lanes with room, in rotation; recalls from lanes that are stuck."""
+
+    def __init__(self, ledger: Ledger, specs: dict[int, SpecEntry], epoch: int) -> None:
+        self.lanes: dict[int, Lane] = {}
+        self._ledger = ledger
+        self._specs = specs
+        self._epoch = epoch
+        self._last = 0
+
+    def dispatch(self, now: float) -> list[Push]:
+        """Pushes what can be pushed; one message per lane and round."""
+        pushes: list[Push] = []
+        if self._ledger.suspects.routes:
+            for lineup in self._ledger.suspects.lineups():
+                self._dispatch_alone(lineup, now, pushes)
+        kept: set[int] = set()
+        lanes = [lane for lane in self.lanes.values() if not lane.full and self._is_open(lane, now)]
+        for lineup in self._in_turn(lanes):
+            self._dispatch_lineup(lineup, lanes, now, pushes, kept)
+        return pushes
+
+    def _in_turn(self, lanes: list[Lane]) -> list[Lineup]:
+        """Lineups by their priority, equal ones in turn: a busy queue starves no other.
+
+        Of several routes only those of queues that these serve: of others there may be thousands.
+        """
+        backlog = self._ledger.backlog
+        if len(backlog.routes) < 2 or not lanes:
+            return backlog.lineups() if lanes else []
+        return backlog.lineups(dict.fromkeys(queue for lane in lanes for queue in lane.hello.queues))
+
+    def _dispatch_lineup(
+        self, lineup: Lineup, every: list[Lane], now: float, pushes: list[Push], kept: set[int]
+    ) -> None:
+        """Pushes what can be pushed of one lineup.
+
+        Args:
+            every: the lanes that may be given anything.
+            kept: sessions for which a lineup waits whose turn comes first. A task that goes to a free slot
+                only would never find one, were another queue's put behind the running ones meanwhile.
+        """
+        route, before = lineup.route, len(pushes)
+        lanes = [lane for lane in every if not lane.full and lane.session not in kept and lane.serves(route)]
+        turn = self._turn(lanes)
+        full: list[int] = []
+        while lanes:
+            head = lineup.head()
+            if head is None:
+                break
+            turn %= len(lanes)
+            lane = lanes[turn]
+            if lane.outstanding >= lane.slots and not lane.has_room(head.spec, self._specs):
+                full.append(lane.session)
+                del lanes[turn]
+                continue
+            if lane.breaker.refused and self._is_spared(lane, head.spec):
+                del lanes[turn]
+                continue
+            self._last = lane.session
+            turn += 1
+            share = MAX_MESSAGE
+            if len(lanes) > 1:
+                share = max(1, lineup.size // (2 * len(lanes)))
+            load = self._load(lane, lineup, min(share, MAX_MESSAGE), head.spec)
+            lane.pushed(load.size)
+            pushes.append(Push(lane.session, self._message(lane, load.runs, load.records, now)))
+        else:
+            kept.update(full)
+        if len(pushes) > before:
+            self._ledger.backlog.served(lineup)
+        else:
+            self._ledger.backlog.forget_empty(lineup)
+
+    def _dispatch_alone(self, lineup: Lineup, now: float, pushes: list[Push]) -> None:
+        """Gives suspects to lanes that have nothing else, one each; the emptiest is given nothing until then.
+
+        Not for ever: what runs there may take hours, or wait for tasks of its own. After ALONE seconds a
+        suspect goes beside others, to a free slot, and others go beside it. A pool without a slot that works,
+        or that refuses its function, is the emptiest of all, and no good to it.
+        """
+        while (head := lineup.head()) is not None:
+            if head.losses < SUSPECT:  # its pool had not died: it came back with the task
+                lineup.take(1)
+                self._ledger.backlog.push_front(lineup.route, lineup.priority, group_of(head), head)
+                continue
+            lanes = [
+                lane
+                for lane in self.lanes.values()
+                if lane.state is READY
+                and lane.slots
+                and lane.serves(lineup.route)
+                and not (lane.breaker.refused and self._is_spared(lane, head.spec))
+            ]
+            lane = min(lanes, key=lambda lane: lane.outstanding, default=None)
+            if lane is not None and lane.outstanding:
+                chosen = [other for other in lanes if other.alone_until]
+                if not chosen:
+                    lane.alone_until = now + ALONE
+                waited = not any(other.alone_until > now for other in chosen)
+                free = [other for other in chosen if other.outstanding < other.slots]
+                lane = free[0] if free and waited else None
+            if lane is None:
+                break
+            (record,) = lineup.take(1)
+            lane.alone_until = now + ALONE
+            pushes.append(self._push_one(lane, record, now))
+        self._ledger.suspects.forget_empty(lineup)
+
+    def _load(self, lane: Lane, lineup: Lineup, count: int, first: SpecEntry) -> Load:
+        """Takes up to `count` tasks that the lane has room for, at least one, as runs: they are SENT.
+
+        Args:
+            first: the spec of the task whose turn it is.
+        """
+        session = lane.session
+        idle, load = lane.slots - lane.outstanding, Load(lane, self._specs)
+        window = min(count, lane.slots * MAX_WINDOW - lane.outstanding)
+        records, sent, size = load.records, SENT, 0
+        entry, left = first, load.room(first, idle)
+        seqs: list[int] = []
+        payloads: list[object] = []
+        client = attempt = returns = -1
+        while (taken := len(records)) < window:
+            # No more than there is room for; then one, to see whether another spec's turn has come
+            wanted = min(CHUNK_TAKEN, window - taken, max(1, left))
+            chunk = lineup.take(wanted)
+            if len(chunk) < wanted:
+                window = 0  # that was all
+            for index, record in enumerate(chunk):
+                if record.spec is not entry:
+                    if lane.breaker.refused and self._is_spared(lane, record.spec):
+                        lineup.put_back(chunk, index)
+                        window = 0
+                        break
+                    entry, client = record.spec, -1
+                    left = load.room(entry, idle)
+                if left <= 0 or (size > MAX_MESSAGE_BYTES and len(records) >= idle):
+                    lineup.put_back(chunk, index)
+                    window = 0
+                    break
+                left -= 1
+                if record.attempt != attempt or record.id >> SEQ_BITS != client or record.returns != returns:
+                    client, attempt, returns = record.id >> SEQ_BITS, record.attempt, record.returns
+                    seqs, payloads = load.begin(entry, client, attempt + 1, returns)
+                record.state = sent
+                record.session = session
+                record.attempt = attempt + 1
+                records.append(record)
+                seqs.append(record.id & SEQ_MASK)
+                payloads.append(record.payload)
+                size += len(record.payload)
+        load.size = size
+        return load
+
+    def straight(self, record: TaskRecord, now: float) -> Push | None:
+        """A task that comes alone while nothing waits needs no queue: to the lane whose turn it is.
+
+        It spares the hub two fifths of what it does before a lone task leaves. None: no slot is idle there.
+        """
+        lane = self._next_lane(record.spec.route, now)
+        if lane is None or lane.outstanding >= lane.slots:
+            return None
+        if lane.breaker.refused and self._is_spared(lane, record.spec):
+            return None
+        self._last = lane.session
+        return self._push_one(lane, record, now)
+
+    def _push_one(self, lane: Lane, record: TaskRecord, now: float) -> Push:
+        """One task in a message of its own."""
+        task, entry = record.id, record.spec
+        record.state = SENT
+        record.session = lane.session
+        record.attempt += 1
+        record.lined_up = False
+        run = LaneRun(
+            entry.number,
+            task >> SEQ_BITS,
+            record.attempt,
+            record.returns,
+            [task & SEQ_MASK],
+            [record.payload],
+        )
+        lane.pushed(len(record.payload))
+        return Push(lane.session, self._message(lane, [run], [record], now))
+
+    @staticmethod
+    def _is_open(lane: Lane, now: float) -> bool:
+        """Whether it may be given work."""
+        alone = lane.alone_until > now and lane.outstanding
+        return lane.state is READY and not alone and not lane.is_silent(now)
+
+    def _is_spared(self, lane: Lane, entry: SpecEntry) -> bool:
+        """Whether a pool that has refused tasks of a spec gets none, since there is another for them."""
+        refuses = lane.breaker.refuses(entry.number, lane.heard)
+        return refuses and any(other.may_take(entry) for other in self.lanes.values())
+
+    def _next_lane(self, route: Route, now: float) -> Lane | None:
+        """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""
+        last, first = self._last, None
+        for lane in self.lanes.values():
+            comes = lane.session > last
+            if (comes or first is None) and lane.serves(route) and self._is_open(lane, now):
+                if comes:
+                    return lane
+                first = lane
+        return first
+
+    def _turn(self, lanes: list[Lane]) -> int:
+        """Whose turn it is, by who was last: by a count, a full lane's turns went to the same lane."""
+        for turn, lane in enumerate(lanes):
+            if lane.session > self._last:
+                return turn
+        return 0
+
+    def _message(self, lane: Lane, runs: list[LaneRun], records: list[TaskRecord], now: float) -> Tasks:
+        counts, specs = self._ledger.counts, []
+        counts[PUSHED] = counts.get(PUSHED, 0) + len(records)
+        if not lane.outstanding:
+            lane.progress = now
+        for run in runs:
+            lane.charge(run.spec, len(run.seqs))
+            if run.spec not in lane.known_specs:
+                lane.known_specs.add(run.spec)
+                specs.append((run.spec, self._specs[run.spec].spec))
+        lane.remember(records)
+        lane.acked = lane.results
+        return Tasks(self._epoch, lane.session, lane.sequence, lane.results, now, specs, runs)
+
+    # --- recall -------------------------------------------------------------------------------------------
+
+    def recalls(self, now: float) -> list[tuple[Lane, int]]:
+        """Lanes that should give unstarted tasks back, and how many, because another lane has idle slots."""
+        found = []
+        for lane, idle in self._stuck(now):
+            due = max(lane.progress + RECALL_AFTER, lane.recall_after)
+            if due <= now:
+                self._recalled(lane, now)
+                surplus = lane.outstanding - lane.slots
+                share = surplus if lane.is_silent(now) else max(idle, lane.outstanding // 2)
+                found.append((lane, min(surplus, share)))
+        return found
+
+    def overdue(self, now: float) -> list[tuple[Lane, int]]:
+        """Lanes that should give all unstarted tasks back, since these were sent ahead by a wrong estimate.
+
+        In the hub they wait behind what is more urgent, take turns with others, and may expire.
+        """
+        found = []
+        for lane in self.lanes.values():
+            if lane.state is READY and lane.recall_after <= now and lane.is_overdue(now, self._specs):
+                self._recalled(lane, now)
+                found.append((lane, lane.outstanding - lane.slots))
+        return found
+
+    @staticmethod
+    def _recalled(lane: Lane, now: float) -> None:
+        lane.recall_after = now + RECALL_AGAIN * (1 << min(lane.recalls, MAX_RECALLS))
+        lane.recalls += 1
+
+    def recall_deadline(self, now: float) -> float | None:
+        """When `recalls` should be asked again."""
+        return min(
+            (max(lane.progress + RECALL_AFTER, lane.recall_after) for lane, _ in self._stuck(now)),
+            default=None,
+        )
+
+    def _stuck(self, now: float) -> Iterator[tuple[Lane, int]]:
+        if len(self.lanes) < 2:
+            return
+        idle = [lane for lane in self.lanes.values() if lane.state is READY and lane.outstanding < lane.slots]
+        if not idle:
+            return
+        free: dict[frozenset[int], int] = {}  # most lanes hold tasks of the same specs
+        for lane in self.lanes.values():
+            if lane.outstanding <= lane.slots or lane.state is LaneState.OPENING:
+                continue
+            held = frozenset(lane.counts)
+            if held not in free:
+                free[held] = sum(
+                    other.slots - other.outstanding for other in idle if self._helps(other, held)
+                )
+            if free[held]:
+                yield lane, free[held]
+
+    def _helps(self, idle: Lane, held: frozenset[int]) -> bool:
+        return any(idle.may_take(self._specs[number]) for number in held)

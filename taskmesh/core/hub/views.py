@@ -1,0 +1,373 @@
+"""What a hub tells people: pools, tasks and events in plain data, and the answers to operators' commands."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from taskmesh.core import ids
+from taskmesh.core.actions import Publish, Record
+from taskmesh.core.hub.cancellations import Cancellations
+from taskmesh.core.hub.clients import ClientSession
+from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.intake import Intake
+from taskmesh.core.hub.lanes import Lane, LaneState
+from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.liveness import PoolSessions
+from taskmesh.core.hub.states import ON_ITS_WAY, TRANSITIONS, State, TaskRecord
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire import messages as m
+
+EVENTS_KEPT = 1000
+ENDS = [state for state in State if state not in ON_ITS_WAY]
+MOST_ROWS = 10_000
+KEYS_KEPT = 1000
+CANCELS = ("cancel", "cancel-client", "cancel-key")
+"""Commands that end a task, or all that clients of a name or id, or of a key's user, have."""
+COMMANDS = ("ping", "pause", "resume", "drain")
+AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
+"""States of pools that cannot be asked to leave: they do, or nobody hears."""
+
+
+class QuestionError(Exception):
+    """Internal: the question has no answer, for the reason given."""
+
+
+class Views:
+    """Answers queries and commands. Every value is plain data (dict, list, str, number), ready for JSON.
+
+    Attributes:
+        store: what was told of the store last, empty without one.
+        shortage: what the hub's process lacks, with the cure; empty when it lacks nothing.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        pools: PoolSessions,
+        intake: Intake,
+        clients: dict[int, ClientSession],
+        *,
+        collector: Collector,
+        cancellations: Cancellations,
+        epoch: int,
+    ) -> None:
+        self._ledger = ledger
+        self._pools = pools
+        self._intake = intake
+        self._clients = clients
+        self._collector = collector
+        self._cancellations = cancellations
+        self._epoch = epoch
+        self._events: deque[tuple[int, float, Record]] = deque(maxlen=EVENTS_KEPT)
+        self._event_count = 0
+        self.store: dict[str, object] = {}
+        self.shortage = ""
+        self._over_rate: dict[str, tuple[int, str]] = {}
+
+    def remember(self, record: Record, now: float) -> None:
+        """Keeps an event for those who ask later."""
+        self._event_count += 1
+        self._events.append((self._event_count, now, record))
+
+    def over_rate(self, user: str, dropped: int, cap: str) -> None:
+        """So many more messages of who shows this key were dropped, by this cap."""
+        before, _ = self._over_rate.get(user, (0, ""))
+        if before or len(self._over_rate) < KEYS_KEPT:
+            self._over_rate[user] = (before + dropped, cap)
+
+    # --- questions ----------------------------------------------------------------------------------------
+
+    def answer(self, query: m.Query, now: float) -> m.Answer:
+        """The answer to a query; its error names what can be asked for."""
+        limit = min(max(1, query.limit), MOST_ROWS)
+        try:
+            match query.what:
+                case "status":
+                    value: object = self.status(now)
+                case "pools":
+                    value = [pool_view(lane, now) for lane in self._pools.lanes.values()][:limit]
+                case "tasks":
+                    value = self.tasks(query.argument, limit, now)
+                case "task":
+                    value = self.task(query.argument, now)
+                case "events":
+                    value = self.events(query.argument, limit, now)
+                case _:
+                    raise QuestionError(
+                        f"no such view: {query.what!r}; there are status, pools, tasks, task, events"
+                    )
+        except QuestionError as error:
+            return m.Answer(query.number, None, str(error))
+        return m.Answer(query.number, value)
+
+    def status(self, now: float) -> dict[str, Any]:
+        """Counts by state, pools, clients."""
+        ledger = self._ledger
+        by_state = dict.fromkeys((state.name for state in ON_ITS_WAY), 0)
+        for record in ledger.tasks.values():
+            by_state[record.state.name] += 1
+        return {
+            "epoch": self._epoch,
+            "accepted": ledger.accepted,
+            "finished": ledger.finished,
+            "ended": self._ended(),
+            "tasks": by_state,
+            "orphans": self._intake.orphans,
+            "unclaimed": len(self._pools.unclaimed),
+            "bytes": ledger.size,
+            "duplicate_results": self._collector.duplicates,
+            "stale_failures": self._collector.stale,
+            "pools": [pool_view(lane, now) for lane in self._pools.lanes.values()],
+            "refused": dict(self._pools.refused),
+            "warnings": self._warnings(),
+            "store": self.store,
+            "over_rate": {
+                user: {"dropped": dropped, "cap": cap} for user, (dropped, cap) in self._over_rate.items()
+            },
+            "clients": [
+                {
+                    "client": f"{session.client:016x}",
+                    "name": session.name,
+                    "key": session.user,
+                    "present": session.present,
+                    "tasks": ledger.account(session.client).tasks,
+                }
+                for session in self._clients.values()
+            ],
+        }
+
+    def _ended(self) -> dict[str, int]:
+        """Counts of ended tasks by state; tasks that share a key count once."""
+        ends = dict.fromkeys((state.name.lower() for state in ENDS), 0)
+        for (before, cause), count in self._ledger.counts.items():
+            if (after := TRANSITIONS[before, cause]) in ENDS:
+                ends[after.name.lower()] += count
+        return ends
+
+    def _warnings(self) -> dict[str, str]:
+        """What this hub lacks, who has other versions than it, and which pools do not run what they get."""
+        pools = {
+            f"pool {lane.pool}": "; ".join(filter(None, (lane.warning, lane.breaker.complaint)))
+            for lane in self._pools.lanes.values()
+        }
+        clients = {f"client {session.name}": session.warning for session in self._clients.values()}
+        return {who: text for who, text in {"hub": self.shortage, **pools, **clients}.items() if text}
+
+    def tasks(self, state: str, limit: int, now: float) -> list[dict[str, Any]]:
+        """Tasks on their way, all or those in one state."""
+        wanted = {known.name.lower(): known for known in ON_ITS_WAY}
+        name = state.lower()
+        if name and name not in wanted:
+            raise QuestionError(
+                f"{state!r} is no state of a task on its way; there are {', '.join(wanted)}"
+                " (finished tasks are not kept)"
+            )
+        found: list[dict[str, Any]] = []
+        for task, record in self._ledger.tasks.items():
+            if len(found) >= limit:
+                break
+            if not name or record.state is wanted[name]:
+                found.append(self._brief(task, record))
+        return found
+
+    def task(self, text: str, now: float) -> dict[str, Any]:
+        """One task with what it waits for."""
+        task = self._parse(text)
+        record = self._ledger.tasks.get(task)
+        if record is None:
+            account = self._ledger.accounts.get(task >> SEQ_BITS)
+            if failure := self._collector.ended.get(task):
+                return {"task_id": text, **failure}
+            if account is not None and task & SEQ_MASK in account.finished:
+                return {
+                    "task_id": text,
+                    "state": "FINISHED",
+                    "why": "it has its outcome; that is with its client",
+                }
+            raise QuestionError(f"no task {text} is or was here")
+        extra = record.extra
+        return {
+            **self._brief(task, record),
+            "priority": record.spec.priority,
+            "tags": sorted(record.spec.route[1]),
+            "bytes": len(record.payload),
+            "group": record.group,
+            "errors": record.errors,
+            "crashes": record.crashes,
+            "ooms": extra.ooms if extra else 0,
+            "losses": record.losses,
+            "history": [*extra.pools, *extra.history] if extra else [],
+            "why": self._why(record, now),
+        }
+
+    def events(self, since: str, limit: int, now: float) -> list[dict[str, Any]]:
+        """The newest events, oldest first; `since`: only those with a higher number."""
+        if since and not since.isdigit():
+            raise QuestionError(f"events are asked for since a number, not {since!r}")
+        after = int(since or 0)
+        newest = [event for event in self._events if event[0] > after][-limit:]
+        return [
+            {"number": number, "ago": round(now - when, 3), "kind": record.kind, **record.fields}
+            for number, when, record in newest
+        ]
+
+    def _brief(self, task: int, record: TaskRecord) -> dict[str, Any]:
+        lane = self._pools.lanes.get(record.session)
+        held = State.SENT <= record.state <= State.RUNNING
+        return {
+            "task_id": ids.text_of(task),
+            "name": record.spec.spec.name,
+            "state": record.state.name,
+            "queue": record.spec.route[0],
+            "attempt": record.attempt - record.returns,
+            "pool": lane.pool if lane is not None and held else "",
+        }
+
+    def _why(self, record: TaskRecord, now: float) -> str:
+        if record.state is State.WAITING:
+            if record.extra is None or not record.extra.due:
+                return f"it waits {self._pools.recovery.left(now):.1f} s at most for pools to come back"
+            return f"it waits {max(0.0, record.extra.due - now):.1f} s for a retry"
+        if record.state is not State.QUEUED:
+            lane = self._pools.lanes.get(record.session)
+            pool = lane.pool if lane is not None else "?"
+            return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
+        if record.id >> SEQ_BITS in self._ledger.backlog.withheld:
+            return "its client has to take results that wait for it first (client.max_bytes), or cancels it"
+        queue, tags = record.spec.route
+        serving = [lane for lane in self._pools.lanes.values() if lane.serves(record.spec.route)]
+        if not serving:
+            wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
+            return f"no pool serves {wish}: start one, or look at `taskmesh pools`"
+        ready = [lane for lane in serving if lane.state is LaneState.READY]
+        if not ready:
+            states = ", ".join(f"{lane.pool} is {lane.state.value}" for lane in serving)
+            return f"no pool that serves queue {queue!r} takes work: {states}"
+        return f"every pool that serves queue {queue!r} is busy; its turn comes"
+
+    @staticmethod
+    def _parse(text: str) -> int:
+        try:
+            return ids.parse(text)
+        except ValueError as error:
+            raise QuestionError(str(error)) from error
+
+    # --- commands -----------------------------------------------------------------------------------------
+
+    def obey(self, command: m.Command, now: float) -> tuple[list[object], m.Answer]:
+        """Carries an operator's command out: what is to be done, and the answer."""
+        try:
+            if command.verb in CANCELS:
+                return [], m.Answer(command.number, self._cancel(command.verb, command.target))
+            verb, lanes = command.verb, self._meant(command)
+        except QuestionError as error:
+            return [], m.Answer(command.number, None, str(error))
+        actions: list[object] = []
+        for lane in lanes:
+            told = "drain" if verb == "scale-in" else verb
+            lane.wish(told)
+            actions.append(Publish(lane.pool, m.PoolCommand(told, command.number, lane.instance)))
+        value = [
+            {
+                "pool": lane.pool,
+                "session": lane.session,
+                "running": at_work(lane),
+                "heard": round(now - lane.heard, 3),
+                "asked_at": now,
+            }
+            for lane in lanes
+        ]
+        return actions, m.Answer(command.number, value)
+
+    def _meant(self, command: m.Command) -> list[Lane]:
+        """The pools that a command is for."""
+        if command.verb == "scale-in":
+            return self._idlest(command.target)
+        if command.verb in COMMANDS:
+            return self._addressed(command.target)
+        raise QuestionError(
+            f"no such command: {command.verb!r}; there are {', '.join((*COMMANDS, 'scale-in', *CANCELS))}"
+        )
+
+    def _idlest(self, target: str) -> list[Lane]:
+        """Those of a set that lose least when they leave; target: how many, a colon, the set.
+
+        A set is all pools of which the name begins with the set's and a hyphen, as the pods of a Deployment.
+        Among equals the one that came last leaves, as Kubernetes has it.
+        """
+        number, _, name = target.partition(":")
+        if not number.isdigit() or int(number) < 1:
+            raise QuestionError(f"{number!r} is no number of pools")
+        there = [
+            lane
+            for lane in self._pools.lanes.values()
+            if lane.state not in AWAY and (name in (lane.pool, "all") or lane.pool.startswith(f"{name}-"))
+        ]
+        if len(there) < int(number):
+            raise QuestionError(
+                f"{name!r} has {len(there)} pools that could leave, not {number}: {pools_named(there)}"
+            )
+        there.sort(key=lambda lane: (at_work(lane), lane.outstanding, -lane.session))
+        return there[: int(number)]
+
+    def _addressed(self, target: str) -> list[Lane]:
+        if target == "all":
+            return list(self._pools.lanes.values())
+        lane = self._pools.lane_of(target)
+        if lane is None:
+            there = pools_named(self._pools.lanes.values())
+            raise QuestionError(f"no pool {target!r} is here; there are: {there}")
+        return [lane]
+
+    def _cancel(self, verb: str, target: str) -> dict[str, object]:
+        if verb != "cancel":
+            return self._cancel_all(verb, target)
+        if not self._cancellations.cancel(self._parse(target)):
+            raise QuestionError(f"no task {target} is on its way: it is finished, or was never here")
+        return {"cancelled": target}
+
+    def _cancel_all(self, verb: str, target: str) -> dict[str, object]:
+        """Cancels what all clients have of this name or id, or that show the key of this user."""
+        accounts = self._ledger.accounts
+        if verb == "cancel-key":
+            found = [client for client, account in accounts.items() if target == account.user]
+        else:
+            found = [c for c, account in accounts.items() if target in (account.name, f"{c:016x}")]
+        if not target or not found:
+            what = "client that shows the key" if verb == "cancel-key" else "client of the name or id"
+            raise QuestionError(f"no {what} {target!r} is or was here: `taskmesh status --json` names them")
+        tasks = self._intake.cancel_tasks_of(found, "an operator's command")
+        return {"cancelled": tasks, "clients": [f"{client:016x}" for client in found]}
+
+
+def at_work(lane: Lane) -> int:
+    """The number of a pool's slots that have work, as far as the hub knows."""
+    return min(lane.slots, lane.outstanding)
+
+
+def pools_named(lanes: Iterable[Lane]) -> str:
+    """Their names in a sentence."""
+    return ", ".join(sorted(lane.pool for lane in lanes)) or "none"
+
+
+def pool_view(lane: Lane, now: float) -> dict[str, Any]:
+    """One pool in plain data."""
+    return {
+        "pool": lane.pool,
+        "session": lane.session,
+        "state": lane.state.value,
+        "slots": lane.slots,
+        "busy": lane.busy_slots,
+        "outstanding": lane.outstanding,
+        "queues": sorted(lane.queues),
+        "tags": sorted(lane.tags),
+        "host": lane.hello.host,
+        "pid": lane.hello.pid,
+        "python": lane.hello.python,
+        "heard": round(now - lane.heard, 3),
+        "other_hubs": lane.other_hubs[0],
+        "hubs_away": lane.other_hubs[1],
+        "heard_at": lane.heard,
+    }

@@ -1,0 +1,521 @@
+"""The pool machine: what a pool does with work, slots and its hubs. It runs no user code.
+
+It serves every hub that it is given: each has a membership of its own, all share the slots (docs/adr/0018).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from msgspec.structs import replace
+
+from taskmesh.core import events as ev
+from taskmesh.core.actions import AnswerSlot, KillSlot, Leave, PeekSlot, Record, SendHub, StartSlot, StopSlot
+from taskmesh.core.ids import task_id, text_of
+from taskmesh.core.pool.feeder import Feeder
+from taskmesh.core.pool.invariants import check_pool
+from taskmesh.core.pool.membership import CLIENT_BITS, CLIENT_MASK, Membership, hub_of
+from taskmesh.core.pool.places import Places
+from taskmesh.core.pool.settings import PoolSettings
+from taskmesh.core.pool.slots import Piece, Slot, SlotCause, SlotState, exit_text
+from taskmesh.wire import messages as m
+
+ALL = 1 << 40
+"""More tasks than a pool can hold."""
+RETURNED_AT_ONCE = 4096
+"""Most tasks that one report hands back: the hub puts each in its place before it hears anything else."""
+
+
+class PoolMachine:
+    """Decides everything that a pool does; performs nothing.
+
+    Attributes:
+        state: "ready", "paused" or "draining", as told in beats.
+        members: one membership for each hub.
+    """
+
+    def __init__(self, config: PoolSettings, now: float) -> None:
+        self.config = config
+        self.slots = {number: Slot(number) for number in range(config.slots)}
+        self.places = Places(self.slots, config.slots)
+        self.feeder = Feeder(self.slots, self.places.disturb)
+        self._out: list[object] = []
+        self.members = [Membership(config, now, hub, self._out) for hub in range(max(1, len(config.hubs)))]
+        self.state = "ready"
+        self._lease = config.lease
+        self._spool = self.members[0].spool
+        self._drain_until: float | None = None
+        self._left = False
+        self._now = now
+
+    @property
+    def session(self) -> int:
+        """With the first hub that it has one with; 0 while it has none."""
+        return next((member.session for member in self.members if member.session), 0)
+
+    @property
+    def epoch(self) -> int:
+        """Of that hub; of the first one while there is no session."""
+        return next((member.epoch for member in self.members if member.session), self.members[0].epoch)
+
+    @property
+    def reported(self) -> bool:
+        """Whether every hub has all of its results."""
+        return all(member.spool.empty for member in self.members)
+
+    # --- the machine contract -----------------------------------------------------------------------------
+
+    def handle(self, event: Any, now: float) -> list[object]:
+        """Takes in one event; returns what is to be done, in order."""
+        if self._left:
+            return []
+        if now - self._now > self._lease:
+            self._slept(now - self._now, now)
+        self._now = max(self._now, now)
+        kind = type(event)  # class patterns take longer: see HubMachine.handle
+        if kind is ev.SlotFinished:
+            self._slot_finished(self.slots[event.slot], event.results, now)
+        elif kind is ev.FromHub:
+            self._from_hub(self.members[event.hub], event.message, now)
+        elif kind is ev.HubLaneLost:
+            if self.members[event.hub].session:
+                self.members[event.hub].ask(now)
+        elif kind is ev.DrainRequested:
+            self._drain(now, event.grace)
+        elif kind is not ev.Tick:
+            self._from_slot(event, now)
+        return self._finish(now)
+
+    @property
+    def deadline(self) -> float:
+        """When a Tick is due at the latest."""
+        if self._left:
+            return self._now + 3600.0
+        first = math.inf
+        for member in self.members:
+            if member.return_wanted and self._may_give(member):
+                return self._now  # the next portion
+            first = min(first, member.deadline)
+        if self.feeder.crowded:
+            first = min(first, self.feeder.recall_deadline())
+        if not (self.places.calm or self.places.calms()):
+            first = min(first, self.places.deadline)
+            for slot in self.slots.values():
+                if self._drain_until is None or not slot.wants_start:
+                    first = min(first, slot.deadline)
+        return first if self._drain_until is None else min(first, self._drain_until)
+
+    def check(self) -> None:
+        """Raises AssertionError when the machine's own books do not agree; for tests."""
+        check_pool(self)
+
+    def _finish(self, now: float) -> list[object]:
+        out, members = self._out, self.members
+        if not (self.places.calm or self.places.calms()):
+            out += self.places.settle(now)
+            if self._drain_until is None:
+                self._start_slots(now)
+            self._enforce_limits(now)
+        feeder, held = self.feeder, False
+        for member in members:
+            if member.beat_is_due(now):
+                self._beat(member, now)
+            if member.hello_is_due(now):
+                hub = member.hub
+                member.hello(feeder.inventory(hub), feeder.dying(hub), self._working, now)
+            held |= (member.return_wanted > 0 or self.state != "ready") and self._returns(member)
+        if feeder.backlog and self.state == "ready" and not held:
+            out += feeder.feed(now)
+        if feeder.crowded:
+            out += feeder.unstick(now)
+        for member in members:
+            member.report(feeder.lag, now)
+        if self._drain_until is not None:
+            self._check_drained(now, self._drain_until)
+        actions = out[:]
+        out.clear()
+        return actions
+
+    # --- hub ----------------------------------------------------------------------------------------------
+
+    def _from_hub(self, member: Membership, message: m.ToPool, now: float) -> None:
+        if isinstance(message, m.Tasks):
+            if member.admits(message, now):
+                self._tasks(member, message)
+            return
+        match message:
+            case m.BeatReply():
+                member.replied(message, now)
+            case m.Welcome():
+                self._welcomed(member, message, now)
+            case m.PoolCommand(verb=verb, instance=instance):
+                if instance in (0, member.instance):
+                    self._command(verb, now)
+            case m.Roster():
+                member.told(message)
+            case m.Refused(instance=instance, reason=reason):
+                if instance == member.instance and not member.session:
+                    self._refused(member, reason, now)
+            case _:
+                self._in_session(member, message)
+
+    def _refused(self, member: Membership, reason: str, now: float) -> None:
+        """A hub does not want this pool, which leaves when none does."""
+        member.refuse(reason, now)
+        if all(one.refused for one in self.members):
+            self._leave("; ".join(dict.fromkeys(one.refused for one in self.members)))
+
+    def _in_session(self, member: Membership, message: m.Recall | m.Cancel | m.ForgetSpecs) -> None:
+        if not member.is_mine(message.epoch, message.session):
+            return
+        match message:
+            case m.Recall(count=count):
+                member.return_wanted = max(member.return_wanted, count)
+            case m.Cancel(tasks=tasks):
+                self._cancel(member.scoped(tasks))
+            case m.ForgetSpecs(specs=specs):
+                self.feeder.forget(specs)
+
+    def _tasks(self, member: Membership, tasks: m.Tasks) -> None:
+        specs = self.feeder.specs
+        specs.update(tasks.specs)
+        missing = []
+        for run in tasks.runs:
+            if run.spec not in specs:
+                missing.append(run.spec)
+                member.spool.returned.append(m.Held(run.client, run.attempt, run.seqs))
+            elif member.hub:
+                self.feeder.add(replace(run, client=run.client | member.hub << CLIENT_BITS))
+            else:
+                self.feeder.add(run)
+        if missing:
+            need = m.PoolNeedSpec(member.epoch, member.session, missing)
+            self._out.append(SendHub(need, member.hub))
+
+    def _welcomed(self, member: Membership, welcome: m.Welcome, now: float) -> None:
+        if member.welcomed(welcome, now):
+            self._lease = min(one.lease for one in self.members)
+            self.feeder.freeze(member.hub, frozen=False)
+            self._cancel(member.scoped(welcome.stale))
+
+    def _beat(self, member: Membership, now: float) -> None:
+        running: list[m.Progress] = []
+        elsewhere = 0
+        for slot in self.slots.values():
+            if (current := slot.running()) is not None:
+                run, seq = current
+                if hub_of(run.client) != member.hub:
+                    elsewhere += 1
+                    continue
+                elapsed = max(0.0, now - slot.heard)
+                running.append(self._progress(slot, run, seq, elapsed))
+        self.feeder.tidy()
+        slots = max(min(1, self._working), self._working - elsewhere)
+        member.beat(running, self.state, slots, self._others(member), now)
+
+    def _progress(self, slot: Slot, run: m.LaneRun, seq: int, elapsed: float) -> m.Progress:
+        """What a hub is told of a task that runs, or has just ended."""
+        done, total = (0, -1) if slot.progress is None else (slot.progress.done, slot.progress.total)
+        client = run.client & CLIENT_MASK
+        return m.Progress(client, seq, run.attempt, done, total, self._worker(slot), elapsed)
+
+    def _others(self, member: Membership) -> tuple[list[str], list[str]]:
+        """The addresses of the other hubs: those that it has a session with, and those that are away."""
+        served: list[str] = []
+        away: list[str] = []
+        for address, other in zip(self.config.hubs, self.members, strict=False):
+            if other is not member:
+                (served if other.session else away).append(address)
+        return served, away
+
+    @property
+    def _working(self) -> int:
+        """Slots that the hub may count on: those with a place, and those that wait for tasks of their own."""
+        return self.config.slots + self.places.given - sum(slot.is_broken for slot in self.slots.values())
+
+    def _slept(self, gap: float, now: float) -> None:
+        """This process stood still for longer than a lease: hubs have given its work to others.
+
+        Nothing more of theirs is started before they have said what is still wanted.
+        """
+        late = [member for member in self.members if member.session and gap > member.lease]
+        for member in late:
+            self.feeder.freeze(member.hub)
+            member.ask(now)
+        for slot in self.slots.values() if late else ():
+            if slot.can_give:
+                self._out += self.feeder.recall(slot)
+
+    # --- slots --------------------------------------------------------------------------------------------
+
+    def _from_slot(self, event: object, now: float) -> None:
+        self.places.disturb()
+        match event:
+            case ev.SlotRecalled(slot=number, count=count):
+                self._slot_recalled(self.slots[number], count)
+            case ev.SlotAsked(slot=number, serial=serial):
+                self._slot_asked(self.slots[number], serial, now)
+            case ev.SlotReady(slot=number, pid=pid):
+                slot = self.slots[number]
+                slot.started()
+                slot.pid, slot.heard = pid, now
+            case ev.SlotExited():
+                self._slot_exited(self.slots[event.slot], event, now)
+            case ev.SlotReported(slot=number, progress=progress):
+                self._slot_reported(self.slots[number], progress)
+            case _:
+                raise TypeError(f"not an event of a pool: {event!r}")
+
+    def _worker(self, slot: Slot) -> str:
+        return f"{self.config.pool}/{slot.number}"
+
+    def _start_slots(self, now: float) -> None:
+        for slot in self.slots.values():
+            if slot.wants_start and now >= slot.start_at:
+                slot.move(SlotCause.START)
+                self._out.append(StartSlot(slot.number))
+
+    def _slot_finished(self, slot: Slot, results: m.SlotResults, now: float) -> None:
+        if results.failed:
+            self._tell_failed(slot, results.failed)
+        if slot.progress is not None:
+            self._tell_last(slot, slot.progress.serial, results, now)
+        done, failed = slot.finished(results, self._worker(slot))
+        if not done and not failed:
+            return
+        if self.places.reported(slot):
+            self._hurry(now)
+        feeder = self.feeder
+        feeder.measured_lag(now - results.sent)
+        for run in done:
+            feeder.measured(run.spec, len(run.seqs), run.elapsed)
+        if feeder.doomed:
+            feeder.spare(done, failed)
+        if len(self.members) == 1:
+            self._spool.done += done
+            self._spool.failed += failed
+        else:
+            self._sort(done, failed)
+        slot.heard = now
+        slot.quiet = slot.peeked = False
+        slot.kill_at, slot.failures = None, 0
+
+    def _tell_last(self, slot: Slot, serial: int, results: m.SlotResults, now: float) -> None:
+        """Has the last progress of a task that ends told with its outcome."""
+        ended = any(part.first <= serial < part.first + len(part.payloads) for part in results.done)
+        if not (ended or any(failure.serial == serial for failure in results.failed)):
+            return
+        for run, seq in slot.tasks(serial):
+            elapsed = max(0.0, now - slot.heard)
+            self.members[hub_of(run.client)].spool.told.append(self._progress(slot, run, seq, elapsed))
+        slot.progress = None
+
+    def _tell_failed(self, slot: Slot, failures: list[m.SlotFailure]) -> None:
+        """Has each failed task told, before the slot's books forget it."""
+        for failure in failures:
+            for run, seq in slot.tasks(failure.serial):
+                what = {"type": failure.type_name, "text": failure.text, "traceback": failure.traceback}
+                self._tell(slot, run, seq, failure.kind, **what)
+
+    def _tell(self, slot: Slot, run: m.LaneRun, seq: int, kind: str, **what: str) -> None:
+        """For the log of whoever runs the pool."""
+        task = {
+            "task_id": text_of(task_id(run.client & CLIENT_MASK, seq)),
+            "name": self.feeder.specs[run.spec].name,
+            "attempt": run.attempt - run.returns,
+            "worker": self._worker(slot),
+            "kind": kind,
+        }
+        self._out.append(Record("task.failed", {**task, **what}))
+
+    def _sort(self, done: list[m.DoneRun], failed: list[m.Failed]) -> None:
+        """Each report is for the hub that its task came from."""
+        for run in done:
+            self.members[hub_of(run.client)].spool.done.append(run)
+            run.client &= CLIENT_MASK
+        for failure in failed:
+            self.members[hub_of(failure.client)].spool.failed.append(failure)
+            failure.client &= CLIENT_MASK
+
+    def _hurry(self, now: float) -> None:
+        """Something that beats tell has changed."""
+        for member in self.members:
+            member.hurry(now)
+
+    def _slot_asked(self, slot: Slot, serial: int, now: float) -> None:
+        """Its task wants to submit tasks: what waits behind it must not wait for them."""
+        slot.has_submitted = True
+        if granted := self.places.ask(slot, serial):
+            if slot.can_give:
+                self._out += self.feeder.recall(slot)
+            self._hurry(now)
+        hub = hub_of(slot.pieces[0].run.client) if slot.pieces else 0
+        self._out.append(AnswerSlot(slot.number, granted, hub))
+
+    def _slot_recalled(self, slot: Slot, count: int) -> None:
+        slot.recalling = False
+        self.feeder.put_back(slot.take_back(count))
+        if slot.count >= 2:
+            self._out.append(PeekSlot(slot.number))  # all but the last are done: it must not hold them up
+        if slot.count:
+            self._kill_doomed(slot)
+        else:
+            slot.quiet, slot.kill_at = False, None
+
+    def _slot_reported(self, slot: Slot, progress: m.SlotProgress) -> None:
+        if slot.pieces and progress.serial >= slot.pieces[0].first:
+            slot.progress = progress
+
+    def _slot_exited(self, slot: Slot, exited: ev.SlotExited, now: float) -> None:
+        self.feeder.put_back(slot.take_back(min(exited.unstarted, slot.count)))
+        started = slot.take_back(slot.count)
+        for index, piece in enumerate(started):
+            while len(piece):
+                last = index == len(started) - 1 and len(piece) == 1
+                self._blame(slot, piece.split(1), exited, running=last)
+        self.places.exited(slot)
+        for member in [member for member in self.members if slot.has_submitted and member.session]:
+            self._out.append(SendHub(m.SlotGone(member.epoch, member.session, slot.pid), member.hub))
+        delay = 0.0
+        if not exited.ready and slot.state is not SlotState.STOPPING:
+            slot.failures += 1
+            delay = min(self.config.max_restart, self.config.restart * 2.0 ** min(slot.failures - 1, 10))
+        slot.ended(now + delay)
+
+    def _blame(self, slot: Slot, piece: Piece, exited: ev.SlotExited, *, running: bool) -> None:
+        """Reports a task that had started in a slot that is gone: only the running one is to blame."""
+        run, seq = piece.run, piece.run.seqs[piece.low]
+        doom = (run.client, seq, run.attempt)
+        if doom in self.feeder.doomed:
+            self.feeder.doomed.discard(doom)
+            held = m.Held(run.client & CLIENT_MASK, run.attempt, [seq], returns=run.returns)
+            self.members[hub_of(run.client)].spool.remember([held])
+            return
+        kind = "lost"
+        if running and slot.reason in ("", "hard_timeout"):
+            kind = slot.reason or ("oom" if exited.oom else "crash")
+        text = exit_text(exited, kind, self.feeder.specs[run.spec])
+        failure = m.Failed(run.client, seq, run.attempt, kind, text=text, worker=self._worker(slot))
+        failure.returns = run.returns
+        self._sort([], [failure])
+        self._tell(slot, run, seq, kind, text=text)
+
+    def _enforce_limits(self, now: float) -> None:
+        for slot in self.slots.values():
+            if slot.kill_at is not None and now >= slot.kill_at and slot.count and not slot.reason:
+                self._kill(slot, "hard_timeout")
+
+    def _kill(self, slot: Slot, reason: str) -> None:
+        slot.reason = reason
+        self._out.append(KillSlot(slot.number))
+
+    # --- cancelling and handing back ----------------------------------------------------------------------
+
+    def _cancel(self, tasks: list[m.Held]) -> None:
+        if not tasks:
+            return
+        self.feeder.doom(tasks)
+        for slot in self.slots.values():
+            if slot.state is not SlotState.UP or slot.recalling or not self.feeder.has_doomed(slot):
+                continue
+            if slot.refilled:
+                self._out += self.feeder.recall(slot)
+            else:
+                self._kill_doomed(slot)
+
+    def _kill_doomed(self, slot: Slot) -> None:
+        """After a recall only started tasks are left: kills the slot when the running one is cancelled."""
+        if not self.feeder.doomed or slot.reason:
+            return
+        piece = slot.pieces[-1]
+        if (piece.run.client, piece.run.seqs[piece.high - 1], piece.run.attempt) in self.feeder.doomed:
+            self._kill(slot, "cancelled")
+
+    def _may_return(self) -> bool:
+        return bool(self.feeder.backlog) or any(s.recalling or s.can_give for s in self.slots.values())
+
+    def _may_give(self, member: Membership) -> bool:
+        """Whether tasks can be handed back to a hub at once."""
+        return bool(member.session) and self.feeder.holds(member.hub)
+
+    def _returns(self, member: Membership) -> bool:
+        """Hands unstarted tasks back, in portions: from the backlog first, then by recall from slots.
+
+        Returns:
+            whether more are to come back: no slot is given any meanwhile.
+        """
+        if self.state != "ready":
+            member.return_wanted = ALL if self._may_return() else 0
+        if not member.return_wanted or not member.session:
+            return False
+        given = self.feeder.give_up(min(member.return_wanted, RETURNED_AT_ONCE), member.hub)
+        member.give_back(given)
+        count = sum(len(held.seqs) for held in given)
+        member.return_wanted -= count
+        if count >= RETURNED_AT_ONCE:
+            return member.return_wanted > 0
+        waiting = [slot for slot in self.slots.values() if slot.can_give]
+        if member.return_wanted > 0 and waiting:
+            for slot in waiting:
+                self._out += self.feeder.recall(slot)
+        elif member.return_wanted > 0 and not any(slot.recalling for slot in self.slots.values()):
+            member.return_wanted = 0
+        return member.return_wanted > 0
+
+    def _command(self, verb: str, now: float) -> None:
+        if verb == "pause" and self.state == "ready":
+            self.state = "paused"
+        elif verb == "resume" and self.state == "paused":
+            self.state = "ready"
+        elif verb == "drain":
+            self._drain(now, self.config.grace)
+        self._hurry(now)
+
+    # --- leaving ------------------------------------------------------------------------------------------
+
+    def _drain(self, now: float, grace: float) -> None:
+        if self._drain_until is None:
+            self.state = "draining"
+            self._drain_until = now + grace
+            self._hurry(now)
+
+    def _check_drained(self, now: float, until: float) -> None:
+        """Leaves when nothing runs and each hub has every result; a dead hub is not waited for."""
+        busy = any(slot.count or slot.recalling for slot in self.slots.values())
+        overdue = now >= until or all(member.is_given_up(now) for member in self.members)
+        if busy and overdue:
+            for slot in self.slots.values():
+                if slot.count and not slot.reason and slot.state is SlotState.UP:
+                    self._kill(slot, "drained")
+            self._drain_until = now + 1.0
+            return
+        if not busy and (overdue or all(self._owes_nothing(member, now) for member in self.members)):
+            self._leave("")
+
+    def _owes_nothing(self, member: Membership, now: float) -> bool:
+        """Whether a hub has all that is its own, or is not there to take it."""
+        return member.hub_is_silent(now) or (member.spool.empty and not self.feeder.holds(member.hub))
+
+    def _leave(self, reason: str) -> None:
+        for member in self.members:
+            member.bye()
+        for slot in self.slots.values():
+            if slot.state is SlotState.UP:
+                slot.move(SlotCause.STOP)
+                self._out.append(StopSlot(slot.number))
+        self._out.append(Leave(reason))
+        self._left = True
+
+    # --- views --------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, object]:
+        """A view in plain data."""
+        return {
+            "pool": self.config.pool,
+            "session": self.session,
+            "state": self.state,
+            "backlog": self.feeder.waiting(),
+            "slots": {slot.number: (slot.state.value, slot.count) for slot in self.slots.values()},
+            "unacknowledged": not self.reported,
+        }

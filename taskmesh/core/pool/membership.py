@@ -1,0 +1,279 @@
+"""A pool's membership: its session with a hub, from Hello to Bye, and what it owes that hub an answer to.
+
+A pool has one with each hub that it serves; slots are common to all. Clients' ids are scoped in a pool: in
+the bits above an id stands the hub that a task came from, since a client that has moved from one hub to
+another has submitted its tasks to both.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from taskmesh.core.actions import DialLane, HangUp, SendBeat, SendHub
+from taskmesh.core.pool.settings import PoolSettings
+from taskmesh.core.pool.spool import MAX_REPEATS, Spool
+from taskmesh.wire import messages as m
+
+PACE = 0.5
+"""Share of the time between Hellos that a session lasts at least: a refused lane must make no storm."""
+FIRST_WAIT = 0.05
+"""Seconds after which the first Hello is repeated, then twice as long each time, to the time between Hellos.
+
+The answer may have been published before this pool's subscription had arrived.
+"""
+
+
+CLIENT_BITS = 64
+CLIENT_MASK = (1 << CLIENT_BITS) - 1
+
+LONGEST_WAIT = 10.0
+"""Seconds that a pool whose key says too much waits at once; it is told again if that was not enough."""
+
+
+def hub_of(client: int) -> int:
+    """The hub that a scoped client's tasks came from: the first one has the place 0."""
+    return client >> CLIENT_BITS
+
+
+class Membership:
+    """One pool's sessions with one hub, one after the other.
+
+    Args:
+        hub: its place among those that the pool serves. out: takes the actions asked for here.
+
+    Attributes:
+        instance: of the pool's process as this hub knows it; a hub with two addresses takes the second
+            membership for another process, which it refuses.
+        refused: why the hub does not want the pool, or empty. return_wanted: tasks to be handed back.
+        session: 0 while it asks for one. epoch: the hub's that it was last welcomed by.
+        received: last lane_seq of the unbroken run. lease: silence after which its work goes to others.
+        rosters: the newest settled one that a hub has told, and one of a later hub, for the next one.
+    """
+
+    def __init__(self, config: PoolSettings, now: float, hub: int, out: list[object]) -> None:
+        self.hub = hub
+        self.instance = config.instance + hub
+        self.refused = ""
+        self.return_wanted = 0
+        self.epoch = 0
+        self.session = 0
+        self.received = 0
+        self.lease = config.lease
+        self.spool = Spool(remembers=config.outlives)
+        self._out = out
+        self.rosters: list[m.Roster] = []
+        self._config = config
+        self._beat = config.beat
+        self._hello_number = 0
+        self._hello_at = now
+        self._hello_wait = config.hello
+        self._opened = -1e9
+        self._beat_at = now + config.beat
+        self._replied = now
+        self._stamp = (0.0, now)
+        self.ask(now)
+
+    @property
+    def deadline(self) -> float:
+        """When the next beat or Hello is due, or reports that were held."""
+        if not self.session:
+            return self._hello_at
+        held = self.spool.held_until
+        return self._beat_at if held is None else min(self._beat_at, held)
+
+    def is_mine(self, epoch: int, session: int) -> bool:
+        """Whether a message is meant for the session that this pool is in."""
+        return bool(self.session) and session == self.session and epoch == self.epoch
+
+    def hub_is_silent(self, now: float) -> bool:
+        """Whether the hub has left several beats unanswered."""
+        return now - self._replied > self._config.patience_beats * self._beat
+
+    def is_given_up(self, now: float) -> bool:
+        """Whether the hub was silent for a lease: if it lives, it has given this pool's work to others."""
+        return now - self._replied > self.lease
+
+    # --- coming -------------------------------------------------------------------------------------------
+
+    def ask(self, now: float) -> None:
+        """The session is void: a new one is asked for, with all that is held."""
+        if self.session:
+            self._out.append(HangUp(self.hub))
+        self.session = 0
+        self._hello_number += 1
+        self._hello_at = max(now, self._opened + PACE * self._config.hello)
+        self._hello_wait = min(FIRST_WAIT, self._config.hello)
+        self.spool.renew()
+
+    def hello_is_due(self, now: float) -> bool:
+        """Whether to say Hello (again)."""
+        return not self.session and now >= self._hello_at
+
+    def hello(self, inventory: list[m.Held], dying: list[m.Held], slots: int, now: float) -> None:
+        """Asks for a session; `inventory` is all that is held for this hub, but what is `dying`."""
+        config = self._config
+        self._hello_at = now + self._hello_wait
+        self._hello_wait = min(2.0 * self._hello_wait, config.hello)
+        hello = m.Hello(
+            config.pool,
+            self.instance,
+            self._hello_number,
+            slots,
+            list(config.queues),
+            list(config.tags),
+            self.epoch,
+            self.session,
+            inventory + self.spool.inventory(),
+            python=config.python,
+            host=config.host,
+            pid=config.pid,
+            cloudpickle=config.cloudpickle,
+            rosters=self.rosters,
+            ended=dying + list(self.spool.ended),
+        )
+        self._out.append(SendHub(hello, self.hub))
+
+    def welcomed(self, welcome: m.Welcome, now: float) -> bool:
+        """Takes in a Welcome; True when it opens the session that was asked for."""
+        mine = welcome.instance == self.instance and welcome.number == self._hello_number
+        if self.session or not mine:
+            return False
+        self.epoch, self.session, self.refused = welcome.epoch, welcome.session, ""
+        self.return_wanted = 0
+        self._beat, self.lease = welcome.beat, welcome.lease
+        self.received = 0
+        self._replied = self._opened = now
+        self._stamp = (0.0, now)
+        self._beat_at = now
+        self._out.append(DialLane(welcome.lane, welcome.max_payload, self.hub))
+        return True
+
+    def refuse(self, reason: str, now: float) -> None:
+        """The hub does not want this pool: it is asked again after a lease."""
+        self.refused = reason
+        self._hello_at = now + self.lease
+
+    # --- staying ------------------------------------------------------------------------------------------
+
+    def admits(self, tasks: m.Tasks, now: float) -> bool:
+        """Whether a lane message is this session's next one; a gap costs the session."""
+        if not self.is_mine(tasks.epoch, tasks.session):
+            self._out.append(SendHub(m.Misrouted(self._config.pool, tasks.epoch, tasks.session), self.hub))
+            return False
+        if tasks.lane_seq <= self.received:
+            return False
+        if tasks.lane_seq != self.received + 1:
+            self.ask(now)
+            return False
+        self.received = tasks.lane_seq
+        self.spool.acknowledged(tasks.acked, now)
+        self._stamp = (tasks.sent, now)
+        return True
+
+    def replied(self, reply: m.BeatReply, now: float) -> None:
+        """Takes in the answer to a beat; session 0 says that the hub does not know this pool.
+
+        Beats have a connection of their own: one of the session before may be answered in the next.
+        """
+        if not self.session:
+            return
+        if reply.session == 0:
+            if reply.about in (0, self.session):
+                self.ask(now)
+        elif self.is_mine(reply.epoch, reply.session):
+            self._replied = now
+            self.spool.acknowledged(reply.acked, now)
+            if reply.wait > 0:
+                self.spool.hold(now + min(reply.wait, LONGEST_WAIT))
+
+    def told(self, roster: m.Roster) -> None:
+        """Keeps a roster of the hub that welcomed this pool, unless a newer one has come before it."""
+        if roster.epoch != self.epoch:
+            return
+        others = [known for known in self.rosters if known.epoch != roster.epoch]
+        known = [known for known in self.rosters if known.epoch == roster.epoch]
+        if not known or known[0].version <= roster.version:
+            self.rosters = [*(one for one in others if one.settled and not roster.settled), roster]
+
+    def hurry(self, now: float) -> None:
+        """Something that beats tell has changed: the next one is due now."""
+        if self.session:
+            self._beat_at = now
+
+    def beat_is_due(self, now: float) -> bool:
+        """Whether to beat; asks for a new session instead when the hub has been silent for too long."""
+        if not self.session or now < self._beat_at:
+            return False
+        if self.hub_is_silent(now):
+            self.ask(now)
+            return False
+        return True
+
+    def beat(
+        self,
+        running: list[m.Progress],
+        state: str,
+        slots: int,
+        others: tuple[list[str], list[str]],
+        now: float,
+    ) -> None:
+        """Tells the hub that the pool lives, and again what it has not acknowledged for long.
+
+        Args:
+            others: addresses of the other hubs, those that it has a session with and those that are away.
+        """
+        self._beat_at = now + self._beat
+        spool = self.spool
+        beat = m.Beat(
+            self.epoch,
+            self.session,
+            self._config.pool,
+            self.received,
+            spool.acked,
+            spool.number,
+            running,
+            state,
+            len(running),
+            slots,
+            *others,
+        )
+        self._out.append(SendBeat(beat, self.hub))
+        for results in spool.overdue(now, self._beat):
+            self._out.append(SendHub(results, self.hub))
+        if spool.repeats > MAX_REPEATS:
+            self.ask(now)
+
+    def report(self, lag: float, now: float) -> None:
+        """Sends what the spool has gathered, and what was held."""
+        if not self.session:
+            return
+        spool = self.spool
+        if spool.held_until is not None:
+            self._out += [SendHub(results, self.hub) for results in spool.resumed(now)]
+        while spool.has_news and spool.held_until is None:
+            results = spool.close(self.epoch, self.session, now)
+            results.echo, came = self._stamp
+            results.held = now - came
+            results.lag = lag
+            self._out.append(SendHub(results, self.hub))
+
+    def bye(self) -> None:
+        """Leaves for good; a report that is held back will never come."""
+        if self.session:
+            sent = self.spool.number + self.spool.has_news
+            self._out.append(SendHub(m.Bye(self.epoch, self.session, sent), self.hub))
+
+    # --- scoped clients -----------------------------------------------------------------------------------
+
+    def scoped(self, tasks: list[m.Held]) -> list[m.Held]:
+        """Tasks that the hub names, as this pool names them."""
+        if not self.hub:
+            return tasks
+        above = self.hub << CLIENT_BITS
+        return [replace(held, client=held.client | above) for held in tasks]
+
+    def give_back(self, given: list[m.Held]) -> None:
+        """Hands back unstarted tasks of this hub's, as the hub names them."""
+        for held in given:
+            held.client &= CLIENT_MASK
+        self.spool.returned += given

@@ -1,0 +1,363 @@
+"""Slots as the pool machine sees them: what each was handed, what of it has come back.
+
+A slot works first in, first out, so its results need no ids: the next serials are the next tasks. Tasks are
+kept as pieces of lane runs; taking a hundred results off a piece is two list slices.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from taskmesh.core.events import SlotExited
+from taskmesh.core.pool.membership import CLIENT_MASK
+from taskmesh.core.surplus import surplus
+from taskmesh.core.tabled import Tabled
+from taskmesh.errors import LocalProtocolError
+from taskmesh.wire.messages import (
+    DoneRun,
+    Failed,
+    Held,
+    LaneRun,
+    SlotFailure,
+    SlotProgress,
+    SlotResults,
+    SlotSegment,
+    Spec,
+)
+
+BROKEN_AFTER = 3
+"""Starts in a row that failed, after which the hub is not to count on a slot."""
+MOST_SPECS = 1000
+"""Specs that a slot knows, at most, but for those of its tasks; their functions live in its process."""
+SPEC_BYTES = 128 << 20
+"""The same in bytes of functions that travel by value."""
+MAX_LOG = 4000
+"""Characters of a dead slot's output that its task's error quotes."""
+
+
+class SlotState(enum.Enum):
+    """What a slot's process is doing."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    UP = "up"
+    STOPPING = "stopping"
+
+
+class SlotCause(enum.Enum):
+    """What happened to a slot's process."""
+
+    START = "start"
+    """The pool asks the fork server for a process."""
+    READY = "ready"
+    """The process waits for tasks."""
+    STOP = "stop"
+    """The process may end: the pool leaves, or the slot has had no place for long."""
+    EXIT = "exit"
+    """The process is gone, or could not be had."""
+
+
+SLOT_TRANSITIONS: dict[tuple[SlotState, SlotCause], SlotState] = {
+    (SlotState.DOWN, SlotCause.START): SlotState.STARTING,
+    (SlotState.STARTING, SlotCause.READY): SlotState.UP,
+    (SlotState.STARTING, SlotCause.EXIT): SlotState.DOWN,
+    (SlotState.UP, SlotCause.STOP): SlotState.STOPPING,
+    (SlotState.UP, SlotCause.EXIT): SlotState.DOWN,
+    (SlotState.STOPPING, SlotCause.EXIT): SlotState.DOWN,
+}
+
+
+UP = SlotState.UP
+"""For the hot path: see `states.SENT`."""
+
+
+class Piece:
+    """Consecutive tasks of one lane run, from `low` to `high`; `first` is the serial of the one at `low`."""
+
+    __slots__ = ("first", "high", "low", "run")
+
+    def __init__(self, run: LaneRun, low: int, high: int, first: int = 0) -> None:
+        self.run = run
+        self.low = low
+        self.high = high
+        self.first = first
+
+    def __len__(self) -> int:
+        return self.high - self.low
+
+    def split(self, count: int) -> Piece:
+        """Takes the first `count` tasks off as a piece of their own."""
+        head = Piece(self.run, self.low, self.low + count, self.first)
+        self.low += count
+        self.first += count
+        return head
+
+    def split_tail(self, count: int) -> Piece:
+        """Takes the last `count` tasks off as a piece of their own."""
+        tail = Piece(self.run, self.high - count, self.high, self.first + len(self) - count)
+        self.high -= count
+        return tail
+
+    def part(self) -> LaneRun:
+        """The tasks as a lane run, for the slot."""
+        run, client = self.run, self.run.client & CLIENT_MASK
+        if self.low == 0 and self.high == len(run.seqs) and client == run.client:
+            return run
+        low, high = self.low, self.high
+        return LaneRun(run.spec, client, run.attempt, run.returns, run.seqs[low:high], run.payloads[low:high])
+
+    def held(self) -> Held:
+        """The tasks as an inventory's line."""
+        run = self.run
+        return Held(run.client, run.attempt, run.seqs[self.low : self.high], returns=run.returns)
+
+
+class Slot(Tabled[SlotState, SlotCause]):
+    """One slot.
+
+    Attributes:
+        pieces: handed over and not reported, oldest first. count: how many tasks; work: how many by spec.
+        specs: those that it knows, with the sizes of their functions, oldest first; spec_bytes: of all.
+        generation: of the tickets that tasks are handed over with. heard: when it last reported.
+        recalling: its tasks are being taken back. quiet: it was silent then, and has not reported since.
+        peeked: its outbox has been looked at since it was last heard of.
+        refilled: it was handed tasks since the last recall; if not, all that it has is started.
+        parent: the serial of its task that submits tasks of its own and has given its place away.
+        benched_at: since when another has its place, None while it takes work.
+        kill_at: when its running task's hard limit is over. reason: why we killed it, empty if we did not.
+    """
+
+    table = SLOT_TRANSITIONS
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.state = SlotState.DOWN
+        self.pid = 0
+        self.pieces: deque[Piece] = deque()
+        self.count = 0
+        self.work: dict[int, int] = {}
+        self.serial = 0
+        self.generation = 0
+        self.specs: dict[int, int] = {}
+        self.spec_bytes = 0
+        self.heard = 0.0
+        self.recalling = False
+        self.quiet = False
+        self.peeked = False
+        self.refilled = False
+        self.parent: int | None = None
+        self.benched_at: float | None = None
+        self.kill_at: float | None = None
+        self.reason = ""
+        self.failures = 0
+        self.start_at = 0.0
+        self.progress: SlotProgress | None = None
+        self.has_submitted = False
+
+    @property
+    def takes_work(self) -> bool:
+        """Up, with a place, not about to be killed, nothing being taken back, no task with a limit in it."""
+        return (
+            self.state is UP
+            and not self.recalling
+            and not self.reason
+            and self.kill_at is None
+            and self.parent is None
+            and self.benched_at is None
+        )
+
+    @property
+    def can_give(self) -> bool:
+        """Whether a recall may find something: it was handed tasks since the last one, not one alone."""
+        return self.count >= 2 and self.refilled and self.state is UP and not self.recalling
+
+    @property
+    def wants_start(self) -> bool:
+        """Without a process, but with a place."""
+        return self.state is SlotState.DOWN and self.benched_at is None
+
+    @property
+    def is_broken(self) -> bool:
+        """It could not be started again and again: nobody should wait for it."""
+        return self.failures >= BROKEN_AFTER and self.state is not SlotState.UP
+
+    @property
+    def deadline(self) -> float:
+        """When it is to be started, or killed for its task's hard limit."""
+        if self.wants_start:
+            return self.start_at
+        return math.inf if self.kill_at is None or self.reason else self.kill_at
+
+    @property
+    def idle(self) -> bool:
+        """Up, with nothing to do."""
+        return not self.count and self.takes_work
+
+    def started(self) -> None:
+        """A new process: serials, generations and specs begin anew."""
+        self.move(SlotCause.READY)
+        self.serial = self.generation = 0
+        self.specs.clear()
+        self.spec_bytes = 0
+        self.reason = ""
+        self.kill_at = None
+        self.recalling = self.quiet = self.peeked = False
+
+    def ended(self, start_at: float) -> None:
+        """Its process is gone; the next one starts at `start_at`."""
+        self.move(SlotCause.EXIT)
+        self.pid = 0
+        self.reason = ""
+        self.kill_at = None
+        self.recalling = self.quiet = self.peeked = self.refilled = False
+        self.progress = None
+        self.has_submitted = False
+        self.start_at = start_at
+
+    def hand(self, pieces: list[Piece]) -> int:
+        """Notes tasks as handed over; returns the serial of the first."""
+        first = self.serial
+        for piece in pieces:
+            size = len(piece)
+            piece.first = self.serial
+            self.serial += size
+            self.count += size
+            self.work[piece.run.spec] = self.work.get(piece.run.spec, 0) + size
+            self.pieces.append(piece)
+        self.refilled = True
+        return first
+
+    def tasks(self, serial: int) -> Iterator[tuple[LaneRun, int]]:
+        """Yields the task of a serial, with its run, unless it is not in the slot any more."""
+        for piece in self.pieces:
+            if piece.first <= serial < piece.first + len(piece):
+                yield piece.run, piece.run.seqs[piece.low + serial - piece.first]
+
+    def learn(self, number: int, spec: Spec) -> None:
+        """Notes a spec as known to it."""
+        self.specs[number] = size = len(spec.function)
+        self.spec_bytes += size
+
+    def surplus(self) -> list[int]:
+        """Takes off what it is to forget: the oldest specs beyond the bounds that none of its tasks needs.
+
+        They are sent again before their next use.
+        """
+        if len(self.specs) <= MOST_SPECS and self.spec_bytes <= SPEC_BYTES:
+            return []
+        gone = surplus(self.specs, self.work.__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES)
+        for number in gone:
+            self.spec_bytes -= self.specs.pop(number)
+        return gone
+
+    def _less(self, spec: int, count: int) -> None:
+        self.count -= count
+        left = self.work[spec] - count
+        if left:
+            self.work[spec] = left
+        else:
+            del self.work[spec]
+
+    def take_back(self, count: int) -> list[Piece]:
+        """The `count` tasks handed over last are not this slot's any more; oldest first."""
+        taken: deque[Piece] = deque()
+        while count:
+            last = self.pieces[-1]
+            piece = self.pieces.pop() if len(last) <= count else last.split_tail(count)
+            taken.appendleft(piece)
+            count -= len(piece)
+            self._less(piece.run.spec, len(piece))
+        return list(taken)
+
+    def finished(self, results: SlotResults, worker: str) -> tuple[list[DoneRun], list[Failed]]:
+        """What a slot's report says of which tasks; serials reported before are passed over."""
+        done: list[DoneRun] = []
+        failed: list[Failed] = []
+        reports: Sequence[SlotSegment | SlotFailure] = results.done
+        if results.failed:
+            reports = sorted(
+                [*results.done, *results.failed],
+                key=lambda report: report.first if isinstance(report, SlotSegment) else report.serial,
+            )
+        for report in reports:
+            if isinstance(report, SlotSegment):
+                self._succeeded(report, worker, done)
+            else:
+                failed += self._failed(report, worker)
+        return done, failed
+
+    def _succeeded(self, segment: SlotSegment, worker: str, done: list[DoneRun]) -> None:
+        payloads, at = segment.payloads, 0
+        total = len(payloads)
+        while at < total and self.pieces:
+            piece = self.pieces[0]
+            ahead = segment.first + at - piece.first
+            if ahead < 0:
+                at += 1
+                continue
+            if ahead:
+                raise LocalProtocolError(
+                    f"slot {self.number} reports {segment.first + at} before {piece.first}"
+                )
+            run, low = piece.run, piece.low
+            size = piece.high - low
+            count = min(total - at, size)
+            if count == size:
+                self.pieces.popleft()
+            else:
+                piece.split(count)
+            self._less(run.spec, count)
+            done.append(
+                DoneRun(
+                    run.spec,
+                    run.client,
+                    run.attempt,
+                    worker,
+                    run.seqs[low : low + count],
+                    payloads if count == total else payloads[at : at + count],
+                    segment.elapsed * count / total,
+                    run.returns,
+                )
+            )
+            at += count
+
+    def _failed(self, failure: SlotFailure, worker: str) -> Iterator[Failed]:
+        if not self.pieces or failure.serial < self.pieces[0].first:
+            return
+        piece = self.pieces[0].split(1)
+        if not len(self.pieces[0]):
+            self.pieces.popleft()
+        self._less(piece.run.spec, 1)
+        yield Failed(
+            piece.run.client,
+            piece.run.seqs[piece.low],
+            piece.run.attempt,
+            failure.kind,
+            failure.type_name,
+            failure.text,
+            failure.traceback,
+            failure.pickled,
+            failure.retryable,
+            failure.retry_after,
+            worker,
+            returns=piece.run.returns,
+        )
+
+    def running(self) -> tuple[LaneRun, int] | None:
+        """The task that it runs, as far as is known: the oldest that has not been reported."""
+        if not self.pieces:
+            return None
+        piece = self.pieces[0]
+        return piece.run, piece.run.seqs[piece.low]
+
+
+def exit_text(exited: SlotExited, kind: str, spec: Spec) -> str:
+    """What people are told about a slot's end."""
+    if kind == "hard_timeout":
+        return f"killed after its hard_timeout of {spec.hard_timeout:g} s"
+    how = f"signal {-exited.status}" if exited.status < 0 else f"exit code {exited.status}"
+    text = "killed for lack of memory" if exited.oom else f"its process ended with {how}"
+    return f"{text}; last output: {exited.log[-MAX_LOG:]}" if exited.log else text

@@ -1,0 +1,33 @@
+"""What has a state that a table of transitions changes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+from taskmesh.errors import InvalidTransition
+
+StateT = TypeVar("StateT", bound=enum.Enum)
+
+CauseT = TypeVar("CauseT", bound=enum.Enum)
+
+
+class Tabled(Generic[StateT, CauseT]):
+    """A base of what has a state that a table of transitions changes: lanes and slots."""
+
+    table: ClassVar[Mapping[tuple[Any, Any], Any]]
+    state: StateT
+
+    def move(self, cause: CauseT) -> None:
+        """One transition.
+
+        Raises:
+            InvalidTransition: the table does not have it: a bug.
+        """
+        after = self.table.get((self.state, cause))
+        if after is None:
+            raise InvalidTransition(
+                f"a {type(self).__name__.lower()} is {self.state.name}: {cause.name} is not possible"
+            )
+        self.state = after

@@ -1,0 +1,276 @@
+"""Messages to ZeroMQ frames, slot messages to a socketpair's, and back. Imports no pickle: the hub uses it.
+
+A message is one frame, msgpack: a map with its tag first, then the fields in the order of the struct, so a
+lane's frames begin with epoch, session and lane_seq. Where payloads are Blobs, an extension of code 1 stands
+in their place, a list of (size, flag) for each part; the parts follow in the same order, each as one further
+frame or several. On a socketpair a file descriptor for each Blob goes along instead.
+
+What comes off a socket is never trusted: decoders raise RemoteProtocolError, whatever the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from operator import attrgetter
+from typing import Any, Generic, NoReturn, TypeVar, get_args
+
+import msgspec
+
+from taskmesh.errors import LocalProtocolError, RemoteProtocolError
+from taskmesh.shm.blob import BYTES, Blob, discard, layout_of
+from taskmesh.shm.files import Buffer
+from taskmesh.wire import messages as m
+from taskmesh.wire.batches import Kept
+from taskmesh.wire.slot_messages import FromSlot
+
+Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool | Kept
+
+_T = TypeVar("_T")
+
+_BLOB = 1
+_KINDS = {bytes, Blob}
+_PACK = msgspec.msgpack.Encoder()
+_LAYOUT = msgspec.msgpack.Decoder(list[tuple[int, int]])
+
+
+# --- messages to bytes ------------------------------------------------------------------------------------
+
+
+class _HasBlob(LocalProtocolError):
+    """Internal: the message has a Blob, so one frame is not enough."""
+
+
+def _found(obj: object) -> NoReturn:
+    if isinstance(obj, Blob):
+        raise _HasBlob
+    raise LocalProtocolError(f"a {type(obj).__name__} cannot be part of a message")
+
+
+_PLAIN = msgspec.msgpack.Encoder(enc_hook=_found)
+
+
+def _encode(message: object) -> tuple[bytes, list[Blob]]:
+    try:
+        return _PLAIN.encode(message), []
+    except _HasBlob:
+        pass
+    blobs: list[Blob] = []
+
+    def placeholder(obj: object) -> msgspec.msgpack.Ext:
+        if not isinstance(obj, Blob):
+            _found(obj)
+        blobs.append(obj)
+        return msgspec.msgpack.Ext(_BLOB, _PACK.encode([(size, flag) for _, size, flag in obj.layout]))
+
+    return msgspec.msgpack.Encoder(enc_hook=placeholder).encode(message), blobs
+
+
+def encode(message: Message) -> list[Buffer]:
+    """A message as frames: [header], or [header, *parts of its Blobs, in the pieces that they are in].
+
+    Raises:
+        LocalProtocolError: something in it cannot travel.
+    """
+    header, blobs = _encode(message)
+    if not blobs:
+        return [header]
+    return [header, *(piece for blob in blobs for part in blob.pieces for piece in part)]
+
+
+def encode_local(message: m.SlotTasks | FromSlot) -> tuple[bytes, list[Blob]]:
+    """A message between supervisor and slot: its body, and the Blobs whose `to_fd()` go along, in order.
+
+    Raises:
+        LocalProtocolError: something in it cannot travel.
+    """
+    body, blobs = _encode(message)
+    for blob in blobs:
+        blob.sends += 1
+    return body, blobs
+
+
+# --- bytes to messages ------------------------------------------------------------------------------------
+
+
+class Decoder(Generic[_T]):
+    """Frames to the messages of one direction. Thread-safe."""
+
+    def __init__(self, union: Any) -> None:
+        self._union = union
+        self._classes: tuple[type, ...] = get_args(union) or (union,)
+
+    @cached_property
+    def _plain(self) -> msgspec.msgpack.Decoder[Any]:
+        # Made when needed: it takes milliseconds, and an embedded mesh decodes few directions.
+        return msgspec.msgpack.Decoder(self._union)
+
+    @cached_property
+    def _checks(self) -> dict[type, Callable[[Any], None] | None]:
+        return {cls: _checker(cls) for cls in self._classes}
+
+    @cached_property
+    def _batches(self) -> dict[type, list[str]]:
+        """The names of each message's lists of what has payloads."""
+        return {cls: _payloads_in(cls) for cls in self._classes}
+
+    def decode(self, frames: Sequence[Any]) -> _T:
+        """The message in these frames: bytes, or anything with a buffer, which its Blobs keep alive.
+
+        Raises:
+            RemoteProtocolError: they are not a message of this direction.
+        """
+        try:
+            message = self._plain.decode(frames[0]) if len(frames) == 1 else self._with_parts(frames)
+            check = self._checks[type(message)]
+            if check is not None:
+                check(message)
+        except RemoteProtocolError:
+            raise
+        except Exception as error:
+            raise RemoteProtocolError(f"a malformed message: {error}") from error
+        return message  # type: ignore[no-any-return]
+
+    def _with_parts(self, frames: Sequence[Any]) -> Any:
+        rest = iter(frames[1:])
+
+        def make(sizes: list[int], flags: list[int]) -> Blob:
+            return Blob.from_pieces([_part(rest, size) for size in sizes], flags[1:])
+
+        message = self._with_blobs(frames[0], make)
+        if next(rest, None) is not None:
+            raise RemoteProtocolError("more frames than the header announces")
+        return message
+
+    def decode_local(self, body: Buffer, descriptors: Iterable[int]) -> _T:
+        """The message in a body off the socketpair; owns the descriptors that came with it from now on.
+
+        Raises:
+            RemoteProtocolError: they are not a message of this direction; the descriptors are closed.
+        """
+        waiting = list(reversed(list(descriptors)))
+
+        def make(sizes: list[int], flags: list[int]) -> Blob:
+            if not waiting:
+                raise RemoteProtocolError("a payload without its descriptor")
+            return Blob.from_fd(waiting.pop(), layout_of(sizes, flags))
+
+        try:
+            message = self._with_blobs(body, make) if waiting else self._plain.decode(body)
+            if waiting:
+                raise RemoteProtocolError("more descriptors than the message announces")
+            check = self._checks[type(message)]
+            if check is not None:
+                check(message)
+        except RemoteProtocolError:
+            raise
+        except Exception as error:
+            raise RemoteProtocolError(f"a malformed message: {error}") from error
+        finally:
+            discard(waiting)
+        return message  # type: ignore[no-any-return]
+
+    def _with_blobs(self, header: Any, make: Callable[[list[int], list[int]], Blob]) -> Any:
+        message = self._plain.decode(header)
+        for name in self._batches[type(message)]:
+            for batch in getattr(message, name):
+                batch.payloads = [_payload(each, make) for each in batch.payloads]
+        return message
+
+
+def _part(frames: Iterator[Any], size: int) -> list[Buffer]:
+    """The frames of a part of so many bytes."""
+    pieces: list[Buffer] = []
+    held = 0
+    while not pieces or held < size:
+        frame = next(frames, None)
+        if frame is None:
+            break
+        pieces.append(frame if type(frame) is bytes else memoryview(frame))
+        held += len(pieces[-1])
+    if held != size or not pieces:
+        raise RemoteProtocolError(f"a part of {held} bytes where {size} were announced")
+    return pieces
+
+
+def _payloads_in(cls: type) -> list[str]:
+    lists = [(field.name, get_args(field.type) or (None,)) for field in msgspec.structs.fields(cls)]
+    return [name for name, (content, *_) in lists if "payloads" in getattr(content, "__struct_fields__", ())]
+
+
+def _payload(came: bytes | msgspec.msgpack.Ext, make: Callable[[list[int], list[int]], Blob]) -> bytes | Blob:
+    """The payload that stands there, or the Blob that stands for."""
+    if isinstance(came, bytes):
+        return came
+    if came.code != _BLOB:
+        raise RemoteProtocolError(f"an extension of unknown code {came.code}")
+    layout = _LAYOUT.decode(came.data)
+    sizes, flags = [size for size, _ in layout], [flag for _, flag in layout]
+    if not layout or min(sizes) < 0 or min(flags) < 0 or max(flags) > BYTES:
+        raise RemoteProtocolError("a payload's layout makes no sense")
+    return make(sizes, flags)
+
+
+# --- what the types do not tell ---------------------------------------------------------------------------
+
+
+def _check_payloads(batch: m.Run | m.LaneRun | m.DoneRun | m.SlotSegment) -> None:
+    if not _KINDS.issuperset(map(type, batch.payloads)):
+        raise RemoteProtocolError("a payload that is neither bytes nor a Blob")
+
+
+def _check_run(run: m.Run | m.LaneRun | m.DoneRun) -> None:
+    if len(run.seqs) != len(run.payloads):
+        raise RemoteProtocolError(f"{len(run.seqs)} tasks with {len(run.payloads)} payloads")
+    if not run.seqs:
+        raise RemoteProtocolError("a run without tasks")
+    _check_payloads(run)
+
+
+def _check_submitted(run: m.Run) -> None:
+    _check_run(run)
+    if run.key and len(run.seqs) != 1:
+        raise RemoteProtocolError("a run with a key that is not one task")
+    if len(set(run.seqs)) != len(run.seqs):
+        raise RemoteProtocolError("a task that is twice in one run")
+
+
+_RULES: dict[Any, Callable[[Any], None]] = {
+    m.Run: _check_submitted,
+    m.LaneRun: _check_run,
+    m.DoneRun: _check_run,
+    m.SlotSegment: _check_payloads,
+}
+
+
+def _checker(cls: type) -> Callable[[Any], None] | None:
+    """What to check in the batches of a message of this class; a class has one list of batches at most."""
+    for field in msgspec.structs.fields(cls):
+        (content, *_) = get_args(field.type) or (None,)
+        if content in _RULES:
+            return partial(_check_each, attrgetter(field.name), _RULES[content])
+    return None
+
+
+def _check_each(batches: Callable[[Any], list[Any]], rule: Callable[[Any], None], message: Any) -> None:
+    for batch in batches(message):
+        rule(batch)
+
+
+from_client: Decoder[m.ClientMessage] = Decoder(m.ClientMessage)
+"""Client to hub, on the gateway."""
+
+to_client: Decoder[m.ToClient] = Decoder(m.ToClient)
+"""Hub to client, on the gateway."""
+
+from_pool: Decoder[m.PoolMessage] = Decoder(m.PoolMessage)
+"""Pool to hub, on the collector."""
+
+to_pool: Decoder[m.ToPool] = Decoder(m.ToPool)
+"""Hub to pool, on lanes and control."""
+
+to_slot: Decoder[m.SlotTasks] = Decoder(m.SlotTasks)
+"""Supervisor to slot."""
+
+from_slot: Decoder[FromSlot] = Decoder(FromSlot)
+"""Slot to supervisor."""

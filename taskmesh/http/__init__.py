@@ -1,0 +1,1 @@
+"""The side port: probes, metrics and a drain over HTTP."""

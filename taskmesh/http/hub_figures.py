@@ -1,0 +1,149 @@
+"""What a hub is asked for by those who watch it; nothing here looks at every task, so polling is cheap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from taskmesh.core.hub.lanes import LaneState
+from taskmesh.core.hub.machine import HubMachine
+from taskmesh.http.metrics import Family
+
+Queues = dict[str, dict[str, int]]
+
+QUEUE_HELP = {
+    "depth": "Tasks that wait in the hub for a pool.",
+    "running": "Tasks that pools have, running or next in line.",
+    "pools": "Pools that serve the queue and take work.",
+    "slots": "Slots of these pools.",
+}
+
+
+def queues(machine: HubMachine) -> Queues:
+    """Every queue that has pools or has had tasks lately: depth, running, pools, slots (see QUEUE_HELP)."""
+    found: Queues = {}
+
+    def of(queue: str) -> dict[str, int]:
+        return found.setdefault(queue, dict.fromkeys(QUEUE_HELP, 0))
+
+    for entry in machine.specs.values():
+        of(entry.route[0])["depth"] += entry.live
+    for lane in machine.lanes.values():
+        for number, count in lane.counts.items():
+            entry = machine.specs[number]
+            row = of(entry.route[0])
+            row["running"] += count
+            row["depth"] -= count
+        works = lane.state is LaneState.READY
+        for queue in lane.queues:
+            row = of(queue)
+            row["pools"] += works
+            row["slots"] += lane.slots * works
+    return found
+
+
+LEAVING = -1
+"""The deletion cost of a pool that drains: less than that of any other."""
+
+
+def deletion_costs(machine: HubMachine) -> dict[str, int]:
+    """What ending each pool would cost now, by its name: as many tasks as it runs."""
+    return {
+        lane.pool: LEAVING if lane.leaves or lane.state is LaneState.DRAINING else lane.busy_slots
+        for lane in machine.lanes.values()
+    }
+
+
+def hub_families(machine: HubMachine) -> list[Family]:
+    """A hub's figures."""
+    ledger, collector = machine.ledger, machine.collector
+    return [
+        *_queue_families(queues(machine)),
+        *_pool_families(machine),
+        Family("taskmesh_tasks_accepted_total", "counter", "Tasks taken in.").add(ledger.accepted),
+        Family("taskmesh_tasks_finished_total", "counter", "Tasks with an outcome.").add(ledger.finished),
+        _transitions(machine),
+        Family("taskmesh_tasks_bytes", "gauge", "Bytes of arguments in the ledger.").add(ledger.size),
+        Family("taskmesh_tasks_orphaned", "gauge", "Tasks whose client has left: lost if this hub ends.").add(
+            machine.intake.orphans
+        ),
+        Family("taskmesh_clients", "gauge", "Clients with an open session.").add(
+            sum(session.present for session in machine.clients.values())
+        ),
+        Family("taskmesh_results_duplicate_total", "counter", "Results of tasks that had one.").add(
+            collector.duplicates
+        ),
+        Family(
+            "taskmesh_results_stray_total", "counter", "Results from pools that did not have the task."
+        ).add(collector.strays),
+        Family("taskmesh_failures_stale_total", "counter", "Failures of attempts that did not count.").add(
+            collector.stale
+        ),
+        Family("taskmesh_pools_refused", "gauge", "Pools that were refused, by name.").add(
+            len(machine.pools.refused)
+        ),
+        *_store_families(machine.views.store),
+    ]
+
+
+def _queue_families(found: Queues) -> list[Family]:
+    families = []
+    for key, text in QUEUE_HELP.items():
+        family = Family(f"taskmesh_queue_{key}", "gauge", text)
+        for queue, row in sorted(found.items()):
+            family.add(row[key], queue=queue)
+        families.append(family)
+    return families
+
+
+def _pool_families(machine: HubMachine) -> list[Family]:
+    states = Family("taskmesh_pools", "gauge", "Pool sessions by state.")
+    counts = dict.fromkeys(LaneState, 0)
+    outstanding = Family("taskmesh_pool_outstanding", "gauge", "Tasks that a pool has.")
+    for lane in machine.lanes.values():
+        counts[lane.state] += 1
+        outstanding.add(lane.outstanding, pool=lane.pool)
+    for state, count in counts.items():
+        states.add(count, state=state.value)
+    return [states, outstanding]
+
+
+def _store_families(store: Mapping[str, Any]) -> list[Family]:
+    """The store's figures; none without one."""
+    if not store:
+        return []
+    entries = Family("taskmesh_store_entries_total", "counter", "Kept outcomes: what became of them.")
+    for what in ("stored", "dropped", "loaded", "skipped"):
+        entries.add(store[what], what=what)
+    return [
+        Family("taskmesh_store_connected", "gauge", "Whether the store is there.").add(
+            store["state"] == "connected"
+        ),
+        Family("taskmesh_store_waiting", "gauge", "Outcomes that wait to be stored.").add(store["waiting"]),
+        entries,
+    ]
+
+
+def _transitions(machine: HubMachine) -> Family:
+    family = Family("taskmesh_task_transitions_total", "counter", "What happened to tasks, in which state.")
+    for (state, cause), count in sorted(machine.ledger.counts.items()):
+        family.add(count, state=state.name.lower(), cause=cause.name.lower())
+    return family
+
+
+def _complaints(counts: Mapping[str, int]) -> Family:
+    family = Family("taskmesh_complaints_total", "counter", "What peers did wrong: refused, denied, cut off.")
+    for kind, count in sorted(counts.items()):
+        family.add(count, kind=kind)
+    return family
+
+
+def hub_answers(machine: HubMachine, complaints: Mapping[str, int]) -> dict[str, Callable[[], Any]]:
+    """What the side port asks a hub that listens; called in the loop's thread."""
+    return {
+        "ready": lambda: (True, "ready"),
+        "startup": lambda: (True, "started"),
+        "metrics": lambda: [*hub_families(machine), _complaints(complaints)],
+        "queues": lambda: queues(machine),
+        "deletion_costs": lambda: deletion_costs(machine),
+    }

@@ -1,0 +1,61 @@
+"""What a pool's machine is asked for by those who watch it."""
+
+from __future__ import annotations
+
+from taskmesh.core.pool.machine import PoolMachine
+from taskmesh.core.pool.slots import SlotState
+from taskmesh.http.metrics import Family
+
+
+def drain_view(machine: PoolMachine) -> dict[str, object]:
+    """How far a pool is with leaving: its state, and what it still has."""
+    return {
+        "pool": machine.config.pool,
+        "state": machine.state,
+        "running": running(machine),
+        "waiting": machine.feeder.waiting(),
+        "reported": machine.reported,
+    }
+
+
+def running(machine: PoolMachine) -> int:
+    """How many tasks run in its slots."""
+    return sum(slot.running() is not None for slot in machine.slots.values())
+
+
+def readiness(machine: PoolMachine) -> tuple[bool, str]:
+    """Whether it takes work, and why not."""
+    if machine.state == "draining":
+        return False, "draining"
+    if not machine.session:
+        return False, "no session with a hub"
+    return True, machine.state
+
+
+def startup(machine: PoolMachine) -> tuple[bool, str]:
+    """Whether it has come up: a slot is there, or a hub has had it. A hub that is away does not count."""
+    up = machine.session or any(slot.state is SlotState.UP for slot in machine.slots.values())
+    return (True, "started") if up else (False, "no slot is up yet")
+
+
+def pool_families(machine: PoolMachine) -> list[Family]:
+    """A pool's figures."""
+    pool = machine.config.pool
+
+    def gauge(name: str, text: str, value: float) -> Family:
+        return Family(f"taskmesh_{name}", "gauge", text).add(value, pool=pool)
+
+    slots = machine.slots.values()
+    up = sum(slot.state is SlotState.UP for slot in slots)
+    away = sum(not member.session for member in machine.members)
+    return [
+        gauge("tasks_running", "Tasks that run in this pool's slots.", running(machine)),
+        gauge("worker_slots", "Slots of this pool.", len(slots)),
+        gauge("worker_slots_up", "Slots whose process is there.", up),
+        gauge("worker_waiting", "Tasks in this pool that have no slot yet.", machine.feeder.waiting()),
+        gauge("worker_connected", "Whether it has a session with a hub.", bool(machine.session)),
+        gauge("worker_hubs", "Hubs that this pool serves.", len(machine.members)),
+        gauge("worker_hubs_away", "Those that it has no session with.", away),
+        gauge("worker_draining", "Whether it is about to leave.", machine.state == "draining"),
+        gauge("worker_reported", "Whether its hubs have all of its results.", machine.reported),
+    ]

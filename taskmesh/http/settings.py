@@ -1,0 +1,100 @@
+"""Where the side port listens and who may use it: settings read and checked before anything listens."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from taskmesh.config import Config
+from taskmesh.errors import ConfigError, InsecureBind
+from taskmesh.security.secret_file import read_secret
+from taskmesh.system.loopback import is_loopback
+
+SHORTEST_TOKEN = 16
+"""Characters that a token has at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideSettings:
+    """Host (no brackets) and port of the side port, and the file with its token, if there is one."""
+
+    host: str
+    port: int
+    token_file: Path | None = None
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+    def admits(self, authorization: str) -> bool:
+        """Whether a request with this Authorization header may come in; nobody may when the file is gone.
+
+        The file is read each time: Kubernetes replaces a mounted Secret while the program runs.
+        """
+        if self.token_file is None:
+            return True
+        scheme, _, given = authorization.partition(" ")
+        try:
+            token = read_token(self.token_file)
+        except ConfigError:
+            return False
+        same = hmac.compare_digest(given.strip().encode(), token.encode())
+        return scheme.lower() == "bearer" and same
+
+
+def side_settings(config: Config) -> SideSettings | None:
+    """What `http` and `http_token_file` say; None for no side port.
+
+    Raises:
+        ConfigError: the address or the token file cannot be used.
+        InsecureBind: the address is beyond loopback, and there is no token.
+    """
+    program = config.program
+    if not program.http:
+        return None
+    host, port = http_parts(program.http)
+    file = Path(program.http_token_file) if program.http_token_file else None
+    if file is not None:
+        read_token(file)
+    if file is None and not is_loopback(host):
+        raise InsecureBind(
+            f"the side port at {program.http} is beyond loopback and has no token: whoever reaches it could "
+            "drain pools and read names of tasks. Write a token into a file (`openssl rand -hex 32 > FILE`, "
+            "mode 0600) and give --http-token-file FILE, or take 127.0.0.1"
+        )
+    return SideSettings(host, port, file)
+
+
+def http_parts(address: str) -> tuple[str, int]:
+    """Host (without brackets) and port of HOST:PORT.
+
+    Raises:
+        ConfigError: it is not of this form.
+    """
+    cure = "write HOST:PORT, for example 127.0.0.1:5580 or [::1]:5580; port 0 takes any free one"
+    try:
+        parts = urlsplit(f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ConfigError(f"{address!r} is no address for the side port: {cure}") from None
+    if not host or port is None or parts.path or parts.query or parts.username is not None:
+        raise ConfigError(f"{address!r} is no address for the side port: {cure}")
+    return host, port
+
+
+def read_token(file: Path) -> str:
+    """The token in a file that only its owner can read, or that root has mounted here.
+
+    Raises:
+        ConfigError: it cannot be read, others may read it, or what it holds is no token.
+    """
+    text = read_secret(file, "the token file")
+    if len(text) < SHORTEST_TOKEN or len(text.split()) != 1:
+        raise ConfigError(
+            f"the token in {file} has to be one word of {SHORTEST_TOKEN} characters or more: "
+            f"openssl rand -hex 32 > {file}"
+        )
+    return text

@@ -1,0 +1,1 @@
+"""The client's shell: sockets, and the machine in a loop. It knows neither the hub's shell nor the pool's."""

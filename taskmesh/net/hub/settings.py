@@ -1,0 +1,71 @@
+"""The hub machine's settings, made of the user's."""
+
+from __future__ import annotations
+
+import time
+
+from taskmesh.config import Config
+from taskmesh.core.hub.memory import KEPT_BYTES
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.versions import Versions
+from taskmesh.errors import ConfigError
+from taskmesh.net.identity import PYTHON, cloudpickle_version
+from taskmesh.system.cgroups import memory_limit
+from taskmesh.wire.messages import PICKLE_PROTOCOL
+
+
+def new_epoch() -> int:
+    """A hub's epoch: rises from start to start on one machine (milliseconds since 1970)."""
+    return time.time_ns() // 1_000_000
+
+
+def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubSettings:
+    """The hub machine's settings; `wired`: others than this process will talk to it.
+
+    Raises:
+        ConfigError: it may keep more than there is memory for.
+    """
+    hub, payloads = config.hub, payload_bytes(config)
+    calls = payloads // 2
+    return HubSettings(
+        epoch=epoch,
+        beat=hub.beat,
+        lease=hub.lease,
+        links_grace=min(1.0, hub.lease / 2),
+        client_silence=max(60.0, 2 * hub.lease),  # a pool and its tasks may stand still for a lease
+        result_ttl=hub.result_ttl,
+        result_bytes=payloads * 3 // 16,  # and as much for results that nobody asks for after a restart
+        spec_bytes=min(256 << 20, payloads // 16),
+        kept_bytes=min(KEPT_BYTES, payloads // 16),
+        arriving_bytes=payloads // 8 if wired else 0,
+        crash_limit=hub.crash_limit,
+        pool_loss_limit=hub.pool_loss_limit,
+        max_tasks=hub.max_tasks,
+        max_bytes=calls,
+        client_max_tasks=max(config.client.max_pending, 1),
+        client_max_bytes=max(min(config.client.max_bytes, calls), 1),
+        versions=Versions(PYTHON, PICKLE_PROTOCOL, cloudpickle_version() if wired else ""),
+        policy=hub.versions,
+        max_pools=hub.max_pools,
+        max_clients=hub.max_clients,
+        key_sessions=hub.key_sessions,
+        max_payload=max(1, min(config.pool.max_payload, calls // 2)) if wired else 0,
+    )
+
+
+def payload_bytes(config: Config) -> int:
+    """Bytes of payloads that a hub may keep: what is set, or half of the memory that it may take.
+
+    The other half is for what is on its way in and out, for the interpreter, and for what memory is lost to.
+
+    Raises:
+        ConfigError: more is set than there is memory for.
+    """
+    memory = memory_limit()
+    if config.hub.max_bytes > memory:
+        raise ConfigError(
+            f"hub.max_bytes = {config.hub.max_bytes:,}, and this process may take {memory:,} bytes: "
+            "the hub would be killed. Cure: leave it out, for half of the memory, or raise the limit (of the "
+            "container, or its control group)"
+        )
+    return config.hub.max_bytes or memory // 2

@@ -1,0 +1,95 @@
+"""The shell of a hub machine: performs its actions on lanes, control channel and client links."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from taskmesh.core import actions as act
+from taskmesh.core.events import LaneOpened, StoreTold, Tick
+from taskmesh.core.hub.machine import HubMachine
+from taskmesh.stores.port import Store
+from taskmesh.wire import messages as m
+
+
+class HubLinks(Protocol):
+    """A hub's ways to its pools and clients."""
+
+    def push(self, session: int, message: m.Tasks) -> None:
+        """On the session's lane; what cannot be pushed is found by the ledger."""
+        ...
+
+    def publish(self, pool: str, message: m.ToPool) -> None:
+        """On the control channel, to one pool, or to all when `pool` is empty."""
+        ...
+
+    def send_client(self, client: int, message: m.ToClient) -> None:
+        """To a client."""
+        ...
+
+    def open_lane(self, session: int, pool: str, key: bytes) -> str:
+        """Binds a lane for the holder of `key`; returns the endpoint that the pool is to dial."""
+        ...
+
+    def close_lane(self, session: int) -> None:
+        """Closes a lane and destroys its queue."""
+        ...
+
+    def record(self, kind: str, fields: dict[str, object]) -> None:
+        """Tells whoever watches."""
+        ...
+
+
+class HubShell:
+    """One hub in a loop. `events`: what the machine is to be told.
+
+    Args:
+        store: for outcomes that are kept, if there is one (the machine's config says so, too).
+    """
+
+    def __init__(self, machine: HubMachine, links: HubLinks, store: Store | None = None) -> None:
+        self.machine = machine
+        self.events: deque[object] = deque()
+        self._links = links
+        self._store = store
+        self._perform: dict[type, Callable[[Any], None]] = {
+            act.Push: lambda action: links.push(action.session, action.message),
+            act.SendClient: lambda action: links.send_client(action.client, action.message),
+            act.Publish: lambda action: links.publish(action.pool, action.message),
+            act.OpenLane: self._open_lane,
+            act.CloseLane: lambda action: links.close_lane(action.session),
+            act.Record: lambda action: links.record(action.kind, action.fields),
+        }
+        if store is not None:
+            self._perform[act.Store] = lambda action: store.put(action.entries)
+
+    @property
+    def deadline(self) -> float:
+        """The machine's."""
+        return self.machine.deadline
+
+    @property
+    def pending(self) -> bool:
+        """Whether events wait."""
+        return bool(self.events)
+
+    def turn(self, now: float) -> None:
+        """Tells the machine what has happened and does what it wants."""
+        events, handle, perform = self.events, self.machine.handle, self.perform
+        if self._store is not None and self._store.changed:
+            events.append(StoreTold(*self._store.told()))
+        if not events:
+            perform(handle(Tick(), now))
+        for _ in range(len(events)):
+            perform(handle(events.popleft(), now))
+
+    def perform(self, actions: list[object]) -> None:
+        """Performs actions in order."""
+        table = self._perform
+        for action in actions:
+            table[type(action)](action)
+
+    def _open_lane(self, action: act.OpenLane) -> None:
+        endpoint = self._links.open_lane(action.session, action.pool, action.key)
+        self.events.append(LaneOpened(action.session, endpoint))

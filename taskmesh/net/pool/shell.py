@@ -1,0 +1,143 @@
+"""The shell of a pool machine: performs its actions on slots and on the link to the hub."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from taskmesh.core import actions as act
+from taskmesh.core.events import Tick
+from taskmesh.core.pool.machine import PoolMachine
+from taskmesh.errors import TaskMeshError
+from taskmesh.net.pool.memory import PoolMemory
+from taskmesh.pool.host import SlotHost
+from taskmesh.pool.orders import Answer
+from taskmesh.shm.files import close_idle
+from taskmesh.system.cgroups import LimitedMemory
+from taskmesh.wire import messages as m
+
+
+class HubLink(Protocol):
+    """A pool's way to one of its hubs."""
+
+    def send(self, message: m.PoolMessage) -> None:
+        """To the collector."""
+        ...
+
+    def beat(self, message: m.Beat) -> None:
+        """To the collector, by the beat's own connection."""
+        ...
+
+    def dial(self, endpoint: str, max_payload: int = 0) -> None:
+        """Connects a fresh PULL to the lane of a hub that takes results of so many bytes, 0 for any."""
+        ...
+
+    def hang_up(self) -> None:
+        """Closes the lane's PULL."""
+        ...
+
+
+class PoolShell:
+    """One pool in a loop.
+
+    Args:
+        links: one to each hub, in the order of the machine's memberships.
+
+    Attributes:
+        events: what the machine is to be told; whoever learns something appends here.
+        left: None, or the reason with which the machine has left ("" for a clean end).
+        record: told what is worth telling.
+    """
+
+    def __init__(
+        self,
+        machine: PoolMachine,
+        links: Sequence[HubLink],
+        on_leave: Callable[[str], None] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.events: deque[object] = deque()
+        self.left: str | None = None
+        self.record: Callable[[str, dict[str, object]], None] = lambda kind, fields: None
+        self._links = links
+        self._on_leave = on_leave
+        self._perform: dict[type, Callable[[Any], None]] = {}
+        self._memory: PoolMemory | None = None
+        self._memory_look = math.inf
+
+    def attach(self, host: SlotHost, gateway: Callable[[int], list[str]], keys: str = "") -> None:
+        """Gives it its slots; their events come through `events`.
+
+        Args:
+            gateway: the addresses, a given hub's first, for its tasks that submit tasks; raises OSError or
+                TaskMeshError.
+            keys: the directory of keys, for the same.
+        """
+        links = self._links
+        limited = LimitedMemory()
+        if limited:
+            self._memory = PoolMemory(limited, self._running, host.kill_for_memory)
+            self._memory_look = 0.0
+
+        def answer(action: act.AnswerSlot) -> None:
+            try:
+                machine = self.machine
+                slot = f"{machine.config.pool}/{machine.slots[action.slot].pid}"
+                host.answer(action.slot, Answer(action.granted, gateway(action.hub), keys, slot=slot))
+            except (OSError, TaskMeshError) as error:
+                host.answer(action.slot, Answer(action.granted, [], trouble=str(error)))
+
+        self._perform = {
+            act.HandOver: lambda action: host.hand_over(action.slot, action.message),
+            act.PeekSlot: lambda action: host.peek(action.slot),
+            act.RecallSlot: lambda action: host.recall(action.slot, action.generation),
+            act.AnswerSlot: answer,
+            act.StartSlot: lambda action: host.start(action.slot),
+            act.KillSlot: lambda action: host.kill(action.slot),
+            act.StopSlot: lambda action: host.stop(action.slot),
+            act.SendHub: lambda action: links[action.hub].send(action.message),
+            act.SendBeat: lambda action: links[action.hub].beat(action.message),
+            act.DialLane: lambda action: links[action.hub].dial(action.endpoint, action.max_payload),
+            act.HangUp: lambda action: links[action.hub].hang_up(),
+            act.Leave: self._leave,
+            act.Record: lambda action: self.record(action.kind, action.fields),
+        }
+
+    @property
+    def deadline(self) -> float:
+        """The machine's, or the next look at the memory."""
+        return min(self.machine.deadline, self._memory_look)
+
+    @property
+    def pending(self) -> bool:
+        """Whether events wait."""
+        return bool(self.events)
+
+    def turn(self, now: float) -> None:
+        """Tells the machine what has happened and does what it wants."""
+        if self._memory is not None and now >= self._memory_look:
+            self._memory_look = now + self._memory.look(now)
+        events, handle, perform = self.events, self.machine.handle, self.perform
+        if not events:
+            perform(handle(Tick(), now))
+            close_idle(now)
+        for _ in range(len(events)):
+            perform(handle(events.popleft(), now))
+
+    def perform(self, actions: list[object]) -> None:
+        """Performs actions in order."""
+        table = self._perform
+        for action in actions:
+            table[type(action)](action)
+
+    def _running(self) -> dict[int, int]:
+        """The slots that run tasks and are not being killed, by the ids of their processes."""
+        slots = self.machine.slots.values()
+        return {slot.pid: slot.number for slot in slots if slot.count and slot.pid and not slot.reason}
+
+    def _leave(self, action: act.Leave) -> None:
+        self.left = action.reason
+        if self._on_leave is not None:
+            self._on_leave(action.reason)

@@ -1,0 +1,209 @@
+"""What the end of a task means to its caller: the final state, and the exception that a record tells of."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from taskmesh.errors import (
+    BadSignature,
+    FunctionUnavailable,
+    SerializationError,
+    TaskExpired,
+    TaskLost,
+    TaskMeshError,
+    TaskTimeout,
+    TooLarge,
+    WorkerCrashed,
+)
+from taskmesh.serialize.exceptions import load_exception
+from taskmesh.serialize.payload import Payload, loads_chunk_values
+from taskmesh.wire.messages import DoneRun, Failed, SlotFailure
+
+_log = logging.getLogger("taskmesh")
+
+
+class TaskState(StrEnum):
+    """Where a task stands, as far as its client knows. The last six are final."""
+
+    PENDING = "pending"
+    """Submitted; the hub has not confirmed it yet."""
+    QUEUED = "queued"
+    """In the hub's ledger."""
+    RUNNING = "running"
+    """Known to have started."""
+    UNREACHABLE = "unreachable"
+    """Open, and the hub does not answer: what becomes of it meanwhile is not known here."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    DEAD = "dead"
+    """Given up after it had crashed its worker too often."""
+    LOST = "lost"
+    """At most once, and its worker vanished: it may have run or not."""
+
+
+_ENDS = {
+    "crash": TaskState.DEAD,
+    "oom": TaskState.DEAD,
+    "expired": TaskState.EXPIRED,
+    "lost": TaskState.LOST,
+    "cancelled": TaskState.CANCELLED,
+}
+
+_ERRORS: dict[str, tuple[type[TaskMeshError], str]] = {
+    "function": (FunctionUnavailable, "the worker could not load the task's function"),
+    "argument": (SerializationError, "the worker could not rebuild an argument"),
+    "result": (SerializationError, "the result cannot be pickled"),
+    "signature": (BadSignature, "its signature does not hold"),
+    "hard_timeout": (TaskTimeout, "killed: it ran longer than its hard_timeout"),
+    "crash": (WorkerCrashed, "its worker process died while running it"),
+    "oom": (WorkerCrashed, "its worker process was killed for want of memory"),
+    "expired": (TaskExpired, "it had not started when its `expires` was over"),
+    "lost": (TaskLost, 'its worker vanished, and acks="early" forbids a second attempt: it may have run'),
+}
+
+
+_TOO_LARGE = f"{TooLarge.__module__}.{TooLarge.__qualname__}"
+
+
+class Success(NamedTuple):
+    """Where results come from: what a DoneRun tells of all its tasks, without their payloads.
+
+    Attributes:
+        attempt: as people are shown it and the task saw it: attempts that were handed back do not count.
+        worker: pool and slot. seconds: what each task took.
+    """
+
+    attempt: int
+    worker: str
+    seconds: float
+
+    @classmethod
+    def of(cls, run: DoneRun) -> Success:
+        """What a run tells."""
+        return cls(run.attempt - run.returns, run.worker, run.elapsed / max(1, len(run.seqs)))
+
+
+class Unretrieved:
+    """The record of a task that failed, until somebody asks for its error; if nobody does, the log is told.
+
+    Only failed futures have one, and so a future that succeeds pays nothing for it.
+
+    Args:
+        label: name and id of the task, for people.
+        later: takes jobs for another thread, since this one may be anywhere when it drops the future; tells
+            whether it does.
+    """
+
+    __slots__ = ("_failed", "_label", "_later", "retrieved")
+
+    def __init__(self, failed: Failed, label: str, later: Callable[[list[Callable[[], None]]], bool]) -> None:
+        self.retrieved = False
+        self._failed = failed
+        self._label = label
+        self._later = later
+
+    def record(self, *, plain: bool) -> Failed:
+        """The record, for somebody who asks.
+
+        Args:
+            plain: as data alone: its error is told as RemoteError, and nothing is unpickled for it.
+        """
+        self.retrieved = True
+        return msgspec.structs.replace(self._failed, pickled=b"") if plain else self._failed
+
+    def __del__(self) -> None:
+        if self.retrieved:
+            return
+        with suppress(Exception):  # the interpreter may be ending
+            tell = partial(_tell_unretrieved, self._label, self._failed)
+            if not self._later([tell]):
+                tell()
+
+
+def _tell_unretrieved(label: str, failed: Failed) -> None:
+    what = f"{failed.type_name}: {failed.text}" if failed.type_name else failed.text or failed.kind
+    trace = f"\n{failed.traceback.rstrip()}" if failed.traceback else ""
+    _log.error("task %s failed, and its result was never asked for: %s%s", label, what, trace)
+
+
+def end_state(origin: Success | Failed | None) -> TaskState:
+    """The final state of a task with this outcome."""
+    if isinstance(origin, Failed):
+        return _ENDS.get(origin.kind, TaskState.FAILED)
+    return TaskState.SUCCEEDED if isinstance(origin, Success) else TaskState.FAILED
+
+
+def noted(error: BaseException, task: str, origin: Success | Failed | None) -> BaseException:
+    """The error, with a note that says which task it is about and where that ran."""
+    attempt, worker = (origin.attempt, origin.worker) if origin is not None else (0, "")
+    error.add_note(_origin_note(task, attempt, worker))
+    return error
+
+
+def error_of(failed: Failed, task: str) -> BaseException:
+    """The exception of a task that did not succeed, with notes on where and how often it was tried.
+
+    Args:
+        failed: the hub's record.
+        task: name and id of the task, for people.
+    """
+    return _error(failed, task=task, worker=failed.worker, attempt=failed.attempt, history=failed.history)
+
+
+class ChunkResult(NamedTuple):
+    """What the items of a chunk returned, in order, and their errors by index."""
+
+    values: list[Any]
+    errors: dict[int, BaseException]
+
+
+def chunk_of(payload: Payload, task: str, origin: Success) -> ChunkResult:
+    """The results of a chunk.
+
+    Raises:
+        SerializationError: nothing of it can be rebuilt here.
+    """
+    values, failures = loads_chunk_values(payload)
+    errors = {
+        index: _error(failure, task=task, worker=origin.worker, attempt=origin.attempt, history=())
+        for index, failure in failures.items()
+    }
+    return ChunkResult(values, errors)
+
+
+def _error(
+    record: Failed | SlotFailure, *, task: str, worker: str, attempt: int, history: Sequence[str]
+) -> BaseException:
+    known = _ERRORS.get(record.kind)
+    if known is None:
+        error = load_exception(
+            record.type_name,
+            record.text,
+            record.traceback,
+            record.pickled,
+            task=task,
+            worker=worker,
+            attempt=attempt,
+        )
+    else:
+        kind, summary = known
+        if record.type_name == _TOO_LARGE:
+            kind = TooLarge
+        error = kind(f"{task}: {record.text or summary}")
+        error.add_note(_origin_note(task, attempt, worker))
+    for line in history if len(history) > 1 else ():  # of a single attempt the error itself tells all
+        error.add_note(line)
+    return error
+
+
+def _origin_note(task: str, attempt: int, worker: str) -> str:
+    return f"task {task}, attempt {attempt}, worker {worker or 'unknown'}"

@@ -1,0 +1,160 @@
+"""How much those who show one key may say: messages and bytes a second, held against before anything is read.
+
+What is over is dropped. Who has a session is told to wait, and says it again (docs/adr/0014).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from taskmesh.core.events import OverRate
+from taskmesh.framing.fragments import is_fragment
+from taskmesh.security.complaints import Complaints
+from taskmesh.sockets import Part
+
+BURST = 1.0
+"""Seconds' worth that may come at once."""
+ROOM = 0.5
+"""Seconds' worth that there is room for when those who wait come again."""
+SMALL = 4096
+"""Bytes of a whole message that is never dropped for their sake: signs of life overtake what is large."""
+REFILL = 0.005
+"""Seconds between two looks at the clock of one key."""
+TELL = 0.1
+"""Seconds for which drops are gathered before they are told."""
+NO_ROOM = "room for large messages, a quarter of hub.max_bytes"
+LATER = 1.0
+"""Seconds to wait where a large message was dropped for lack of room."""
+MANY = 1000
+"""Keys with an account; with more of them, those that have been silent go."""
+
+ANY = 1e18
+"""A cap that nobody reaches."""
+
+Arrived = tuple[str, list[Part]]
+
+
+class Account:
+    """What one key may still say: so many messages and bytes. Below nothing is what it has overdrawn."""
+
+    __slots__ = ("at", "messages", "size")
+
+    def __init__(self, messages: float, size: float, now: float) -> None:
+        self.messages = messages
+        self.size = size
+        self.at = now
+
+
+class Rates:
+    """The caps of each key of a hub, and what was dropped by them.
+
+    Args:
+        messages, size: messages and bytes a second; 0 for any.
+        clock: seconds, monotonic.
+
+    Attributes:
+        continues: tells of a fragment whether its message was begun within the caps. It is let in then, and
+            counted: a message may be larger than what there is room for at once.
+    """
+
+    def __init__(self, messages: int, size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.continues: Callable[[str, list[Part]], bool] = lambda user, parts: False
+        self._messages = float(messages) or ANY
+        self._size = float(size) or ANY
+        self._texts = f"hub.key_messages_per_s = {messages}", f"hub.key_bytes_per_s = {size}"
+        self._clock = clock
+        self._accounts: dict[str, Account] = {}
+        self._over: dict[str, OverRate] = {}
+        self.tell_at = math.inf
+
+    def of_clients(self, arrived: Sequence[Arrived], clients: Mapping[bytes, int]) -> Iterator[Arrived]:
+        """What came to the gateway, as far as it is within the caps; clients: sessions by link."""
+        return self._within(arrived, lambda over, _, parts: over.clients.add(clients.get(bytes(parts[0]), 0)))
+
+    def of_pools(
+        self, arrived: Sequence[Arrived], session_of: Callable[[str, list[Part]], int]
+    ) -> Iterator[Arrived]:
+        """What came to the collector, as far as it is within the caps."""
+        return self._within(arrived, lambda over, user, parts: over.sessions.add(session_of(user, parts)))
+
+    def _within(
+        self, arrived: Sequence[Arrived], note: Callable[[OverRate, str, list[Part]], None]
+    ) -> Iterator[Arrived]:
+        """What is within the caps; of anything else is noted who said it."""
+        now = self._clock()
+        for user, parts in arrived:
+            if self._admits(user, parts, now):
+                yield user, parts
+            elif self.continues(user, parts):
+                account = self._accounts[user]
+                account.messages -= 1.0
+                account.size -= sum(map(len, parts))
+                yield user, parts
+            else:
+                note(self._drop(user, now), user, parts)
+
+    def charge(self, users: Iterator[str]) -> None:
+        """Counts messages that libzmq itself has acted upon: subscriptions are not dropped."""
+        now = self._clock()
+        for user in users:
+            self._admits(user, (), now)
+
+    def no_room(self, user: str, client: int = 0, session: int = 0) -> None:
+        """Notes that a large message of a key was dropped, though it was within the caps."""
+        now, user = self._clock(), user or "everybody"
+        self._refilled(user, now)
+        over = self._drop(user, now)
+        over.wait, over.cap = LATER, NO_ROOM
+        over.clients.add(client)
+        over.sessions.add(session)
+
+    def told(self, now: float, complaints: Complaints) -> list[OverRate]:
+        """What has been dropped since the last time, by key, with the time to wait from now on."""
+        if now < self.tell_at:
+            return []
+        over, self._over, self.tell_at = list(self._over.values()), {}, math.inf
+        for each in over:
+            each.clients.discard(0)  # who has no session is told nothing
+            each.sessions.discard(0)
+            account = self._refilled(each.user, now)
+            short = min(account.messages / self._messages, account.size / self._size)
+            each.wait = max(each.wait, ROOM - short)
+            complaints.add("rate.exceeded", {"from": each.user, "cap": each.cap}, each.dropped)
+        return over
+
+    def _admits(self, user: str, parts: Sequence[Part], now: float) -> bool:
+        account = self._accounts.get(user)
+        if account is None or now - account.at > REFILL:
+            account = self._refilled(user, now)
+        size = sum(map(len, parts))
+        if account.messages <= 0.0 or (account.size <= 0.0 and (size > SMALL or is_fragment(parts[1:]))):
+            return False
+        account.messages -= 1.0
+        account.size -= size
+        return True
+
+    def _refilled(self, user: str, now: float) -> Account:
+        account = self._accounts.get(user)
+        if account is None:
+            if len(self._accounts) >= MANY:
+                self._accounts = {
+                    name: kept for name, kept in self._accounts.items() if now - kept.at < BURST
+                }
+            account = self._accounts[user] = Account(BURST * self._messages, BURST * self._size, now)
+            return account
+        passed, account.at = now - account.at, now
+        account.messages = min(BURST * self._messages, account.messages + passed * self._messages)
+        account.size = min(BURST * self._size, account.size + passed * self._size)
+        return account
+
+    def _drop(self, user: str, now: float) -> OverRate:
+        """Counts a message that is over its key's caps."""
+        over = self._over.get(user)
+        if over is None:
+            text = self._texts[self._accounts[user].messages > 0.0]
+            over = self._over[user] = OverRate(user, 0, text, 0.0, set(), set())
+            self.tell_at = min(self.tell_at, now + TELL)
+        over.dropped += 1
+        return over

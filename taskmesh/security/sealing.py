@@ -1,0 +1,201 @@
+"""Signed payloads: clients sign tasks, pools verify them before a slot sees them, and sign results.
+
+What does not hold never reaches an unpickler: in place of the task's function and arguments, which the hub
+could have made up, a slot gets a function of ours that raises the error.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from taskmesh.errors import BadSignature
+from taskmesh.framing.signing import NO_KEY, Signer, is_signed, refuse, split_key, with_key
+from taskmesh.serialize.code import dump_function
+from taskmesh.serialize.payload import dumps
+from taskmesh.wire import messages as m
+from taskmesh.wire.spec_number import spec_bytes, spec_number
+
+TASK, DONE, FAILED = b"t", b"d", b"f"
+UNKNOWN = bytes(sha256().digest_size)
+"""In place of the digest of a spec that is not known: nothing is signed for it."""
+SPECS_KEPT = 100_000
+KEYS_KEPT = 200_000
+"""Tasks with a key that a client or pool may have under way, and have their outcomes signed."""
+BAD_SIGNATURE = f"{BadSignature.__module__}.{BadSignature.__qualname__}"
+Lookup = Callable[[Sequence[int]], list[tuple[int, m.Spec]]]
+
+
+class Seal:
+    """The mesh key at work on whole messages, which are copied, never changed.
+
+    Args:
+        keys: the mesh key, and the former one while it rotates; empty when there is none: then nothing is
+            signed, and what others have signed is refused with the cure.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._signer = Signer(keys) if keys else None
+        self._digests: OrderedDict[int, bytes] = OrderedDict()
+        self._refusal: tuple[int, m.Spec] | None = None
+        self._shared: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+
+    # --- a client's ---------------------------------------------------------------------------------------
+
+    def submit(self, message: m.Submit, client: int, lookup: Lookup) -> m.Submit:
+        """Signs tasks; `lookup` gives specs that travelled before."""
+        signer = self._signer
+        if signer is None:
+            return message
+        self._learn(message.specs)
+        runs = []
+        for run in message.runs:
+            if run.spec not in self._digests:
+                self._learn(lookup([run.spec]))
+            head, key = TASK + self._digests[run.spec], run.key.encode()
+            payloads = [
+                signer.sign(head + struct.pack(">QQ", client, seq) + key, payload)
+                for seq, payload in zip(run.seqs, run.payloads, strict=True)
+            ]
+            if key:
+                payloads = [with_key(key, payload) for payload in payloads]
+                for seq in run.seqs:
+                    self._share(client, seq, run.spec, key)
+            runs.append(m.Run(run.spec, run.group, run.seqs, payloads, run.key, run.again))
+        return msgspec.structs.replace(message, runs=runs)
+
+    def deliver(self, message: m.Deliver) -> m.Deliver:
+        """Verifies outcomes: a result that does not hold is an error, an exception is then told as text."""
+        if self._signer is None:
+            return message
+        done: list[m.DoneRun] = []
+        failed = [self._verified_failure(failure) for failure in message.failed]
+        for run in message.done:
+            good, bad = self._verified_run(run)
+            done.append(good)
+            failed += bad
+        kept = [run for run in done if run.seqs]
+        return m.Deliver(message.epoch, message.number, kept, failed, message.accepted, message.charged)
+
+    def _verified_run(self, run: m.DoneRun) -> tuple[m.DoneRun, list[m.Failed]]:
+        seqs: list[int] = []
+        payloads: list[Any] = []
+        bad: list[m.Failed] = []
+        for seq, payload in zip(run.seqs, run.payloads, strict=True):
+            try:
+                payloads.append(self._verified(self._outcome(DONE, run.client, seq), payload))
+                seqs.append(seq)
+            except BadSignature as error:
+                text = f"the result cannot be trusted: {error}"
+                shown = run.attempt - run.returns
+                bad.append(m.Failed(run.client, seq, shown, "signature", text=text, worker=run.worker))
+        return msgspec.structs.replace(run, seqs=seqs, payloads=payloads), bad
+
+    def _verified_failure(self, failure: m.Failed) -> m.Failed:
+        if failure.type_name == BAD_SIGNATURE:
+            return msgspec.structs.replace(failure, kind="signature", pickled=b"")
+        if not failure.pickled:
+            return failure
+        try:
+            context = self._outcome(FAILED, failure.client, failure.seq)
+            return msgspec.structs.replace(failure, pickled=self._verified(context, failure.pickled))
+        except BadSignature:
+            return msgspec.structs.replace(failure, pickled=b"")
+
+    # --- a pool's -----------------------------------------------------------------------------------------
+
+    def tasks(self, message: m.Tasks) -> m.Tasks:
+        """Verifies tasks; those that do not hold become ones that only raise the error."""
+        specs = [(number, spec) for number, spec in message.specs if spec_number(spec) == number]
+        self._learn(specs)
+        runs: list[m.LaneRun] = []
+        for run in message.runs:
+            good, refused = self._sorted_out(run)
+            runs += [each for each in (good, refused) if each.seqs]
+            if refused.seqs:
+                specs.append(self._refusal_spec())
+        return msgspec.structs.replace(message, specs=specs, runs=runs)
+
+    def _sorted_out(self, run: m.LaneRun) -> tuple[m.LaneRun, m.LaneRun]:
+        """The tasks of a run that hold, and in place of the others ones that raise the error."""
+        good = m.LaneRun(run.spec, run.client, run.attempt, run.returns, [], [])
+        number = self._refusal_spec()[0]
+        refused = m.LaneRun(number, run.client, run.attempt, run.returns, [], [])
+        head = TASK + self._digests.get(run.spec, UNKNOWN)
+        for seq, payload in zip(run.seqs, run.payloads, strict=True):
+            key, signed = split_key(payload) if self._signer is not None else (b"", payload)
+            try:
+                plain = self._verified(head + struct.pack(">QQ", run.client, seq) + key, signed)
+            except BadSignature as error:
+                refused.seqs.append(seq)
+                refused.payloads.append(dumps(((str(error),), {})))
+            else:
+                if key:
+                    self._share(run.client, seq, run.spec, key)
+                good.seqs.append(seq)
+                good.payloads.append(plain)
+        return good, refused
+
+    def results(self, message: m.Results) -> m.Results:
+        """Signs results and exceptions."""
+        signer = self._signer
+        if signer is None:
+            return message
+        done = [
+            msgspec.structs.replace(
+                run,
+                payloads=[
+                    signer.sign(self._outcome(DONE, run.client, seq), payload)
+                    for seq, payload in zip(run.seqs, run.payloads, strict=True)
+                ],
+            )
+            for run in message.done
+        ]
+        failed = [
+            msgspec.structs.replace(
+                failure,
+                pickled=signer.sign(self._outcome(FAILED, failure.client, failure.seq), failure.pickled),
+            )
+            if failure.pickled
+            else failure
+            for failure in message.failed
+        ]
+        return msgspec.structs.replace(message, done=done, failed=failed)
+
+    # --- both ---------------------------------------------------------------------------------------------
+
+    def _share(self, client: int, seq: int, spec: int, key: bytes) -> None:
+        """From now on this task's outcome is signed for all who submit its function under its key."""
+        self._shared[client, seq] = self._digests[spec] + key
+        while len(self._shared) > KEYS_KEPT:
+            self._shared.popitem(last=False)
+
+    def _outcome(self, kind: bytes, client: int, seq: int) -> bytes:
+        """What an outcome is signed for: one task, or a key."""
+        shared = self._shared.get((client, seq))
+        return kind + (struct.pack(">QQ", client, seq) if shared is None else b"key" + shared)
+
+    def _verified(self, context: bytes, payload: Any) -> Any:
+        if self._signer is not None:
+            return self._signer.verified(context, payload)
+        if is_signed(payload):
+            raise BadSignature(NO_KEY)
+        return payload
+
+    def _learn(self, specs: Sequence[tuple[int, m.Spec]]) -> None:
+        for number, spec in specs:
+            self._digests[number] = sha256(spec_bytes(spec)).digest()
+            self._digests.move_to_end(number)
+        while len(self._digests) > SPECS_KEPT:
+            self._digests.popitem(last=False)
+
+    def _refusal_spec(self) -> tuple[int, m.Spec]:
+        if self._refusal is None:
+            spec = m.Spec(dump_function(refuse), "taskmesh.refused")
+            self._refusal = (spec_number(spec), spec)
+        return self._refusal

@@ -1,0 +1,1 @@
+"""Functions, arguments, results and exceptions as payloads, and back: the code that unpickles."""

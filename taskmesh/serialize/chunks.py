@@ -1,0 +1,150 @@
+"""Many values in one payload: one pickle where nothing in it can go wrong, else one for each item.
+
+One pickle for all is three times as fast, but a single item that cannot be rebuilt takes the others with it.
+Plain data (numbers, text, containers of them) can always be rebuilt, so only chunks that import something are
+taken apart. Classes and functions that travel by value are then written once for all items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from taskmesh.serialize.cures import cannot_pickle, cannot_rebuild
+from taskmesh.serialize.encoding import Definitions, decode, encode, load_definitions
+from taskmesh.serialize.values import GLOBAL, MARK, PASS, class_name, encode_plain, type_name
+from taskmesh.shm.files import Buffer
+
+_SOUND: Final = {
+    *("bool", "bytes", "bytearray", "complex", "float", "int", "str", "NoneType"),
+    *("pathlib.PosixPath", "pathlib.PurePosixPath", "pathlib._local.PosixPath", "fractions.Fraction"),
+    *("datetime.date", "datetime.datetime", "datetime.timedelta", "decimal.Decimal"),
+    *("uuid.UUID", "numpy.bool", "numpy.float32", "numpy.float64", "numpy.int32", "numpy.int64"),
+}
+"""Types that import something but are always rebuilt where their module is."""
+
+
+class BadItem:
+    """In the place of an item that could not be pickled or rebuilt: why, and the cure."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Values on their way into one payload.
+
+    Attributes:
+        values: the items. nested: each is a tuple of arguments.
+        extra: plain data that travels along.
+        what: how errors call an item.
+    """
+
+    values: Sequence[Any]
+    extra: object
+    what: str
+    nested: bool
+
+
+def pack_items(items: Items, buffers: list[memoryview]) -> bytes:
+    """The pickle of all items; never fails because of one of them. `buffers` takes the out-of-band ones."""
+    values = items.values if type(items.values) is list else list(items.values)
+    try:
+        data = encode((values, items.extra), buffers)
+    except PASS:
+        raise
+    except BaseException:  # noqa: BLE001 -- which item it is comes out below
+        data = None
+    if data is not None and (GLOBAL not in data or _sound(items)):
+        return data
+    buffers.clear()
+    return _pack_apart(items, buffers)
+
+
+def _sound(items: Items) -> bool:
+    if items.nested:
+        types = {type(arg) for item in items.values for arg in item}
+    else:
+        types = set(map(type, items.values))
+    return all(class_name(cls) in _SOUND for cls in types)
+
+
+def _pack_apart(items: Items, buffers: list[memoryview]) -> bytes:
+    definitions = Definitions()
+    entries, counts = _entries(items, buffers, lambda value, taken: definitions.encode(value, taken) + MARK)
+    try:
+        shared = definitions.dump()
+    except PASS:
+        raise
+    except BaseException:  # noqa: BLE001 -- a definition that cannot be pickled: find out whose it is
+        buffers.clear()
+        entries, counts = _entries(items, buffers, encode)
+        shared = b""
+    return encode((entries, counts, shared and shared + MARK, items.extra), None)
+
+
+def _entries(
+    items: Items, buffers: list[memoryview], by_value: Callable[[object, list[memoryview]], bytes]
+) -> tuple[list[bytes | str], list[int]]:
+    """Each item's pickle (or the text of its error), and how many buffers it has."""
+    entries: list[bytes | str] = []
+    counts: list[int] = []
+    for value in items.values:
+        before = len(buffers)
+        try:
+            data = encode_plain(value, buffers)
+            entries.append(by_value(value, buffers) if data is None else data)
+        except PASS:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            entries.append(cannot_pickle(*_blamed(items, value, error)))
+        counts.append(len(buffers) - before)
+    return entries, counts
+
+
+def _blamed(items: Items, value: Any, error: BaseException) -> tuple[str, BaseException, Any]:
+    """An item for an error text, with its value: of argument tuples, the argument that is to blame."""
+    if not items.nested:
+        return f"{items.what} (type {type_name(value)})", error, value
+    for arg in value:
+        try:
+            encode(arg, None)
+        except PASS:
+            raise
+        except BaseException:  # noqa: BLE001
+            return f"{items.what} (type {type_name(arg)})", error, arg
+    return items.what, error, None
+
+
+def unpack_items(packed: tuple[Any, ...], buffers: Iterable[Buffer], what: str) -> tuple[list[Any], Any]:
+    """(items, extra) of what `pack_items` packed; an item that fails is a BadItem.
+
+    Raises:
+        Exception: the definitions that the items share cannot be rebuilt.
+    """
+    if len(packed) == 2:
+        return packed
+    entries, counts, definitions, extra = packed
+    shared = load_definitions(definitions) if definitions else None
+    rest = iter(buffers)
+    values = [
+        _unpack(entry, list(islice(rest, count)), shared, what)
+        for entry, count in zip(entries, counts, strict=True)
+    ]
+    return values, extra
+
+
+def _unpack(entry: bytes | str, buffers: list[Buffer], shared: list[object] | None, what: str) -> Any:
+    if isinstance(entry, str):
+        return BadItem(entry)
+    try:
+        return decode(entry, buffers, shared)
+    except PASS:
+        raise
+    except BaseException as error:  # noqa: BLE001
+        return BadItem(cannot_rebuild(what, error))

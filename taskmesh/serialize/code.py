@@ -1,0 +1,317 @@
+"""Functions to bytes and back: by reference where a worker can import them, else by value.
+
+By value go functions of `__main__`, lambdas, nested functions, and modules that were registered for it. Code
+objects do not fit other minor versions of Python, so bytes by value say which one made them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+import msgspec
+
+from taskmesh.errors import FunctionUnavailable, NoMesh, SerializationError
+from taskmesh.serialize.cures import culprit
+from taskmesh.serialize.encoding import decode, encode
+from taskmesh.serialize.footprint import Footprint
+from taskmesh.serialize.remaking import is_cached
+from taskmesh.serialize.values import (
+    PASS,
+    WrongPython,
+    by_value_module,
+    error_text,
+    is_by_value_module,
+    type_name,
+)
+
+Function = Callable[..., Any]
+
+_REFERENCE: Final = b"R"
+_PICKLE: Final = b"P"
+_FRAMED: Final = b"F"
+_FRAME: Final = "FRAME"
+"""The name of a class in a module of taskmesh: its objects travel as plain values, and load what they call
+by the same rules."""
+_OWN: Final = "taskmesh.framing.signing"
+"""What runs in place of a task that is not to be trusted."""
+_allowed: list[str] = []
+_PYTHON: Final = f"Python {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def register_by_value(module: ModuleType) -> None:
+    """Functions and classes of `module`, and of its submodules, travel by value from now on.
+
+    It is meant for modules that are still being written and that workers lack: `register_by_value(my_module)`
+    in the client, before the first submission. Modules that last are better installed on the workers.
+
+    Raises:
+        SerializationError: `module` is not an imported module.
+    """
+    if not isinstance(module, ModuleType) or module.__name__ not in sys.modules:
+        raise SerializationError(
+            f"register_by_value() takes an imported module, not {type_name(module)}: import it and pass it"
+        )
+    by_value_module(module)
+
+
+def dump_function(fn: Function) -> bytes:
+    """The bytes of a callable, for `Spec.function`; a taskmesh Task counts as the function in it.
+
+    Raises:
+        SerializationError: it cannot travel; names what in it cannot, and the cure.
+    """
+    fn = unwrap(fn)
+    if _is_frame(fn):
+        values = fn.plain_values()  # type: ignore[attr-defined]
+        return _FRAMED + msgspec.msgpack.encode((type(fn).__module__, values))
+    reference = _reference(fn)
+    if reference is not None:
+        return _REFERENCE + "\0".join(reference).encode()
+    try:
+        return _PICKLE + encode(fn, None)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(_explain(fn, error)) from error
+
+
+def allow_only(modules: Sequence[str]) -> None:
+    """From now on this process loads functions by name from these modules and packages, and no others.
+
+    It says which code runs. It is no wall against whoever may submit: arguments are still pickles.
+    """
+    _allowed[:] = [*modules, _OWN]
+
+
+def load_function(data: bytes) -> Function:
+    """The callable of `dump_function`'s bytes; runs the code of the module that it comes from.
+
+    Raises:
+        FunctionUnavailable: it cannot be imported or rebuilt in this process, or is not among those that this
+            process may run; says why and the cure.
+    """
+    try:
+        if data[:1] == _REFERENCE:
+            module, _, name = data[1:].decode().partition("\0")
+            _check_allowed(module, name)
+            fn = _import(module, name)
+            _check_allowed(getattr(fn, "__module__", None), name)  # it may have been imported there
+        elif data[:1] == _FRAMED:
+            fn = _framed(data[1:])
+        elif _allowed:
+            raise FunctionUnavailable(f"a function that travels by value is not run here: {_only()}")
+        elif data[:1] == _PICKLE:
+            fn = unwrap(_rebuild(data[1:]))
+        else:
+            raise FunctionUnavailable("these are not a function's bytes; the client speaks another version")
+    except UnicodeDecodeError as error:
+        raise FunctionUnavailable("these are not a function's bytes: no text") from error
+    if not callable(fn):
+        raise FunctionUnavailable(f"a {type_name(fn)} came instead of a function; it cannot be called")
+    return fn  # type: ignore[no-any-return]
+
+
+def _is_frame(fn: Function) -> bool:
+    """Return whether the module of an object's class, one of taskmesh, offers that class as its frame."""
+    module = type(fn).__module__
+    return str(module).startswith("taskmesh.") and getattr(sys.modules.get(module), _FRAME, None) is type(fn)
+
+
+def _framed(data: bytes) -> Function:
+    try:
+        module, values = msgspec.msgpack.decode(data, type=tuple[str, list[Any]])
+        if not all(isinstance(value, str | bytes) for value in values):
+            raise TypeError("a frame is made of text and bytes")
+        if not module.startswith("taskmesh.") or "__" in module:
+            raise LookupError(f"{module} offers no frame")
+        frame: Function = _import(module, _FRAME)(*values)
+    except (msgspec.MsgspecError, LookupError, TypeError) as error:
+        raise FunctionUnavailable(f"these are not a function's bytes: {error}") from error
+    return frame
+
+
+def unwrap(obj: Any) -> Any:
+    """The function inside what taskmesh's own decorator returns; anything else as it is."""
+    if type(obj).__module__.startswith("taskmesh."):
+        return getattr(obj, "__wrapped__", obj)
+    return obj
+
+
+class FunctionCodec:
+    """`dump_function` with a memory: the same `bytes` object for as long as a function has not changed.
+
+    Bytes by value are made anew when a default, a closure variable or a global that the function names, also
+    through other functions by value, has changed. Remembered functions are not kept alive. Callables without
+    an identity of their own (bound methods, `str.upper`) are pickled each time. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+
+    def encode(self, fn: Function) -> bytes:
+        """The bytes of `fn` as it is now.
+
+        Raises:
+            SerializationError: as `dump_function`.
+        """
+        known = self._known.get(id(fn))
+        if known is not None and known.ref() is fn and known.current(fn):
+            return known.data
+        return self._encode_anew(fn, known)
+
+    def remembers(self, fn: Function) -> bool:
+        """Whether `encode` would give the bytes of the last time without making them anew."""
+        known = self._known.get(id(fn))
+        return known is not None and known.ref() is fn and known.current(fn)
+
+    def _encode_anew(self, fn: Function, before: _Known | None) -> bytes:
+        # First what it refers to, then the bytes: a change in between is found at the next call.
+        inner = unwrap(fn)
+        reference = _reference(inner)
+        footprint = Footprint(inner) if reference is None else None
+        data = dump_function(inner)
+        if before is not None and before.ref() is fn and before.data == data:
+            data = before.data
+        key, known = id(fn), self._known
+        try:
+            ref = weakref.ref(fn, lambda _: known.pop(key, None))
+        except TypeError:
+            return data
+        known[key] = _Known(ref, data, reference, footprint)
+        return data
+
+
+class _Known:
+    """What the codec remembers of one function."""
+
+    __slots__ = ("_footprint", "_reference", "data", "ref")
+
+    def __init__(
+        self,
+        ref: weakref.ref[Any],
+        data: bytes,
+        reference: tuple[str, str] | None,
+        footprint: Footprint | None,
+    ) -> None:
+        self.ref = ref
+        self.data = data
+        self._reference = reference
+        self._footprint = footprint
+
+    def current(self, fn: Function) -> bool:
+        """Whether `data` still says what `fn` is."""
+        if self._reference is not None:
+            return _found(*self._reference, unwrap(fn))
+        return self._footprint is not None and self._footprint.unchanged()
+
+
+def _check_allowed(module: str | None, name: str) -> None:
+    if _allowed and not any(module == each or f"{module}.".startswith(f"{each}.") for each in _allowed):
+        raise FunctionUnavailable(f"{name} of module {module} is not run here: {_only()}")
+
+
+def _only() -> str:
+    named = ", ".join(_allowed[:-1])
+    return f"this worker runs functions of {named} alone. Cure: name its module too, with --only-registered"
+
+
+def _reference(fn: Any) -> tuple[str, str] | None:
+    """(module, qualified name) if a worker that imports them gets `fn`, as far as can be told here."""
+    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
+    if not (isinstance(module, str) and isinstance(name, str)) or is_by_value_module(module):
+        return None
+    return (module, name) if _found(module, name, fn) else None
+
+
+def _found(module: str, name: str, fn: Any) -> bool:
+    """Whether the name stands for `fn`, or for the task made of it, in this process."""
+    try:
+        obj: Any = sys.modules[module]
+        for part in name.split("."):
+            obj = getattr(obj, part)
+    except (KeyError, AttributeError):
+        return False
+    return obj is fn or unwrap(obj) is fn
+
+
+def _import(module: str, name: str) -> Any:
+    where = f"the function {name} of module {module}"
+    try:
+        obj: Any = importlib.import_module(module)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise FunctionUnavailable(f"{where} is not available: {_import_problem(module, error)}") from error
+    try:
+        for part in name.split("."):
+            obj = getattr(obj, part)
+    except AttributeError as error:
+        place = getattr(sys.modules.get(module), "__file__", None) or "built in"
+        raise FunctionUnavailable(
+            f"{where} is not available: {_PYTHON} has that module ({place}), but it has no {name}. "
+            "Cure: the worker needs the same version of the module as the client"
+        ) from error
+    return unwrap(obj)
+
+
+def _import_problem(module: str, error: BaseException) -> str:
+    """What is wrong when a module cannot be imported here, and the cure."""
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        shown = [entry or "." for entry in sys.path[:4]]
+        more = f" and {len(sys.path) - 4} more" if len(sys.path) > 4 else ""
+        top = module.partition(".")[0]
+        return (
+            f"the worker's {_PYTHON} finds no module {error.name!r} on its sys.path ({', '.join(shown)}"
+            f"{more}). Cure: install {error.name.partition('.')[0]} on the worker, or start the worker where "
+            f"it is found (PYTHONPATH, `taskmesh worker {module}`), or call "
+            f"taskmesh.register_by_value({top}) in the client"
+        )
+    failed = f"importing that module on the worker's {_PYTHON} failed: {error_text(error)}"
+    if isinstance(error, NoMesh):
+        return failed  # it says the cure
+    return f"{failed}. Cure: `python -c 'import {module}'` must work on the worker"
+
+
+def _rebuild(data: bytes) -> Any:
+    try:
+        return decode(data)
+    except PASS:
+        raise
+    except WrongPython as error:
+        raise FunctionUnavailable(
+            f"a function that travels by value cannot be rebuilt: {error}. Cure: run the same Python minor "
+            "version on clients and workers, or move it from __main__ into a module that workers have"
+        ) from error
+    except ImportError as error:
+        missing = getattr(error, "name", None) or "unknown"
+        problem = _import_problem(missing, error)
+        raise FunctionUnavailable(f"a function by value needs a module: {problem}") from error
+    except BaseException as error:
+        raise FunctionUnavailable(
+            f"a function that travels by value cannot be rebuilt on {_PYTHON}: {error_text(error)}. Cure: "
+            "client and worker need the same versions of the modules that it uses"
+        ) from error
+
+
+def _explain(fn: Any, error: BaseException) -> str:
+    """The text for a function that cannot travel: the part that cannot, and the cure."""
+    name, reason = getattr(fn, "__qualname__", None) or type_name(fn), error_text(error)
+    inner = getattr(fn, "__wrapped__", fn) if is_cached(fn) else fn
+    part = culprit(inner)
+    if part and isinstance(inner, types.FunctionType):
+        return (
+            f"the function {name} travels by value and takes {part} along, which cannot be pickled: "
+            f"{reason}. Cure: make it inside the function, pass what it is made of as an argument, or "
+            "define both in a module that workers can import"
+        )
+    because = f" because of its {part}" if part else ""
+    return (
+        f"the callable {name} (type {type_name(fn)}) cannot be pickled{because}: {reason}. "
+        "Cure: define it with def at the top of a module that workers can import"
+    )

@@ -1,0 +1,150 @@
+"""What to tell people whose values cannot travel: the reason, and what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from types import BuiltinMethodType, FunctionType, MethodType
+from typing import Any, Final
+
+from taskmesh.errors import SerializationError
+from taskmesh.serialize.encoding import encode
+from taskmesh.serialize.footprint import references
+from taskmesh.serialize.values import PASS, WrongPython, error_text, is_by_value, type_name
+
+_LEVELS: Final = 20
+_ITEMS: Final = 10_000
+
+_FLATTEN: Final = "it is nested too deeply: flatten it, or pass it as bytes or a file"
+
+_LOCK: Final = "make the lock where it is used; tasks run in other processes and cannot share one"
+_FILE: Final = "pass the file's path and open it where it is used"
+
+# A word in the pickler's complaint, and the cure. The first that fits is told: files come first, since the
+# complaint about one has its name in it.
+_PICKLE_CURES: Final = (
+    ("TextIOWrapper", _FILE),
+    ("Buffered", _FILE),
+    ("FileIO", _FILE),
+    ("recursion", _FLATTEN),
+    ("RecursionError", _FLATTEN),  # whose text is "Stack overflow" in Python 3.14
+    ("a mesh belongs", "inside a task use the mesh that runs it; do not pass one"),
+    ("thread.lock", _LOCK),
+    ("Lock", _LOCK),
+    ("socket", "pass the address and open the connection where it is used"),
+    ("sqlite3.Row", "pass tuple(row) or dict(row)"),
+    ("sqlite3", "pass the database's path and open it where it is used"),
+    ("generator", "pass a list made of it"),
+    ("coroutine", "pass the async function and its arguments, not the coroutine"),
+    ("weakref", "pass what it refers to"),
+    ("mmap", "pass the file's path and map it where it is used"),
+    ("thread", "make threads and what belongs to them where they are used"),
+    ("Future", "pass the future's result(), not the future"),
+    ("contiguous", "pass a contiguous copy of the buffer"),
+)
+_PICKLE_CURE: Final = "pass plain data instead, or give its class a __reduce__ that says how to remake it"
+
+
+def cannot_pickle(what: str, error: BaseException, value: object = None) -> str:
+    """The text of a SerializationError for a value that cannot be pickled; names the part to blame."""
+    reason = error_text(error)
+    cure = next((cure for word, cure in _PICKLE_CURES if word in reason), _PICKLE_CURE)
+    part = "" if isinstance(error, RecursionError) else culprit(value)
+    because = f" because of its {part}" if part else ""
+    return f"{what} cannot be pickled{because}: {reason}. Cure: {cure}"
+
+
+def culprit(value: object) -> str:
+    """The way from a value to the innermost part that cannot be pickled, with its type; empty if none is.
+
+    Like `.inner.connections[1] (type _thread.lock)`; what functions by value take along is told in words.
+    """
+    way = ""
+    seen = {id(value)}
+    for _ in range(_LEVELS):
+        parts = (named for named in islice(_parts(value), _ITEMS) if id(named[1]) not in seen)
+        step, part = next(filter(_fails, parts), ("", None))
+        if not step:
+            break
+        way += step if step[0] in ".[" or not way else f", with {step}"
+        seen.add(id(part))
+        value = part
+    return f"{way} (type {type_name(value)})" if way else ""
+
+
+def _fails(named: tuple[str, Any]) -> bool:
+    try:
+        encode(named[1], [])
+    except PASS:
+        raise
+    except BaseException:  # noqa: BLE001
+        return True
+    return False
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What is pickled with a value, with the words for it."""
+    match value:
+        case FunctionType():
+            if is_by_value(value):
+                yield from references(value)
+        case MethodType() | BuiltinMethodType() | partial():
+            for name in ("__self__", "__func__", "func", "args", "keywords"):
+                yield f".{name}", getattr(value, name, None)
+        case type():
+            if is_by_value(value):
+                yield from ((f".{name}", part) for name, part in vars(value).items())
+        case _:
+            try:
+                yield from _parts_of_object(value)
+            except PASS:
+                raise
+            except BaseException:  # noqa: BLE001, S110 -- its own code is to blame
+                pass
+
+
+def _parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"[{index}]", part) for index, part in enumerate(value))
+    if isinstance(value, dict):
+        yield from ((f"[{key!r:.60}]", part) for key, part in value.items())
+        yield from ((".keys()", key) for key in value)
+    if is_by_value(type(value)):
+        yield ".__class__", type(value)
+    reduced = value.__reduce_ex__(5)
+    if isinstance(reduced, tuple):
+        states = reduced[2] if len(reduced) > 2 else None
+        for state in states if isinstance(states, tuple) else [states]:
+            if isinstance(state, dict):
+                yield from ((f".{name}", part) for name, part in state.items())
+
+
+def cannot_rebuild(what: str, error: BaseException) -> str:
+    """The text of a SerializationError for a payload that cannot be unpickled."""
+    if type(error) is SerializationError:  # of a payload that says itself why, and the cure
+        return f"{what} cannot be rebuilt here: {error}"
+    return f"{what} cannot be rebuilt here: {error_text(error)}. Cure: {_rebuild_cure(error)}"
+
+
+def _rebuild_cure(error: BaseException) -> str:
+    match error:
+        case WrongPython():
+            return (
+                "run the same Python minor version on both sides, or move what is defined in __main__ into a "
+                "module that both sides can import"
+            )
+        case ModuleNotFoundError():
+            return (
+                f"install or ship the module {error.name!r} on this side, or call "
+                "taskmesh.register_by_value(module) on the side that sends"
+            )
+        case ImportError() | AttributeError():
+            return "both sides need the same version of the module that defines it"
+        case OSError():
+            return "submit it again; its memory was no longer there"
+        case _:
+            return (
+                "its class's own code failed (__init__, __setstate__ or what __reduce__ names): "
+                "check that pickle.loads(pickle.dumps(value)) works"
+            )

@@ -1,0 +1,409 @@
+"""Values to payloads and back: arguments, results, map chunks. Clients and slots import this, hubs never.
+
+A call of scalars takes 0.2 us; another small one 0.3 us more than `pickle.dumps` of it, its `loads` 0.1 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pickle import PickleBuffer
+from pickle import dumps as pickle
+from pickle import loads as unpickle
+from typing import Any
+
+import msgspec
+
+from taskmesh.errors import SerializationError, TooLarge
+from taskmesh.serialize.chunks import BadItem, Items, pack_items, unpack_items
+from taskmesh.serialize.cures import cannot_pickle, cannot_rebuild
+from taskmesh.serialize.encoding import decode, encode
+from taskmesh.serialize.exceptions import dumps_exception, load_exception
+from taskmesh.serialize.scalars import BEYOND, MALFORMED, PROTO, SCALARS, decode_scalars, encode_scalars
+from taskmesh.serialize.values import (
+    MAIN,
+    PASS,
+    REGISTERED,
+    STOP,
+    error_text,
+    in_band,
+    names_by_value,
+    type_name,
+)
+from taskmesh.shm.blob import BYTES, PRIVATE, READONLY, SMALL, Blob
+from taskmesh.shm.files import Buffer
+from taskmesh.wire.messages import SlotFailure
+
+__all__ = [
+    "Blob",
+    "Payload",
+    "check_size",
+    "dumps",
+    "dumps_bytes",
+    "dumps_call",
+    "dumps_chunk",
+    "dumps_chunk_result",
+    "dumps_encoded",
+    "dumps_exception",
+    "dumps_plain",
+    "load_exception",
+    "loads",
+    "loads_call",
+    "loads_chunk",
+    "loads_chunk_result",
+    "loads_chunk_values",
+    "loads_encoded",
+    "loads_plain",
+]
+
+Payload = bytes | Blob
+
+
+def dumps(value: object, *, what: str = "the result", memfd: bool = True) -> Payload:
+    """The payload of one value, a result for instance.
+
+    Args:
+        value: any picklable value. A large `bytes` comes back as `bytes`, arrays come back writable.
+        what: how errors call it.
+        memfd: put a large payload into a memfd at once; False where it will leave the machine anyway.
+
+    Raises:
+        SerializationError: the value cannot be pickled.
+    """
+    if type(value) in SCALARS:
+        try:
+            data = encode_scalars((value,))
+            if len(data) <= SMALL:
+                return data
+        except BEYOND:
+            pass
+    if not (type(value) is bytes and len(value) >= SMALL):
+        try:
+            data = pickle(value, 5, buffer_callback=in_band)
+            if len(data) <= SMALL and data.find(MAIN) < 0 and (not REGISTERED or not names_by_value(data)):
+                return data
+        except PASS:
+            raise
+        except BaseException:  # noqa: BLE001, S110 -- the slow way raises what is to be raised
+            pass
+    buffers: list[memoryview] = []
+    try:
+        data = encode(_out_of_band(value), buffers)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error, value)) from error
+    return _seal(data, buffers, memfd)
+
+
+def dumps_bytes(value: object, *, what: str = "the result") -> bytes:
+    """One value as bytes, buffers included: a part of a payload, for `loads`.
+
+    Raises:
+        SerializationError: the value cannot be pickled.
+    """
+    try:
+        return encode(value, None)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error, value)) from error
+
+
+def dumps_call(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], *, where: str, memfd: bool = True
+) -> Payload:
+    """The payload of one call; `loads_call` gives (args, kwargs) back.
+
+    Args:
+        args, kwargs: the arguments, copied before this returns.
+        where: the task's name, for error texts.
+        memfd: as for `dumps`.
+
+    Raises:
+        SerializationError: an argument cannot be pickled; names it, its type and the cure.
+    """
+    if not kwargs:
+        for arg in args:
+            if type(arg) not in SCALARS:
+                break
+        else:
+            try:
+                data = encode_scalars(args)
+                if len(data) <= SMALL:
+                    return data
+            except BEYOND:
+                pass
+    return _pickle_call(args, kwargs, where, memfd)
+
+
+def _pickle_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str, memfd: bool) -> Payload:
+    for arg in args:
+        if type(arg) is bytes and len(arg) >= SMALL:
+            break
+    else:
+        try:
+            data = pickle((args, kwargs), 5, buffer_callback=in_band)
+            if len(data) <= SMALL and data.find(MAIN) < 0 and (not REGISTERED or not names_by_value(data)):
+                return data
+        except PASS:
+            raise
+        except BaseException:  # noqa: BLE001, S110 -- the slow way raises what is to be raised
+            pass
+    buffers: list[memoryview] = []
+    args = tuple([_out_of_band(arg) for arg in args])
+    kwargs = {name: _out_of_band(arg) for name, arg in kwargs.items()}
+    try:
+        data = encode((args, kwargs), buffers)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(_blame(args, kwargs, where, error)) from error
+    return _seal(data, buffers, memfd)
+
+
+def loads(payload: Payload, *, what: str = "an argument") -> Any:
+    """The value of a payload that a peer with the right to do so has made: unpickling runs its code.
+
+    Raises:
+        SerializationError: it cannot be rebuilt in this process; says why and the cure.
+    """
+    try:
+        if type(payload) is bytes:
+            if payload[0] != PROTO:
+                return decode_scalars(payload)[0]
+            return unpickle(payload) if payload[-1] == STOP else decode(payload)
+        if isinstance(payload, Blob):
+            parts = payload.reader_parts()
+            return decode(parts[0], parts[1:])
+        return decode(payload)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(cannot_rebuild(what, error)) from error
+
+
+def loads_call(payload: Payload) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(args, kwargs) of `dumps_call`.
+
+    Raises:
+        SerializationError: an argument cannot be rebuilt in this process; says why and the cure.
+    """
+    try:
+        if type(payload) is bytes and payload[0] != PROTO:
+            return decode_scalars(payload), {}
+    except MALFORMED as error:
+        raise SerializationError(cannot_rebuild("an argument", error)) from error
+    call: tuple[tuple[Any, ...], dict[str, Any]] = loads(payload)
+    return call
+
+
+def dumps_chunk(
+    items: Sequence[Any], *, where: str = "", memfd: bool = True, starred: bool = True
+) -> Payload:
+    """The payload of a map chunk's items, for `loads_chunk`.
+
+    An item that cannot be pickled does not hold up the others: its place carries the error.
+
+    Args:
+        items: what the function is called with, in order.
+        where: the task's name, for error texts.
+        memfd: as for `dumps`.
+        starred: each item is a tuple of arguments; else it is the only argument.
+    """
+    buffers: list[memoryview] = []
+    data = pack_items(Items(items, starred, f"an argument of {where}", nested=starred), buffers)
+    return _seal(data, buffers, memfd)
+
+
+def loads_chunk(payload: Payload, *, what: str = "an argument") -> tuple[list[Any], bool]:
+    """The items of `dumps_chunk`, and whether each is a tuple of arguments.
+
+    In the place of one that was not picklable, or cannot be rebuilt, is a BadItem.
+
+    Raises:
+        SerializationError: nothing of it can be rebuilt.
+    """
+    items, starred = _loads_items(payload, what)
+    return items, bool(starred)
+
+
+def dumps_chunk_result(
+    values: Sequence[Any], failures: Mapping[int, SlotFailure], *, where: str = "", memfd: bool = True
+) -> Payload:
+    """The payload of a chunk's outcome, for `loads_chunk_result`.
+
+    Args:
+        values: one for each item, None for those that failed. One that cannot be pickled becomes a failure of
+            kind "result".
+        failures: what went wrong, by the item's index.
+        where: the task's name, for error texts.
+        memfd: as for `dumps`.
+    """
+    buffers: list[memoryview] = []
+    extra = {index: msgspec.structs.astuple(failure) for index, failure in failures.items()}
+    data = pack_items(Items(values, extra, f"a result of {where}", nested=False), buffers)
+    return _seal(data, buffers, memfd)
+
+
+def loads_chunk_result(payload: Payload, *, what: str = "a result") -> list[tuple[bool, Any]]:
+    """(True, value) or (False, SlotFailure) for each item, in order.
+
+    Raises:
+        SerializationError: nothing of it can be rebuilt.
+    """
+    values, failures = loads_chunk_values(payload, what=what)
+    return [(False, failures[i]) if i in failures else (True, value) for i, value in enumerate(values)]
+
+
+def loads_chunk_values(
+    payload: Payload, *, what: str = "a result"
+) -> tuple[list[Any], dict[int, SlotFailure]]:
+    """The values of a chunk in order, and what went wrong by the item's index; costs nothing for each item.
+
+    Raises:
+        SerializationError: nothing of it can be rebuilt.
+    """
+    values, plain = _loads_items(payload, what)
+    failures = {index: SlotFailure(*fields) for index, fields in plain.items()}
+    if BadItem in map(type, values):
+        for index, value in enumerate(values):
+            if type(value) is BadItem:
+                kind, name = "result", "taskmesh.errors.SerializationError"
+                failures[index] = SlotFailure(index, kind, type_name=name, text=value.text)
+    return values, failures
+
+
+def dumps_encoded(data: object, *, what: str = "the result", memfd: bool = True) -> Payload:
+    """The payload of bytes that their maker has encoded; they are not pickled, and large ones not copied.
+
+    Args:
+        data: `bytes`, or a flat buffer that does not change any more.
+        what, memfd: as for `dumps`.
+
+    Raises:
+        SerializationError: it is no buffer.
+    """
+    try:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+    except TypeError as error:
+        raise SerializationError(
+            f"{what} has to be bytes, not {type_name(data)}: functions with a codec of their own encode it"
+        ) from error
+    if view.nbytes <= SMALL:
+        return bytes(view)
+    return Blob.pack([view], (), memfd=True) if memfd else Blob.from_parts([view])
+
+
+def loads_encoded(payload: Payload) -> Buffer:
+    """The bytes of `dumps_encoded`; of a large payload a view that keeps its memory alive."""
+    return payload.reader_parts()[0] if isinstance(payload, Blob) else payload
+
+
+def dumps_plain(value: object, *, what: str = "the result", memfd: bool = True) -> Payload:
+    """The payload of plain data, which is rebuilt without running anything: MessagePack.
+
+    Args:
+        value: None, bool, int of 64 bits, float, str, bytes, and lists and dicts of these; tuples and sets
+            become lists, dataclasses dicts.
+        what, memfd: as for `dumps`.
+
+    Raises:
+        SerializationError: something in it is no plain data.
+    """
+    try:
+        data = msgspec.msgpack.encode(value)
+    except PASS:
+        raise
+    except Exception as error:
+        raise SerializationError(
+            f"{what} is no plain data, and the client's result_codec is 'safe': {error_text(error)}. "
+            "Cure: return numbers, texts, bytes, lists and dicts, or use result_codec='pickle'"
+        ) from error
+    return dumps_encoded(data, what=what, memfd=memfd)
+
+
+def loads_plain(payload: Payload, *, what: str = "the result") -> Any:
+    """The value of `dumps_plain`; runs nothing, whatever the bytes.
+
+    Raises:
+        SerializationError: the bytes are something else.
+    """
+    try:
+        return msgspec.msgpack.decode(loads_encoded(payload))
+    except Exception as error:
+        raise SerializationError(f"{what} is no plain data: {error_text(error)}. Who made it?") from error
+
+
+def check_size(
+    payload: Payload,
+    limit: int,
+    what: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Holds a payload that is about to travel against a limit in bytes (`max_payload`), 0 for none.
+
+    Args:
+        what: how the error calls it: "the call of parse", "the result of parse".
+        args, kwargs: of a call: the error names the largest of them.
+
+    Raises:
+        TooLarge: the payload is larger.
+    """
+    size = len(payload)
+    if not limit or size <= limit:
+        return
+    sizes = {f"argument {i}": _size(arg) for i, arg in enumerate(args, 1)}
+    sizes |= {f"argument {name!r}": _size(arg) for name, arg in (kwargs or {}).items()}
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    part = f" ({largest} alone takes {sizes[largest]:,})" if largest else ""
+    raise TooLarge(
+        f"{what} takes {size:,} bytes{part}, above max_payload = {limit:,}. Cure: pass a path or a key "
+        "instead of the data, split it over several tasks, or raise max_payload on hub, clients and workers"
+    )
+
+
+def _loads_items(payload: Payload, what: str) -> tuple[list[Any], Any]:
+    try:
+        parts = payload.reader_parts() if isinstance(payload, Blob) else [payload]
+        return unpack_items(decode(parts[0], parts[1:]), parts[1:], what)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(cannot_rebuild(what, error)) from error
+
+
+def _out_of_band(arg: Any) -> Any:
+    return PickleBuffer(arg) if type(arg) is bytes and len(arg) >= SMALL else arg
+
+
+def _seal(data: bytes, buffers: list[memoryview], memfd: bool) -> Payload:
+    """The payload of a pickle and its buffers, which are copied: the caller may change them from now on."""
+    if not buffers and len(data) <= SMALL:
+        return data
+    flags = []
+    for view in buffers:
+        if type(view.obj) is bytes and len(view.obj) == view.nbytes:
+            flags.append(BYTES)
+        else:
+            flags.append(READONLY if view.readonly else PRIVATE)
+    return Blob.pack([data, *buffers], flags, memfd=memfd)
+
+
+def _size(value: object) -> int:
+    buffers: list[memoryview] = []
+    return len(encode(_out_of_band(value), buffers)) + sum(view.nbytes for view in buffers)
+
+
+def _blame(args: Sequence[Any], kwargs: Mapping[str, Any], where: str, error: BaseException) -> str:
+    """The text for a call that cannot be pickled: names the argument that cannot, its type and the cure."""
+    named = [(str(i), arg) for i, arg in enumerate(args, 1)]
+    named += [(repr(name), arg) for name, arg in kwargs.items()]
+    for name, arg in named:
+        try:
+            encode(arg, [])
+        except PASS:
+            raise
+        except BaseException as cause:  # noqa: BLE001
+            return cannot_pickle(f"argument {name} of {where} (type {type_name(arg)})", cause, arg)
+    return cannot_pickle(f"an argument of {where}", error)

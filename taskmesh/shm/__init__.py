@@ -1,0 +1,1 @@
+"""Memory files: large payloads that pass between the processes of one machine as descriptors."""

@@ -1,0 +1,1 @@
+"""The Spark side: what the driver and Spark's Python workers import."""

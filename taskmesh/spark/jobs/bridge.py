@@ -1,0 +1,279 @@
+"""MeshSpark: what a Spark program holds. It describes; nothing is opened before Spark runs a partition."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StringType, StructType
+
+from taskmesh.client.options import is_count
+from taskmesh.errors import ConfigError
+from taskmesh.spark.jobs.counts import Counts
+from taskmesh.spark.jobs.partitions import BatchWay, SinkWay
+from taskmesh.spark.jobs.rdds import MeshRDD
+from taskmesh.spark.jobs.settings import FIELDS, Settings
+from taskmesh.spark.jobs.udfs import MeshUDF, UdfInput
+from taskmesh.spark.jobs.work import Work, function_bytes
+from taskmesh.spark.steps import ipc
+from taskmesh.spark.steps.step import ERROR_COLUMN, Format, Step
+
+_PREFIX = "spark.taskmesh."
+BatchRows = int | Literal["auto"]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshSpark(Settings):
+    """Runs steps of Spark jobs on a mesh: `MeshSpark("tcp://hub:5550", queue="gpu")`.
+
+    Frozen and picklable, without anything live in it. Spark runs a step at least once for each partition, and
+    more often where it tries again or evaluates a plan twice: cache or write right after a mesh step.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+    """
+
+    @classmethod
+    def from_conf(cls, spark: Any, **overrides: Any) -> Self:
+        """As `spark.taskmesh.address`, `spark.taskmesh.window` ... of the session say; arguments go first.
+
+        Raises:
+            ConfigError: a setting is unknown, or its value cannot be used.
+        """
+        names = [name for name in spark.conf.getAll if name.startswith(_PREFIX)]
+        found = {name.removeprefix(_PREFIX): spark.conf.get(name) for name in names}
+        for name in found:
+            if name not in FIELDS:
+                near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
+                hint = f"did you mean {_PREFIX}{near[0]}?" if near else f"there are {', '.join(FIELDS)}"
+                raise ConfigError(f"unknown setting {_PREFIX}{name}; {hint}")
+        return cls(**{**found, **overrides})
+
+    def local(self) -> Self:
+        """The same with tasks in Spark's own Python workers, and all the checks: the oracle of tests."""
+        return dataclasses.replace(self, engine="local")
+
+    def map_arrow(
+        self,
+        df: Any,
+        task: Callable[..., Any],
+        schema: str | StructType,
+        *,
+        batch_rows: BatchRows = "auto",
+        order: bool = True,
+    ) -> Any:
+        """A DataFrame of what `task` returns for record batches of `df`.
+
+        Args:
+            df: classic or Connect, a batch or a stream.
+            task: takes a `pyarrow.RecordBatch`; returns one, a table, or several, of any number of rows.
+            schema: of the result. Columns are taken by name, and cast where nothing is lost.
+            batch_rows: rows in a call; "auto" measures what takes a twentieth of a second, or more where a
+                call costs much itself. With dedupe="result" it is 2000: equal rows make equal batches then.
+            order: keeps the partition's order; False gives batches as they are done.
+
+        Raises:
+            SerializationError: the function cannot travel; names what in it cannot.
+            ConfigError: an option or the schema cannot be used.
+        """
+        return self._mapped(df, task, schema, "arrow", batch_rows, order=order)
+
+    def map_batches(
+        self,
+        df: Any,
+        task: Callable[..., Any],
+        schema: str | StructType,
+        format: Literal["arrow", "pandas", "rows"] = "arrow",  # noqa: A002  the word that people look for
+        *,
+        batch_rows: BatchRows = "auto",
+        order: bool = True,
+    ) -> Any:
+        """As `map_arrow`, for tasks over pandas DataFrames ("pandas") or lists of dicts ("rows"), in and out.
+
+        Raises:
+            ConfigError: the format is unknown; else as `map_arrow`.
+        """
+        if format not in {"arrow", "pandas", "rows"}:
+            raise ConfigError(f"format has to be arrow, pandas or rows, not {format!r}")
+        return self._mapped(df, task, schema, format, batch_rows, order=order)
+
+    def _mapped(
+        self,
+        df: Any,
+        task: Callable[..., Any],
+        schema: str | StructType,
+        form: Format,
+        batch_rows: BatchRows,
+        *,
+        order: bool,
+    ) -> Any:
+        if not hasattr(df, "mapInArrow"):
+            raise ConfigError(
+                f"it takes a Spark DataFrame, not a {type(df).__name__}; for RDDs there is rdd()"
+            )
+        rows = rows_of(batch_rows)
+        declared = struct_of(schema)
+        if self.errors != "raise":
+            _check_nullable(declared, df.schema)
+        if self.errors == "column" and ERROR_COLUMN in declared.names:
+            raise ConfigError(
+                f'errors="column" adds {ERROR_COLUMN!r}, which the schema has already. '
+                "Cure: rename or drop the one of the step before"
+            )
+        arrow = arrow_schema(declared, df.sparkSession)
+        step = Step(function_bytes(task), form, ipc.schema_bytes(arrow), self.errors)
+        returned = declared
+        if self.errors == "column":
+            returned = StructType([*declared.fields]).add(ERROR_COLUMN, StringType())
+            arrow = arrow.append(pa.field(ERROR_COLUMN, pa.string()))
+        work = Work.of(self, task, step)
+        way = BatchWay(self, work, rows, ipc.schema_bytes(arrow), order)
+
+        def offload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return way.run(batches)
+
+        return df.mapInArrow(offload, returned)
+
+    def udf(
+        self,
+        returnType: str | DataType = "string",  # noqa: N803  Spark's word
+        *,
+        input: UdfInput = "arrow",  # noqa: A002  what it is
+        queue: str = "",
+        tags: Iterable[str] = (),
+        batch_rows: BatchRows = "auto",
+        deterministic: bool = False,
+    ) -> Callable[[Callable[..., Any]], MeshUDF]:
+        """Makes a UDF of a function: `@mesh.udf("double", input="pandas")`.
+
+        Args:
+            returnType: of the column that it gives.
+            input: what it is called with: "arrow" arrays, "pandas" Series, or "scalar" values row by row.
+            queue, tags: which pools, if others than the bridge's.
+            batch_rows: rows in a call, at most, as for `map_arrow`.
+            deterministic: whether Spark's optimiser may take it that the same rows give the same. It may call
+                the function twice for a row then; else it filters after it, so that a table is read whole.
+
+        Raises:
+            ConfigError: the input is unknown, the bridge has errors="column", or it was used without
+                parentheses.
+        """
+        if not isinstance(returnType, str | DataType):
+            name = getattr(returnType, "__name__", type(returnType).__name__)
+            raise ConfigError(
+                f"udf() takes the type of what the function returns, not {name}. "
+                "Cure: @mesh.udf('double'), or @mesh.udf() for strings: with parentheses"
+            )
+        rows = rows_of(batch_rows)
+        settings = dataclasses.replace(self, queue=queue or self.queue, tags=tuple(tags) or self.tags)
+
+        def make(task: Callable[..., Any]) -> MeshUDF:
+            return MeshUDF(settings, task, returnType, input, rows=rows, deterministic=deterministic)
+
+        return make
+
+    def foreach_batch(
+        self, task: Callable[..., object], *, query: str = "", batch_rows: BatchRows = "auto"
+    ) -> Callable[[Any, int], None]:
+        """A function for `DataStreamWriter.foreachBatch` that hands every micro-batch to `task`, as a sink.
+
+        Args:
+            task: called as `task(batch, delivery)` with a `pyarrow.RecordBatch` and a
+                `taskmesh.spark.Delivery`; what it returns is not looked at. It is called at least once for
+                each row: `delivery` and a key of the rows' own are what it can tell repetitions by.
+            query: what deliveries are named by; empty for the id that Spark gave the stream, which it does
+                not tell on Connect.
+            batch_rows: as for `map_arrow`.
+
+        Raises:
+            ConfigError: errors= is not "raise": rows that a sink refused would be lost. On Connect a stream
+                ends with it where `query` is empty.
+        """
+        if self.errors != "raise":
+            raise ConfigError(f'errors={self.errors!r} would lose rows: foreach_batch() has "raise" only')
+        schema = ipc.schema_bytes(pa.schema([("nothing", pa.int64())]))
+        work = Work.of(self, task, Step(function_bytes(task), "sink", schema, "raise"))
+        rows, settings = rows_of(batch_rows), self
+
+        def sink(df: Any, batch: int) -> None:
+            if not query and type(df).__module__.startswith("pyspark.sql.connect"):
+                raise ConfigError(
+                    "Spark Connect does not tell which stream a batch is of: deliveries of all streams would "
+                    "look alike. Cure: foreach_batch(f, query='orders')"
+                )
+            way = SinkWay(settings, work, rows, schema, query=query, batch=batch)
+
+            def offload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                return way.run(batches)
+
+            df.mapInArrow(offload, "nothing long").write.format("noop").mode("overwrite").save()
+
+        return sink
+
+    def counting(self, spark: Any) -> Self:
+        """The same with `counts`, which sums up what goes over; classic Spark only.
+
+        Raises:
+            ConfigError: the session is of Spark Connect.
+        """
+        return dataclasses.replace(self, counts=Counts(spark))
+
+    def rdd(self, rdd: Any) -> MeshRDD:
+        """An RDD whose `map`, `flat_map`, `map_partitions` and `foreach` run on the mesh; not on Connect.
+
+        Raises:
+            ConfigError: it is no RDD of classic Spark.
+        """
+        return MeshRDD(self, rdd)
+
+
+def rows_of(batch_rows: BatchRows) -> int:
+    """Rows in a piece, 0 for "auto".
+
+    Raises:
+        ConfigError: it is neither "auto" nor a whole number from 1.
+    """
+    if batch_rows == "auto":
+        return 0
+    if not is_count(batch_rows):
+        raise ConfigError(f'batch_rows has to be a number of rows >= 1, or "auto", not {batch_rows!r}')
+    return batch_rows
+
+
+def struct_of(schema: str | StructType) -> StructType:
+    """A schema as Spark's type; text is read as DDL by the session.
+
+    Raises:
+        ConfigError: it is none of columns, or has two of one name, which could not be told apart.
+    """
+    struct = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(struct, StructType):
+        raise ConfigError(
+            f"schema has to be columns ('id long, name string') or a StructType, not {schema!r}"
+        )
+    twice = [name for number, name in enumerate(struct.names) if name in struct.names[:number]]
+    if twice:
+        raise ConfigError(f"schema has two columns {twice[0]!r}: what a task returns is found by name")
+    return struct
+
+
+def arrow_schema(schema: StructType, spark: Any) -> pa.Schema:
+    """The Arrow types that this session reads the schema's columns as."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    large = spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
+    return to_arrow_schema(schema, timezone=zone, prefers_large_types=large)
+
+
+def _check_nullable(declared: StructType, given: StructType) -> None:
+    """A failed row has nulls, except in columns that it had before."""
+    kept = {field.name: field.dataType for field in given}
+    for field in declared:
+        if not field.nullable and kept.get(field.name) != field.dataType:
+            raise ConfigError(
+                f'column {field.name!r} is declared NOT NULL, but errors="null" and "column" give nulls for '
+                'rows that fail. Cure: declare it nullable, or keep errors="raise"'
+            )

@@ -1,0 +1,100 @@
+"""What happens to an RDD's partition in Spark's Python worker: its items become chunks.
+
+Where Spark has pickled the items already (a cached RDD, a shuffle, a file), its batches travel as they are,
+as long as they are quickly done: they are unpickled once, on the pool, and never in Spark's worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
+from typing import Any
+
+from taskmesh.spark.jobs.counts import Tally
+from taskmesh.spark.jobs.pace import Pace, pace_of
+from taskmesh.spark.jobs.partitions import MOST_BYTES, Way
+from taskmesh.spark.steps.chunks import items_of
+
+Piece = tuple[list[Any] | tuple[bytes, ...], int, int]
+"""A chunk, its items' number (0: nobody has counted them) and its bytes (0: they are not known either)."""
+
+
+@dataclass(frozen=True)
+class ChunkWay(Way):
+    """Objects in and out, in lists."""
+
+    def run(self, items: Iterable[Any]) -> Iterator[Any]:
+        """What `mapPartitions` calls."""
+        return self._through(lambda pace: _chunks(items, pace))
+
+    def _through(self, cut: Callable[[Pace], Iterator[Piece]]) -> Iterator[Any]:
+        tally, pace = Tally(), self._pace()
+        try:
+            for _, returned in self._stream(pace, tally, rows_of=itemgetter(0)).run(cut(pace)):
+                for items in map(items_of, returned) if isinstance(returned, tuple) else (returned,):
+                    tally.rows_out += len(items)
+                    yield from items
+        finally:
+            self._tell(tally)
+
+    def _pace(self) -> Pace:
+        """Of one item at first: that may be the path of a file that takes a minute."""
+        return Pace(self.rows) if self.rows else pace_of(self.work.function, 1, MOST_BYTES, by_item=True)
+
+
+@dataclass(frozen=True)
+class PickledWay(ChunkWay):
+    """Batches of objects in, as Spark has pickled them; objects out."""
+
+    def run(self, items: Iterable[bytes]) -> Iterator[Any]:
+        """What `mapPartitions` calls, of an RDD that is read as bytes."""
+        return self._through(lambda pace: Cutter(pace).pieces(items))
+
+
+class Cutter:
+    """Puts pickled batches together to pieces that take as long as the pace says.
+
+    How many items a batch has is told by its bytes: the first one is opened, and so is every later one that
+    has more items than go into a piece. So are those with items that only a pool with PySpark could rebuild:
+    what PySpark's pickler takes by value, it takes by means of PySpark.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._item = 0.0  # bytes, as a mean; 0 before the first batch was opened
+
+    def pieces(self, batches: Iterable[bytes]) -> Iterator[Piece]:
+        """Every item once, in order."""
+        held: list[bytes] = []
+        size = 0
+        for batch in batches:
+            travels = self._fits(len(batch)) and b"pyspark" not in batch
+            if held and not (travels and self._fits(size + len(batch))):
+                yield tuple(held), 0, size
+                held, size = [], 0
+            if travels:
+                held.append(batch)
+                size += len(batch)
+            else:
+                yield from self._opened(batch)
+        if held:
+            yield tuple(held), 0, size
+
+    def _fits(self, size: int) -> bool:
+        """Whether so many bytes of batches make one piece."""
+        return 0 < size <= self._pace.rows * self._item and size <= MOST_BYTES
+
+    def _opened(self, batch: bytes) -> Iterator[Piece]:
+        items = items_of(batch)
+        mean = len(batch) / max(1, len(items))
+        self._item = self._item + 0.5 * (mean - self._item) if self._item else mean
+        return _chunks(items, self._pace)
+
+
+def _chunks(items: Iterable[Any], pace: Pace) -> Iterator[Piece]:
+    """Lists of as many items as the pace says. Their bytes are not known before they are pickled."""
+    rest = iter(items)
+    while chunk := list(islice(rest, pace.rows)):
+        yield chunk, len(chunk), 0

@@ -1,0 +1,117 @@
+"""RDDs on a mesh: classic Spark only. Items travel pickled; DataFrames' batches do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark import RDD
+from pyspark.core.rdd import PipelinedRDD
+from pyspark.serializers import (
+    AutoBatchedSerializer,
+    BatchedSerializer,
+    CPickleSerializer,
+    NoOpSerializer,
+)
+
+from taskmesh.client.options import is_count
+from taskmesh.errors import ConfigError
+from taskmesh.spark.jobs.chunking import ChunkWay, PickledWay
+from taskmesh.spark.jobs.pace import FIXED
+from taskmesh.spark.jobs.settings import Settings
+from taskmesh.spark.jobs.work import Work, function_bytes
+from taskmesh.spark.steps.chunks import ChunkForm, ChunkStep
+from taskmesh.wire.batches import PICKLE
+
+
+class MeshRDD:
+    """An RDD whose functions run on the mesh.
+
+    `chunk` is how many items travel together. None, the default, is as many as take a twentieth of a second,
+    measured as the job runs; with dedupe="result", which needs equal chunks for equal input, 2000.
+
+    Args:
+        rdd: an RDD, or a classic DataFrame.
+
+    Raises:
+        ConfigError: it belongs to Spark Connect, which has no RDDs, or is no RDD; or errors= is not "raise".
+    """
+
+    def __init__(self, settings: Settings, rdd: Any) -> None:
+        if type(rdd).__module__.startswith("pyspark.sql.connect"):
+            raise ConfigError("Spark Connect has no RDDs: use map_arrow or map_batches on the DataFrame")
+        rdd = rdd if isinstance(rdd, RDD) else getattr(rdd, "rdd", None)
+        if not isinstance(rdd, RDD):
+            raise ConfigError("rdd() takes an RDD; for a DataFrame use map_arrow or map_batches")
+        if settings.errors != "raise":
+            raise ConfigError(
+                f'errors={settings.errors!r} is for DataFrames and UDFs; an RDD has "raise" only'
+            )
+        self._settings = settings
+        self._rdd = rdd
+
+    def map(
+        self, task: Callable[[Any], Any], *, chunk: int | None = None, keeps_partitioning: bool = False
+    ) -> Any:
+        """An RDD of `task(item)` for each item, in order."""
+        return self._through(task, "map", chunk, keeps_partitioning=keeps_partitioning)
+
+    def flat_map(
+        self, task: Callable[[Any], Any], *, chunk: int | None = None, keeps_partitioning: bool = False
+    ) -> Any:
+        """An RDD of all that `task(item)` gives for each item, in order."""
+        return self._through(task, "flat_map", chunk, keeps_partitioning=keeps_partitioning)
+
+    def map_partitions(
+        self, task: Callable[[list[Any]], Any], *, chunk: int = FIXED, keeps_partitioning: bool = False
+    ) -> Any:
+        """An RDD of all that `task(items)` gives; it gets one chunk at a time, not a whole partition."""
+        return self._through(task, "partition", chunk, keeps_partitioning=keeps_partitioning)
+
+    def foreach(self, task: Callable[[Any], object], *, chunk: int | None = None) -> None:
+        """Calls `task(item)` for each item: at least once."""
+        self._through(task, "foreach", chunk, keeps_partitioning=False).foreach(_ignore)
+
+    def _through(
+        self, task: Callable[..., Any], form: ChunkForm, chunk: int | None, *, keeps_partitioning: bool
+    ) -> Any:
+        if chunk is not None and not is_count(chunk):
+            raise ConfigError(f"chunk has to be a number of items >= 1, or None, not {chunk!r}")
+        step = ChunkStep(function_bytes(task), form)
+        work = Work.of(self._settings, task, step, PICKLE)
+        if chunk is None and self._settings.dedupe == "result":
+            chunk = FIXED
+        rdd, way = self._rdd, ChunkWay(self._settings, work, chunk or 0)
+        if chunk is None and self._settings.engine == "mesh" and _is_pickled(rdd):
+            rdd, way = _as_bytes(rdd), PickledWay(self._settings, work)
+
+        def offload(items: Iterator[Any]) -> Iterator[Any]:
+            return way.run(items)
+
+        return rdd.mapPartitions(offload, keeps_partitioning)
+
+
+def _is_pickled(rdd: RDD[Any]) -> bool:
+    """Whether Spark hands its Python workers this RDD as plain pickles of lists.
+
+    Not if it is what a Python function gives and is nowhere kept: Spark then runs that function and the next
+    one in the same worker, and pickles nothing in between.
+    """
+    if isinstance(rdd, PipelinedRDD) and rdd._is_pipelinable():
+        return False
+    serializer = rdd._jrdd and rdd._jrdd_deserializer  # which may be another one from then on
+    if type(serializer) not in (BatchedSerializer, AutoBatchedSerializer):
+        return False
+    inner = serializer.serializer
+    return isinstance(inner, CPickleSerializer) and getattr(inner, "allowed_names", None) is None
+
+
+def _as_bytes(rdd: RDD[Any]) -> RDD[bytes]:
+    """The same RDD, of its batches' bytes."""
+    batches: RDD[bytes] = RDD(rdd._jrdd, rdd.ctx, NoOpSerializer())
+    batches.partitioner = rdd.partitioner
+    return batches
+
+
+def _ignore(item: object) -> None:
+    """Nothing is left to be done with it."""

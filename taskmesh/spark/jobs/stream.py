@@ -1,0 +1,152 @@
+"""A partition's way through an engine: pieces submitted ahead within a window, results in order."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from taskmesh.outcomes.outcome import Success
+from taskmesh.spark.jobs.counts import Tally
+from taskmesh.spark.jobs.engine import Engine
+from taskmesh.spark.jobs.settings import Settings
+
+
+class Piece(NamedTuple):
+    """A part of the partition on its way.
+
+    Attributes:
+        task: what stands for it at the engine. number: from 1 on.
+        first: its first row's number in the partition; negative if nobody has counted so far.
+        rows: how many; 0 if that is not known before the result. size: bytes; 0 where nothing travels.
+    """
+
+    task: Any
+    number: int
+    first: int
+    rows: int
+    size: int
+
+    @property
+    def where(self) -> str:
+        """For error texts."""
+        if self.first < 0 or not self.rows:
+            return f"piece {self.number} of the partition"
+        return f"rows {self.first} to {self.first + self.rows - 1} of the partition"
+
+
+class Stream:
+    """One execution of a Spark task.
+
+    It reads ahead until the window is full, and gives results as soon as they may be given. It never holds
+    anything back from other streams, so two of them in one Spark stage cannot wait for each other.
+
+    Args:
+        open_engine: called when there is a first piece: an empty partition needs no mesh.
+        order: results in the order of their input; else as they come.
+        learn: told rows, seconds and bytes of every piece.
+        is_known: tells whether it is known how long pieces take. Before that one is under way at a time: it
+            is a probe, and the next one is cut when it has been measured.
+        rows_of: tells from a result how many rows its piece had.
+        tally: where it counts.
+    """
+
+    def __init__(
+        self,
+        open_engine: Callable[[], Engine],
+        settings: Settings,
+        *,
+        order: bool = True,
+        learn: Callable[[int, float, int], None] | None = None,
+        is_known: Callable[[], bool] = lambda: True,
+        rows_of: Callable[[Any], int] | None = None,
+        tally: Tally | None = None,
+    ) -> None:
+        self._open_engine = open_engine
+        self._settings = settings
+        self._order = order
+        self._learn = learn
+        self._is_known = is_known
+        self._rows_of = rows_of
+        self._tally = tally or Tally()
+        self._under_way: deque[Piece] = deque()
+        self._bytes = 0
+        self._rows = 0
+        self._pieces = 0
+
+    def run(self, pieces: Iterator[tuple[Any, int, int]]) -> Iterator[Any]:
+        """The results of pieces, given as (data, rows, bytes); bytes may be 0, and are then looked up.
+
+        Closed early, or left by an error, it gives up what is under way.
+        """
+        try:
+            for data, rows, size in pieces:
+                while self._is_full(size):
+                    yield self._next()
+                self._submit(data, rows, size)
+                while self._has_next() or (self._under_way and not self._is_known()):
+                    yield self._next()
+            while self._under_way:
+                yield self._next()
+        finally:
+            if self._under_way:
+                self._engine.cancel([piece.task for piece in self._under_way])
+                self._under_way.clear()
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return self._open_engine()
+
+    def _submit(self, data: Any, rows: int, size: int) -> None:
+        engine = self._engine
+        sent = engine.sent
+        task = engine.submit(data)
+        piece = Piece(task, self._pieces + 1, self._rows, rows, size or engine.sent - sent)
+        self._under_way.append(piece)
+        self._pieces += 1
+        self._rows = self._rows + rows if rows and self._rows >= 0 else -1
+        self._bytes += piece.size
+
+    def _is_full(self, size: int) -> bool:
+        under_way = self._under_way
+        return len(under_way) >= self._settings.window or (
+            bool(under_way) and self._bytes + size > self._settings.window_bytes
+        )
+
+    def _has_next(self) -> bool:
+        pieces = self._under_way
+        if not pieces:
+            return False
+        if self._order:
+            return self._engine.is_done(pieces[0].task)
+        return any(self._engine.is_done(piece.task) for piece in pieces)
+
+    def _next(self) -> Any:
+        """Waits for the next result."""
+        pieces = self._under_way
+        candidates = [pieces[0]] if self._order else list(pieces)
+        done = [piece for piece in candidates if self._engine.is_done(piece.task)]
+        if not done:
+            began = time.perf_counter()
+            self._engine.wait([piece.task for piece in candidates])
+            self._tally.waited += time.perf_counter() - began
+            done = [piece for piece in candidates if self._engine.is_done(piece.task)]
+        piece = done[0]
+        result, success = self._engine.outcome(piece.task, piece.where)
+        pieces.remove(piece)
+        self._bytes -= piece.size
+        rows = piece.rows if self._rows_of is None else self._rows_of(result)
+        if self._learn is not None:
+            self._learn(rows, success.seconds, piece.size)
+        self._count(piece, rows, success)
+        return result
+
+    def _count(self, piece: Piece, rows: int, success: Success) -> None:
+        tally = self._tally
+        tally.pieces += 1
+        tally.rows_in += rows
+        tally.bytes_in += piece.size
+        tally.again += success.attempt > 1
+        tally.worked += success.seconds

@@ -1,0 +1,126 @@
+"""UDFs on a mesh: columns go out as Arrow batches, one column comes back, cut as the input was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StructType
+
+from taskmesh.client.functions import function_name
+from taskmesh.errors import ConfigError
+from taskmesh.spark.jobs.partitions import ColumnWay
+from taskmesh.spark.jobs.settings import Settings
+from taskmesh.spark.jobs.work import Work, function_bytes
+from taskmesh.spark.steps import ipc
+from taskmesh.spark.steps.step import Format, Step
+
+UdfInput = Literal["arrow", "pandas", "scalar"]
+_FORMS: Final[dict[str, Format]] = {"arrow": "arrays", "pandas": "series", "scalar": "values"}
+_ASKED: Final = ("asNondeterministic", "deterministic", "evalType", "func", "returnType")
+_ZONE: Final = "UTC"
+"""What PySpark casts a UDF's timestamps to, whatever the session's zone."""
+
+
+class MeshUDF:
+    """A function that is called with columns and gives a column, computed on the mesh.
+
+    Args:
+        task: the function. returns: its type, as text or a DataType.
+        takes: "arrow": called with a `pyarrow.Array` for each column; "pandas": with Series; "scalar": with
+            the values of one row, for every row. Nulls are given to it like any other value.
+        rows: in a call, at most; 0 for what the pace finds.
+        deterministic: what Spark's optimiser is told: it may call such a function twice for a row, and does
+            not filter before one that is not.
+
+    Raises:
+        ConfigError: `takes` is unknown, errors="column", which has no place in one column, or `task` is no
+            function.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        task: Callable[..., Any],
+        returns: str | DataType,
+        takes: UdfInput,
+        *,
+        rows: int = 0,
+        deterministic: bool = False,
+    ) -> None:
+        if takes not in _FORMS:
+            raise ConfigError(f"input has to be arrow, pandas or scalar, not {takes!r}")
+        if hasattr(task, "returnType"):
+            raise ConfigError(
+                "mesh.udf() takes a function, not what udf() or pandas_udf() has made of one. Cure: give it "
+                "the function itself"
+            )
+        if settings.errors == "column":
+            raise ConfigError(
+                'errors="column" is for map_arrow and map_batches; a UDF has "raise" and "null"'
+            )
+        self._settings = settings
+        self._task = task
+        self._returns = returns
+        self._form = _FORMS[takes]
+        self._rows = rows
+        self._deterministic = deterministic
+        self._built: Any = None
+        self.__name__ = function_name(task).rpartition(".")[2]
+        self.__doc__ = task.__doc__
+
+    def __call__(self, *columns: Any) -> Any:
+        """The column that the task makes of columns, or of their names.
+
+        Raises:
+            SerializationError: the task's function cannot travel.
+            ConfigError: there is no column.
+        """
+        if not columns:
+            raise ConfigError(f"the UDF {self.__name__} takes at least one column")
+        return self._udf()(*columns)
+
+    def __getattr__(self, name: str) -> Any:
+        """Gives the attributes that `spark.udf.register` asks a UDF for."""
+        if name not in _ASKED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._udf(), name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without Spark's own UDF, which is bound to a session."""
+        return {**self.__dict__, "_built": None}
+
+    def register(self, spark: Any, name: str) -> Any:
+        """Makes it known to this session's SQL by a name; returns what `spark.udf.register` does."""
+        return spark.udf.register(name, self._udf())
+
+    def _udf(self) -> Any:
+        """Spark's own UDF around the task; made when a session is there to read the type."""
+        if self._built is None:
+            returns = self._returns
+            struct = (
+                StructType.fromDDL(f"value {returns}")
+                if isinstance(returns, str)
+                else StructType().add("value", returns)
+            )
+            schema = ipc.schema_bytes(to_arrow_schema(struct, timezone=_ZONE))
+            errors = self._settings.errors
+            step = Step(function_bytes(self._task), self._form, schema, errors)
+            work = Work.of(self._settings, self._task, step)
+            way = ColumnWay(self._settings, work, self._rows, schema)
+
+            def offload(columns: Any) -> Any:
+                return way.run(columns)
+
+            # What kind of UDF it is PySpark reads from these, and strings would not do.
+            offload.__annotations__ = {
+                "columns": Iterator[tuple[pa.Array, ...]],
+                "return": Iterator[pa.Array],
+            }
+            offload.__name__ = self.__name__
+            udf: Any = arrow_udf(offload, struct.fields[0].dataType)
+            self._built = udf if self._deterministic else udf.asNondeterministic()
+        return self._built

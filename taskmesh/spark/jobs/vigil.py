@@ -1,0 +1,92 @@
+"""Waiting for a task's end, and looking meanwhile whether anybody is there who could bring it about."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from taskmesh.client.options import TaskOptions
+from taskmesh.client.session import Session
+from taskmesh.errors import HubUnreachable
+from taskmesh.future import TaskFuture
+from taskmesh.spark.jobs.settings import Settings
+from taskmesh.spark.steps.errors import MeshGatewayLost, NoMeshWorkers
+
+LOOK_S: Final = 1.0
+"""Seconds of vain waiting between two looks at the hub."""
+
+_ANSWER_S: Final = 2.0
+_LEAVING: Final = ("draining", "cut")
+
+
+class Vigil:
+    """The waits of one Spark task. Any result starts the clocks anew; a look that finds pools stops them.
+
+    Args:
+        haste: what all time-outs are divided by: Spark's later tries shall not take as long again.
+    """
+
+    def __init__(
+        self, session: Session, settings: Settings, options: TaskOptions, haste: float = 1.0
+    ) -> None:
+        self._session = session
+        self._addresses = settings.address
+        self._where = " or ".join(settings.address)
+        self._options = options
+        self._patience = settings.no_worker_timeout / haste
+        self._gateway_patience = settings.gateway_timeout / haste
+        self._alone_since: float | None = None
+        self._lost_since: float | None = None
+
+    def wait(self, futures: Sequence[TaskFuture[Any]]) -> None:
+        """Returns when one of the tasks has ended.
+
+        Raises:
+            NoMeshWorkers: no pool for them, for longer than the settings allow.
+            MeshGatewayLost: no hub, likewise.
+        """
+        done: set[Any] = set()
+        while not done:
+            done, _ = concurrent.futures.wait(futures, LOOK_S, concurrent.futures.FIRST_COMPLETED)
+            if not done:
+                self._look()
+        self._alone_since = self._lost_since = None
+
+    def _look(self) -> None:
+        before = time.monotonic()
+        try:
+            pools = self._session.open().query("pools", limit=10_000, timeout=_ANSWER_S)
+        except HubUnreachable as error:
+            self._lost_since = self._lost_since or before - LOOK_S
+            away = time.monotonic() - self._lost_since
+            if away >= self._gateway_patience:
+                raise MeshGatewayLost(
+                    f"the hub at {self._where} has been away for {away:.0f} s (gateway_timeout): {error}"
+                ) from error
+            return
+        self._lost_since = None
+        there = [pool for pool in pools if isinstance(pool, Mapping)] if isinstance(pools, list) else []
+        self._count([pool for pool in there if pool["state"] not in _LEAVING])
+
+    def _count(self, pools: Sequence[Mapping[str, Any]]) -> None:
+        """Holds the pools that the hub knows against what the task needs."""
+        need = set(self._options.tags)
+        if any(self._options.queue in pool["queues"] and need <= set(pool["tags"]) for pool in pools):
+            self._alone_since = None
+            return
+        now = time.monotonic()
+        self._alone_since = self._alone_since or now - LOOK_S
+        if now - self._alone_since >= self._patience:
+            dialled = "".join(f" --address {address}" for address in self._addresses)
+            tags = f" --tags {','.join(sorted(need))}" if need else ""
+            wanted = f"queue {self._options.queue!r}" + (
+                f" and tags {', '.join(sorted(need))}" if need else ""
+            )
+            seen = "; ".join(f"{pool['pool']} serves {', '.join(pool['queues'])}" for pool in pools) or "none"
+            raise NoMeshWorkers(
+                f"no pool for {wanted} at {self._where} for {now - self._alone_since:.0f} s "
+                f"(no_worker_timeout); pools there: {seen}. Cure: start one, "
+                f"`taskmesh worker{dialled} --queues {self._options.queue}{tags}`"
+            )

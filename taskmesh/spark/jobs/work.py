@@ -1,0 +1,92 @@
+"""What Spark's workers submit: made once, on the driver, as bytes and plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from taskmesh.client.functions import function_name
+from taskmesh.client.options import TaskOptions
+from taskmesh.errors import ConfigError, SerializationError
+from taskmesh.retry import Retry
+from taskmesh.serialize.code import dump_function
+from taskmesh.spark.jobs.settings import Settings
+from taskmesh.spark.jobs.trace import app_id
+from taskmesh.wire.batches import ARROW_IPC
+
+
+def function_bytes(task: Callable[..., Any]) -> bytes:
+    """A task's function as it travels.
+
+    Raises:
+        ConfigError: it is no function. SerializationError: it cannot travel, or takes along what works in
+            Spark's own workers only.
+    """
+    if not callable(task):
+        raise ConfigError(f"a task is a function, or what @task makes of one, not {task!r}")
+    data = dump_function(task)
+    for marks, trouble in _BOUND:
+        if all(mark in data for mark in marks):
+            raise SerializationError(f"the function {function_name(task)} takes {trouble}")
+    return data
+
+
+_BOUND: Final = (
+    (
+        (b"pyspark.core.broadcast", b"\x8c\x08_from_id"),  # the class alone is named by annotations, too
+        "a broadcast variable along, which only Spark's executors can read. Cure: take its value along",
+    ),
+    (
+        (b"pyspark.accumulators", b"_deserialize_accumulator"),
+        "an accumulator along, and what pools add to it would be lost. Cure: return what is to be counted",
+    ),
+)
+"""What stands in the bytes of a function that cannot do its work on a pool, and what to say of it."""
+
+TRANSIENT: Final = (OSError, MemoryError)
+"""Errors of tasks without retries that are not remembered however often they come."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be run, the same for all partitions.
+
+    Attributes:
+        function: bytes of a callable with one argument. name: of the task, for people.
+        codec: as for `Group`.
+        app: the driver's application, for Spark tasks that are not told; empty for a driver on Connect.
+    """
+
+    function: bytes
+    name: str
+    options: TaskOptions
+    codec: str
+    app: str = ""
+
+    @classmethod
+    def of(
+        cls, settings: Settings, task: Callable[..., Any], step: Callable[[Any], Any], codec: str = ARROW_IPC
+    ) -> Work:
+        """A task in its step, with its own options under the settings' queue and tags.
+
+        Its tasks are bound to the client that submits them: they end with Spark's worker.
+
+        Raises:
+            SerializationError: the step cannot travel.
+            ConfigError: the task has a key, which belongs to single calls.
+        """
+        own: TaskOptions = getattr(task, "__task_options__", None) or TaskOptions()
+        if own.key is not None:
+            raise ConfigError("a task with a key= cannot be run over partitions: a key is one call's")
+        changes: dict[str, Any] = {"on_client_loss": "cancel"}
+        if settings.queue:
+            changes["queue"] = settings.queue
+        if not own.retries.max:
+            # Shared results leave Spark's next try nothing but the piece that failed: it is worth a try.
+            at_once = settings.dedupe == "none" or settings.remember_errors == 1
+            changes["retries"] = Retry(max=0, on=TRANSIENT if at_once else Exception)
+        if settings.tags:
+            changes["tags"] = settings.tags
+        name = own.name or function_name(task)
+        return cls(dump_function(step), name, own.having(changes), codec, app_id())

@@ -1,0 +1,38 @@
+"""What a hub demands of a store, as a Protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from taskmesh.wire.batches import Kept
+
+
+class Store(Protocol):
+    """Where a hub keeps outcomes for the one that comes after it. Called from the hub's thread alone.
+
+    It is a cache: what it loses is computed again. Times are the hub's clock, CLOCK_MONOTONIC.
+    """
+
+    changed: bool
+    """`told` has something new to say."""
+
+    def load(self, limit: int, timeout: float) -> list[tuple[float, Kept]]:
+        """What is stored, until when each is kept: what expires first comes first. Never raises.
+
+        Args:
+            limit: bytes that are wanted at most. timeout: seconds after which what has come has to do.
+        """
+        ...
+
+    def put(self, entries: Sequence[tuple[float, Kept]]) -> None:
+        """Takes outcomes over, each until when it is kept; never blocks."""
+        ...
+
+    def told(self) -> tuple[dict[str, object], list[tuple[str, dict[str, object]]]]:
+        """How the store is, in plain data, and what is worth telling since the last time."""
+        ...
+
+    def close(self, timeout: float) -> None:
+        """Writes what waits, as far as that takes no more than `timeout` seconds, and ends."""
+        ...

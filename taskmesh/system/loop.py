@@ -1,0 +1,218 @@
+"""The one driver of machines: wait, take in what has arrived, let every part act until nothing is left."""
+
+from __future__ import annotations
+
+import math
+import select
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from taskmesh.system.clock import monotonic
+
+MAX_WAIT = 0.5
+"""Seconds after which the loop turns even if nothing happens."""
+FRESH = 0.001
+"""Seconds that the parts' deadlines are believed while there is always something to do: nobody waits then."""
+MAX_ROUNDS = 64
+"""Turns without looking at descriptors: parts that feed each other must not starve the sockets."""
+
+
+class Part(Protocol):
+    """What the loop drives: a shell around one machine. `events`: what it has not taken in yet."""
+
+    events: deque[object]
+
+    @property
+    def deadline(self) -> float:
+        """When it wants its next turn at the latest (CLOCK_MONOTONIC)."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has something to do: events, or what others queue for it (`idle` then gives 0)."""
+        ...
+
+    def turn(self, now: float) -> None:
+        """Takes in its events and performs its machine's actions."""
+        ...
+
+
+class Poller(Protocol):
+    """select.poll, or zmq.Poller where ZeroMQ sockets are among the sources."""
+
+    def register(self, source: Any, flags: int, /) -> Any:
+        """Watches a source for readiness."""
+        ...
+
+    def unregister(self, source: Any, /) -> Any:
+        """Stops watching it."""
+        ...
+
+    def poll(self, timeout: Any = None, /) -> list[tuple[Any, int]]:
+        """Waits at most so many milliseconds; returns the sources that are ready."""
+        ...
+
+
+class Answers(Protocol):
+    """What is looked for once more, for a moment, before the loop sleeps."""
+
+    def came(self) -> bool:
+        """Called before: whether there is something now."""
+        ...
+
+    def awake(self) -> None:
+        """Called after."""
+        ...
+
+
+class Loop:
+    """Sources with callbacks, and parts with deadlines. `answers`: see there; None: it sleeps at once.
+
+    Args:
+        poller: None for select.poll, which is enough where no ZeroMQ socket takes part.
+        readable, writable: the poller's flags.
+        idle: called before the loop would block; returns how long it may at most, 0 when work has come up.
+        awake: called when it has blocked.
+    """
+
+    def __init__(
+        self,
+        poller: Poller | None = None,
+        *,
+        readable: int = select.POLLIN,
+        writable: int = select.POLLOUT,
+        idle: Callable[[], float] | None = None,
+        awake: Callable[[], None] | None = None,
+    ) -> None:
+        self.parts: list[Part] = []
+        self.answers: Answers | None = None
+        self.stopped = False
+        self._poller: Poller = select.poll() if poller is None else poller
+        self._readable = int(readable)  # of an enum's members each & is a call in Python
+        self._writable = int(writable)
+        self._idle = idle
+        self._awake = awake
+        self._readers: dict[Any, Callable[[], None]] = {}
+        self._writers: dict[Any, Callable[[], None]] = {}
+        self._deadlines: list[float] = []
+        self._first = math.inf
+        self._fresh_until = 0.0
+        self._settled = True
+
+    # --- sources ------------------------------------------------------------------------------------------
+
+    def use(self, poller: Poller, *, readable: int, writable: int) -> None:
+        """Takes another poller from the next turn on: ZeroMQ sockets are about to take part."""
+        self._poller, self._readable, self._writable = poller, int(readable), int(writable)
+        for source in {*self._readers, *self._writers}:
+            self._register(source)
+
+    def watch(self, source: Any, callback: Callable[[], None]) -> None:
+        """Calls back whenever the source can be read (or is closed by its peer)."""
+        self._readers[source] = callback
+        self._register(source)
+
+    def unwatch(self, source: Any) -> None:
+        """Forgets a source's reader."""
+        if self._readers.pop(source, None) is not None:
+            self._register(source)
+
+    def watch_write(self, source: Any, callback: Callable[[], None]) -> None:
+        """Calls back whenever the source can be written."""
+        self._writers[source] = callback
+        self._register(source)
+
+    def unwatch_write(self, source: Any) -> None:
+        """Forgets a source's writer."""
+        if self._writers.pop(source, None) is not None:
+            self._register(source)
+
+    def _register(self, source: Any) -> None:
+        flags = (self._readable if source in self._readers else 0) | (
+            self._writable if source in self._writers else 0
+        )
+        if flags:
+            self._poller.register(source, flags)
+        else:
+            self._poller.unregister(source)
+
+    # --- running ------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ends `run` after this turn; from the loop's own thread."""
+        self.stopped = True
+
+    def run(self) -> None:
+        """Turns until stopped."""
+        while not self.stopped:
+            self.turn()
+
+    def turn(self) -> None:
+        """Waits for the next thing to happen and handles it and all that follows from it."""
+        parts, readable, readers = self.parts, self._readable, self._readers
+        ready = self._poller.poll(math.ceil(self._wait() * 1000.0))
+        if self.answers is not None:
+            self.answers.awake()
+        if self._awake is not None:
+            self._awake()
+        for source, flags in ready:
+            if flags != readable:
+                self._call_back(source, flags)
+            elif source in readers:
+                readers[source]()
+        now = monotonic()
+        if now >= self._first:
+            self._keep_deadlines(now)
+        for part in parts:
+            if part.events or part.pending:
+                part.turn(now)
+        self.settle()
+
+    def _keep_deadlines(self, now: float) -> None:
+        """Gives a turn to each part whose deadline has come."""
+        self._fresh_until = 0.0
+        for part, deadline in zip(self.parts, self._deadlines, strict=False):
+            if deadline <= now:
+                part.turn(now)
+
+    def _wait(self) -> float:
+        """Seconds that may be waited.
+
+        Before a wait deadlines are always asked for. To wait a millisecond with old ones instead would take
+        longer: so short a time-out has the kernel set the clock anew (12 us of a lone trip's 105, measured).
+        """
+        now = monotonic()
+        wait = MAX_WAIT if self._settled else 0.0
+        if wait and self._idle is not None:
+            wait = min(wait, self._idle())
+        if wait > 0 and self.answers is not None and self.answers.came():
+            wait = 0.0
+        if wait > 0 or now >= self._fresh_until or len(self._deadlines) != len(self.parts):
+            self._deadlines = [part.deadline for part in self.parts]
+            self._first = min(self._deadlines)
+            self._fresh_until = now + FRESH
+        return max(0.0, min(wait, self._first - now))
+
+    def _call_back(self, source: Any, flags: int) -> None:
+        if flags & ~self._writable:
+            reader = self._readers.get(source)
+            if reader is not None:
+                reader()
+        if flags & self._writable:
+            writer = self._writers.get(source)
+            if writer is not None:
+                writer()
+
+    def settle(self) -> None:
+        """Gives parts their turns until none has any event left."""
+        parts = self.parts
+        for _ in range(MAX_ROUNDS):
+            busy = False
+            for part in parts:
+                if part.events:
+                    part.turn(monotonic())
+                    busy = True
+            if not busy:
+                break
+        self._settled = not busy

@@ -1,0 +1,259 @@
+"""The order in which queued tasks leave the hub."""
+
+from taskmesh.core.hub.backlog import QUANTUM, Backlog, Lineup, Route
+from taskmesh.core.hub.states import State, TaskRecord
+from taskmesh.core.ids import SEQ_BITS
+
+DEFAULT = ("default", frozenset())
+
+
+def tasks(first: int, count: int) -> list[TaskRecord]:
+    return [TaskRecord(number, None, 0, b"") for number in range(first, first + count)]
+
+
+def of(backlog: Backlog, route: Route) -> list[Lineup]:
+    return [lineup for lineup in backlog.lineups() if lineup.route == route]
+
+
+def taken(backlog: Backlog, count: int, route: Route = DEFAULT) -> list[int]:
+    """What the route's first lineup gives."""
+    for lineup in of(backlog, route)[:1]:
+        records = lineup.take(count)
+        backlog.served(lineup)
+        return [record.id for record in records]
+    return []
+
+
+def queued(*groups: list[TaskRecord]) -> tuple[Backlog, Lineup]:
+    """A lineup of some groups of one client."""
+    backlog = Backlog()
+    for number, records in enumerate(groups):
+        for record in records:
+            record.group = number
+        backlog.append(DEFAULT, 0, (0, number), records)
+    return backlog, backlog.lineups()[0]
+
+
+def test_first_in_first_out_within_a_group():
+    backlog = Backlog()
+    backlog.append(DEFAULT, 0, (1, 0), tasks(1, 5))
+
+    assert taken(backlog, 3) == [1, 2, 3]
+    assert taken(backlog, 3) == [4, 5]
+    assert taken(backlog, 3) == []
+    assert backlog.lineups() == []
+
+
+def test_groups_in_turn():
+    backlog = Backlog()
+    backlog.append(DEFAULT, 0, (1, 0), tasks(100, 10))
+    backlog.append(DEFAULT, 0, (2, 0), tasks(200, 10))
+
+    assert taken(backlog, 4) == [100, 101, 200, 201]
+    assert taken(backlog, 4) == [102, 103, 202, 203]
+
+
+def test_a_large_group_gives_no_more_than_a_quantum_at_a_time():
+    backlog = Backlog()
+    backlog.append(DEFAULT, 0, (1, 0), tasks(0, 10_000))
+    backlog.append(DEFAULT, 0, (2, 0), tasks(20_000, 1))
+
+    assert 20_000 in taken(backlog, 1000)[: QUANTUM + 1]
+
+
+def test_the_highest_priority_first():
+    backlog = Backlog()
+    backlog.append(DEFAULT, 0, (1, 0), tasks(1, 2))
+    backlog.append(DEFAULT, 5, (1, 0), tasks(11, 2))
+
+    assert [lineup.priority for lineup in backlog.lineups()] == [5, 0]
+    head = backlog.lineups()[0].head()
+    assert head is not None
+    assert head.id == 11
+    assert taken(backlog, 9) == [11, 12]
+    assert taken(backlog, 9) == [1, 2]
+
+
+def test_a_task_that_had_been_on_its_way_comes_before_the_others():
+    backlog = Backlog()
+    backlog.append(DEFAULT, 0, (1, 0), tasks(1, 2))
+    (record,) = tasks(9, 1)
+    record.lined_up = False
+    backlog.push_front(DEFAULT, 0, (1, 0), record)
+
+    assert taken(backlog, 9) == [9, 1, 2]
+
+
+def test_what_is_not_queued_any_more_is_passed_over():
+    backlog = Backlog()
+    records = tasks(1, 4)
+    backlog.append(DEFAULT, 0, (1, 0), records)
+    records[0].state = State.CANCELLED
+    records[2].state = State.SENT
+
+    assert backlog.count() == 2
+    head = backlog.lineups()[0].head()
+    assert head is records[1]
+    assert taken(backlog, 9) == [2, 4]
+
+
+def test_a_task_that_left_and_came_back_is_there_once():
+    """Seed 296: a session adopted a queued task and lost it; both entries were valid, it was pushed twice."""
+    backlog = Backlog()
+    (record,) = tasks(1, 1)
+    backlog.append(DEFAULT, 0, (1, 0), [record])
+    record.state = State.SENT  # adopted: its entry is stale
+    record.state = State.QUEUED
+    backlog.push_front(DEFAULT, 0, (1, 0), record)
+
+    assert taken(backlog, 9) == [1]
+    backlog.push_front(DEFAULT, 0, (1, 0), record)
+    assert taken(backlog, 9) == [1]
+
+
+def test_it_knows_how_many_wait_without_counting_them():
+    backlog = Backlog()
+    for client in (1, 2):
+        backlog.append(DEFAULT, 0, (client, 0), tasks(client << SEQ_BITS, 50))
+    (lineup,) = backlog.lineups()
+    assert lineup.size == 100
+
+    some = lineup.take(30)
+    lineup.put_back(some, 20)
+    assert lineup.size == 80
+    backlog.push_front(DEFAULT, 0, (1, 0), some[0])
+    assert lineup.size == 81
+    for line in lineup.groups.values():
+        line[0].state = line[1].state = State.CANCELLED
+    lineup.head()
+    lineup.tidy()
+    assert lineup.size == 77 == sum(map(len, lineup.groups.values()))
+
+
+def test_what_has_left_goes_where_no_turn_comes():
+    backlog = Backlog()
+    first, *others = tasks(1, 100)
+    backlog.append(DEFAULT, 0, (1, 0), [first, *others[:49]])
+    backlog.append(DEFAULT, 3, (1, 0), others[49:])
+    for record in others:
+        record.state = State.EXPIRED
+    backlog.left = len(others)
+
+    backlog.tidy(live=1)
+
+    assert list(backlog.entries()) == [first]
+    assert not any(record.lined_up for record in others)
+    assert [lineup.priority for lineup in backlog.lineups()] == [0]
+    assert taken(backlog, 9) == [1]
+    assert not backlog.routes
+
+
+def test_what_is_not_queued_any_more_takes_no_turn():
+    backlog, lineup = queued(tasks(10, 9), tasks(20, 9))
+    for record in list(backlog.entries())[9:12]:
+        record.state = State.CANCELLED
+
+    assert [record.id for record in lineup.take(1) + lineup.take(1) + lineup.take(1)] == [10, 23, 11]
+
+
+def test_tidying_leaves_order_and_turns():
+    backlog = Backlog()
+    records = tasks(100, 6) + tasks(200, 6) + tasks(300, 2)
+    for group, own in enumerate((records[:6], records[6:12], records[12:])):
+        backlog.append(DEFAULT, 0, (group, 0), own)
+    assert taken(backlog, 3) == [100, 200, 300]
+    for record in (records[1], records[13]):
+        record.state = State.CANCELLED
+    backlog.left = 2
+
+    backlog.tidy(live=2)
+
+    assert taken(backlog, 9) == [102, 103, 104, 105, 201, 202, 203, 204, 205]
+
+
+def test_tidying_waits_until_it_is_worth_it():
+    backlog = Backlog()
+    records = tasks(1, 10)
+    backlog.append(DEFAULT, 0, (1, 0), records)
+    records[4].state = State.CANCELLED
+    backlog.left = 1
+
+    backlog.tidy(live=9)
+
+    assert len(list(backlog.entries())) == 10
+
+
+def test_lineups_of_some_queues():
+    backlog = Backlog()
+    routes = [("a", frozenset()), ("b", frozenset()), ("a", frozenset({"gpu"}))]
+    for number, route in enumerate(routes):
+        backlog.append(route, 0, (1, 0), tasks(number, 1))
+
+    def routes_of(*queues: str) -> list[Route]:
+        return [lineup.route for lineup in backlog.lineups(queues)]
+
+    assert len(backlog.routes) == 3
+    assert routes_of("a", "c") == [routes[0], routes[2]]
+    assert taken(backlog, 9, routes[0]) == [0]
+    assert routes_of("a", "b") == [routes[1], routes[2]]
+    assert [taken(backlog, 9, route) for route in routes] == [[], [1], [2]]
+    assert not routes_of("a", "b")
+    assert not backlog._of_queue
+
+
+def test_who_was_served_stands_behind_its_equals():
+    backlog = Backlog()
+    routes = [(queue, frozenset()) for queue in "abc"]
+    for number, route in enumerate(routes):
+        backlog.append(route, 0, (1, 0), tasks(10 * number, 5))
+    backlog.append(routes[1], 7, (1, 0), tasks(90, 5))
+
+    assert [(lineup.route[0], lineup.priority) for lineup in backlog.lineups()] == [
+        ("b", 7),
+        ("a", 0),
+        ("b", 0),
+        ("c", 0),
+    ]
+    for route in routes:
+        assert taken(backlog, 1, route)
+    assert [lineup.route[0] for lineup in backlog.lineups()] == ["b", "b", "a", "c"]
+
+
+def test_what_is_put_back_keeps_its_turn():
+    _, lineup = queued(tasks(10, 9), tasks(20, 9), tasks(30, 9))
+    records = lineup.take(3)
+
+    lineup.put_back(records, 1)
+
+    assert [record.id for record in lineup.take(4)] == [20, 30, 11, 21]
+
+
+def test_a_turn_of_which_a_part_is_kept_has_been_had():
+    _, lineup = queued(tasks(10, 9), tasks(20, 9))
+    records = lineup.take(8)
+    assert [record.id for record in records] == [10, 11, 12, 13, 20, 21, 22, 23]
+
+    lineup.put_back(records, 2)
+
+    assert [record.id for record in lineup.take(4)] == [20, 21, 12, 13]
+
+
+def test_what_is_put_back_keeps_its_turn_beside_groups_that_are_passed_over():
+    backlog, lineup = queued(tasks(10, 2), tasks(20, 9))
+    other = [TaskRecord(7 << 64 | 1, None, 0, b"")]
+    backlog.append(DEFAULT, 0, (7, 0), other)
+    backlog.withheld.add(7)
+    records = lineup.take(4)  # the first group is empty now
+
+    lineup.put_back(records, 0)
+    backlog.withheld.clear()
+
+    assert [record.id for record in lineup.take(4)] == [10, 20, 7 << 64 | 1, 11]
+
+
+def test_groups_that_are_passed_over_do_not_end_the_taking():
+    backlog, lineup = queued(tasks(10, 50), tasks(80, 50))
+    backlog.append(DEFAULT, 0, (7, 0), [TaskRecord(7 << 64 | 1, None, 0, b"")])
+    backlog.withheld.add(7)
+
+    assert len(lineup.take(30)) == 30

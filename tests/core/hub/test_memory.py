@@ -1,0 +1,199 @@
+"""Outcomes that answer later submissions of their key."""
+
+import time
+from collections import OrderedDict
+
+import pytest
+
+from taskmesh.core.events import FromClient
+from taskmesh.core.hub.memory import ENTRY, Memory
+from taskmesh.core.hub.states import TaskRecord
+from taskmesh.wire import messages as m
+from tests.core.rig import HubRig, spec
+
+LASTING = {"keep": 60.0}
+
+
+@pytest.fixture
+def rig() -> HubRig:
+    rig = HubRig()
+    rig.client(1)
+    rig.client(2)
+    return rig
+
+
+def outcomes(rig: HubRig, client: int) -> list:
+    return [
+        outcome
+        for message in rig.told[client]
+        if isinstance(message, m.Deliver)
+        for outcome in [*message.done, *message.failed]
+    ]
+
+
+def test_a_success_answers_another_client_without_running_again(rig):
+    session = rig.join()
+    (first,) = rig.submit(1, one=spec(**LASTING), key="k")
+    rig.report(session, done=((1, first, 1),))
+
+    (second,) = rig.submit(2, one=spec(**LASTING), key="k")
+
+    assert rig.held[session] == []
+    (told,) = outcomes(rig, 2)
+    assert (told.client, told.seqs, told.payloads) == (2, [second], [b"r"])
+    assert rig.hub.snapshot()["accepted"] == rig.hub.snapshot()["finished"] == 2
+
+
+def test_without_being_asked_nothing_is_kept(rig):
+    session = rig.join()
+    (first,) = rig.submit(1, one=spec(), key="k")
+    rig.report(session, done=((1, first, 1),))
+
+    rig.submit(2, one=spec(), key="k")
+
+    assert len(rig.held[session]) == 1
+    assert len(rig.hub.memory) == 0
+
+
+def test_it_is_forgotten_when_its_time_is_over(rig):
+    session = rig.join()
+    (first,) = rig.submit(1, one=spec(keep=2.0), key="k")
+    rig.report(session, done=((1, first, 1),))
+    assert rig.hub.memory.size > 0
+
+    rig.after(1.0)
+    rig.beat(session)
+    rig.after(1.5)
+
+    assert (len(rig.hub.memory), rig.hub.memory.size) == (0, 0)
+    rig.submit(2, one=spec(keep=2.0), key="k")
+    assert len(rig.held[session]) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept"), [("exception", 1), ("result", 1), ("function", 0), ("argument", 0)]
+)
+def test_of_bad_ends_only_those_that_would_come_again(rig, kind, kept):
+    session = rig.join()
+    (first,) = rig.submit(1, one=spec(**LASTING), key="k")
+    rig.fail(session, (1, first, 1), kind, text="bad", retryable=False)
+
+    (second,) = rig.submit(2, one=spec(**LASTING), key="k")
+
+    assert len(rig.hub.memory) == kept
+    assert len(rig.held[session]) == 1 - kept
+    assert [(told.client, told.seq, told.text, told.attempt) for told in outcomes(rig, 2)] == [
+        (2, second, "bad", 1)
+    ] * kept
+
+
+def test_what_the_retry_filter_admits_may_go_better_the_next_time(rig):
+    session = rig.join()
+    (first,) = rig.submit(1, one=spec(**LASTING), key="k")
+
+    rig.fail(session, (1, first, 1), text="no route to host")
+
+    assert len(outcomes(rig, 1)) == 1
+    assert len(rig.hub.memory) == 0
+
+
+def test_shared_errors_do_not_share_successes_nor_what_is_on_its_way(rig):
+    session = rig.join(slots=4)
+    one = spec(keep=60.0, shared="errors")
+    (first,) = rig.submit(1, one=one, key="k")
+    (second,) = rig.submit(2, one=one, key="k")
+    assert len(rig.held[session]) == 2
+
+    rig.report(session, done=((1, first, 1),))
+    (third,) = rig.submit(1, one=one, key="k")
+    assert len(rig.held[session]) == 2
+
+    rig.fail(session, (2, second, 1), retryable=False)
+    rig.submit(2, one=one, key="k")
+
+    assert rig.held[session] == [(1, third, 1)]
+    assert len(outcomes(rig, 2)) == 2
+
+
+def test_a_submission_that_comes_twice_is_answered_once(rig):
+    session = rig.join()
+    (first,) = rig.submit(1, one=spec(**LASTING), key="k")
+    rig.report(session, done=((1, first, 1),))
+    run = m.Run(1, 0, [9], [b"x"], "k")
+    one = spec(**LASTING)
+
+    for number in (1, 2):
+        rig.hub.intake.submit(rig.hub.clients[2], m.Submit(number, [(1, one)], [run]), rig.now)
+
+    assert rig.hub.ledger.finished == 2
+
+
+def test_the_oldest_make_room():
+    memory = Memory(limit=2 * (ENTRY + 150))
+    for number in range(4):
+        memory.keep(_record(f"k{number}"), m.DoneRun(1, 1, 1, "p", [number], [b"x" * 100], 0.1))
+
+    assert memory.find(("f", "k0")) is None
+    assert memory.find(("f", "k3")) is not None
+    assert memory.size <= 2 * (ENTRY + 150)
+    memory.keep(_record("large"), m.DoneRun(1, 1, 1, "p", [9], [b"x" * 2000], 0.1))
+    assert memory.find(("f", "large")) is None
+    assert memory.find(("f", "k3")) is not None, "what is too large drives nothing out"
+
+
+def test_a_small_outcome_counts_for_what_it_takes():
+    """Payloads alone were counted: 256 MiB of small ones took five GiB."""
+    memory = Memory(limit=10 * ENTRY)
+    for number in range(100):
+        memory.keep(_record(f"k{number}"), m.DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+
+    assert len(memory) == 9
+
+
+def test_what_is_over_goes_and_nothing_else_is_looked_at():
+    class Unread(OrderedDict):
+        def items(self):
+            raise AssertionError("a million of them, four times a second")
+
+        __iter__ = values = keys = items
+
+    memory = Memory()
+    for number, now in enumerate((1.0, 5.0, 3.0, 2.0)):
+        memory.now = now
+        memory.keep(_record(f"k{number}"), m.DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+    memory.keep(_record("k0"), m.DoneRun(1, 1, 1, "p", [9], [b"x"], 0.1))
+    memory._kept = Unread(memory._kept)
+    memory.now = 3.0 + LASTING["keep"]
+    memory.sweep()
+
+    assert len(memory) == 1
+    assert memory.find(("f", "k1")) is not None
+
+
+def test_the_same_key_again_and_again_leaves_nothing():
+    memory = Memory()
+    for number in range(1000):
+        memory.keep(_record("k"), m.DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+
+    assert len(memory._ends) < 100
+
+
+def test_many_who_wait_for_one_key_give_up_as_quickly_as_others():
+    rig = HubRig()
+    rig.client()
+    one = spec(**LASTING)
+    runs = [m.Run(1, 0, [number], [b"x"], "k") for number in range(1, 20_001)]
+    rig.tell(FromClient(1, m.Submit(1, [(1, one)], runs)))
+    began = time.process_time()
+    rig.tell(FromClient(1, m.Submit(2, [], [], list(range(1, 20_001)))))
+
+    assert time.process_time() - began < 2.0, "4.3 s when each looked at all others"
+    assert rig.hub.ledger.tasks == {}
+
+
+def _record(key: str) -> TaskRecord:
+    from taskmesh.core.hub.ledger import SpecEntry
+
+    record = TaskRecord(1, SpecEntry(1, spec(**LASTING)), 0, b"")
+    record.more().key = ("f", key)
+    return record

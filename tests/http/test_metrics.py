@@ -1,0 +1,87 @@
+"""Figures: the text that Prometheus reads, and a hub's count of its queues."""
+
+import re
+from pathlib import Path
+
+from taskmesh.http.hub_figures import QUEUE_HELP, hub_answers, hub_families, queues
+from taskmesh.http.metrics import Family, exposition
+from taskmesh.http.pool_figures import pool_families
+from tests.core.rig import HubRig, PoolRig, spec
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+
+IDLE = dict.fromkeys(QUEUE_HELP, 0)
+
+
+def test_a_family_is_written_with_help_type_and_samples():
+    family = Family("taskmesh_x", "gauge", "What\nit is.").add(1, queue="a").add(0.25, queue='b"\\\n')
+
+    assert exposition([family]).splitlines() == [
+        r"# HELP taskmesh_x What\nit is.",
+        "# TYPE taskmesh_x gauge",
+        'taskmesh_x{queue="a"} 1',
+        r'taskmesh_x{queue="b\"\\\n"} 0.25',
+    ]
+
+
+def test_a_family_without_labels():
+    assert exposition([Family("n_total", "counter", "N.").add(3)]).endswith("\nn_total 3\n")
+
+
+def test_queues_count_what_waits_what_pools_have_and_who_serves():
+    rig = HubRig()
+    rig.client()
+    session = rig.join("p", slots=2)
+    rig.join("q", slots=3, queues=["default", "heavy"], instance=2)
+    rig.submit(count=9)
+    rig.submit(count=2, one=spec(queue="nobody"))
+
+    found = queues(rig.hub)
+
+    held = sum(map(len, rig.held.values()))
+    assert held == 5
+    assert found == {
+        "default": {"depth": 4, "running": 5, "pools": 2, "slots": 5},
+        "heavy": {"depth": 0, "running": 0, "pools": 1, "slots": 3},
+        "nobody": {**IDLE, "depth": 2},
+    }
+    rig.beat(session, state="draining")
+    assert queues(rig.hub)["default"]["slots"] == 3
+
+
+def test_a_queue_is_empty_again_when_its_tasks_have_ended():
+    rig = HubRig()
+    rig.client()
+    session = rig.join("p", slots=2)
+    rig.submit(count=2)
+    rig.report(session, done=tuple(rig.held[session]))
+
+    assert queues(rig.hub) == {"default": {"depth": 0, "running": 0, "pools": 1, "slots": 2}}
+
+
+def test_a_hub_s_figures_have_one_name_each_and_go_up():
+    rig = HubRig()
+    rig.client()
+    session = rig.join("p", slots=2)
+    rig.submit(count=2)
+    rig.report(session, done=tuple(rig.held[session]))
+
+    lines = exposition(hub_families(rig.hub)).splitlines()
+
+    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert sorted(set(names)) == sorted(names)
+    assert "taskmesh_tasks_finished_total 2" in lines
+    assert 'taskmesh_task_transitions_total{state="sent",cause="succeed"} 2' in lines
+    assert 'taskmesh_pools{state="ready"} 1' in lines
+
+
+def test_all_figures_stand_on_the_page_and_no_others():
+    hub = HubRig().hub
+    stored = dict.fromkeys(("waiting", "stored", "dropped", "loaded", "skipped"), 0)
+    hub.views.store = {"state": "connected", **stored}
+    families = {
+        family.name for family in [*hub_answers(hub, {})["metrics"](), *pool_families(PoolRig().pool)]
+    }
+    told = set(re.findall(r"`(taskmesh_\w+)`", PAGE.read_text(encoding="utf-8")))
+
+    assert told == families

@@ -1,0 +1,136 @@
+"""S20: which attempt people are told that a task has had, held against the executions that have begun."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TypeVar
+
+from taskmesh.core.hub.collector import POOLS_DIED
+from taskmesh.core.invariants import require
+from taskmesh.wire.messages import DoneRun, Failed, LaneRun, Progress
+from tests.simulation.workload import Plan
+
+Key = tuple[int, int]
+K = TypeVar("K")
+_NUMBER = re.compile(r"attempt (\d+) on")
+NOWHERE = frozenset({"cancelled", "expired", "lost", "result"})
+"""Ends that a task may have without an attempt of its own."""
+
+
+class Attempts:
+    """The numbers that people are shown: the n-th execution that has begun, or may have, is attempt n.
+
+    A hub knows what it has sent itself, what a pool knows that it has given a session, and what a client knew
+    that has submitted a task to it again: its numbers go on from there. What was known only to a pool, client
+    or hub that is gone, or has not come back yet, nobody knows. Of what nobody has asked for within three
+    leases a hub keeps no numbers.
+    """
+
+    def __init__(self) -> None:
+        self.calm = False
+        self.one_hub = True
+        self._own: dict[tuple[Key, int, str], list[tuple[int, int]]] = defaultdict(list)
+        self._known: dict[tuple[int, Key], int] = {}
+        self._heard: dict[tuple[int, Key], int] = {}
+        self._told: dict[Key, int] = {}
+        self._said: dict[Key, int] = {}
+        self._at: dict[str, dict[Key, int]] = defaultdict(dict)
+        self._sent: dict[Key, set[int]] = defaultdict(set)
+        self._begun: dict[Key, set[int]] = defaultdict(set)
+        self._fences: dict[Key, set[int]] = defaultdict(set)
+
+    def pushed(self, run: LaneRun, epoch: int, pool: str) -> None:
+        """A hub sends these: what has begun before counts, and where nothing goes wrong nothing else does.
+
+        Args:
+            pool: to this process.
+        """
+        shown = run.attempt - run.returns
+        for seq in run.seqs:
+            key = run.client, seq
+            before = sum(fence < run.attempt for fence in self._fences[key])
+            known = self._known.get((epoch, key), 0) if self.one_hub else 0
+            require(shown > known, "S20: an execution that had begun is not counted", key, shown, known)
+            if self.calm:
+                require(shown <= before + 1, "S20: counts what has not begun", key, shown, before)
+            self._sent[key].add(shown)
+            self._own[key, run.attempt, pool].append((epoch, shown))
+
+    def began(self, plan: Plan, attempt: int, returns: int, pool: str) -> None:
+        """A slot of a pool's process starts a task; this is what `current_task().attempt` says there."""
+        key, shown = (plan.client, plan.seq), attempt - returns
+        require(shown in self._sent[key], "S20: no attempt of this number was sent", key, shown)
+        self._begun[key].add(shown)
+        self._fences[key].add(attempt)
+        self._at[pool][key] = max(shown, self._at[pool].get(key, 0))
+        for epoch, number in self._own[key, attempt, pool]:
+            if number == shown:
+                _raise(self._known, (epoch, key), shown)
+
+    def joined(self, epoch: int, pool: str) -> None:
+        """A hub has taken in what a pool's process knows."""
+        for key, shown in self._at[pool].items():
+            _raise(self._known, (epoch, key), shown)
+            _raise(self._heard, (epoch, key), shown)
+
+    def told(self, key: Key, shown: int) -> None:
+        """A client hears that so many executions have begun."""
+        _raise(self._told, key, shown)
+
+    def said(self, keys: Iterable[Key]) -> None:
+        """A client submits these again."""
+        self._said.update({key: self._told[key] for key in keys if key in self._told})
+
+    def asked(self, epoch: int, keys: Iterable[Key], *, young: bool) -> None:
+        """A hub that has no such tasks is asked for them.
+
+        Args:
+            young: it still keeps the numbers of what nobody has asked for.
+        """
+        for key in keys:
+            heard = self._heard.get((epoch, key), 0) if young else 0
+            said = self._said.get(key, 0)  # that it was given to a slot, which has perhaps not begun it
+            begun = max((shown for shown in self._begun[key] if shown <= said), default=0)
+            self._known[epoch, key] = max(heard, begun)
+
+    def forgotten(self, epoch: int, client: int, *, young: bool) -> None:
+        """A hub has no session of a client (any more): it has its tasks' numbers from pools alone."""
+        for at in [at for at in self._known if at[0] == epoch and at[1][0] == client]:
+            self._known[at] = self._heard.get(at, 0) if young else 0
+
+    def succeeded(self, run: DoneRun, plan: Plan) -> None:
+        """A client is told of a success; of a key's tasks it may be another's."""
+        key, shown = (plan.client, plan.seq), run.attempt - run.returns
+        require(bool(plan.key) or shown in self._begun[key], "S20: no such attempt has begun", key, shown)
+
+    def failed(self, failure: Failed, plan: Plan) -> None:
+        """A client is told of a bad end, and of the attempts before."""
+        key, shown = (plan.client, plan.seq), failure.attempt
+        if plan.key:
+            return
+        begun, told = self._begun[key], f"{failure.kind} of attempt {shown}"
+        for line in failure.history:
+            found = _NUMBER.match(line)
+            number = int(found[1]) if found else 0
+            require(number in self._sent[key] and number <= shown, "S20: history", key, told, failure.history)
+        if failure.kind not in NOWHERE and POOLS_DIED not in failure.text:  # it may have begun there
+            require(shown in begun, "S20: no such attempt has begun", key, told, begun)
+        require(shown <= max(self._sent[key], default=0), "S20: more than were sent", key, told)
+        if self.calm and failure.kind in {"cancelled", "expired"}:
+            require(shown == len(begun), "S20: not the number of those that have begun", key, told, begun)
+
+    def running(self, progress: Progress) -> None:
+        """A client is told what runs."""
+        key, shown = (progress.client, progress.seq), progress.attempt
+        require(shown in self._sent[key], "S20: no such attempt was sent", key, shown)
+
+    def check_sure(self, plan: Plan) -> None:
+        """Where nothing has gone wrong nothing was counted that has not begun."""
+        key = plan.client, plan.seq
+        require(len(self._sent[key]) == plan.runs, "S20: counts what has not begun", plan, self._sent[key])
+
+
+def _raise(numbers: dict[K, int], key: K, number: int) -> None:
+    numbers[key] = max(number, numbers.get(key, 0))

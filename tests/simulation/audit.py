@@ -1,0 +1,340 @@
+"""What the world sees and the machines cannot: who ran what how often, who was told what, and if rightly so.
+
+The letters are those of the specification: S1-S12 safety, L1-L5 liveness.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from taskmesh.core.credit import LONG, ONE_AHEAD
+from taskmesh.core.hub.backlog import Route
+from taskmesh.core.hub.collector import POOLS_DIED
+from taskmesh.core.hub.lanes import MAX_WINDOW, Lane
+from taskmesh.core.hub.machine import HubMachine
+from taskmesh.core.hub.states import State
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.wire.batches import Kept
+from taskmesh.wire.messages import CHUNK, Deliver, DoneRun, Failed, LaneRun, Notice, Run, Tasks
+from tests.simulation.attempts import Attempts
+from tests.simulation.configs import QUEUES
+from tests.simulation.workload import Act, Plan, Workload
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Audit:
+    """Everything that is promised, checked as it happens.
+
+    Attributes:
+        faults: how often each fault met each role. crash_limit: the hub's.
+        cancelled, unwanted: what clients gave up, and what they gave up unless it had started.
+        limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
+        draining: sessions of an epoch whose pools have said so.
+        commanded: pools' processes to which a hub had something to say, by name and instance.
+        orphaned: bound to clients that were gone for long when pools last held it.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.faults: Counter[tuple[str, str]] = Counter()
+        self.crash_limit = 3
+        self.limits: list[int] = []
+        self.draining: set[tuple[int, int]] = set()
+        self.outcomes: dict[tuple[int, int], str] = {}
+        self.cancelled: set[tuple[int, int]] = set()
+        self.cancel_known: set[tuple[int, int, int]] = set()
+        self.unwanted: set[tuple[int, int]] = set()
+        self.orphaned: set[tuple[int, int]] = set()
+        self.commanded: set[tuple[str, int]] = set()
+        self.attempts = Attempts()
+        self._newest: dict[tuple[int, int, int], int] = {}
+        self._answers: dict[int, dict[tuple[str, str], float]] = {}
+        self._kept_until: dict[tuple[str, str], float] = {}
+        self._workload = workload
+        self._pushes: Counter[tuple[int, int, int]] = Counter()
+        self._runs: Counter[tuple[int, int, int]] = Counter()
+        self._died: Counter[tuple[int, int, int]] = Counter()
+        self._attempts: dict[tuple[int, int, int], int] = {}
+        self._deliveries: dict[tuple[int, int, int], int] = {}
+
+    # --- hub ----------------------------------------------------------------------------------------------
+
+    def pushed(self, hub: HubMachine, place: int, lane: Lane, messages: Sequence[Tasks]) -> None:
+        """S5, S9 and S11 of what one event had pushed on one lane."""
+        epoch = hub.config.epoch
+        tasks, total = hub.ledger.tasks, sum(len(run.seqs) for message in messages for run in message.runs)
+        before = lane.outstanding - total
+        leaves = (epoch, lane.session) in self.draining
+        self.require(not leaves, "S16: work for a pool that leaves", lane.pool)
+        for message in messages:
+            for run in message.runs:
+                self.attempts.pushed(run, epoch, f"{lane.pool}:{lane.instance}")
+                self._check_credit(hub, lane, run.spec, before, len(run.seqs))
+                before += len(run.seqs)
+                for seq in run.seqs:
+                    record = tasks.get(run.client << SEQ_BITS | seq)
+                    live = record is not None and record.state is State.SENT and record.attempt == run.attempt
+                    self.require(live, "S11: pushed a task that is not to be run", (run.client, seq))
+                    known = (place, run.client, seq) in self.cancel_known
+                    self.require(not known, "S11: pushed after its cancellation")
+                    key = (epoch, run.client, seq)
+                    plan = self._workload.plans[run.client, seq]
+                    answers = self._answers.get(epoch, {}) if plan.key else {}
+                    until = answers.get((plan.kind.spec.name, plan.key), 0.0)
+                    self.require(hub.memory.now >= until, "S15: run, and the store had the outcome", key)
+                    rises = run.attempt > self._attempts.get(key, 0)
+                    self.require(rises, "S5: attempts must rise", key, run.attempt)
+                    self._attempts[key] = run.attempt
+                    self._pushes[run.client, seq, run.attempt] += 1
+        self._check_load(hub, lane, messages[-1].runs[-1].spec)
+
+    def _check_credit(self, hub: HubMachine, lane: Lane, spec: int, before: int, count: int) -> None:
+        """S9: a task of a second and more, or whose time is unknown, goes to a free slot only."""
+        if before + count <= lane.slots:
+            return
+        service = hub.specs[spec].service
+        short = service is not None and service < LONG
+        self.require(short, "S9: prefetched a long task", lane.pool, before, count, service)
+
+    def _check_load(self, hub: HubMachine, lane: Lane, last: int) -> None:
+        """S9: short tasks are prefetched within the window."""
+        self.require(lane.outstanding <= lane.slots * MAX_WINDOW, "S9: more than the window", lane.pool)
+        if lane.outstanding <= lane.slots:
+            return
+        horizon = lane.horizon
+
+        def cost(spec: int) -> float:
+            service = hub.specs[spec].service
+            if service is None or service >= LONG:
+                return horizon
+            return min(ONE_AHEAD * horizon, max(service, 1e-7))
+
+        load = sum(count * cost(spec) for spec, count in lane.counts.items()) - cost(last)
+        self.require(load < lane.slots * horizon + 1e-6, "S9: more than the horizon", lane.pool, load)
+
+    def ordered(self, hub: HubMachine, runs: Sequence[LaneRun]) -> None:
+        """S17 of what an event had pushed: nothing goes before what is more urgent, nor before its elders."""
+        urgent: dict[Route, int] = {}
+        for record in hub.ledger.backlog.entries():
+            if record.state is State.QUEUED and record.id >> SEQ_BITS not in hub.ledger.backlog.withheld:
+                urgent[record.spec.route] = max(record.spec.spec.priority, urgent.get(record.spec.route, 0))
+        for run in runs:
+            entry = hub.specs[run.spec]
+            waits = urgent.get(entry.route, 0)
+            self.require(waits <= entry.spec.priority, "S17: pushed before what is more urgent", entry.spec)
+            for seq in run.seqs if run.attempt == 1 else ():
+                plan = self._workload.plans[run.client, seq]
+                line = (run.client, plan.group, run.spec)
+                in_order = plan.key or seq > self._newest.get(line, 0)  # with a key: in a run of its own
+                self.require(bool(in_order), "S17: not first in, first out", line, seq)
+                if not plan.key:
+                    self._newest[line] = seq
+
+    def received(self, runs: Sequence[Run] | Sequence[DoneRun]) -> None:
+        """S14: nothing comes that is larger than this hub takes: it would cut the link for all others."""
+        limit = self.limits[-1]
+        for run in runs if limit else ():
+            largest = max(map(len, run.payloads), default=0)
+            self.require(largest <= limit, "S14: larger than the hub takes", largest, limit)
+
+    def restored(self, entries: Sequence[tuple[float, Kept]], epoch: int, now: float, offset: float) -> None:
+        """A hub of this epoch starts, at `now` of its clock, with these outcomes of hubs before it."""
+        ends = [(min(until, now + kept.keep), kept) for until, kept in entries]
+        self._answers[epoch] = {(kept.name, kept.key): until for until, kept in ends}
+        self.kept([(until - offset, kept) for until, kept in ends])
+
+    def kept(self, entries: Sequence[tuple[float, Kept]]) -> None:
+        """A hub answers with these from now on, each until a moment of the world's time."""
+        for until, kept in entries:
+            at = (kept.name, kept.key)
+            self._kept_until[at] = max(until, self._kept_until.get(at, 0.0))
+
+    def delivered(self, epoch: int, number: int, done: Sequence[DoneRun], failed: Sequence[Failed]) -> None:
+        """S3, S4: the hub states one outcome of a task, under one number."""
+        for run in done:
+            for seq in run.seqs:
+                self._stated(epoch, run.client, seq, number)
+        for failure in failed:
+            self._stated(epoch, failure.client, failure.seq, number)
+
+    def welcomed(self, epoch: int, client: int, *, young: bool) -> None:
+        """A hub knows nothing of a client (any more): what had ended there may run again.
+
+        Args:
+            young: the hub still keeps the numbers of what nobody has asked for.
+        """
+        self.attempts.forgotten(epoch, client, young=young)
+        for known in (self._deliveries, self._attempts):
+            for key in [key for key in known if key[:2] == (epoch, client)]:
+                del known[key]
+
+    def _stated(self, epoch: int, client: int, seq: int, number: int) -> None:
+        known = self._deliveries.setdefault((epoch, client, seq), number)
+        self.require(known == number, "S3: two outcomes of one task", (client, seq), known, number)
+
+    # --- pools and slots ----------------------------------------------------------------------------------
+
+    def started(self, plan: Plan, attempt: int, returns: int, pool: str) -> None:
+        """S2, S5, S6: only what was pushed runs, each attempt once, at-most-once tasks once at all."""
+        plan.runs += 1
+        self.attempts.began(plan, attempt, returns, pool)
+        key = (plan.client, plan.seq, attempt)
+        self._runs[key] += 1
+        self.require(
+            self._runs[key] <= self._pushes[key], "S5: an attempt ran more often than it was sent", key
+        )
+        gone = (plan.client, plan.seq) in self.orphaned
+        self.require(not gone, "S13: ran, though bound to a client that is gone", key)
+        once = plan.kind.spec.acks == "early"
+        self.require(plan.runs == 1 or not once, "S6: an at-most-once task ran again", key)
+
+    def died(self, plan: Plan, attempt: int) -> None:
+        """A slot died while it ran this."""
+        plan.deaths += 1
+        self._died[plan.client, plan.seq, attempt] += 1
+
+    def obeyed(self, pool: str, instance: int, state: str) -> None:
+        """S21: who drains or pauses was told to: not another process that waits for its name."""
+        self.require((pool, instance) in self.commanded, "S21: obeys what another was told", pool, state)
+
+    def blamed(self, failures: Sequence[Failed]) -> None:
+        """S8: only what ran when its slot died is blamed for it."""
+        for failure in failures:
+            if failure.kind in ("crash", "oom", "hard_timeout"):
+                key = (failure.client, failure.seq, failure.attempt)
+                self.require(
+                    self._died[key] > 0, f"S8: blamed for a {failure.kind} that it had no part in", key
+                )
+
+    # --- clients ------------------------------------------------------------------------------------------
+
+    def resolved(self, client: int, done: Sequence[DoneRun], failed: Sequence[Failed], now: float) -> None:
+        """S2, S4, S12: one outcome for each task, and one that it can have."""
+        for run in done:
+            for seq, payload in zip(run.seqs, run.payloads, strict=True):
+                if plan := self._outcome(client, seq, "done"):
+                    self._check_result(plan, payload)
+                    self.attempts.succeeded(run, plan)
+        for failure in failed:
+            if plan := self._outcome(client, failure.seq, failure.kind):
+                self._check_failure(plan, failure, now)
+                self.attempts.failed(failure, plan)
+
+    def _outcome(self, client: int, seq: int, kind: str) -> Plan | None:
+        key = (client, seq)
+        plan = self._workload.plans.get(key)
+        if plan is None:
+            raise Violation(f"S2: an outcome of a task that was never submitted: {key}")
+        if key in self.cancelled:
+            return None  # its client has given it up, and drops what it hears of it
+        self.require(key not in self.outcomes, "S4: a second outcome", key, self.outcomes.get(key), kind)
+        self.outcomes[key] = kind
+        return plan
+
+    def _check_result(self, plan: Plan, payload: bytes) -> None:
+        if plan.key:
+            accepted = {other.result for other in self._same_key(plan)}
+            self.require(payload in accepted, "S12: not the result of any task of this key", plan.key)
+            at = (plan.kind.spec.name, plan.key)
+            old = plan.kind.spec.keep and plan.submitted >= self._kept_until.get(at, 0.0)
+            self.require(not old, "S15: an outcome that should be forgotten", plan)
+            return
+        fits = any(not plan.too_large(limit) for limit in self.limits)
+        self.require(fits, "S14: succeeded, and no hub takes as much", (plan.client, plan.seq))
+        self.require(payload == plan.result, "S12: another task's result", (plan.client, plan.seq), payload)
+        hopeless = plan.act in (Act.POISON, Act.HOG, Act.BAD, Act.FAILS, Act.HANGS, Act.PLAGUE)
+        self.require(not hopeless, "S12: succeeded though it cannot", (plan.client, plan.seq), plan.act)
+
+    def _same_key(self, plan: Plan) -> list[Plan]:
+        return [
+            other
+            for other in self._workload.plans.values()
+            if other.key == plan.key and other.kind is plan.kind
+        ]
+
+    def _check_failure(self, plan: Plan, failure: Failed, now: float) -> None:
+        spec, kind = plan.kind.spec, failure.kind
+        akin = self._same_key(plan) if plan.key else [plan]
+        deaths = sum(other.deaths for other in akin)  # after a restart another of them may be run
+        large = any(other.too_large(limit) for other in akin for limit in self.limits)
+        raises = any(other.act in (Act.FAILS, Act.FLAKY) for other in akin)
+        if large and kind == "result":
+            self.faults["too large", "result" if failure.attempt else "call"] += 1
+        may = {
+            "exception": raises,
+            "timeout": raises,
+            "argument": plan.act is Act.BAD,
+            "function": plan.act is Act.BAD,
+            "result": plan.act is Act.BAD or large,
+            "hard_timeout": spec.hard_timeout > 0,
+            "expired": 0 < spec.expires <= now - plan.submitted,
+            "lost": spec.acks == "early",
+            "cancelled": spec.on_client_loss == "cancel" or (plan.client, plan.seq) in self.unwanted,
+            "crash": deaths >= (1 if spec.kind == CHUNK else self.crash_limit) or self._pools_died(failure),
+            "oom": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
+        }
+        self.require(may.get(kind, False), f"a task cannot end so: {kind}", plan, deaths, failure.history)
+
+    def told(self, client: int, news: object) -> None:
+        """S20: a client is told what runs, or has run; under a key it may be another's task."""
+        plans = self._workload.plans
+        for progress in news.progress if isinstance(news, Notice) else ():
+            key = client, progress.seq
+            if not plans[key].key:
+                self.attempts.running(progress)
+                self.attempts.told(key, progress.attempt)
+        for charged in news.charged if isinstance(news, Deliver) else ():
+            for seq in charged.seqs:
+                if not plans[client, seq].key:
+                    self.attempts.told((client, seq), charged.begun)
+
+    def _pools_died(self, failure: Failed) -> bool:
+        """Whether a task was given up because of its pools, and so many were lost."""
+        count, _, why = failure.text.partition(" ")
+        lost = sum(times for (_, role), times in self.faults.items() if role == "pool")
+        return why == POOLS_DIED and int(count) <= lost
+
+    def settled(self, plans: Sequence[Plan]) -> None:
+        """S11: where nothing goes wrong, what was given up unless it had started soon has or is cancelled."""
+        for plan in plans:
+            key = (plan.client, plan.seq)
+            ended = key in self.cancelled or key in self.outcomes or plan.key
+            self.require(
+                plan.runs > 0 or bool(ended), "S11: given up, and neither started nor cancelled", plan
+            )
+
+    # --- at the end ---------------------------------------------------------------------------------------
+
+    def check_once(self, plans: Sequence[Plan]) -> None:
+        """S7, L5: where nothing went wrong, every task ran exactly as often as planned, and none is lost."""
+        for plan in plans:
+            key = (plan.client, plan.seq)
+            if key in self.unwanted and self.outcomes.get(key) == "cancelled" and not plan.key:
+                unstarted = plan.runs == 0 or plan.is_refused
+                self.require(unstarted, "S11: cancelled unless started, and had started", plan)
+            lost = self.outcomes.get(key) == "lost" and not plan.deaths
+            self.require(not lost, "S6: lost, though nothing went wrong", plan)
+            if (
+                key not in self.cancelled
+                and self.outcomes.get(key) not in ("expired", "cancelled")
+                and not plan.key
+            ):
+                expected = plan.expected_runs(self.limits[-1])
+                refused = plan.is_refused and expected <= plan.runs <= len(
+                    QUEUES
+                )  # by one pool after another
+                self.require(
+                    plan.runs == expected or refused,
+                    "S7: ran too often or too seldom",
+                    plan,
+                    expected,
+                )
+                self.attempts.check_sure(plan)
+
+    def require(self, holds: bool, promise: str, *facts: object) -> None:
+        """Raises Violation with the facts unless it holds."""
+        if not holds:
+            raise Violation(f"{promise}: {', '.join(map(repr, facts))}")

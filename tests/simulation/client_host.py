@@ -1,0 +1,245 @@
+"""The simulated client: a pending table in place of futures, and the link to the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from taskmesh.core import actions as act
+from taskmesh.core.client.machine import ClientMachine
+from taskmesh.core.client.settings import ClientSettings
+from taskmesh.core.events import Ask, FromHubToClient, Queued
+from taskmesh.wire import messages as m
+from tests.simulation.host import Host
+from tests.simulation.hub_host import HubHost
+from tests.simulation.network import Link, unpacked
+from tests.simulation.setting import Setting
+from tests.simulation.workload import Plan
+
+_TO_CLIENT = msgspec.msgpack.Decoder(m.ToClient).decode
+
+
+HELLOS = 2
+"""Unanswered Hellos after which the next hub is dialled."""
+
+Burst = Callable[[int, int, int], list[Plan]]
+
+
+class Table:
+    """Unresolved tasks, by counter: what futures are in a real client."""
+
+    def __init__(self, client: int) -> None:
+        self.plans: dict[int, Plan] = {}
+        self._client = client
+
+    def pending_runs(self) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+        """Every unresolved task, to submit again."""
+        return runs_of(list(self.plans.values()), again=True)
+
+    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, m.Spec]]:
+        """Specs by number."""
+        specs = {plan.kind.number: plan.kind.spec for plan in self.plans.values()}
+        return [(number, specs[number]) for number in numbers if number in specs]
+
+    def lose_early(self) -> list[m.Failed]:
+        """Takes at-most-once tasks out of the table: each is lost."""
+        seqs = [seq for seq, plan in self.plans.items() if plan.kind.spec.acks == "early"]
+        for seq in seqs:
+            del self.plans[seq]
+        return [m.Failed(self._client, seq, 0, "lost", text="the hub was lost") for seq in seqs]
+
+
+def runs_of(plans: list[Plan], *, again: bool) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+    """Tasks as runs: one for each spec and group, one for each task with a key."""
+    specs: dict[int, m.Spec] = {}
+    runs: dict[tuple[int, int, str, int], m.Run] = {}
+    for plan in plans:
+        number = plan.kind.number
+        specs[number] = plan.kind.spec
+        at = (number, plan.group, plan.key, plan.seq if plan.key else 0)
+        run = runs.get(at)
+        if run is None:
+            run = runs[at] = m.Run(number, plan.group, [], [], plan.key, again)
+        run.seqs.append(plan.seq)
+        run.payloads.append(plan.payload)
+    return list(specs.items()), list(runs.values())
+
+
+class ClientHost(Host[ClientMachine]):
+    """One client session.
+
+    Attributes:
+        place: the hub's that it is with now. accepted: tasks that hubs have acknowledged, and in which epoch.
+    """
+
+    def __init__(self, setting: Setting, hubs: Sequence[HubHost], config: ClientSettings) -> None:
+        super().__init__(f"client-{config.client}", setting)
+        self.client = config.client
+        self.place = 0
+        self._unanswered = 0
+        self._up_links = [Link("gateway", partial(hub.from_client, config.client)) for hub in hubs]
+        self._down_links = [Link("gateway", self._from_hub) for _ in hubs]
+        self.table = Table(config.client)
+        self.accepted: dict[int, int] = {}
+        self.answers: dict[int, m.Answer] = {}
+        self.asked = 0
+        self._config = config
+        self._next = 1
+        self._known: set[int] = set()
+        self._cancels: dict[int, list[int]] = {}
+
+    @property
+    def up_link(self) -> Link:
+        """To its hub."""
+        return self._up_links[self.place]
+
+    @property
+    def down_link(self) -> Link:
+        """From its hub."""
+        return self._down_links[self.place]
+
+    def _move(self) -> None:
+        """The next hub of the list is dialled: as `net.client.links` does."""
+        self.up_link.reset()
+        self.down_link.reset()
+        self._unanswered = 0
+        self._cancels.clear()  # this hub may have had them: what the next one acknowledges does not tell
+        self.place = (self.place + 1) % len(self._up_links)
+        if len(self._up_links) > 1:
+            self.setting.audit.faults["moves to the other hub", "client"] += 1
+
+    def start(self) -> None:
+        """Starts the session."""
+        self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
+        self.boot(ClientMachine(self._config, self.table, self.clock()))
+
+    def _from_hub(self, data: object) -> None:
+        if not self.up:
+            return
+        message = unpacked(data, _TO_CLIENT)
+        self._unanswered = 0
+        if isinstance(message, m.Accepted):
+            self._accepted(message.number)
+        self.tell(FromHubToClient(message))
+
+    def _handle(self, event: object) -> None:
+        news = event.message if isinstance(event, FromHubToClient) else None
+        if isinstance(news, m.Deliver) and self.machine.open and news.epoch == self.machine.epoch:
+            self.setting.audit.told(self.client, news)
+        super()._handle(event)
+
+    def _accepted(self, number: int) -> None:
+        """Cancellations that the ledger knows of now; of a key's tasks another may be run in their place."""
+        plans = self.setting.workload.plans
+        for sent in [sent for sent in self._cancels if sent <= number]:
+            for seq in self._cancels.pop(sent):
+                if not plans[self.client, seq].key:
+                    self.setting.audit.cancel_known.add((self.place, self.client, seq))
+
+    # --- what the application does ------------------------------------------------------------------------
+
+    def submit(self, count: int) -> list[Plan]:
+        """Submits `count` new tasks."""
+        return self.submit_all(self.setting.workload.burst, count)
+
+    def submit_all(self, make: Burst, count: int) -> list[Plan]:
+        """Submits `count` new tasks of a sort."""
+        plans = make(self.client, self._next, count)
+        self._next += count
+        for plan in plans:
+            plan.submitted = self.setting.timetable.now
+        self.table.plans.update((plan.seq, plan) for plan in plans)
+        specs, runs = runs_of(plans, again=False)
+        fresh = [(number, spec) for number, spec in specs if number not in self._known]
+        self._known.update(number for number, _ in fresh)
+        self.tell(Queued(fresh, runs))
+        return plans
+
+    def cancel(self, count: int) -> None:
+        """Gives up `count` unresolved tasks."""
+        seqs = self.setting.chance.sample(list(self.table.plans), min(count, len(self.table.plans)))
+        if seqs:
+            for seq in seqs:
+                del self.table.plans[seq]
+                self.setting.audit.cancelled.add((self.client, seq))
+            self.tell(Ask(m.CancelTasks(seqs)))
+
+    def cancel_unstarted(self, count: int) -> list[Plan]:
+        """Gives up `count` unresolved tasks unless they have started; returns those that the hub has."""
+        seqs = self.setting.chance.sample(list(self.table.plans), min(count, len(self.table.plans)))
+        plans = [self.table.plans[seq] for seq in seqs if seq in self.accepted]
+        if seqs:
+            self.setting.audit.unwanted.update((self.client, seq) for seq in seqs)
+            self.tell(Ask(m.CancelTasks([], seqs)))
+        return plans
+
+    def leave(self, *, cancel: bool) -> None:
+        """Says goodbye to the hub, which may never hear it."""
+        if cancel:
+            self.setting.audit.cancelled.update((self.client, seq) for seq in self.table.plans)
+            self.table.plans.clear()
+        self.tell(Ask(m.ClientBye(cancel=cancel)))
+
+    def ask(self, what: str) -> int:
+        """Asks for a view; returns the question's number."""
+        self.asked += 1
+        self.tell(Ask(m.Query(self.asked, what)))
+        return self.asked
+
+    def command(self, verb: str, target: str) -> None:
+        """Gives an operator's command."""
+        self.asked += 1
+        self.tell(Ask(m.Command(self.asked, verb, target)))
+
+    # --- actions ------------------------------------------------------------------------------------------
+
+    def perform(self, actions: list[object]) -> None:
+        """Does what the machine wants done, in order."""
+        for action in actions:
+            match action:
+                case act.Send(message=message):
+                    self._send(message)
+                case act.Resolve(done=done, failed=failed):
+                    self._resolve(done, failed)
+                case act.Accept(seqs=seqs):
+                    self.accepted.update(dict.fromkeys(seqs, self.machine.epoch))
+                case act.Reconnect():
+                    self._move()
+                case act.Tell(message=m.Answer() as answer):
+                    self.answers[answer.number] = answer
+                case act.Tell(message=message):
+                    self.setting.audit.told(self.client, message)
+                case _:
+                    raise TypeError(f"not an action of a client: {action!r}")
+
+    def _news_of(self, run: m.DoneRun) -> m.DoneRun:
+        """Of a run of successes, those that are waited for."""
+        pairs = zip(run.seqs, run.payloads, strict=True)
+        new = [(seq, payload) for seq, payload in pairs if seq in self.table.plans]
+        return replace(run, seqs=[seq for seq, _ in new], payloads=[payload for _, payload in new])
+
+    def _send(self, message: m.ClientMessage) -> None:
+        if isinstance(message, m.ClientHello):
+            if self._unanswered >= HELLOS and len(self._up_links) > 1:
+                self._move()
+            self._unanswered += 1
+        if isinstance(message, m.Submit) and message.cancels:
+            self._cancels[message.number] = message.cancels
+        if isinstance(message, m.Submit):
+            again = [run.seqs for run in message.runs if run.again]
+            self.setting.audit.attempts.said((self.client, s) for seqs in again for s in seqs)
+        self.setting.network.send(self.up_link, message)
+
+    def _resolve(self, done: list[m.DoneRun], failed: list[m.Failed]) -> None:
+        if len(self._up_links) > 1:  # a hub that was left says what another has said: pending tables skip it
+            done = [new for run in done if (new := self._news_of(run)).seqs]
+            failed = [failure for failure in failed if failure.seq in self.table.plans]
+        self.setting.audit.resolved(self.client, done, failed, self.setting.timetable.now)
+        for run in done:
+            for seq in run.seqs:
+                self.table.plans.pop(seq, None)
+        for failure in failed:
+            self.table.plans.pop(failure.seq, None)

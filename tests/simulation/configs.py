@@ -1,0 +1,69 @@
+"""The settings of a simulated world's processes: short times; small caps in some seeds."""
+
+from __future__ import annotations
+
+import random
+
+from taskmesh.core.client.settings import ClientSettings
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.pool.settings import PoolSettings
+
+BEAT = 0.5
+LEASE = 3.0
+LIMITS = (35, 38)
+"""Bytes of a call or result that a hub takes that has a limit: most tasks have less."""
+QUEUES = (("default", "a", "b"), ("default", "a"), ("default", "b"), ("default",), ("default", "b"))
+TAGS = (("gpu",), (), ("gpu",), (), ("large",))
+
+
+def pools_of(seed: int) -> int:
+    """How many there are in a world."""
+    return len(QUEUES) if seed % 7 == 4 else 3
+
+
+def has_two_hubs(seed: int) -> bool:
+    """Whether a world has a second hub that lives beside the first."""
+    return seed % 6 == 3 or seed % 24 == 12
+
+
+def hub_config(chance: random.Random) -> HubSettings:
+    """The hub's."""
+    tight, full = chance.random() < 0.2, chance.random() < 0.2
+    return HubSettings(
+        epoch=1,
+        beat=BEAT,
+        lease=LEASE,
+        links_grace=0.5,
+        client_grace=2.0,
+        client_silence=6.0,
+        # A client that is gone for good takes no results: they are dropped then, and its tasks go on
+        result_ttl=12.0 if full else 600.0,
+        client_max_bytes=2000 if full else 1 << 30,
+        client_max_tasks=40 if tight else 100_000,
+        max_tasks=70 if tight else 100_000,
+        spec_bytes=1200 if chance.random() < 0.2 else 1 << 20,
+        stored=True,
+        max_payload=chance.choice(LIMITS) if chance.random() < 0.25 else 0,
+        arriving_bytes=chance.choice((0, 100, 3000)),
+    )
+
+
+def pool_config(chance: random.Random, index: int) -> PoolSettings:
+    """A pool's; the first serves every queue."""
+    return PoolSettings(
+        pool=f"pool-{index}",
+        instance=index + 1,
+        slots=chance.randint(1, 3),
+        queues=QUEUES[index],
+        tags=TAGS[index],
+        hello=0.5,
+        beat=BEAT,
+        lease=LEASE,
+    )
+
+
+def client_config(client: int, credit: int) -> ClientSettings:
+    """A client's."""
+    return ClientSettings(
+        client, max_payload=1000, credit=credit, hello=0.5, patience=3 * BEAT, resend=2 * BEAT
+    )

@@ -1,0 +1,119 @@
+"""S18: whose turn it is when not all can have one, held against what the hub pushes and what it lets wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from taskmesh.core.actions import Push
+from taskmesh.core.hub.backlog import QUANTUM, Group, Lineup, Route, group_of
+from taskmesh.core.hub.machine import HubMachine
+from taskmesh.core.hub.states import SUSPECT, State
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.invariants import require
+
+Name = tuple[Route, int]
+"""Of a lineup: its route and priority."""
+
+
+class Waiting:
+    """The groups of one lineup that wait.
+
+    Attributes:
+        lineup: itself. One that was empty meanwhile has not waited: what comes then stands last.
+        heads: each one's first task, with its attempt: while that is the same, the group has waited.
+        turns: the groups that were served meanwhile. others: the lineups, on lanes that serve this one too.
+    """
+
+    def __init__(self, lineup: Lineup) -> None:
+        self.lineup = lineup
+        self.heads: dict[Group, tuple[int, int]] = {}
+        self.turns: dict[Group, set[Group]] = {}
+        self.others: set[Name] = set()
+
+
+class Fairness:
+    """What every lineup and every group that waits in one has seen others be given.
+
+    While a group waits, each other group of its lineup has one turn at most, of QUANTUM tasks at most. While
+    a lineup waits, each other one of its priority has one turn at most on the lanes that serve both, and none
+    of a lower priority has any there: a lane without room for who is first in turn is kept for it.
+    """
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._waiting: dict[Name, Waiting] = {}
+
+    def pushed(self, hub: HubMachine, pushes: Sequence[Push]) -> None:
+        """Looks at what one event had pushed, and at what waits after it."""
+        if hub.config.epoch != self._epoch:
+            self._epoch = hub.config.epoch
+            self._waiting.clear()
+        served: dict[Name, list[Group]] = {}
+        order: list[tuple[Name, int]] = []
+        for push in pushes:
+            for run in push.message.runs:
+                entry = hub.specs[run.spec]
+                name = entry.route, entry.priority
+                records = [hub.ledger.tasks.get(run.client << SEQ_BITS | seq) for seq in run.seqs]
+                if any(record is not None and record.losses >= SUSPECT for record in records):
+                    continue  # it goes alone, when there is a pool for it
+                served.setdefault(name, []).extend(group_of(record) for record in records if record)
+                order.append((name, push.session))
+        former, self._waiting = self._waiting, {}
+        for lineup in hub.ledger.backlog.lineups():
+            name = lineup.route, lineup.priority
+            waiting = self._look(lineup, former.get(name), served.get(name, []))
+            if waiting.heads:
+                self._waiting[name] = waiting
+                _let_by(name, waiting, _others(hub, name, order))
+
+    def excuse(self, full: set[int]) -> None:
+        """Clients that have no turns for now, since they do not take their results."""
+        for waiting in self._waiting.values():
+            waiting.heads = {group: head for group, head in waiting.heads.items() if group[0] not in full}
+
+    def _look(self, lineup: Lineup, former: Waiting | None, served: list[Group]) -> Waiting:
+        """What waits in a lineup now; with what it has let by, as far as it has waited before."""
+        waiting = Waiting(lineup)
+        if former is not None and former.lineup is not lineup:
+            former = None
+        turns = [(group, len(list(turn))) for group, turn in groupby(served)]
+        for group, line in lineup.groups.items():
+            head = next((record for record in line if record.state is State.QUEUED), None)
+            if head is None or group[0] in lineup.withheld:
+                continue
+            waiting.heads[group] = head.id, head.attempt
+            seen = waiting.turns[group] = set()
+            if former is None or former.heads.get(group) != (head.id, head.attempt) or group in served:
+                continue
+            if not served:
+                waiting.others = former.others
+            seen |= former.turns[group]
+            for other, length in turns:
+                require(other not in seen, "S18: a group had two turns while another waited", other, group)
+                require(length <= QUANTUM, "S18: a turn is too long", other, length)
+                seen.add(other)
+        return waiting
+
+
+def _others(hub: HubMachine, name: Name, order: list[tuple[Name, int]]) -> set[Name]:
+    """Which other lineups were given something on lanes that serve this one, since it was itself."""
+    others: set[Name] = set()
+    for other, session in reversed(order):
+        if other == name:
+            break
+        lane = hub.lanes[session]
+        if lane.serves(name[0]) and not lane.breaker.refused:  # else it may be spared what waits
+            others.add(other)
+    return others
+
+
+def _let_by(name: Name, waiting: Waiting, others: set[Name]) -> None:
+    """A lineup still waits, and these others were given something on lanes that serve it."""
+    for other in others:
+        require(other[1] >= name[1], "S18: pushed before what is more urgent", other, name)
+        if other[1] == name[1]:
+            again = other in waiting.others
+            require(not again, "S18: a queue had two turns while another waited", other, name)
+            waiting.others.add(other)

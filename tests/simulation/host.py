@@ -1,0 +1,148 @@
+"""A simulated process: a machine with a clock of its own, that can be stopped, killed and started again."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, Protocol, TypeVar
+
+from taskmesh.core.events import Tick
+from tests.simulation.audit import Violation
+from tests.simulation.setting import Setting
+
+MAX_TICKS = 20
+"""Ticks at one instant after which a machine is taken to spin."""
+NEVER = float("inf")
+
+
+class Machine(Protocol):
+    """What every machine is."""
+
+    @property
+    def deadline(self) -> float:
+        """When a Tick is due at the latest."""
+        ...
+
+    def handle(self, event: object, now: float) -> list[object]:
+        """Takes in one event; returns what is to be done."""
+        ...
+
+
+M = TypeVar("M", bound=Machine)
+
+
+class Host(Generic[M]):
+    """Drives one machine. Subclasses perform its actions.
+
+    Attributes:
+        up: the process is there. paused: it is stopped; what comes waits in its sockets.
+    """
+
+    def __init__(self, name: str, setting: Setting) -> None:
+        self.name = name
+        self.up = False
+        self.paused = False
+        self.inbox: deque[object] = deque()
+        self.setting = setting
+        self.offset = 0.0
+        self._machine: M | None = None
+        self._tick_at = NEVER
+        self._ticks = 0
+        self._last_tick = -1.0
+        self._busy = False
+        self._life = 0
+
+    def clock(self) -> float:
+        """This process's monotonic clock: no other has the same zero."""
+        return self.setting.timetable.now + self.offset
+
+    @property
+    def machine(self) -> M:
+        """The machine of the present life."""
+        if self._machine is None:
+            raise Violation(f"{self.name} is not there")
+        return self._machine
+
+    def boot(self, machine: M) -> None:
+        """The process starts with this machine."""
+        self._machine = machine
+        self._life += 1
+        self._tick_at = NEVER
+        self.up, self.paused = True, False
+        self.inbox.clear()
+        self.tell(Tick())
+
+    def kill(self) -> None:
+        """The process is gone, with all that it knew."""
+        self.up = self.paused = False
+        self._life += 1
+        self._machine = None
+        self.inbox.clear()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """SIGCONT: what came meanwhile is handled at once."""
+        if self.paused:
+            self.paused = False
+            self.tell(Tick())
+
+    def tell(self, event: object) -> None:
+        """Something has happened that the machine is to know."""
+        if not self.up:
+            return
+        self.inbox.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self.inbox and self.up and not self.paused:
+                self._handle(self.inbox.popleft())
+        finally:
+            self._busy = False
+
+    def _handle(self, event: object) -> None:
+        machine = self._machine
+        if machine is None:
+            return
+        tracing = self.setting.trace is not None
+        if tracing:
+            self.setting.note(self.name, event)
+        actions = machine.handle(event, self.clock())
+        if tracing:
+            for action in actions:
+                self.setting.note(f"{self.name} ->", action)
+        if actions:
+            self.perform(actions)
+        if self._machine is machine:
+            self._arm(machine)
+
+    def perform(self, actions: list[object]) -> None:
+        """Does what the machine wants done, in order."""
+        raise NotImplementedError
+
+    def _arm(self, machine: M) -> None:
+        when = machine.deadline - self.offset + 1e-9
+        if when < self._tick_at:
+            self._tick_at = when
+            self.setting.timetable.at(when, self._tick, self._life, when)
+
+    def _tick(self, life: int, when: float) -> None:
+        machine = self._machine
+        if life != self._life or when != self._tick_at or machine is None:
+            return
+        self._tick_at = NEVER
+        if self.paused:
+            return
+        clock = self.clock()
+        if machine.deadline > clock:
+            self._arm(machine)
+            return
+        self._ticks = self._ticks + 1 if clock - self._last_tick < 1e-6 else 0
+        self._last_tick = clock
+        if self._ticks > MAX_TICKS:
+            raise Violation(
+                f"{self.name} spins: its deadline {machine.deadline} stays in the past at {clock}"
+            )
+        self.tell(Tick())

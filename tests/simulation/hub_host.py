@@ -1,0 +1,295 @@
+"""The simulated hub: binds lanes, pushes, publishes, and is killed; what it has stored outlives it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from taskmesh.core import actions as act
+from taskmesh.core import events as ev
+from taskmesh.core.hub.machine import HubMachine
+from taskmesh.core.hub.memory import KEPT_BYTES
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.states import Cause, State
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.stores.port import Store
+from taskmesh.wire import messages as m
+from tests.simulation.configs import LIMITS
+from tests.simulation.fairness import Fairness
+from tests.simulation.host import Host
+from tests.simulation.network import Link, unpacked
+from tests.simulation.setting import Setting
+from tests.simulation.store import Shelf, SimulatedStore
+
+_FROM_CLIENT = msgspec.msgpack.Decoder(m.ClientMessage).decode
+_FROM_POOL = msgspec.msgpack.Decoder(m.PoolMessage).decode
+
+
+FAR = 1 << 40
+"""Above any epoch. Who moves on to another hub of its list may find one that was started earlier."""
+APART = 1 << 41
+"""Between the epochs of two hubs."""
+TELL = 0.1
+"""Seconds between a message that is over a cap and what its sender is told."""
+
+
+class LaneEnd:
+    """A bound lane: what is pushed before the pool has dialled it waits here."""
+
+    def __init__(self, session: int, pool: str, place: int) -> None:
+        self.place = place
+        self.session = session
+        self.pool = pool
+        self.link: Link | None = None
+        self.waiting: list[m.Tasks] = []
+        self.dead = False
+
+
+class Far(Protocol):
+    """The far ends of hubs' links."""
+
+    def control(self, hub: int, pool: str) -> list[Link]:
+        """A hub's control links to one pool, or to all when `pool` is empty."""
+        ...
+
+    def gateway(self, hub: int, client: int) -> Link | None:
+        """A hub's link to a client, None when it is not there."""
+        ...
+
+    def lane_closed(self, lane: LaneEnd) -> None:
+        """The hub has closed a lane."""
+        ...
+
+
+class HubHost(Host[HubMachine]):
+    """One hub and its successors.
+
+    Attributes:
+        place: its own in everybody's list of hubs.
+        lanes: endpoint -> lane, of the present life. transitions: those of all lives.
+        heard: when anything came from a pool, in the world's time.
+        capped: whose key has said too much, and until when what comes of it is dropped, in the world's time.
+        shelf: what hubs have stored.
+        dismissed: pools that were told to leave, as often as they were.
+        restored: how many outcomes hubs were told when they started.
+        falling: its clock goes back between two lives, and with it the epochs.
+    """
+
+    def __init__(self, setting: Setting, far: Far, config: HubSettings, place: int = 0) -> None:
+        super().__init__("hub-b" if place else "hub", setting)
+        self.place = place
+        self._fairness = Fairness() if place else setting.fairness
+        self.lanes: dict[str, LaneEnd] = {}
+        self.transitions: Counter[tuple[State, Cause]] = Counter()
+        self.records: Counter[str] = Counter()
+        self.started = 0.0
+        self.resumed = 0.0
+        self.heard: dict[str, float] = {}
+        self.capped: dict[str, float] = {}
+        self.shelf = Shelf()
+        self.restored = 0
+        self.dismissed: list[str] = []
+        self._far = far
+        self._store: Store | None = None
+        self._config = config
+        self._lives = 1
+        self.falling = setting.chance.random() < 0.3
+        self._by_session: dict[int, LaneEnd] = {}
+
+    @property
+    def epoch(self) -> int:
+        """Of the present or the next life."""
+        return self._config.epoch
+
+    def start(self) -> None:
+        """Starts, with another epoch if it was there before."""
+        self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
+        self.setting.audit.limits.append(self._config.max_payload)
+        self.started = self.resumed = self.setting.timetable.now
+        self.boot(HubMachine(self._config, self.clock()))
+        life = self._life
+        store = self._store = SimulatedStore(
+            self.setting, self.shelf, self.clock, lambda: self.up and self._life == life
+        )
+        entries = store.load(KEPT_BYTES, 0.0)
+        self.restored += len(entries)
+        self.setting.audit.restored(entries, self.epoch, self.clock(), self.offset)
+        self.tell(ev.Restored(entries))
+
+    def resume(self) -> None:
+        """SIGCONT: what it had in hand while it stood still is nobody's fault."""
+        self.resumed = self.setting.timetable.now
+        super().resume()
+
+    def kill(self) -> None:
+        """Kill -9: the next life has another epoch, and no memory but what is stored."""
+        self.take_counts()
+        super().kill()
+        self.lanes.clear()
+        self._by_session.clear()
+        limit = self._config.max_payload and self.setting.chance.choice(LIMITS)
+        self._lives += 1
+        epoch = (FAR - self._lives if self.falling else self._lives) + self.place * APART
+        self._config = replace(self._config, epoch=epoch, max_payload=limit)
+
+    def take_counts(self) -> None:
+        """Adds the present life's transitions to the others'."""
+        if self.up:
+            self.transitions.update(self.machine.ledger.counts)
+            self.machine.ledger.counts.clear()
+
+    def _handle(self, event: object) -> None:
+        beat = event.message if type(event) is ev.FromPool else None
+        if isinstance(beat, m.Beat) and beat.state == "draining":
+            self.setting.audit.draining.add((beat.epoch, beat.session))
+        hello = event.message if isinstance(event, ev.FromClient) else None
+        if isinstance(hello, m.ClientHello) and hello.client not in self.machine.clients:
+            self.setting.audit.welcomed(self.epoch, hello.client, young=self._young)
+        if isinstance(event, ev.FromClient) and isinstance(event.message, m.Submit):
+            self._asked(event.client, event.message)
+        super()._handle(event)
+        if isinstance(beat, m.Hello) and self.up:
+            lane = self.machine.pools.lane_of(beat.pool)
+            if lane is not None and (lane.instance, lane.hello.number) == (beat.instance, beat.number):
+                self.setting.audit.attempts.joined(self.epoch, f"{beat.pool}:{beat.instance}")
+
+    def _asked(self, client: int, submit: m.Submit) -> None:
+        if submit.epoch != self.epoch:
+            return
+        tasks = self.machine.ledger.tasks
+        seqs = [seq for run in submit.runs if run.again for seq in run.seqs]
+        new = [(client, seq) for seq in seqs if client << SEQ_BITS | seq not in tasks]
+        self.setting.audit.attempts.asked(self.epoch, new, young=self._young)
+
+    @property
+    def _young(self) -> bool:
+        """It still keeps the numbers of what nobody has asked for."""
+        return self.setting.timetable.now - self.started < 3 * self._config.lease - 1.0
+
+    # --- what comes in ------------------------------------------------------------------------------------
+
+    def from_client(self, client: int, data: object) -> None:
+        """A message off the gateway."""
+        if self.up and not self._drops(f"client-{client}"):
+            message = unpacked(data, _FROM_CLIENT)
+            if isinstance(message, m.Submit) and message.epoch == self.epoch:
+                self.setting.audit.received(message.runs)
+            self.tell(ev.FromClient(client, message))
+
+    def from_pool(self, pool: str, data: object) -> None:
+        """A message off the collector."""
+        self.heard[pool] = self.setting.timetable.now
+        if self.up and not self._drops(pool):
+            message = unpacked(data, _FROM_POOL)
+            if isinstance(message, m.Results) and message.epoch == self.epoch:
+                self.setting.audit.received(message.done)
+            self.tell(ev.FromPool(message))
+
+    def _drops(self, peer: str) -> bool:
+        """Whether a message is over the cap of its sender's key; the machine is told so a little later."""
+        now = self.setting.timetable.now
+        if now >= self.capped.get(peer, 0.0):
+            return False
+        self.setting.audit.faults["over rate", peer.partition("-")[0]] += 1
+        self.setting.timetable.after(TELL, self._tell_over_rate, peer, self._life)
+        return True
+
+    def _tell_over_rate(self, peer: str, life: int) -> None:
+        if life != self._life:
+            return
+        wait = max(0.0, self.capped.get(peer, 0.0) - self.setting.timetable.now)
+        clients = {client for client in self.machine.clients if peer == f"client-{client}"}
+        sessions = {session for session, lane in self.machine.lanes.items() if lane.pool == peer}
+        self.tell(ev.OverRate(peer, 1, "hub.key_messages_per_s", wait, clients, sessions))
+
+    # --- actions ------------------------------------------------------------------------------------------
+
+    def perform(self, actions: list[object]) -> None:
+        """Does what the machine wants done, in order."""
+        pushes: list[act.Push] = []
+        for action in actions:
+            match action:
+                case act.Push(session=session, message=message):
+                    pushes.append(action)
+                    self._push(session, message)
+                case act.SendClient(client=client, message=message):
+                    self._send_client(client, message)
+                case act.Publish(pool=pool, message=message):
+                    self._publish(pool, message)
+                case act.OpenLane(session=session, pool=pool):
+                    lane = self._by_session[session] = LaneEnd(session, pool, self.place)
+                    endpoint = f"{self.epoch}:{session}"
+                    self.lanes[endpoint] = lane
+                    self.tell(ev.LaneOpened(session, endpoint))
+                case act.CloseLane(session=session):
+                    self._close(session)
+                case act.Record() | act.Store():
+                    self._note(action)
+                case _:
+                    raise TypeError(f"not an action of a hub: {action!r}")
+        if pushes:
+            self._check(pushes)
+        elif withheld := self.machine.ledger.backlog.withheld:
+            self._fairness.excuse(withheld)
+
+    def _check(self, pushes: list[act.Push]) -> None:
+        audit = self.setting.audit
+        if self.setting.calm:  # nothing goes wrong: order can be held against what was asked for
+            audit.ordered(self.machine, [run for push in pushes for run in push.message.runs])
+        self._fairness.pushed(self.machine, pushes)
+        by_lane: dict[int, list[m.Tasks]] = {}
+        for push in pushes:
+            by_lane.setdefault(push.session, []).append(push.message)
+        for session, messages in by_lane.items():
+            audit.pushed(self.machine, self.place, self.machine.lanes[session], messages)
+
+    def _send_client(self, client: int, message: m.ToClient) -> None:
+        if isinstance(message, m.Deliver):
+            self.setting.audit.delivered(message.epoch, message.number, message.done, message.failed)
+        link = self._far.gateway(self.place, client)
+        if link is not None:
+            self.setting.network.send(link, message)
+        elif self.setting.chance.random() < 0.3:
+            self.tell(ev.ClientGone(client))
+
+    def _note(self, action: act.Record | act.Store) -> None:
+        if isinstance(action, act.Record):
+            self.records[action.kind] += 1
+        elif self._store is not None:
+            self.setting.audit.kept([(until - self.offset, kept) for until, kept in action.entries])
+            self._store.put(action.entries)
+            if self._store.changed:
+                self.tell(ev.StoreTold(*self._store.told()))
+
+    def _publish(self, pool: str, message: m.ToPool) -> None:
+        if isinstance(message, m.PoolCommand):
+            lane = self.machine.pools.lane_of(pool)
+            instance = lane.instance if lane is not None else message.instance  # its lease may be over by now
+            self.setting.audit.commanded.add((pool, instance))
+            if message.verb == "drain":
+                self.dismissed.append(pool)
+        for link in self._far.control(self.place, pool):
+            self.setting.network.send(link, message)
+
+    def _push(self, session: int, message: m.Tasks) -> None:
+        lane = self._by_session[session]
+        if lane.link is None:
+            lane.waiting.append(message)
+        elif not lane.dead:
+            self.setting.network.send(lane.link, message)
+
+    def _close(self, session: int) -> None:
+        lane = self._by_session.pop(session, None)
+        if lane is not None:
+            del self.lanes[f"{self.epoch}:{session}"]
+            self._far.lane_closed(lane)
+
+    def connected(self, lane: LaneEnd, link: Link) -> None:
+        """A pool has dialled a lane: what waited goes."""
+        lane.link = link
+        waiting, lane.waiting = lane.waiting, []
+        for message in waiting:
+            self.setting.network.send(link, message)

@@ -1,0 +1,324 @@
+"""Scenes for a world that is well again: what must be seen to the end, with nothing else going wrong."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from taskmesh.core.events import LinkLost
+from taskmesh.core.hub.states import State
+from taskmesh.core.ids import SEQ_BITS
+from tests.simulation.client_host import ClientHost
+from tests.simulation.configs import BEAT, LEASE
+from tests.simulation.host import Host
+from tests.simulation.hub_host import HubHost
+from tests.simulation.network import Weather
+from tests.simulation.pool_host import PoolHost
+from tests.simulation.setting import Setting
+from tests.simulation.workload import SLOW_SECONDS, Act, Plan
+
+TASKS = 8
+STARTED = 1.0
+"""Seconds in which some of them start."""
+FOUL = 4.0
+"""Seconds of bad weather from the death on: pools are told to drop what is bound to the client in them."""
+GONE = 4.0
+"""Seconds after that in which every pool has been told to drop what was bound to the client."""
+
+
+KEYED = 4
+STORED = 0.1
+"""Seconds in which what a task has ended with is in the store, unless it is lost or late."""
+BACK = 0.5
+"""Seconds in which everybody is back: what was submitted before waits for what pools may hold of it."""
+
+BACK_AGAIN = 4 * BEAT
+"""Seconds in which pools that have not died with their hub are back, though nobody told them of its death."""
+
+LASTING = 6
+LIVES = 1.0
+"""Seconds in which a hub dies: the second death often comes more than LATE after the tasks."""
+LATE = 1.0
+"""Seconds after the end of its time in which a client knows of a task that has not started in it."""
+SHARED = 5
+APART = 0.6
+"""Share of a lease that one comes back after another, at most, to a hub that is started again."""
+
+PLAGUE_OVER = 40.0
+"""Seconds in which a task that kills its pool is given up, after five pools or so that were waited for."""
+QUICK = 30
+SLOW = 4
+"""Tasks that take long after those that took no time, for each slot."""
+CALLED_BACK = 1.5
+"""Seconds after which those that have not started are in the hub again."""
+
+LEAVES = 14.0
+"""Seconds in which a pool leaves whose operator wants it to: what it runs takes no longer."""
+
+JOINS = 2.0
+"""Seconds in which one that is started has its session."""
+
+
+class World(Protocol):
+    """What scenes are played in."""
+
+    setting: Setting
+    hub: HubHost
+    pools: list[PoolHost]
+    clients: list[ClientHost]
+
+    def replace_client(self, client: ClientHost) -> None:
+        """A client has crashed: another takes its place."""
+        ...
+
+    def until(self, when: float) -> None:
+        """Plays on to a moment."""
+        ...
+
+    def finish(self, promise: str, bound: float) -> None:
+        """Plays on until every task has its outcome."""
+        ...
+
+
+def orphans(world: World) -> None:
+    """S13: a client and the hub die together; what was bound to the client is dropped, and runs no more."""
+    setting, hub = world.setting, world.hub
+    timetable, chance, audit = setting.timetable, setting.chance, setting.audit
+    client = chance.choice(world.clients)
+    plans = client.submit_all(setting.workload.bound_burst, TASKS)
+    world.until(timetable.now + STARTED * chance.random())
+    audit.faults["crash", "hub with client"] += 1
+    hub.kill()
+    client.kill()
+    client.down_link.reset()
+    world.replace_client(client)
+    for pool in world.pools:
+        if pool.lane is not None:
+            pool.lane_closed(pool.lane, signalled=chance.random() < 0.5)
+    setting.network.weather = Weather(chance.choice((0.0, 0.1, 0.3)))
+    timetable.after(chance.random(), hub.start)
+    world.until(timetable.now + FOUL)
+    setting.network.weather = None
+    world.until(timetable.now + GONE)
+    audit.orphaned.update((plan.client, plan.seq) for plan in plans)
+    for pool in world.pools:
+        left = [held for held in pool.machine.feeder.inventory() if held.client == client.client]
+        audit.require(not left, "S13: a pool holds what is bound to a client that is gone", pool.name, left)
+    unclaimed = len(hub.machine.unclaimed)
+    audit.require(not unclaimed, "S13: the hub still counts on a client that is gone", unclaimed)
+
+
+def remembered(world: World) -> None:
+    """S15: what a hub has stored of a task under a key answers those that come to the next hub under it."""
+    setting = world.setting
+    timetable, chance = setting.timetable, setting.chance
+    client = chance.choice(world.clients)
+    client.submit_all(setting.workload.keyed_burst, KEYED)
+    world.finish("L1", LEAVES)
+    world.until(timetable.now + STORED)
+    setting.audit.faults["crash", "hub that remembers"] += 1
+    _replace_hub(world)
+    world.until(timetable.now + BACK)
+    client.submit_all(setting.workload.keyed_burst, KEYED)
+    world.finish("L1", LEASE + LEAVES)
+
+
+def comeback(world: World) -> None:
+    """L7: pools that are all back after the hub's death keep nothing waiting that was submitted before it."""
+    setting, hub = world.setting, world.hub
+    timetable, chance = setting.timetable, setting.chance
+    world.until(max(timetable.now, hub.started + LEASE) + 2 * BEAT)  # pools know of each other
+    client = chance.choice(world.clients)
+    slots = sum(len(pool.machine.slots) for pool in world.pools)
+    client.submit_all(setting.workload.steady_burst, 4 * slots)
+    world.until(timetable.now + 0.1 * chance.random())
+    setting.audit.faults["crash", "hub whose pools come back"] += 1
+    hub.kill()
+    for pool in world.pools:
+        if pool.lane is not None:
+            pool.lane_closed(pool.lane, signalled=chance.random() < 0.7)
+    world.until(timetable.now + BEAT * chance.random())
+    hub.start()
+    for other in world.clients:
+        other.tell(LinkLost())
+    # Which of two rosters is the newest cannot be told where epochs fall: then it may take a lease
+    world.until(timetable.now + (LEASE + 2 * BEAT if hub.falling else BACK_AGAIN))
+    waiting = len(hub.machine.recovery.waiting)
+    setting.audit.require(not waiting, "L7: all pools are back, and what was submitted again waits")
+    world.finish("L7", LEAVES)
+
+
+def shared(world: World) -> None:
+    """S12, L1: two clients wait for tasks of the same keys, and the hub starts again: each has its outcome.
+
+    Who comes back first to the new hub differs: a pool may hold a task under the id of whoever comes second.
+    """
+    setting, hub = world.setting, world.hub
+    timetable, chance = setting.timetable, setting.chance
+    clients = chance.sample(world.clients, 2)
+    for client in clients:
+        client.submit_all(setting.workload.shared_burst, SHARED)
+        world.until(timetable.now + 0.3 * chance.random())
+    setting.audit.faults["crash", "hub of shared keys"] += 1
+    hub.kill()
+    hosts: list[Host[Any]] = [*clients, *world.pools]
+    for host in hosts:
+        if chance.random() < 0.5:
+            host.pause()
+            timetable.after(APART * LEASE * chance.random(), host.resume)
+    for pool in world.pools:
+        if pool.lane is not None:
+            pool.lane_closed(pool.lane, signalled=True)
+    hub.start()
+    for client in world.clients:
+        client.tell(LinkLost())
+    world.finish("L1", LEASE + LEAVES)
+
+
+def turned_slow(world: World) -> list[Plan]:
+    """S9: what was sent ahead of need, by what was known then, comes back: what is urgent starts next.
+
+    Returns:
+        the tasks of the scene.
+    """
+    setting = world.setting
+    timetable, audit = setting.timetable, setting.audit
+    client = setting.chance.choice(world.clients)
+    plans = client.submit_all(setting.workload.quick_burst, QUICK)
+    world.finish("L1", LEAVES)
+    slots = sum(len(pool.machine.slots) for pool in world.pools)
+    plans += client.submit_all(setting.workload.slow_burst, SLOW * slots)
+    world.until(timetable.now + CALLED_BACK)
+    urgent = client.submit_all(setting.workload.steady_burst, 1)
+    for lane in world.hub.machine.lanes.values():
+        stays = lane.outstanding > lane.slots
+        audit.require(not stays, "S9: sent ahead, and not called back", lane.pool, lane.outstanding)
+    world.until(timetable.now + BACK)
+    task = client.client << SEQ_BITS | urgent[0].seq
+    came = task in world.hub.machine.ledger.tasks  # else its caps are reached
+    world.until(timetable.now + SLOW_SECONDS + JOINS - CALLED_BACK - BACK)
+    starts = urgent[0].runs > 0 or not came
+    audit.require(starts, "S9: urgent, and behind what was sent ahead", urgent[0])
+    world.finish("L1", 2 * SLOW * SLOW_SECONDS + LEAVES)  # some wait for tasks of their own
+    return plans + urgent
+
+
+def plague(world: World) -> None:
+    """S8: a task that kills each pool that runs it is given up, and all others are done."""
+    setting, audit = world.setting, world.setting.audit
+    setting.calm = audit.attempts.calm = False
+    client = setting.chance.choice(world.clients)
+    slots = sum(len(pool.machine.slots) for pool in world.pools)
+    plans = client.submit_all(setting.workload.plague_burst, 4 * slots)
+    world.finish("S8: a task kills pool after pool", PLAGUE_OVER)
+    limit = world.hub.machine.config.pool_loss_limit
+    for plan in plans:
+        ended = audit.outcomes[plan.client, plan.seq]
+        guilty = plan.act is Act.PLAGUE
+        audit.require(ended == ("crash" if guilty else "done"), "S8: the wrong one is given up", plan, ended)
+        audit.require(plan.runs <= limit, "S8: a task kills pool after pool", plan)
+
+
+def budgets(world: World) -> None:
+    """S5, S8, S20: retries, crashes, numbers of attempts and the time to start in outlive hubs.
+
+    The hubs die when nothing is under way; all who know what has been charged live, so all of it counts.
+    """
+    setting = world.setting
+    timetable, chance = setting.timetable, setting.chance
+    client = chance.choice(world.clients)
+    plans = client.submit_all(setting.workload.lasting_burst, LASTING)
+    began = timetable.now
+    for _ in range(chance.choice((1, 2))):
+        world.until(timetable.now + LIVES * chance.random())
+        while not _is_told(world, client) and timetable.now < began + LEAVES:
+            world.until(timetable.now + 0.01)
+        setting.audit.faults["crash", "hub between attempts"] += 1
+        _replace_hub(world)
+    expiring = [plan for plan in plans if plan.kind.spec.expires]
+    world.until(began + expiring[0].kind.spec.expires + LATE)
+    for plan in expiring:
+        told = setting.audit.outcomes.get((plan.client, plan.seq))
+        setting.audit.require(told == "expired", "S8: it has more time to start in than it asked for", plan)
+    world.finish("L1", 2 * LEASE + LEAVES)
+    setting.audit.check_once([plan for plan in plans if not plan.kind.spec.expires])
+
+
+def _is_told(world: World, client: ClientHost) -> bool:
+    """Whether no attempt is under way, and client and hub know all that has been charged."""
+    hub = world.hub.machine
+    session = hub.clients.get(client.client)
+    waiting = all(record.state < State.SENT for record in hub.ledger.tasks.values())
+    told = session is not None and session.resend_deadline is None and not session.has_news
+    return waiting and told and client.machine.open and not client.machine.under_way
+
+
+def _replace_hub(world: World) -> None:
+    """The hub dies, everybody is told at once, and another starts in its place."""
+    world.hub.kill()
+    for pool in world.pools:
+        if pool.lane is not None:
+            pool.lane_closed(pool.lane, signalled=True)
+    world.hub.start()
+    for other in world.clients:
+        other.tell(LinkLost())
+
+
+def _cut_off(world: World, pool: PoolHost) -> None:
+    """Nothing passes between a pool and its hub for longer than its lease."""
+    timetable, network = world.setting.timetable, world.setting.network
+    links = pool.links_in() + pool.links_out()
+    pool.blocked_in = "drop"
+    for link in links:
+        link.blocked = "drop"
+
+    def mend() -> None:
+        pool.blocked_in = ""
+        for link in dict.fromkeys(links + pool.links_in()):
+            network.unblock(link)
+
+    world.setting.audit.faults["cut off and told to leave", "pool"] += 1
+    timetable.after(LEASE + 2 * BEAT, mend)
+
+
+def departure(world: World, *, foul: bool) -> list[Plan]:
+    """L6: who is told by an operator to leave does, with nothing lost; who takes its place gets work.
+
+    Args:
+        foul: messages are lost meanwhile, or the pool is cut off for longer than its lease.
+
+    Returns:
+        the tasks that went on meanwhile.
+    """
+    setting, hub = world.setting, world.hub
+    timetable, chance, audit = setting.timetable, setting.chance, setting.audit
+    client = chance.choice(world.clients)
+    plans = client.submit_all(setting.workload.calm_burst, 60)
+    verb, pool = chance.choice(("drain", "scale-in")), chance.choice(world.pools)
+    world.until(timetable.now + 0.1 * chance.random())
+    audit.faults[verb, "pool"] += 1
+    before = len(hub.dismissed)
+    if foul and verb == "drain" and chance.random() < 0.5:
+        _cut_off(world, pool)
+    client.command(verb, pool.name if verb == "drain" else "1:pool")
+    if foul:  # the command is on its way already
+        setting.network.weather = Weather(chance.choice((0.3, 0.6)))
+    world.until(timetable.now + 0.01)
+    named = sorted(set(hub.dismissed[before:]))
+    audit.require(len(named) == 1, "L6: not one pool was told to leave", verb, named)
+    (leaver,) = (pool for pool in world.pools if pool.name == named[0])
+    world.until(timetable.now + 1.5)
+    setting.network.weather = None
+    deadline = timetable.now + LEAVES
+    while leaver.left is None:
+        audit.require(timetable.now < deadline, "L6: told to leave, and has not", verb, leaver.name)
+        world.until(timetable.now + 0.5)
+    leaver.kill()
+    leaver.start()
+    world.until(timetable.now + JOINS)
+    world.finish("L6", LEAVES)
+    slots = sum(len(pool.machine.slots) for pool in world.pools)
+    plans += client.submit_all(setting.workload.steady_burst, 3 * slots)
+    world.finish("L6", LEAVES)
+    lane = hub.machine.pools.lane_of(leaver.name)
+    audit.require(lane is not None and lane.sequence > 0, "L6: it came late, and gets no work", leaver.name)
+    return plans

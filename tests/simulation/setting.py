@@ -1,0 +1,39 @@
+"""What all processes of a simulated world share."""
+
+from __future__ import annotations
+
+import random
+import re
+
+from tests.simulation.audit import Audit
+from tests.simulation.fairness import Fairness
+from tests.simulation.network import Network
+from tests.simulation.timetable import Timetable
+from tests.simulation.workload import Workload
+
+_BYTES = re.compile(r"""b'[^']*'|b"[^"]*\"""")
+"""Payloads, which say nothing in a trace."""
+
+
+class Setting:
+    """What all processes share: time, chance, network, plans and the checks of what is promised.
+
+    Attributes:
+        parents: share of the tasks that take time which submit tasks of their own, and wait for them.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.timetable = Timetable()
+        self.network = Network(self.chance, self.timetable)
+        self.workload = Workload(self.chance)
+        self.audit = Audit(self.workload)
+        self.fairness = Fairness()
+        self.trace: list[str] | None = None
+        self.calm = False
+        self.parents = (0.0, 0.05, 0.6)[seed % 3]
+
+    def note(self, who: str, what: object) -> None:
+        """Writes a line of the trace, when there is one."""
+        if self.trace is not None:
+            self.trace.append(f"{self.timetable.now:9.4f} {who:12} {_BYTES.sub('..', str(what))}")

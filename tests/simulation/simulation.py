@@ -1,0 +1,456 @@
+"""A whole mesh in one thread: the production machines under a virtual clock, with everything going wrong.
+
+`World(seed).run()` plays one seed: first faults, with every safety promise checked as things happen; then all
+is mended, and everything that was accepted must find its end in bounded time; then every pool drains without
+a loss. The same seed plays the same way, always.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from taskmesh.core import events as ev
+from taskmesh.core.hub.states import Cause, State
+from taskmesh.errors import TaskMeshError
+from tests.simulation.audit import Violation
+from tests.simulation.client_host import ClientHost
+from tests.simulation.configs import (
+    BEAT,
+    LEASE,
+    client_config,
+    has_two_hubs,
+    hub_config,
+    pool_config,
+    pools_of,
+)
+from tests.simulation.faults import Faults
+from tests.simulation.hub_host import APART, HubHost, LaneEnd
+from tests.simulation.network import Link
+from tests.simulation.pool_host import PoolHost
+from tests.simulation.scenes import (
+    budgets,
+    comeback,
+    departure,
+    orphans,
+    plague,
+    remembered,
+    shared,
+    turned_slow,
+)
+from tests.simulation.setting import Setting
+from tests.simulation.workload import Plan
+
+CHECK_EVERY = 150
+"""Steps between two readings of the machines' books."""
+BOUND = 20.0
+"""Seconds after the healing in which everything must have its end (L1)."""
+LOOK_EVERY = 15
+"""Steps between two looks at silent pools."""
+DETECTION = LEASE + BEAT
+"""Seconds of a pool's silence after which what it held must have been taken from it (L2)."""
+SETTLED = 4 * BEAT
+"""Seconds after which a task that was given up unless it had started has started or ended."""
+GRACE = 10.0
+MAX_STEPS = 400_000
+SCENES = 5
+"""Every so many seeds have the same scene at their end, if any."""
+
+
+class SimulationFailure(AssertionError):
+    """A seed broke a promise. The text says which, and how to play it again."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a seed has shown.
+
+    Attributes:
+        transitions: of the ledgers. faults: (kind, role). steps: how much happened; seconds: of virtual time.
+    """
+
+    seed: int
+    tasks: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    transitions: Counter[tuple[State, Cause]] = field(default_factory=Counter)
+    faults: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+class World:
+    """One hub or two, three to five pools that serve them, two clients, and what happens to them.
+
+    Where there are two hubs a client is with one of them, and moves when that does not answer.
+
+    Args:
+        seed: decides everything. calm: True plays it without faults (every twelfth seed is calm anyway).
+        trace: keeps a line for every event and action in `trace`.
+    """
+
+    def __init__(self, seed: int, *, calm: bool | None = None, trace: bool = False) -> None:
+        self.seed = seed
+        self.lease = LEASE
+        self.setting = Setting(seed)
+        if trace:
+            self.setting.trace = []
+        chance = self.setting.chance
+        self.calm = self.setting.calm = seed % 12 == 0 if calm is None else calm
+        self.setting.audit.attempts.calm = self.calm
+        self.setting.network.by_reference = seed % 4 == 1
+        self._heal_at = 4.0 + 4.0 * chance.random()
+        settings = hub_config(chance)
+        if has_two_hubs(seed):
+            settings = replace(settings, max_payload=0)
+        self.hub = HubHost(self.setting, self, settings)
+        self.hubs = [self.hub]
+        pools = [pool_config(chance, index) for index in range(pools_of(seed))]
+        if has_two_hubs(seed):
+            self.hubs.append(HubHost(self.setting, self, replace(settings, epoch=1 + APART), place=1))
+        self.setting.audit.attempts.one_hub = len(self.hubs) == 1
+        self.pools = [PoolHost(self.setting, self.hubs, config) for config in pools]
+        self.clients: list[ClientHost] = []
+        self._gateways: dict[int, ClientHost] = {}
+        self._client_ids = 0
+        self._credit = chance.choice((1 << 26, 1 << 26, 600))
+        self._faults = Faults(self, self._heal_at)
+        self._plans: list[Plan] = []
+        self._gone: list[ClientHost] = []
+        self._left_behind = 0
+
+    @property
+    def trace(self) -> list[str]:
+        """What happened, when it was asked for."""
+        return self.setting.trace or []
+
+    # --- far ends -----------------------------------------------------------------------------------------
+
+    def control(self, hub: int, pool: str) -> list[Link]:
+        """A hub's control links to one pool, or to all when `pool` is empty."""
+        return [host.ends[hub].control for host in self.pools if pool in ("", host.name)]
+
+    def gateway(self, hub: int, client: int) -> Link | None:
+        """A hub's link to a client, None when it is not there."""
+        host = self._gateways.get(client)
+        return host.down_link if host is not None and host.up and host.place == hub else None
+
+    def lane_closed(self, lane: LaneEnd) -> None:
+        """The hub has closed a lane."""
+        for pool in self.pools:
+            if pool.name == lane.pool:
+                pool.lane_closed(lane, signalled=self.setting.chance.random() < 0.7)
+
+    # --- clients ------------------------------------------------------------------------------------------
+
+    def _new_client(self) -> ClientHost:
+        self._client_ids += 1
+        config = client_config(self._client_ids, self._credit)
+        host = self._gateways[config.client] = ClientHost(self.setting, self.hubs, config)
+        if len(self.hubs) > 1:
+            host.place = self.setting.chance.randrange(len(self.hubs))
+        self.clients.append(host)
+        host.start()
+        return host
+
+    def replace_client(self, client: ClientHost) -> None:
+        """A client has crashed: another takes its place at once, with an id of its own."""
+        self.clients.remove(client)
+        self._gone.append(client)
+        self._new_client()
+
+    # --- the course of events -----------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        """Plays the seed.
+
+        Raises:
+            SimulationFailure: a promise was broken.
+        """
+        try:
+            self._play()
+        except (Violation, AssertionError, TaskMeshError, LookupError, TypeError, ValueError) as error:
+            message = f"seed {self.seed} at {self.setting.timetable.now:.4f}: {type(error).__name__}: {error}"
+            replay = f"python -m tests.simulation --start {self.seed} --seeds 1 --trace"
+            raise SimulationFailure(f"{message}\n  play it again: {replay}") from error
+        return self._report()
+
+    def _play(self) -> None:
+        timetable, chance = self.setting.timetable, self.setting.chance
+        for hub in self.hubs:
+            timetable.after(0.0, hub.start)
+        for pool in self.pools:
+            late = pool is not self.pools[0] and chance.random() < 0.1  # that one serves every queue
+            timetable.after((self._heal_at if late else 0.2) * chance.random(), self._start, pool)
+        for _ in range(2):
+            self._new_client()
+        self._plan_work()
+        if not self.calm:
+            self._faults.plan(chance.choice((0.5, 1.0, 2.0, 4.0)))
+        self.until(self._heal_at)
+        self._faults.heal()
+        timetable.after(0.0, self._ask_status)
+        self.finish("L1", BOUND)
+        self._check_answers()
+        self._check_left_behind()
+        self.finish("L1", BOUND)  # a client that stood still may have submitted meanwhile
+        self._check_numbers()
+        self._play_scenes()
+        if self.calm:
+            self.setting.audit.check_once(self._plans)
+        self._drain()
+
+    def _play_scenes(self) -> None:
+        self._faults.over = True
+        self._await_pools()
+        if len(self.hubs) > 1:
+            return
+        chance, scene = self.setting.chance, self.seed % SCENES
+        if self.calm and scene in (0, 1):
+            self._plans += departure(self, foul=False)
+        elif not self.calm and scene == 0:
+            comeback(self)
+        elif not self.calm and scene == 1:
+            chance.choice((shared, budgets))(self)
+        elif self.calm and scene == 2:
+            self._plans += turned_slow(self)
+        elif self.calm and scene == 3:
+            plague(self)
+        elif not self.calm and scene == 2:
+            orphans(self)
+        elif not self.calm and scene == 3:
+            departure(self, foul=True)
+        elif not self.calm and scene == 4:
+            remembered(self)
+
+    def _await_pools(self) -> None:
+        """L3: where all is well every pool soon has its session, and none that is told to leave stays."""
+        deadline = self.setting.timetable.now + LEASE + 4 * BEAT
+        while away := [pool.name for pool in self.pools if not self._is_in(pool)]:
+            self._faults.revive()
+            self.setting.audit.require(self.setting.timetable.now < deadline, "L3: no session", away)
+            self._step()
+
+    def _is_in(self, pool: PoolHost) -> bool:
+        """Whether every hub has it: no split stays."""
+        for hub, member in zip(self.hubs, pool.machine.members, strict=True):
+            lane = hub.machine.pools.lane_of(pool.name)
+            leaves = pool.machine.state == "draining" or (lane is not None and lane.wished == "draining")
+            if lane is None or lane.session != member.session or leaves:
+                return False
+        return True
+
+    def _start(self, pool: PoolHost) -> None:
+        if not pool.up:
+            pool.start()
+
+    def _plan_work(self) -> None:
+        chance = self.setting.chance
+        left = 200 + chance.randrange(60)
+        while left > 0:
+            count = min(left, chance.choice((1, 3, 10, 30, 60)))
+            left -= count
+            when = 0.01 + (self._heal_at - 1.0) * chance.random() ** 2
+            self.setting.timetable.at(when, self._submit, count)
+        for _ in range(chance.randrange(6)):
+            self.setting.timetable.at(self._heal_at * chance.random(), self._cancel)
+        if chance.random() < 0.5:
+            self.setting.timetable.at(self._heal_at * chance.random(), self._cancel_unstarted)
+        if chance.random() < 0.3:
+            self.setting.timetable.at(self._heal_at * chance.random(), self._command)
+
+    def _submit(self, count: int) -> None:
+        client = self.setting.chance.choice(self.clients)
+        if client.paused:
+            self.setting.timetable.after(0.1, self._submit, count)
+            return
+        self._plans += client.submit(count)
+
+    def _cancel(self) -> None:
+        client = self.setting.chance.choice(self.clients)
+        if not client.paused:
+            client.cancel(self.setting.chance.choice((1, 2, 8)))
+
+    def _cancel_unstarted(self) -> None:
+        client = self.setting.chance.choice(self.clients)
+        if not client.paused:
+            plans = client.cancel_unstarted(self.setting.chance.choice((3, 30, 1000)))
+            if self.calm:
+                self.setting.timetable.after(SETTLED, self.setting.audit.settled, plans)
+
+    def _command(self) -> None:
+        client = self.clients[0]
+        pool = self.setting.chance.choice([*(pool.name for pool in self.pools), "all"])
+        if not client.paused:
+            client.command("pause", pool)
+        self.setting.timetable.at(self._heal_at + 0.1, self._resume_pools)
+
+    def _resume_pools(self) -> None:
+        self.clients[-1].command("resume", "all")
+        self.setting.timetable.after(1.0, self._insist)
+
+    def _insist(self) -> None:
+        """The operator keeps looking: a pause that was long under way comes after what was to end it."""
+        if any(pool.machine.state == "paused" for pool in self.pools if pool.up and pool.left is None):
+            self._resume_pools()
+        elif self.setting.timetable.now < self._heal_at + BOUND / 2:
+            self.setting.timetable.after(1.0, self._insist)
+
+    def until(self, when: float) -> None:
+        """Plays on to a moment."""
+        timetable = self.setting.timetable
+        timetable.at(when, _nothing)
+        while timetable.now < when:
+            self._step()
+
+    def _step(self) -> None:
+        timetable = self.setting.timetable
+        timetable.step()
+        if timetable.steps % LOOK_EVERY == 0:
+            self._check_silent()
+        if timetable.steps % CHECK_EVERY == 0:
+            self._check()
+            if timetable.steps > MAX_STEPS:
+                raise Violation("the world does not come to rest")
+
+    def _check(self) -> None:
+        """The machines' own books (S3, S8, S9, S10)."""
+        for hub in self.hubs:
+            if hub.up:
+                hub.machine.check()
+        for pool in self.pools:
+            if pool.up:
+                pool.machine.check()
+
+    def _check_silent(self) -> None:
+        """L2: a pool that has been silent for its lease holds nothing any more, for a hub that was awake."""
+        now = self.setting.timetable.now
+        for hub in self.hubs:
+            if not hub.up or hub.paused or now - hub.resumed <= DETECTION:
+                continue
+            for lane in hub.machine.lanes.values():
+                silence = now - hub.heard.get(lane.pool, 0.0)
+                late = silence > DETECTION and lane.outstanding
+                self.setting.audit.require(
+                    not late, "L2: a silent pool still holds tasks", lane.pool, silence
+                )
+
+    # --- liveness -----------------------------------------------------------------------------------------
+
+    def _settled(self) -> bool:
+        tasks = any(hub.machine.ledger.tasks for hub in self.hubs)
+        return not tasks and not any(client.table.plans for client in self.clients)
+
+    def finish(self, promise: str, bound: float) -> None:
+        """Waits until every task has its outcome; breaks the promise when that takes longer than `bound`."""
+        timetable = self.setting.timetable
+        deadline = timetable.now + bound
+        while not self._settled():
+            if timetable.now > deadline:
+                raise Violation(
+                    f"{promise}: not finished {bound:g} s after everything was mended: {self._left()}"
+                )
+            for _ in range(20):
+                self._step()
+        self._check()
+
+    def _left(self) -> str:
+        ledger = [
+            (
+                record.id >> 64,
+                record.id & (1 << 64) - 1,
+                record.state.name,
+                record.attempt,
+                record.spec.spec.name,
+            )
+            for hub in self.hubs
+            for record in hub.machine.ledger.tasks.values()
+        ]
+        waiting = {client.name: sorted(client.table.plans)[:10] for client in self.clients}
+        pools = [pool.machine.snapshot() for pool in self.pools]
+        return f"ledger {ledger[:10]}, clients {waiting}, pools {pools}"
+
+    def _check_left_behind(self) -> None:
+        """S1: what the hub had accepted was run, though its client is gone; while that hub lives."""
+        audit, plans = self.setting.audit, self.setting.workload.plans
+        epochs = {hub.epoch for hub in self.hubs}
+        for client in self._gone:
+            for seq, epoch in client.accepted.items():
+                plan = plans[client.client, seq]
+                spec = plan.kind.spec
+                excused = spec.expires or spec.acks == "early" or spec.on_client_loss == "cancel" or plan.key
+                excused = excused or (plan.client, plan.seq) in audit.unwanted
+                if epoch in epochs and not excused and (client.client, seq) not in audit.cancelled:
+                    self._left_behind += 1
+                    audit.require(plan.runs > 0, "S1: accepted and never run", plan)
+
+    def _check_numbers(self) -> None:
+        """S19: a hub that was there from the start knows all finished tasks of a client as one interval."""
+        if (
+            len(self.hubs) > 1 or self.hub.epoch > 1 or self.hub.machine.config.result_ttl < BOUND
+        ):  # it forgets clients
+            return
+        deadline = self.setting.timetable.now + BOUND
+        while waiting := [client.name for client in self.clients if client.machine.under_way]:
+            in_time = self.setting.timetable.now < deadline  # what was given up is said last, perhaps again
+            self.setting.audit.require(in_time, "L1: Submits that nobody acknowledges", waiting)
+            self._step()
+        for client in self.clients:
+            account = self.hub.machine.ledger.accounts.get(client.client)
+            pieces = account.finished.pieces if account is not None else 0
+            self.setting.audit.require(pieces <= 1, "S19: numbers are left out", client.name, pieces)
+
+    def _ask_status(self) -> None:
+        for client in self.clients:
+            client.answers.clear()
+            client.ask("status")
+
+    def _check_answers(self) -> None:
+        """L4: a question asked when all is well is answered."""
+        for client in self.clients:
+            self._wait_for(client, client.ask("pools"))
+
+    def _wait_for(self, client: ClientHost, number: int) -> None:
+        deadline = self.setting.timetable.now + 5.0
+        while number not in client.answers:
+            if self.setting.timetable.now > deadline:
+                raise Violation(f"L4: {client.name} got no answer within 5 s")
+            self._step()
+
+    def _drain(self) -> None:
+        """L5: pools leave one after the other under load, the last when all is done; nothing is lost."""
+        timetable = self.setting.timetable
+        self.until(timetable.now + 2 * BEAT)
+        self._await_pools()
+        self.finish("L1", BOUND)  # what clients that are gone had said may have come only now
+        burst = self.setting.workload.calm_burst
+        plans = [plan for client in self.clients for plan in client.submit_all(burst, 12)]
+        first, *others = self.pools  # it serves every queue and stays to the last
+        for pool in (*others, first):
+            if pool is first or self.setting.chance.random() < 0.3:
+                self.finish("L5", BOUND)
+            pool.tell(ev.DrainRequested(GRACE))
+            deadline = timetable.now + GRACE + 2.0
+            while pool.left is None:
+                if timetable.now > deadline:
+                    raise Violation(f"L5: {pool.name} did not leave: {pool.machine.snapshot()}")
+                self._step()
+        self.setting.audit.check_once(plans)
+        deadline = timetable.now + LEASE + 1.0  # a pool that left without a session has said no goodbye
+        while left := [lane.pool for hub in self.hubs for lane in hub.machine.lanes.values()]:
+            self.setting.audit.require(timetable.now < deadline, "L5: sessions of pools that left", left)
+            self._step()
+        self._check()
+
+    def _report(self) -> Report:
+        for hub in self.hubs:
+            hub.take_counts()
+        timetable = self.setting.timetable
+        report = Report(self.seed, len(self.setting.workload.plans), timetable.steps, timetable.now)
+        for hub in self.hubs:
+            report.transitions += hub.transitions
+        report.faults["left behind", "client"] += self._left_behind
+        report.faults += self.setting.audit.faults + self.setting.network.faults
+        return report
+
+
+def _nothing() -> None:
+    """Only the time passes."""

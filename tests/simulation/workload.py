@@ -1,0 +1,316 @@
+"""What simulated clients submit: tasks whose behaviour is planned, so that their outcomes can be checked."""
+
+from __future__ import annotations
+
+import enum
+import random
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from taskmesh.core.hub.collector import REFUSALS
+from taskmesh.wire.messages import CHUNK, Spec
+from taskmesh.wire.spec_number import spec_number
+
+_KEY = struct.Struct(">QQ")
+BAD_KINDS = ("argument", "function", "result")
+
+
+class Act(enum.Enum):
+    """What a task does when it runs."""
+
+    OK = "ok"
+    FLAKY = "raises a few times, then succeeds"
+    FAILS = "raises always"
+    BAD = "cannot be rebuilt"
+    POISON = "kills its slot always"
+    SHAKY = "kills its slot a few times, then succeeds"
+    HOG = "takes all memory always"
+    GREEDY = "takes all memory a few times, then succeeds"
+    HANGS = "never ends"
+    STALLS = "never ends a few times, then succeeds"
+    PLAGUE = "kills its pool always"
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """One task and what is known of its life.
+
+    Attributes:
+        seconds: how long a run takes. times: how often it misbehaves before it succeeds.
+        runs: executions started. deaths: slots that died while it ran. calm: no fault can come any more.
+        submitted: when, in the world's time.
+    """
+
+    client: int
+    seq: int
+    kind: Kind
+    act: Act
+    seconds: float
+    times: int
+    payload: bytes
+    group: int
+    key: str = ""
+    runs: int = 0
+    deaths: int = 0
+    calm: bool = False
+    submitted: float = 0.0
+
+    @property
+    def result(self) -> bytes:
+        """What it returns."""
+        return result_of(self.payload)
+
+    @property
+    def bad_kind(self) -> str:
+        """Names the part that cannot be rebuilt, if there is one."""
+        return BAD_KINDS[self.seq % len(BAD_KINDS)]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether no pool can even begin it: executions count, and it has not started."""
+        return self.act is Act.BAD and self.bad_kind in REFUSALS
+
+    def too_large(self, limit: int) -> bool:
+        """Whether its call or its result is above this many bytes, 0 for any number."""
+        return 0 < limit < max(len(self.payload), len(self.result))
+
+    def expected_runs(self, limit: int) -> int:
+        """How often it runs when nothing interferes, for a hub that takes calls of `limit` bytes."""
+        if 0 < limit < len(self.payload):
+            return 0
+        once = self.kind.spec.acks == "early" or self.kind.spec.kind == CHUNK
+        if self.act in (Act.OK, Act.BAD) or once:
+            return 1
+        retries = self.kind.spec.max_retries
+        match self.act:
+            case Act.FAILS | Act.HANGS:
+                return 1 + retries
+            case Act.FLAKY | Act.STALLS:
+                return min(self.times, retries) + 1
+            case Act.POISON | Act.HOG:
+                return 3
+            case _:
+                return min(self.times, 2) + 1
+
+
+def result_of(payload: bytes) -> bytes:
+    """The result of a task with this payload: it depends on every byte."""
+    return b"r" + zlib.crc32(payload).to_bytes(4, "big") + payload[4:]
+
+
+def key_of(payload: bytes) -> tuple[int, int]:
+    """The client and counter that a payload was made for."""
+    found: tuple[int, int] = _KEY.unpack_from(payload)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A spec with the behaviours that its tasks have, weighted, and how long they take.
+
+    `keyed`: the share of them that have one of three keys.
+    """
+
+    number: int
+    spec: Spec
+    acts: tuple[tuple[Act, int], ...]
+    seconds: tuple[float, float]
+    slow: float
+    weight: int
+    keyed: float
+
+
+def _kind(
+    name: str,
+    *,
+    seconds: tuple[float, float] = (0.0, 0.0),
+    acts: tuple[tuple[Act, int], ...] = ((Act.OK, 1),),
+    slow: float = 0.0,
+    weight: int = 10,
+    keyed: float = 0.0,
+    **options: object,
+) -> Kind:
+    spec = Spec(function=name.encode() * 20, name=name, **options)  # type: ignore[arg-type]
+    return Kind(spec_number(spec), spec, acts, seconds, slow, weight, keyed)
+
+
+OK = (Act.OK, 8)
+KINDS = (
+    _kind("instant", slow=0.02, weight=30),
+    _kind("instant-a", queue="a", slow=0.02, weight=20),
+    _kind("short", seconds=(0.001, 0.006), slow=0.05, weight=25, keyed=0.15, keep=3.0),
+    _kind("long", seconds=(0.03, 0.5), queue="a", weight=10, keyed=0.15),
+    _kind(
+        "flaky", acts=(OK, (Act.FLAKY, 6), (Act.FAILS, 2)), max_retries=2, backoff=0.05, seconds=(0.0, 0.004)
+    ),
+    _kind(
+        "shared",
+        acts=(OK, (Act.FLAKY, 4), (Act.FAILS, 4), (Act.SHAKY, 3), (Act.POISON, 1)),
+        queue="a",
+        seconds=(0.05, 1.0),
+        max_retries=1,
+        backoff=0.05,
+        weight=5,
+        keyed=1.0,
+    ),
+    _kind("bad", acts=(OK, (Act.BAD, 4)), queue="b", weight=6),
+    _kind(
+        "deadly",
+        acts=((Act.OK, 16), (Act.POISON, 2), (Act.SHAKY, 4), (Act.HOG, 1), (Act.GREEDY, 3)),
+        seconds=(0.0, 0.003),
+        weight=14,
+    ),
+    _kind(
+        "limited",
+        acts=(OK, (Act.HANGS, 2), (Act.STALLS, 3)),
+        seconds=(0.001, 0.02),
+        hard_timeout=0.2,
+        max_retries=1,
+        backoff=0.02,
+        weight=6,
+    ),
+    _kind("fleeting", seconds=(0.0, 0.01), expires=0.6, weight=8),
+    _kind(
+        "once",
+        acts=((Act.OK, 14), (Act.FAILS, 2), (Act.POISON, 1)),
+        seconds=(0.0, 0.02),
+        acks="early",
+        max_retries=2,
+        weight=14,
+    ),
+    _kind(
+        "chunk",
+        acts=((Act.OK, 14), (Act.POISON, 1), (Act.HOG, 1)),
+        kind=CHUNK,
+        seconds=(0.002, 0.02),
+        weight=6,
+    ),
+    _kind("urgent", priority=5, seconds=(0.0, 0.002), weight=6),
+    _kind("tagged", tags=("gpu",), queue="b", seconds=(0.0, 0.02), weight=6),
+    _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),
+)
+URGENT, _, BOUND = KINDS[-3:]
+LASTING = _kind("lasting", max_retries=2, backoff=0.5, factor=2.0, jitter=False)
+UNSERVED = _kind("unserved", queue="nowhere", expires=3.0)
+"""Of a scene only: a hub may die between two of its attempts, or before its first."""
+SHARED = next(kind for kind in KINDS if kind.keyed == 1.0)
+INSTANT = KINDS[0]
+SLOW_SECONDS = 3.0
+KEPT = next(kind for kind in KINDS if kind.spec.keep)
+LONGER = 1000.0
+CALM_KINDS = tuple(
+    kind for kind in KINDS if kind.spec.name in ("instant", "short", "long", "instant-a", "urgent", "once")
+)
+
+
+class Workload:
+    """Makes plans; finds a plan by the payload that a slot was given."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.plans: dict[tuple[int, int], Plan] = {}
+        self._chance = chance
+        self._weights = [kind.weight for kind in KINDS]
+        self._acts = {
+            kind.spec.name: ([act for act, _ in kind.acts], [weight for _, weight in kind.acts])
+            for kind in (*KINDS, LASTING, UNSERVED)
+        }
+
+    def burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """`count` new tasks of a client, with counters from `first` on."""
+        kinds = self._chance.choices(KINDS, self._weights, k=count)
+        return [self._plan(client, first + index, kind) for index, kind in enumerate(kinds)]
+
+    def calm_burst(
+        self, client: int, first: int, count: int, kinds: Sequence[Kind] = CALM_KINDS
+    ) -> list[Plan]:
+        """The same of tasks that succeed at once."""
+        plans = []
+        for index in range(count):
+            plan = self._plan(client, first + index, self._chance.choice(kinds))
+            plan.act, plan.key, plan.calm = Act.OK, "", True
+            plan.payload = plan.payload[: _KEY.size]  # no hub finds it too large
+            plan.seconds = min(plan.seconds, 0.2)
+            plans.append(plan)
+        return plans
+
+    def steady_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that every pool may run, and that take a while."""
+        plans = self.calm_burst(client, first, count, (URGENT,))
+        for plan in plans:
+            plan.seconds = 0.05
+        return plans
+
+    def quick_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that every pool may run, and that take no time."""
+        plans = self.calm_burst(client, first, count, (INSTANT,))
+        for plan in plans:
+            plan.seconds = 0.0
+        return plans
+
+    def slow_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same function's, but slow now."""
+        plans = self.calm_burst(client, first, count, (INSTANT,))
+        for plan in plans:
+            plan.seconds = SLOW_SECONDS
+        return plans
+
+    def plague_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks of which one kills its pool whenever it runs, with all slots."""
+        plans = self.steady_burst(client, first, count)
+        self._chance.choice(plans).act = Act.PLAGUE
+        return plans
+
+    def keyed_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks under one key each: their outcomes are kept."""
+        plans = self.calm_burst(client, first, count, (KEPT,))
+        for index, plan in enumerate(plans):
+            plan.key = f"kept-{index}"
+        return plans
+
+    def shared_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks under one key each, of which most end badly, sooner or later."""
+        acts = (Act.FAILS, Act.FLAKY, Act.SHAKY, Act.POISON, Act.OK)
+        plans = [self._plan(client, first + index, SHARED) for index in range(count)]
+        for index, plan in enumerate(plans):
+            plan.key, plan.act = f"both-{index}", acts[index % len(acts)]
+            plan.seconds, plan.times, plan.payload = 1.0, 1, plan.payload[: _KEY.size]
+        return plans
+
+    def lasting_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that end badly by and by: by errors, by memory, or since nobody takes them."""
+        kinds = ((LASTING, Act.FAILS), (LASTING, Act.HOG), (UNSERVED, Act.OK))
+        plans = []
+        for index in range(count):
+            kind, act = kinds[index % len(kinds)]
+            plan = self._plan(client, first + index, kind)
+            plan.act, plan.payload = act, plan.payload[: _KEY.size]
+            plans.append(plan)
+        return plans
+
+    def bound_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that are bound to their client, and take longer than anybody waits for."""
+        plans = [self._plan(client, first + index, BOUND) for index in range(count)]
+        for plan in plans:
+            plan.seconds = LONGER
+        return plans
+
+    def _plan(self, client: int, seq: int, kind: Kind) -> Plan:
+        chance = self._chance
+        acts, weights = self._acts[kind.spec.name]
+        act = chance.choices(acts, weights)[0] if len(acts) > 1 else acts[0]
+        low, high = kind.seconds
+        seconds = low + (high - low) * chance.random() if high else 0.0
+        if kind.slow and chance.random() < kind.slow:
+            seconds = 0.05 + 1.2 * chance.random()
+        payload = _KEY.pack(client, seq) + bytes(chance.randrange(24))
+        plan = Plan(client, seq, kind, act, seconds, chance.randint(1, 2), payload, chance.randrange(3))
+        if kind.keyed and chance.random() < kind.keyed:
+            plan.key = f"key-{chance.randrange(3)}"
+        self.plans[client, seq] = plan
+        return plan
+
+    def of_payload(self, payload: bytes) -> Plan:
+        """The plan of the task that was given this payload."""
+        return self.plans[key_of(payload)]
