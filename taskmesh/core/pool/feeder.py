@@ -45,6 +45,7 @@ class Feeder:
 
     Attributes:
         crowded: whether a slot may have more than one task.
+        aside: of the backlog, what belongs to hubs that have to say first what is still wanted.
 
     Args:
         slots: the pool's.
@@ -58,7 +59,7 @@ class Feeder:
         self.lag = 0.0
         self.doomed: set[tuple[int, int, int]] = set()
         self._frozen: set[int] = set()
-        self._aside: list[Piece] = []
+        self.aside: list[Piece] = []
         self._slots = slots
         self._disturb = disturb
         self.crowded = False
@@ -82,18 +83,18 @@ class Feeder:
             self._set_aside()
         elif hub in self._frozen:
             self._frozen.remove(hub)
-            aside, self._aside = self._aside, []
+            aside, self.aside = self.aside, []
             self.put_back(aside)
 
     def _set_aside(self) -> None:
         pieces = list(self.backlog)
         self.backlog.clear()
         for piece in pieces:
-            (self._aside if hub_of(piece.run.client) in self._frozen else self.backlog).append(piece)
+            (self.aside if hub_of(piece.run.client) in self._frozen else self.backlog).append(piece)
 
     def holds(self, hub: int) -> bool:
         """Whether tasks of a hub's wait here for a slot."""
-        pieces = (*self.backlog, *self._aside) if self._aside else self.backlog
+        pieces = (*self.backlog, *self.aside) if self.aside else self.backlog
         return any(hub_of(piece.run.client) == hub for piece in pieces)
 
     def forget(self, numbers: list[int]) -> None:
@@ -118,12 +119,12 @@ class Feeder:
 
     def _used(self) -> set[int]:
         """The specs of the tasks here."""
-        used = {piece.run.spec for piece in (*self.backlog, *self._aside)}
+        used = {piece.run.spec for piece in (*self.backlog, *self.aside)}
         return used.union(*[slot.work for slot in self._slots.values()])
 
     def waiting(self) -> int:
         """How many tasks no slot has."""
-        return sum(map(len, self.backlog)) + sum(map(len, self._aside))
+        return sum(map(len, self.backlog)) + sum(map(len, self.aside))
 
     def give_up(self, count: int, hub: int) -> list[Held]:
         """Takes up to `count` tasks of a hub's off the end of the backlog, to hand them back."""
@@ -291,7 +292,7 @@ class Feeder:
     def _pieces(self) -> Iterator[Piece]:
         """Everything that slots and backlog hold."""
         yield from self.backlog
-        yield from self._aside
+        yield from self.aside
         for slot in self._slots.values():
             yield from slot.pieces
 

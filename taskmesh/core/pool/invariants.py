@@ -22,7 +22,7 @@ class PoolBooks(Protocol):
 def check_pool(pool: PoolBooks) -> None:
     """The agreement of slots, backlog and spool; no attempt twice in a pool."""
     seen: set[tuple[int, int, int]] = set()
-    pieces = [*pool.feeder.backlog]
+    pieces = [*pool.feeder.backlog, *pool.feeder.aside]
     for slot in pool.slots.values():
         require(slot.count == sum(map(len, slot.pieces)), "a slot's count is wrong", slot.number, slot.count)
         require(slot.count >= 0, "a slot's count is negative", slot.number)

@@ -237,3 +237,15 @@ def test_a_client_that_is_back_with_a_hub_goes_on_with_its_count_of_deliveries(k
 
     assert client.resolved == [1, 2, 3]
     assert client.of(m.ResultAck)[-1] == m.ResultAck(1, number)
+
+
+def test_a_cancelled_task_that_waits_is_remembered_while_its_hub_has_to_say_what_is_wanted():
+    """Seed 140490402741: the pool stood still for longer than a lease after the cancellation."""
+    rig = PoolRig(slots=1)
+    rig.push(1, 2, 3, 4)
+    rig.tell(ev.FromHub(m.Cancel(rig.pool.epoch, rig.pool.session, [m.Held(1, 1, [4])])))
+    rig.now += 10.0
+    rig.tell(ev.Tick())
+    rig.pool.check()
+
+    assert rig.pool.feeder.doomed == {(1, 4, 1)}
