@@ -117,8 +117,11 @@ class TaskOptions:
 
     @property
     def is_chunkable(self) -> bool:
-        """Whether several calls may share one attempt: its limits, retries and key belong to each call."""
-        return not (self.retries.max or self.timeout or self.hard_timeout or self.key is not None)
+        """Several calls may share one attempt: retries, a key and the limit that kills belong to each call.
+
+        A slot keeps the soft limit for each item of a chunk.
+        """
+        return not (self.retries.max or self.hard_timeout or self.key is not None)
 
 
 _OPTIONS = tuple(field.name for field in fields(TaskOptions))

@@ -202,9 +202,9 @@ class Submitter:
     ) -> Iterator[Any]:
         """Calls `fn` with the items of the iterables, side by side, and iterates over the results.
 
-        An item's error is raised in its place. Items travel in chunks, unless the task has retries, limits or
-        a key, which belong to each call. A chunk is one pickle each way: what several of its items or results
-        share, they share afterwards; `chunksize=1` keeps them apart.
+        An item's error is raised in its place. Items travel in chunks, unless the task has retries, a hard
+        limit or a key, which belong to each call. A chunk is one pickle each way: what several of its items
+        or results share, they share afterwards; `chunksize=1` keeps them apart.
 
         Args:
             fn: a function or task function.

@@ -208,6 +208,21 @@ def test_the_last_progress_of_a_task_that_fails_comes_as_well(embedded):
     assert future.progress == (3, 5)
 
 
+def test_a_map_with_a_time_limit_goes_in_chunks_and_the_limit_is_each_item_s(embedded):
+    """B3: with `timeout=` each item was a message of its own."""
+
+    @task(timeout=0.3)
+    def slow(item: int) -> str:
+        if item == 5:
+            threading.Event().wait(30)
+        return current_task().id
+
+    got = list(embedded.map(slow, range(10), chunksize=10, return_exceptions=True))
+
+    assert isinstance(got.pop(5), errors.TaskTimeout)
+    assert len(set(got)) == 1, "they were one chunk"
+
+
 def test_same_key_shares_one_outcome(embedded):
     keyed = embedded.with_options(key="once")
     futures = [keyed.submit(who, 0.3) for _ in range(5)]

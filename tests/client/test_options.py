@@ -68,5 +68,6 @@ def test_unknown_option_is_refused_with_the_nearest():
 
 def test_options_that_belong_to_each_call_forbid_chunks():
     assert TaskOptions().is_chunkable
-    for change in ({"retries": 1}, {"timeout": 1}, {"hard_timeout": 1}, {"key": "k"}):
+    assert TaskOptions().having({"timeout": 1}).is_chunkable, "a slot keeps it for each item"
+    for change in ({"retries": 1}, {"hard_timeout": 1}, {"key": "k"}):
         assert not TaskOptions().having(change).is_chunkable
