@@ -6,4 +6,4 @@ LONG = 1.0
 """Seconds from which on a task is never handed out ahead of need."""
 
 ONE_AHEAD = 0.6
-"""What a shorter task counts for at most, in horizons: so a slot always has one in hand and one ahead."""
+"""Most that a shorter task counts for, in horizons: so a slot always has one in hand and one ahead."""

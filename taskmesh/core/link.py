@@ -8,8 +8,8 @@ SLOWEST = 100_000
 """Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
 
 DOUBLINGS = 5
-"""How often the wait for its bytes may double: some links are slower, 8 MiB in a minute, and say nothing else
-meanwhile. Small ones may be repeated soon."""
+"""Doublings that the wait for its bytes may have: some links are slower, 8 MiB in a minute, and say nothing
+else meanwhile. Small ones may be repeated soon."""
 
 
 def size_of(run: DoneRun) -> int:

@@ -93,12 +93,12 @@ def _pieces(frames: Sequence[Buffer], size: int) -> list[Buffer]:
 
 
 def is_fragment(frames: Sequence[Buffer]) -> bool:
-    """Whether this is a part of a large message."""
+    """Returns True for a part of a large message."""
     return len(frames) > 1 and len(frames[0]) == _MARK.size and frames[0][:4] == _MAGIC
 
 
 class _Partial:
-    """What has come of one message."""
+    """The parts of one message that have arrived."""
 
     __slots__ = ("at", "cost", "frames", "number", "size")
 
@@ -155,7 +155,7 @@ class Assembler:
         return self._take(frames, now, user, link)
 
     def continues(self, frames: Sequence[Buffer], user: str, link: bytes) -> bool:
-        """Whether these are the next fragment of a message that has begun."""
+        """Returns True for the next fragment of a message that has begun."""
         if not is_fragment(frames):
             return False
         _, sender, number, offset, _, _ = _MARK.unpack(frames[0])

@@ -250,7 +250,7 @@ def listen(
 
 
 def assembler(settled: HubSettings, *, keyed: bool) -> Assembler:
-    """What puts large messages together: of one key half as many bytes as of all."""
+    """Makes the assembler of large messages: one key may take half as many bytes as all together."""
     share = settled.arriving_bytes
     return Assembler(2 * share, share if keyed else 0, 2 * settled.max_payload + wires.BATCHES)
 

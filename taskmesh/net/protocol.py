@@ -1,4 +1,4 @@
-"""What both ends of a link must agree upon beside the messages: batch sizes and control topics."""
+"""The agreement of both ends of a link beside the messages: batch sizes and control topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client, pool or operator shows a hub: its own key, and the hub's that it trusts."""
+"""Credentials that a client, pool or operator shows a hub: its own key, and the hub's that it trusts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hub demands of a store, as a Protocol."""
+"""The protocol that a hub demands of a store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taskmesh.wire.batches import Kept
 
 
 class Store(Protocol):
-    """Where a hub keeps outcomes for the one that comes after it. Called from the hub's thread alone.
+    """A store that keeps outcomes for the next hub. Called from the hub's thread alone.
 
     It is a cache: what it loses is computed again. Times are the hub's clock, CLOCK_MONOTONIC.
     """
@@ -18,7 +18,7 @@ class Store(Protocol):
     """`told` has something new to say."""
 
     def load(self, limit: int, timeout: float) -> list[tuple[float, Kept]]:
-        """What is stored, until when each is kept: what expires first comes first. Never raises.
+        """Returns all that is stored, each with its end; the first to expire comes first. Never raises.
 
         Args:
             limit: bytes that are wanted at most. timeout: seconds after which what has come has to do.
@@ -30,7 +30,7 @@ class Store(Protocol):
         ...
 
     def told(self) -> tuple[dict[str, object], list[tuple[str, dict[str, object]]]]:
-        """How the store is, in plain data, and what is worth telling since the last time."""
+        """Returns the store's state in plain data, with what is worth telling since the last call."""
         ...
 
     def close(self, timeout: float) -> None:

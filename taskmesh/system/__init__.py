@@ -1,1 +1,1 @@
-"""What is asked of the operating system: clock, CPUs, control groups, descriptors, processes, signals."""
+"""The operating system: clock, CPUs, control groups, descriptors, processes, signals."""

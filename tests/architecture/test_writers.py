@@ -1,4 +1,4 @@
-"""Who writes the state of tasks, lanes and slots: what stands in a table changes through the table.
+"""The writers of the state of tasks, lanes and slots: state that has a table changes through the table.
 
 The lists below say who still does so beside it, each with the reason. They may become shorter.
 """
@@ -15,7 +15,7 @@ STATES = {
     "Ledger.move": "one transition of a task, by the table",
     "Lane.__init__": "the beginning",
     "Slot.__init__": "the beginning",
-    "Tabled.move": "one transition of a lane or slot, by the table",
+    "StateMachine.move": "one transition of a lane or slot, by the table",
     "PoolMachine.__init__": "the beginning; a pool's three states are words that its beats say",
     "PoolMachine._command": "ready and paused, by an operator's command",
     "PoolMachine._drain": "draining, which is for good",

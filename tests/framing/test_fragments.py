@@ -19,7 +19,7 @@ FRAMES = st.lists(st.binary(max_size=45), min_size=1, max_size=6).filter(lambda 
 
 
 def arrived(fragments):
-    """What comes out of the other end's socket."""
+    """Returns the frames as they leave the other end's socket."""
     return [[bytes(frame) for frame in fragment] for fragment in fragments]
 
 

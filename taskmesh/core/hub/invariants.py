@@ -1,4 +1,4 @@
-"""What must hold in a hub machine between two events: its books, read against each other.
+"""Invariants of a hub machine between two events: its books agree with each other.
 
 Slow (it looks at everything) and meant for tests; a failure names the book that is wrong.
 """
@@ -16,7 +16,7 @@ from taskmesh.core.invariants import require
 
 
 class HubBooks(Protocol):
-    """What is read of a hub machine."""
+    """The part of a hub machine that the checks read."""
 
     config: HubSettings
     ledger: Ledger

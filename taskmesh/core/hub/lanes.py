@@ -9,7 +9,7 @@ from taskmesh.core.credit import LONG, ONE_AHEAD
 from taskmesh.core.hub.breaker import Breaker
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
-from taskmesh.core.tabled import Tabled
+from taskmesh.core.state_machine import StateMachine
 from taskmesh.wire.messages import Held, Hello
 
 HORIZON = 0.020
@@ -42,7 +42,7 @@ class LaneState(enum.Enum):
 
 
 class LaneCause(enum.Enum):
-    """What changes whether a lane may get work."""
+    """An event that changes a lane's state."""
 
     WORK = "work"
     """Its pool takes work: a beat says so, or an operator has asked for it."""
@@ -74,7 +74,7 @@ READY = LaneState.READY
 """For the hot path: see `states.SENT`."""
 
 
-class Lane(Tabled[LaneState, LaneCause]):
+class Lane(StateMachine[LaneState, LaneCause]):
     """One session of one pool.
 
     Attributes:

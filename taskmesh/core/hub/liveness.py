@@ -24,7 +24,7 @@ from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
 STATED = {"ready": LaneCause.WORK, "paused": LaneCause.PAUSE, "draining": LaneCause.DRAIN}
-"""What a pool's beat says, or is wanted to say."""
+"""States that a pool's beat names, or should name."""
 SLOWEST = 100_000
 """Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
 NAMES_KEPT = 1000

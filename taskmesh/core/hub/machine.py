@@ -6,6 +6,7 @@ from typing import Any
 
 from taskmesh.core import events as ev
 from taskmesh.core.actions import Publish, Record, SendClient, Store
+from taskmesh.core.eviction import evicted
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.clients import ClientSession
 from taskmesh.core.hub.collector import NOBODY, Collector
@@ -21,7 +22,6 @@ from taskmesh.core.hub.states import Cause, TaskRecord
 from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.hub.views import Views
-from taskmesh.core.surplus import surplus
 from taskmesh.wire import messages as m
 
 MOST_SPECS = 999
@@ -378,7 +378,7 @@ class HubMachine:
     def _forget_specs(self) -> None:
         """Drops the oldest specs that no live task needs, while they take more than their share of memory."""
         sizes = {number: entry.size for number, entry in self.specs.items()}
-        gone = surplus(
+        gone = evicted(
             sizes,
             lambda number: self.specs[number].live,
             most=MOST_SPECS,

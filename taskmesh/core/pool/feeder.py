@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
 from taskmesh.core.credit import LONG, ONE_AHEAD
+from taskmesh.core.eviction import evicted
 from taskmesh.core.pool.membership import CLIENT_MASK, hub_of
 from taskmesh.core.pool.slots import Piece, Slot
-from taskmesh.core.surplus import surplus
 from taskmesh.wire.messages import DoneRun, Failed, Held, LaneRun, SlotTasks, Spec
 
 HORIZON = 0.005
@@ -110,7 +110,7 @@ class Feeder:
         """
         sizes = {number: len(spec.function) for number, spec in self.specs.items()}
         if len(sizes) > MOST_SPECS or sum(sizes.values()) > SPEC_BYTES:
-            self._drop(surplus(sizes, self._used().__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES))
+            self._drop(evicted(sizes, self._used().__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES))
 
     def _drop(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -282,7 +282,7 @@ class Feeder:
                 slot.learn(number, spec := self.specs[number])
                 specs.append((number, spec))
         if specs:
-            specs += [(number, None) for number in slot.surplus()]
+            specs += [(number, None) for number in slot.evict()]
         return HandOver(
             slot.number, SlotTasks(first, slot.generation, specs, [piece.part() for piece in pieces])
         )

@@ -1,4 +1,4 @@
-"""What must hold in a pool machine between two events: its books, read against each other.
+"""Invariants of a pool machine between two events: its books agree with each other.
 
 Slow (it looks at everything) and meant for tests; a failure names the book that is wrong.
 """
@@ -13,7 +13,7 @@ from taskmesh.core.pool.slots import Slot, SlotState
 
 
 class PoolBooks(Protocol):
-    """What is read of a pool machine."""
+    """The part of a pool machine that the checks read."""
 
     feeder: Feeder
     slots: dict[int, Slot]

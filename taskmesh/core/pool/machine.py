@@ -215,7 +215,7 @@ class PoolMachine:
         member.beat(running, self.state, slots, self._others(member), now)
 
     def _progress(self, slot: Slot, run: m.LaneRun, seq: int, elapsed: float) -> m.Progress:
-        """What a hub is told of a task that runs, or has just ended."""
+        """Returns the news for a hub of a task that runs, or has just ended."""
         done, total = (0, -1) if slot.progress is None else (slot.progress.done, slot.progress.total)
         client = run.client & CLIENT_MASK
         return m.Progress(client, seq, run.attempt, done, total, self._worker(slot), elapsed)

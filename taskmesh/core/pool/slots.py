@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from taskmesh.core.events import SlotExited
+from taskmesh.core.eviction import evicted
 from taskmesh.core.pool.membership import CLIENT_MASK
-from taskmesh.core.surplus import surplus
-from taskmesh.core.tabled import Tabled
+from taskmesh.core.state_machine import StateMachine
 from taskmesh.errors import LocalProtocolError
 from taskmesh.wire.messages import (
     DoneRun,
@@ -48,7 +48,7 @@ class SlotState(enum.Enum):
 
 
 class SlotCause(enum.Enum):
-    """What happened to a slot's process."""
+    """An event in the life of a slot's process."""
 
     START = "start"
     """The pool asks the fork server for a process."""
@@ -115,7 +115,7 @@ class Piece:
         return Held(run.client, run.attempt, run.seqs[self.low : self.high], returns=run.returns)
 
 
-class Slot(Tabled[SlotState, SlotCause]):
+class Slot(StateMachine[SlotState, SlotCause]):
     """One slot.
 
     Attributes:
@@ -241,14 +241,14 @@ class Slot(Tabled[SlotState, SlotCause]):
         self.specs[number] = size = len(spec.function)
         self.spec_bytes += size
 
-    def surplus(self) -> list[int]:
+    def evict(self) -> list[int]:
         """Takes off what it is to forget: the oldest specs beyond the bounds that none of its tasks needs.
 
         They are sent again before their next use.
         """
         if len(self.specs) <= MOST_SPECS and self.spec_bytes <= SPEC_BYTES:
             return []
-        gone = surplus(self.specs, self.work.__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES)
+        gone = evicted(self.specs, self.work.__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES)
         for number in gone:
             self.spec_bytes -= self.specs.pop(number)
         return gone

@@ -1,4 +1,4 @@
-"""What a hub's sockets remember of those at their other ends."""
+"""A hub's sockets remember their peers."""
 
 from collections import deque
 from time import monotonic

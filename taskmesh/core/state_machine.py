@@ -1,4 +1,4 @@
-"""What has a state that a table of transitions changes."""
+"""The base class of things whose state a table of transitions changes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ StateT = TypeVar("StateT", bound=enum.Enum)
 CauseT = TypeVar("CauseT", bound=enum.Enum)
 
 
-class Tabled(Generic[StateT, CauseT]):
-    """A base of what has a state that a table of transitions changes: lanes and slots."""
+class StateMachine(Generic[StateT, CauseT]):
+    """Base class of lanes and slots: their state changes by a table of transitions.
+
+    Attributes:
+        table: maps a state and a cause to the next state.
+        state: the present one.
+    """
 
     table: ClassVar[Mapping[tuple[Any, Any], Any]]
     state: StateT

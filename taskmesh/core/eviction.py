@@ -1,18 +1,20 @@
-"""What is forgotten first where specs are too many: hub, pool and slot keep the newest, and those in use."""
+"""Eviction of specs: hub, pool and slot keep the newest, and those in use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 
-def surplus(
+def evicted(
     sizes: Mapping[int, int], is_needed: Callable[[int], object], *, most: int, most_bytes: int
 ) -> list[int]:
-    """The oldest specs beyond the bounds, but for those that are needed, which may leave too many.
+    """Returns the specs to evict: the oldest beyond the bounds. Needed ones stay, even if too many do.
 
     Args:
-        sizes: bytes by spec number, oldest first. is_needed: whether a task's spec is among them.
-        most, most_bytes: how many may stay, and with how many bytes together.
+        sizes: bytes by spec number, oldest first.
+        is_needed: tells whether a task of a spec is here.
+        most: specs that may stay.
+        most_bytes: bytes that they may have together.
     """
     count, size = len(sizes), sum(sizes.values())
     gone: list[int] = []
