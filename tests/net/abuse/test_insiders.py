@@ -102,7 +102,7 @@ def test_A07_frames_without_end_or_without_content(keyed: Keyed, meet: Meet):
         [b"", *submit],
         submit + [b""] * 100_000,
         submit + [b"y" * 10] * 100_000,
-        [b"z" * (16 << 20), *submit],
+        [*submit, b"z" * (16 << 20)],  # last: libzmq aborts who closes amid a message as its link is cut off
         [submit[0][:1]] * 3,
     ]
     with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
