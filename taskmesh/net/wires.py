@@ -47,7 +47,7 @@ _DATA = replace(
     heartbeat_ttl_ms=DATA_S * 1000,
 )
 QUEUED = 10_000
-"""Messages to one client, or from one subscriber, that wait at most. Deliveries are repeated."""
+"""Messages to one client that wait at most. Deliveries are repeated."""
 
 WAITING = 16
 """Messages of one peer that wait to be taken in, FRAME bytes each; further ones wait in its own process."""
@@ -61,10 +61,22 @@ GATEWAY = replace(
     max_message_bytes=FRAME,
 )
 COLLECTOR = replace(_bound(_DATA), recv_hwm_messages=WAITING, max_message_bytes=FRAME)
+SUBSCRIPTIONS = 256
+"""Subscriptions of one peer that wait to be taken in; a pool has two."""
 CONTROL = replace(
-    _bound(_DATA), xpub_verbose=True, linger_ms=500, max_message_bytes=NOTHING, recv_hwm_messages=QUEUED
+    _bound(_DATA),
+    xpub_verbose=True,
+    linger_ms=500,
+    max_message_bytes=NOTHING,
+    recv_hwm_messages=SUBSCRIPTIONS,
+    recv_buffer_bytes=64 << 10,
 )
-"""Subscribers ping each second, and their pings say for how long they are believed: the hub need not ping."""
+"""Subscribers ping each second, and their pings say for how long they are believed: the hub need not ping.
+
+libzmq enters all subscriptions that have arrived, 50 bytes for each byte of a topic, before the hub sees the
+first of them and can cut off whoever floods it. So little may have arrived: the kernel's own buffer would
+take a hundred thousand.
+"""
 LANE = replace(_bound(_DATA), immediate=True, max_message_bytes=NOTHING)
 
 TO_GATEWAY = replace(_DATA, linger_ms=1000, reconnect_max_ms=1000)

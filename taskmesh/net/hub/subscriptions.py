@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from taskmesh.net.protocol import pool_of
 from taskmesh.sockets import Cancelled, Subscribed, XPubEvent
 
-TOPIC_BYTES = 512
+TOPIC_BYTES = 256
 """Bytes of topics for each pool that a hub may have; its own takes some 40."""
 
 
