@@ -1,0 +1,337 @@
+"""The words of the house: one word a thing, and each of them is one that the glossary or the field knows.
+
+The lists say what is still otherwise. They may only become shorter.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from tests.architecture.source import ROOT, line_count, python_files, tree
+
+# File names that neither the glossary nor that list explains.
+UNEXPLAINED = frozenset(
+    {
+        "taskmesh/cli/draining.py",
+        "taskmesh/cli/enquiry.py",
+        "taskmesh/cli/patience.py",
+        "taskmesh/cli/probing.py",
+        "taskmesh/cli/submission.py",
+        "taskmesh/cli/wording.py",
+        "taskmesh/client/acceptance.py",
+        "taskmesh/client/current.py",
+        "taskmesh/client/delivery.py",
+        "taskmesh/client/ending.py",
+        "taskmesh/client/feed.py",
+        "taskmesh/client/gathering.py",
+        "taskmesh/client/nested.py",
+        "taskmesh/client/pace.py",
+        "taskmesh/client/pending.py",
+        "taskmesh/client/submitter.py",
+        "taskmesh/core/client/oversize.py",
+        "taskmesh/core/client/questions.py",
+        "taskmesh/core/client/receipts.py",
+        "taskmesh/core/eviction.py",
+        "taskmesh/core/hub/backlog.py",
+        "taskmesh/core/hub/cancellations.py",
+        "taskmesh/core/hub/intake.py",
+        "taskmesh/core/hub/intervals.py",
+        "taskmesh/core/hub/liveness.py",
+        "taskmesh/core/hub/rivals.py",
+        "taskmesh/core/hub/wishes.py",
+        "taskmesh/core/pool/feeder.py",
+        "taskmesh/framing/kept.py",
+        "taskmesh/http/hub_figures.py",
+        "taskmesh/http/opening.py",
+        "taskmesh/http/pool_figures.py",
+        "taskmesh/http/reception.py",
+        "taskmesh/net/client/hub_watch.py",
+        "taskmesh/net/client/listener.py",
+        "taskmesh/net/client/remote.py",
+        "taskmesh/net/hub/budget.py",
+        "taskmesh/net/hub/inner.py",
+        "taskmesh/net/hub/listening.py",
+        "taskmesh/net/hub/storing.py",
+        "taskmesh/net/launched.py",
+        "taskmesh/net/opening.py",
+        "taskmesh/net/pool/answers.py",
+        "taskmesh/net/pool/session_watcher.py",
+        "taskmesh/net/pool/side_answers.py",
+        "taskmesh/net/refusals.py",
+        "taskmesh/net/ways.py",
+        "taskmesh/net/wires.py",
+        "taskmesh/outcomes/attendance.py",
+        "taskmesh/outcomes/outcome.py",
+        "taskmesh/pool/forkserver.py",
+        "taskmesh/pool/nursery.py",
+        "taskmesh/pool/orders.py",
+        "taskmesh/pool/seat.py",
+        "taskmesh/security/complaints.py",
+        "taskmesh/security/gatekeeper.py",
+        "taskmesh/security/rights.py",
+        "taskmesh/security/sealing.py",
+        "taskmesh/serialize/cures.py",
+        "taskmesh/serialize/footprint.py",
+        "taskmesh/serialize/hints.py",
+        "taskmesh/serialize/refused.py",
+        "taskmesh/serialize/remaking.py",
+        "taskmesh/serialize/retry_filter.py",
+        "taskmesh/serialize/scalars.py",
+        "taskmesh/shm/blob.py",
+        "taskmesh/sockets/keypair.py",
+        "taskmesh/sockets/lastvalue.py",
+        "taskmesh/sockets/library.py",
+        "taskmesh/sockets/monitor.py",
+        "taskmesh/sockets/scattergather.py",
+        "taskmesh/sockets/shared.py",
+        "taskmesh/sockets/stretches.py",
+        "taskmesh/sockets/traffic.py",
+        "taskmesh/spark/jobs/bridge.py",
+        "taskmesh/spark/jobs/chunking.py",
+        "taskmesh/spark/jobs/counts.py",
+        "taskmesh/spark/jobs/engine.py",
+        "taskmesh/spark/jobs/pace.py",
+        "taskmesh/spark/jobs/partitions.py",
+        "taskmesh/spark/jobs/sharing.py",
+        "taskmesh/spark/jobs/vigil.py",
+        "taskmesh/spark/jobs/work.py",
+        "taskmesh/spark/steps/delivery.py",
+        "taskmesh/stores/waiting.py",
+        "taskmesh/system/cgroups.py",
+        "taskmesh/system/killings.py",
+        "taskmesh/system/linux.py",
+        "taskmesh/system/portable.py",
+        "taskmesh/system/services.py",
+        "taskmesh/system/stop.py",
+        "taskmesh/system/wake_up.py",
+        "taskmesh/system/watch.py",
+        "taskmesh/wire/batches.py",
+    }
+)
+# Classes whose name stands twice, with the reason.
+SAME_NAME: dict[str, str] = {
+    "Account": "",
+    "Answer": "",
+    "Answers": "",
+    "Ask": "",
+    "Cutter": "",
+    "Delivery": "",
+    "Entry": "",
+    "Group": "",
+    "Link": "",
+    "Memory": "",
+    "Pace": "",
+    "PendingTable": "",
+    "Piece": "",
+    "Poller": "",
+    "Push": "",
+    "Question": "",
+    "Record": "",
+    "Roster": "",
+    "Store": "",
+    "Way": "",
+    "Written": "",
+}
+# Modules of fewer than 60 lines that are a concept of their own, with the reason.
+SHORT: dict[str, str] = {
+    "taskmesh/cli/application.py": "",
+    "taskmesh/cli/health.py": "",
+    "taskmesh/cli/patience.py": "",
+    "taskmesh/cli/probing.py": "",
+    "taskmesh/cli/worker_reports.py": "",
+    "taskmesh/client/acceptance.py": "",
+    "taskmesh/client/numbers.py": "",
+    "taskmesh/client/specs.py": "",
+    "taskmesh/core/client/oversize.py": "",
+    "taskmesh/core/client/pending_table.py": "",
+    "taskmesh/core/client/questions.py": "",
+    "taskmesh/core/client/runs.py": "",
+    "taskmesh/core/client/settings.py": "",
+    "taskmesh/core/credit.py": "",
+    "taskmesh/core/eviction.py": "",
+    "taskmesh/core/hub/breaker.py": "",
+    "taskmesh/core/hub/rivals.py": "",
+    "taskmesh/core/hub/versions.py": "",
+    "taskmesh/core/hub/wishes.py": "",
+    "taskmesh/core/ids.py": "",
+    "taskmesh/core/invariants.py": "",
+    "taskmesh/core/link.py": "",
+    "taskmesh/core/pool/invariants.py": "",
+    "taskmesh/core/pool/settings.py": "",
+    "taskmesh/core/state_machine.py": "",
+    "taskmesh/http/metrics.py": "",
+    "taskmesh/net/client/settings.py": "",
+    "taskmesh/net/event_log.py": "",
+    "taskmesh/net/hub/budget.py": "",
+    "taskmesh/net/hub/lane_link.py": "",
+    "taskmesh/net/hub/subscriptions.py": "",
+    "taskmesh/net/identity.py": "",
+    "taskmesh/net/launched.py": "",
+    "taskmesh/net/pool/answers.py": "",
+    "taskmesh/net/pool/settings.py": "",
+    "taskmesh/net/pool/side_answers.py": "",
+    "taskmesh/net/pool/sizes.py": "",
+    "taskmesh/net/private_folder.py": "",
+    "taskmesh/net/protocol.py": "",
+    "taskmesh/net/ways.py": "",
+    "taskmesh/pool/coroutines.py": "",
+    "taskmesh/pool/failure.py": "",
+    "taskmesh/pool/tickets.py": "",
+    "taskmesh/security/complaints.py": "",
+    "taskmesh/security/credentials.py": "",
+    "taskmesh/security/secret_file.py": "",
+    "taskmesh/serialize/refused.py": "",
+    "taskmesh/serialize/retry_filter.py": "",
+    "taskmesh/serialize/scalars.py": "",
+    "taskmesh/sockets/library.py": "",
+    "taskmesh/sockets/pipeline.py": "",
+    "taskmesh/sockets/reqrep.py": "",
+    "taskmesh/sockets/stretches.py": "",
+    "taskmesh/spark/jobs/output.py": "",
+    "taskmesh/spark/jobs/sharing.py": "",
+    "taskmesh/spark/jobs/trace.py": "",
+    "taskmesh/spark/steps/delivery.py": "",
+    "taskmesh/spark/steps/errors.py": "",
+    "taskmesh/spark/steps/ipc.py": "",
+    "taskmesh/stores/port.py": "",
+    "taskmesh/system/clock.py": "",
+    "taskmesh/system/cpus.py": "",
+    "taskmesh/system/loopback.py": "",
+    "taskmesh/system/platforms.py": "",
+    "taskmesh/system/process.py": "",
+    "taskmesh/wire/bounds.py": "",
+    "taskmesh/wire/spec_number.py": "",
+}
+SHORTEST = 60
+# How many docstrings of a room begin with a clause instead of a sentence or a noun.
+CLAUSES: dict[str, int] = {
+    ".": 27,
+    "cli": 13,
+    "client": 38,
+    "core": 3,
+    "core/client": 9,
+    "core/hub": 70,
+    "core/pool": 29,
+    "framing": 3,
+    "http": 20,
+    "net": 9,
+    "net/client": 13,
+    "net/hub": 13,
+    "net/pool": 10,
+    "outcomes": 6,
+    "pool": 29,
+    "security": 21,
+    "serialize": 37,
+    "shm": 5,
+    "sockets": 18,
+    "spark/jobs": 26,
+    "spark/steps": 12,
+    "stores": 7,
+    "system": 19,
+    "wire": 8,
+}
+# Modules with error texts that say "Cure:" in place of a sentence.
+CURES = {
+    "taskmesh/client/functions.py",
+    "taskmesh/client/session.py",
+    "taskmesh/core/client/oversize.py",
+    "taskmesh/core/hub/intake.py",
+    "taskmesh/executor.py",
+    "taskmesh/mesh.py",
+    "taskmesh/net/client/port.py",
+    "taskmesh/net/hub/file_limit.py",
+    "taskmesh/net/hub/memory_limit.py",
+    "taskmesh/net/hub/settings.py",
+    "taskmesh/net/opening.py",
+    "taskmesh/net/pool/memory.py",
+    "taskmesh/pool/seat.py",
+    "taskmesh/serialize/code.py",
+    "taskmesh/serialize/cures.py",
+    "taskmesh/serialize/payload.py",
+    "taskmesh/serialize/remaking.py",
+    "taskmesh/spark/jobs/bridge.py",
+    "taskmesh/spark/jobs/udfs.py",
+    "taskmesh/spark/jobs/vigil.py",
+    "taskmesh/spark/jobs/work.py",
+    "taskmesh/spark/steps/columns.py",
+    "taskmesh/spark/steps/schemas.py",
+}
+CLAUSE = re.compile(r"(What|Who|Whom|Whose|Whether|How|Which|Where|When|Why|Whatever|Whoever)\b")
+
+
+def _glossary() -> frozenset[str]:
+    """Return the words that docs/glossary.md explains, and the nouns of the field that it lists."""
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^\| (\*\*[^|]+) \|", text, re.MULTILINE)
+    of_the_field = text.partition("## Nouns of the field")[2]
+    return frozenset(re.findall(r"[a-z]+", " ".join([*terms, of_the_field]).lower()))
+
+
+def _singular(word: str) -> str:
+    for ending, instead in (("ies", "y"), ("sses", "ss"), ("s", "")):
+        if word.endswith(ending) and not word.endswith("ss"):
+            return word.removesuffix(ending) + instead
+    return word
+
+
+def test_a_file_is_named_with_a_word_of_the_glossary():
+    known = _glossary()
+    unknown = {
+        str(path)
+        for path in python_files("taskmesh")
+        if not path.stem.startswith("__") and not _names_a_thing(path.stem.strip("_"), known)
+    }
+
+    assert unknown <= UNEXPLAINED
+
+
+def _names_a_thing(stem: str, known: frozenset[str]) -> bool:
+    """Whether the last word of a name is known: the noun of `rate_limit`, `map_results`."""
+    last = stem.rsplit("_", maxsplit=1)[-1]
+    return bool({last, _singular(last)} & known)
+
+
+def test_a_class_is_defined_once():
+    places = defaultdict(set)
+    for path in python_files("taskmesh"):
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add(str(path))
+
+    assert {name for name, found in places.items() if len(found) > 1} <= set(SAME_NAME)
+
+
+def test_a_short_module_is_a_concept_of_its_own():
+    short = {
+        str(path)
+        for path in python_files("taskmesh")
+        if not path.stem.startswith("__") and line_count(path) < SHORTEST
+    }
+
+    assert short <= set(SHORT)
+
+
+def test_docstrings_begin_with_a_sentence_or_a_noun():
+    counts: dict[str, int] = defaultdict(int)
+    for path in python_files("taskmesh"):
+        counts[_room(path)] += sum(bool(CLAUSE.match(text)) for text in _docstrings(path))
+
+    assert {room: count for room, count in counts.items() if count > CLAUSES.get(room, 0)} == {}
+
+
+def _room(path: Path) -> str:
+    return str(path.parent.relative_to("taskmesh"))
+
+
+def _docstrings(path: Path) -> list[str]:
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    return [ast.get_docstring(node) or "" for node in ast.walk(tree(path)) if isinstance(node, kinds)]
+
+
+def test_no_error_text_says_cure():
+    found = {
+        str(path) for path in python_files("taskmesh") if "Cure:" in (ROOT / path).read_text(encoding="utf-8")
+    }
+
+    assert found <= CURES
