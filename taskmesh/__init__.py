@@ -11,7 +11,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` would cost more than all the rest
 if TYPE_CHECKING:
     from taskmesh import errors
-    from taskmesh.client.gathering import as_completed, gather, wait
+    from taskmesh.client.wait import as_completed, gather, wait
     from taskmesh.context import current_task
     from taskmesh.executor import MeshExecutor
     from taskmesh.function import Task, task
@@ -47,12 +47,12 @@ _HOMES = {
     "RetryAfter": "taskmesh.retry",
     "Task": "taskmesh.function",
     "TaskFuture": "taskmesh.future",
-    "as_completed": "taskmesh.client.gathering",
+    "as_completed": "taskmesh.client.wait",
     "current_task": "taskmesh.context",
-    "gather": "taskmesh.client.gathering",
+    "gather": "taskmesh.client.wait",
     "register_by_value": "taskmesh.serialize.code",
     "task": "taskmesh.function",
-    "wait": "taskmesh.client.gathering",
+    "wait": "taskmesh.client.wait",
 }
 
 

@@ -365,8 +365,10 @@ def _working_directory() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        cure = "the working directory has been deleted: change to one that exists, or give config={}"
-        raise ConfigError(f"taskmesh.toml cannot be looked for: {cure}") from None
+        raise ConfigError(
+            "taskmesh.toml cannot be looked for: the working directory has been deleted. Change to one that "
+            "exists, or give config={}"
+        ) from None
 
 
 def _nearest(directory: Path) -> Iterator[tuple[Path, Mapping[str, object]]]:

@@ -9,12 +9,12 @@ from concurrent.futures import Executor
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, cast
 
-from taskmesh.client.feed import Feed
-from taskmesh.client.gathering import wait as wait_for
+from taskmesh.client.client import Client, check_slots
+from taskmesh.client.items import MapItems
+from taskmesh.client.map import MapJob
 from taskmesh.client.options import OptionValues, is_count
-from taskmesh.client.session import Session, check_slots
-from taskmesh.client.source import Source
 from taskmesh.client.submitter import Chunksize, Submitter
+from taskmesh.client.wait import wait as wait_for
 from taskmesh.config import load
 from taskmesh.errors import ConfigError
 from taskmesh.future import TaskFuture
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 _SWEEP = 1024
 _OF_OTHERS = {
-    "initializer": "a @functools.cache function that the task calls runs once in each process",
-    "max_tasks_per_child": "leave it out; have the task start a process for what must not outlive it",
-    "mp_context": "leave it out; slots are processes that start without this program's state",
-    "thread_name_prefix": "leave it out; tasks run in processes, which a mesh names itself",
+    "initializer": "A @functools.cache function that the task calls runs once in each process",
+    "max_tasks_per_child": "Leave it out; have the task start a process for what must not outlive it",
+    "mp_context": "Leave it out; slots are processes that start without this program's state",
+    "thread_name_prefix": "Leave it out; tasks run in processes, which a mesh names itself",
 }
 """Arguments of other executors that this one has not, and what to do instead."""
 
@@ -68,24 +68,24 @@ class MeshExecutor(Executor):
         if max_workers is not None:
             check_slots("max_workers", max_workers)
         own = _own_options(options)
-        self._own: Session | None = None
+        self._own: Client | None = None
         if mesh is None:
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}
-            self._own = Session(load(None, {"mesh__address": (), **slots}))
+            self._own = Client(load(None, {"mesh__address": (), **slots}))
             self._own.waits_at_exit = True
-            weakref.finalize(self, self._own.forsake).atexit = False  # at exit the session ends itself
+            weakref.finalize(self, self._own.forsake).atexit = False  # at exit the client ends itself
             mesh = Submitter(self._own, {})
         self._mesh = mesh.with_options(**own)
         self._lock = threading.Lock()
         self._futures: list[TaskFuture[Any]] = []
-        self._feeds: list[Feed] = []
+        self._maps: list[MapJob] = []
         self._sweep_at = _SWEEP
         self._shut = False
 
     @property
     def _max_workers(self) -> int:
         """How many tasks run at a time, by the name under which dask asks any executor for it."""
-        return self._mesh._session.slots()
+        return self._mesh._client.slots()
 
     def __reduce__(self) -> NoReturn:
         self._mesh.__reduce__()
@@ -113,14 +113,14 @@ class MeshExecutor(Executor):
         self._check()
         if is_count(buffersize) and is_count(chunksize):
             buffersize *= chunksize
-        source = Source.of(iterables, lazily=buffersize is not None)
-        results = self._mesh._mapped(fn, source, timeout, chunksize, buffersize, ordered=True)
+        items = MapItems.of(iterables, lazily=buffersize is not None)
+        results = self._mesh._mapped(fn, items, timeout, chunksize, buffersize, ordered=True)
         results.owner = self
         with self._lock:
-            self._feeds = [*(feed for feed in self._feeds if feed.active), results.feed]
+            self._maps = [*(job for job in self._maps if job.active), results.job]
         if self._shut:
-            results.feed.stop()
-            self._refuse(results.feed.futures)
+            results.job.stop()
+            self._refuse(results.job.futures)
         return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -154,10 +154,10 @@ class MeshExecutor(Executor):
 
     def _finish(self) -> None:
         try:
-            for feed in self._feeds:
-                while feed.active:
-                    wait_for(feed.futures)
-                    feed.work(draw=False)
+            for job in self._maps:
+                while job.active:
+                    wait_for(job.futures)
+                    job.work(draw=False)
             wait_for(self._futures)
         except BaseException:  # Ctrl-C while it waits
             self._give_up()
@@ -167,18 +167,18 @@ class MeshExecutor(Executor):
 
     def _give_up(self) -> None:
         """Cancels all that was submitted here; a mesh of its own ends with it."""
-        for feed in self._feeds:
-            feed.stop()
-        futures = [*self._futures, *(future for feed in self._feeds for future in feed.futures)]
-        self._mesh._session.table.cancel([future for future in futures if not future.done()])
+        for job in self._maps:
+            job.stop()
+        futures = [*self._futures, *(future for job in self._maps for future in job.futures)]
+        self._mesh._client.table.cancel([future for future in futures if not future.done()])
         if self._own is not None:
             self._own.close(cancel=True)
 
     def _cancel_unstarted(self) -> None:
-        for feed in self._feeds:
-            feed.stop()
-        futures = [*self._futures, *(future for feed in self._feeds for future in feed.futures)]
-        self._mesh._session.cancel_unstarted(futures)
+        for job in self._maps:
+            job.stop()
+        futures = [*self._futures, *(future for job in self._maps for future in job.futures)]
+        self._mesh._client.cancel_unstarted(futures)
 
     def _check(self) -> None:
         if self._shut:
@@ -186,7 +186,7 @@ class MeshExecutor(Executor):
 
     def _refuse(self, futures: list[TaskFuture[Any]]) -> None:
         """Takes back what was submitted while another thread shut down, which may not wait for it."""
-        self._mesh._session.table.cancel([future for future in futures if not future.done()])
+        self._mesh._client.table.cancel([future for future in futures if not future.done()])
         self._check()
 
     def _sweep(self) -> None:
@@ -206,7 +206,7 @@ def _own_options(options: OptionValues) -> OptionValues:
     """
     own: dict[str, Any] = {**options}
     own.pop("initargs", None)  # alone it means nothing anywhere
-    for word, cure in _OF_OTHERS.items():
+    for word, instead in _OF_OTHERS.items():
         if own.pop(word, None) not in _NOTHING:
-            raise ConfigError(f"MeshExecutor has no {word}=. Cure: {cure}")
+            raise ConfigError(f"MeshExecutor has no {word}=. {instead}")
     return cast(OptionValues, own)

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from taskmesh.client.current import current_mesh
+from taskmesh.client.current_mesh import current_mesh
 from taskmesh.client.options import Key, TaskOptions
 from taskmesh.errors import NoMesh
 from taskmesh.pool.place import place
@@ -118,7 +118,7 @@ def _submit_in_task(fn: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     here = place()
     if here is None:
         raise  # noqa: PLE0704  there is no task
-    from taskmesh.client.nested import submit_nested
+    from taskmesh.client.nested_client import submit_nested
 
     return submit_nested(here, fn, args, kwargs)
 
@@ -164,7 +164,7 @@ def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         ConfigError: an option is unknown, or its value cannot be used.
         TypeError: what it decorates is no function.
     """
-    checked = TaskOptions().having(options)
+    checked = TaskOptions().with_changes(options)
     if fn is None:
         return lambda function: _decorated(function, checked)
     return _decorated(fn, checked)

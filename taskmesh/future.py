@@ -18,7 +18,6 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from taskmesh.core import ids
 from taskmesh.errors import TaskMeshError
-from taskmesh.outcomes.attendance import Attendance, Gate, Gates, refuse_loop_callback, running_loop
 from taskmesh.outcomes.outcome import (
     Success,
     TaskState,
@@ -28,6 +27,7 @@ from taskmesh.outcomes.outcome import (
     error_of,
     noted,
 )
+from taskmesh.outcomes.waiters import Waiter, WaiterPool, Waiters, refuse_loop_callback, running_loop
 from taskmesh.serialize.payload import loads, loads_encoded, loads_plain
 from taskmesh.serialize.scalars import MALFORMED, PROTO, decode_scalars
 from taskmesh.system.clock import monotonic
@@ -45,13 +45,13 @@ REBUILT: Final = 3
 """What `_content` of a finished future is: a payload (Unretrieved), a value, an exception, soon a value."""
 
 
-class Keeper(Protocol):
+class TaskTable(Protocol):
     """What a future asks of the pending table it stands in."""
 
     lock: threading.RLock
     client: int
     decoding: dict[int, list[Any]]
-    gates: Gates
+    waiter_pool: WaiterPool
 
     @property
     def connected(self) -> bool:
@@ -76,7 +76,7 @@ class Batch:
 
     __slots__ = ("dirty", "group", "is_call", "key", "number", "queued", "spec", "table")
 
-    def __init__(self, table: Keeper, number: int, spec: Spec, group: int = 0, key: str = "") -> None:
+    def __init__(self, table: TaskTable, number: int, spec: Spec, group: int = 0, key: str = "") -> None:
         self.table = table
         self.number = number
         self.spec = spec
@@ -92,14 +92,14 @@ class TaskFuture(Future[T]):
 
     `wait`, `as_completed`, callbacks, `asyncio.wrap_future` work as with any other Future. A result stays
     bytes until somebody asks for it, and is rebuilt once, in the thread that asks. Callbacks run in the
-    mesh's delivery thread, in order; cancelling an `await` cancels the task.
+    mesh's callback thread, in order; cancelling an `await` cancels the task.
     """
 
     __slots__ = ("_batch", "_content", "_extras", "_form", "_origin", "_seq", "_state")
 
     _batch: Batch
     _content: Any
-    _extras: Attendance | None
+    _extras: Waiters | None
     _form: int
     _origin: Success | Failed | None
     _seq: int
@@ -152,7 +152,7 @@ class TaskFuture(Future[T]):
                 raise RuntimeError("a TaskFuture is awaited in an asyncio event loop; elsewhere use result()")
             waiter = loop.create_future()
             with self._batch.table.lock:
-                extras = self._attendance()
+                extras = self._ensure_waiters()
                 if self._state is PENDING:
                     extras.awaiting.append((loop, waiter))
                 else:
@@ -186,10 +186,10 @@ class TaskFuture(Future[T]):
         return self._state is not PENDING
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Calls `fn(future)` at the end: in the mesh's delivery thread, or here and now when that is past."""
+        """Calls `fn(future)` at the end: in the mesh's callback thread, or here and now when that is past."""
         refuse_loop_callback(fn)
         with self._batch.table.lock:
-            extras = self._attendance()
+            extras = self._ensure_waiters()
             if self._state is PENDING or extras.delivering:
                 extras.callbacks.append(fn)
                 return
@@ -261,7 +261,7 @@ class TaskFuture(Future[T]):
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]  # they only read it
         with self._batch.table.lock:
-            extras = self._attendance()
+            extras = self._ensure_waiters()
             if extras.condition is None:
                 extras.condition = threading.Condition()
             return extras.condition
@@ -269,12 +269,12 @@ class TaskFuture(Future[T]):
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]
         with self._batch.table.lock:
-            return self._attendance().waiters
+            return self._ensure_waiters().waiters
 
     @property
     def _done_callbacks(self) -> list[Any]:
         with self._batch.table.lock:
-            return self._attendance().callbacks
+            return self._ensure_waiters().callbacks
 
     @property
     def _result(self) -> T | None:  # type: ignore[override]
@@ -303,13 +303,13 @@ class TaskFuture(Future[T]):
         """Not for callers: a mesh ends its futures itself."""
         raise InvalidStateError("a mesh ends its futures itself")
 
-    # --- for the pending table, the delivery thread and the gatherings
+    # --- for the pending table, the callback thread and the gatherings
 
-    def _attendance(self) -> Attendance:
-        """The attendance list, with the table's lock held; a mesh that is closed ends the future by this."""
+    def _ensure_waiters(self) -> Waiters:
+        """The list of waiters, with the table's lock held; a mesh that is closed ends the future by this."""
         extras = self._extras
         if extras is None:
-            extras = self._extras = Attendance()
+            extras = self._extras = Waiters()
             if self._state is PENDING:
                 self._batch.table.attend(self)
         return extras
@@ -317,14 +317,14 @@ class TaskFuture(Future[T]):
     def _watch(self, watcher: Callable[[TaskFuture[Any]], None]) -> bool:
         """Has `watcher(self)` called at the end, by the port's thread; False when that is past."""
         with self._batch.table.lock:
-            extras = self._attendance()
+            extras = self._ensure_waiters()
             if self._state is PENDING:
                 extras.watchers.append(watcher)
             return self._state is PENDING
 
     def _unwatch(self, watcher: Callable[[TaskFuture[Any]], None]) -> None:
         with self._batch.table.lock:
-            extras = self._attendance()  # a new list: the port's thread may be going through the old one
+            extras = self._ensure_waiters()  # a new list: the port's thread may be going through the old one
             extras.watchers = [other for other in extras.watchers if other is not watcher]
 
     def _wait_for_end(self, timeout: float | None) -> float | None:
@@ -337,7 +337,7 @@ class TaskFuture(Future[T]):
         return None if deadline is None else deadline - monotonic()
 
     def _wait_done(self, timeout: float | None) -> bool:
-        self._batch.table.gates.wait(self, timeout)
+        self._batch.table.waiter_pool.wait(self, timeout)
         return self._state is not PENDING
 
     def _retrieved(self) -> None:
@@ -354,7 +354,7 @@ class TaskFuture(Future[T]):
         """Makes the value or exception of what came, once; returns which of the two it is.
 
         A thread's turn at it is a list in `table.decoding`, put there in one atomic step; threads that come
-        later add gates to it and wait.
+        later add waiter_pool to it and wait.
         """
         batch, seq = self._batch, self._seq
         turns = batch.table.decoding
@@ -384,8 +384,8 @@ class TaskFuture(Future[T]):
             self._form = form
             del turns[seq]
             if len(turn) > 1:
-                for gate in turn[1:]:
-                    gate(self)
+                for waiter in turn[1:]:
+                    waiter(self)
         return form
 
     def _wait_for_turn(self, turn: list[Any], timeout: float | None) -> None:
@@ -393,9 +393,9 @@ class TaskFuture(Future[T]):
             if self._batch.table.decoding.get(self._seq) is turn:
                 raise TaskMeshError(f"the result of {self._label} asks for itself while it is being rebuilt")
             return
-        gate = Gate()
-        turn.append(gate)
-        if self._batch.table.decoding.get(self._seq) is turn and not gate.wait(timeout):
+        waiter = Waiter()
+        turn.append(waiter)
+        if self._batch.table.decoding.get(self._seq) is turn and not waiter.wait(timeout):
             raise TimeoutError(f"{self._label}: another thread is still rebuilding its result")
 
     @property
@@ -409,10 +409,10 @@ class TaskFuture(Future[T]):
             _log.exception("exception calling callback for %r", self)
 
     def _deliver(self) -> None:
-        """Runs the callbacks, those that are added meanwhile too; the delivery thread's part."""
+        """Runs the callbacks, those that are added meanwhile too; the callback thread's part."""
         while True:
             with self._batch.table.lock:
-                extras = self._attendance()
+                extras = self._ensure_waiters()
                 callbacks, extras.callbacks = extras.callbacks, []
                 if not callbacks:
                     extras.delivering = False

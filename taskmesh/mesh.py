@@ -9,15 +9,15 @@ from html import escape
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, cast
 
-from taskmesh.client.current import delivering, enter, leave
+from taskmesh.client.client import Client, check_slots
+from taskmesh.client.current_mesh import delivering, enter, leave
 from taskmesh.client.options import OptionValues
-from taskmesh.client.session import Session, check_slots
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import Config, Source, load
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.executor import MeshExecutor
 from taskmesh.future import TaskFuture
-from taskmesh.outcomes.attendance import running_loop
+from taskmesh.outcomes.waiters import running_loop
 
 
 class Mesh(Submitter):
@@ -54,23 +54,23 @@ class Mesh(Submitter):
         config: Source = None,
         **overrides: object,
     ) -> None:
-        super().__init__(Session(_settings(address, workers, hub, config, overrides)), {})
-        itself, session = weakref.ref(self), self._session
-        session.delivery.context = delivering(lambda: itself() or Submitter(session, {}))
-        weakref.finalize(self, session.forsake).atexit = False  # at exit the session ends itself
+        super().__init__(Client(_settings(address, workers, hub, config, overrides)), {})
+        itself, client = weakref.ref(self), self._client
+        client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}))
+        weakref.finalize(self, client.forsake).atexit = False  # at exit the client ends itself
 
     def __repr__(self) -> str:
         """The mesh in a line, from what this program knows: no hub is asked."""
-        session = self._session
-        address = session.config.mesh.address
-        there = f"at {', '.join(address)}" if address else f"embedded, {session.slots()} slots"
-        stage = "closed" if session.closed else "open" if session.is_open else "not open yet"
-        return f"<{type(self).__name__} {there}: {stage}, {len(session.table.unended)} tasks under way>"
+        client = self._client
+        address = client.config.mesh.address
+        there = f"at {', '.join(address)}" if address else f"embedded, {client.slots()} slots"
+        stage = "closed" if client.closed else "open" if client.is_open else "not open yet"
+        return f"<{type(self).__name__} {there}: {stage}, {len(client.table.unended)} tasks under way>"
 
     def _repr_html_(self) -> str:
         """The mesh in a notebook: with the hub's counts and pools, if it answers within a second."""
         head = f"<b>{escape(repr(self)[1:-1])}</b>"
-        if self._session.closed or not self._session.is_open:
+        if self._client.closed or not self._client.is_open:
             return head
         try:
             found = self.status(timeout=1.0)
@@ -89,7 +89,7 @@ class Mesh(Submitter):
     @property
     def connected(self) -> bool:
         """Whether the mesh is open and its hub answers."""
-        return self._session.is_open and self._session.table.connected
+        return self._client.is_open and self._client.table.connected
 
     def executor(self, **task_options: Unpack[OptionValues]) -> MeshExecutor:
         """A concurrent.futures.Executor on this mesh; its shutdown leaves the mesh open."""
@@ -97,7 +97,7 @@ class Mesh(Submitter):
 
     def cancel(self, futures: TaskFuture[Any] | Iterable[TaskFuture[Any]]) -> int:
         """Gives tasks up, running or not; returns how many of them had not ended."""
-        return self._session.table.cancel((futures,) if isinstance(futures, TaskFuture) else futures)
+        return self._client.table.cancel((futures,) if isinstance(futures, TaskFuture) else futures)
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until the hub has confirmed that every task submitted so far is in its ledger.
@@ -106,7 +106,7 @@ class Mesh(Submitter):
             TimeoutError: not within `timeout` seconds.
             MeshClosed: the mesh was closed meanwhile.
         """
-        self._session.table.flush(timeout)
+        self._client.table.flush(timeout)
 
     def status(self, timeout: float = 5.0) -> Mapping[str, Any]:
         """The hub's counts: tasks by state, pools, clients; plain data, as `taskmesh status --json` prints.
@@ -117,7 +117,7 @@ class Mesh(Submitter):
         Raises:
             HubUnreachable: no answer within `timeout` seconds. MeshClosed: the mesh is closed, or closes.
         """
-        return cast(Mapping[str, Any], self._session.open().query("status", timeout=timeout))
+        return cast(Mapping[str, Any], self._client.open().query("status", timeout=timeout))
 
     def events(
         self, since: int = 0, *, limit: int = 100, timeout: float = 5.0
@@ -133,7 +133,7 @@ class Mesh(Submitter):
             HubUnreachable: no answer within `timeout` seconds.
         """
         argument = str(since) if since else ""
-        answer = self._session.open().query("events", argument, limit, timeout)
+        answer = self._client.open().query("events", argument, limit, timeout)
         return cast(Sequence[Mapping[str, Any]], answer)
 
     def close(self, *, cancel: bool = False, detach: bool = False) -> None:
@@ -149,7 +149,7 @@ class Mesh(Submitter):
             ConfigError: `detach` of an embedded mesh, or together with `cancel`.
         """
         leave(self)
-        self._session.close(cancel=cancel, detach=detach)
+        self._client.close(cancel=cancel, detach=detach)
 
     def __enter__(self) -> Self:
         """Opens the mesh and makes it the current one.
@@ -157,7 +157,7 @@ class Mesh(Submitter):
         Raises:
             HubUnreachable: no hub answered within `mesh.open_timeout` seconds.
         """
-        self._session.open()
+        self._client.open()
         enter(self)
         return self
 
@@ -176,7 +176,7 @@ class Mesh(Submitter):
 
     async def __aenter__(self) -> Self:
         """As `__enter__`, without blocking the event loop."""
-        await _aside(self._session.open)
+        await _aside(self._client.open)
         enter(self)
         return self
 
@@ -189,9 +189,9 @@ class Mesh(Submitter):
         """As `__exit__`, without blocking the event loop."""
         leave(self)
         try:
-            await _aside(partial(self._session.close, cancel=error is not None))
+            await _aside(partial(self._client.close, cancel=error is not None))
         except BaseException:  # cancelled while it waited for the tasks
-            await _aside(partial(self._session.close, cancel=True))
+            await _aside(partial(self._client.close, cancel=True))
             raise
 
 
@@ -212,7 +212,8 @@ def _settings(
 ) -> Config:
     if isinstance(address, int):  # as of ProcessPoolExecutor(2)
         raise ConfigError(
-            f"the first argument is a hub's address, not {address!r}. Cure: Mesh(workers={address!r})"
+            f"the first argument is a hub's address, not {address!r}. For so many workers write "
+            f"Mesh(workers={address!r})"
         )
     if workers is not None:
         check_slots("workers=", workers)

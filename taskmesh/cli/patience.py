@@ -43,7 +43,7 @@ def _told(future: TaskFuture[Any], mesh: Mesh, out: Output, former: object) -> o
     A task that has started is on its way, and nothing is told of it but to who has read that it waited.
     """
     try:
-        answer = mesh._session.open().query("task", future.task_id, timeout=ANSWER_S)
+        answer = mesh._client.open().query("task", future.task_id, timeout=ANSWER_S)
     except HubUnreachable:
         answer = {"state": "UNKNOWN", "why": "the hub does not answer"}
     except TaskMeshError:  # it has ended just now, or this hub is a new one that it goes to again

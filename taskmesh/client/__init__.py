@@ -1,1 +1,1 @@
-"""What stands behind the client surface: pending table, delivery, spec table, chunks, gatherings."""
+"""What stands behind the client surface: pending table, callbacks, spec table, chunks, gatherings."""

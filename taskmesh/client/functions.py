@@ -13,7 +13,7 @@ import msgspec
 
 from taskmesh.client.options import NAME, TaskOptions, is_name
 from taskmesh.errors import ConfigError
-from taskmesh.future import Batch, Keeper
+from taskmesh.future import Batch, TaskTable
 from taskmesh.serialize.code import FunctionCodec, unwrap
 from taskmesh.serialize.footprint import references
 from taskmesh.serialize.payload import check_size
@@ -25,21 +25,21 @@ from taskmesh.wire.messages import CHUNK, Spec
 from taskmesh.wire.spec_number import spec_number
 
 _BY_REFERENCE = b"R"
-_FORMS_KEPT = 256
-_BYTES_KEPT = 16 << 20
-"""Of functions in these forms; the latest is kept whatever its size."""
+_MOST_KEPT = 256
+_MOST_BYTES_KEPT = 16 << 20
+"""Of encoded functions; the latest is kept whatever its size."""
 _HEAVY = 1 << 20
 """Bytes of a function by value that take longer to pickle than a task should."""
 _log = logging.getLogger("taskmesh.client")
 _hinted: set[str] = set()
 
 
-class Form:
+class EncodedFunction:
     """A function as it travels with its options: one spec for calls, one for chunks."""
 
     __slots__ = ("_chunk", "_number", "_table", "call", "options")
 
-    def __init__(self, table: Keeper, spec: Spec, options: TaskOptions) -> None:
+    def __init__(self, table: TaskTable, spec: Spec, options: TaskOptions) -> None:
         self._table = table
         self._chunk: tuple[int, Spec] | None = None
         self._number = spec_number(spec)
@@ -72,17 +72,17 @@ class Form:
         return Batch(self._table, *self._chunk, group)
 
 
-class Entry:
-    """A function that was submitted before, with its options and the form that it had last."""
+class CachedFunction:
+    """A function that was submitted before, with its options and its encoding of the last time."""
 
     __slots__ = ("guard", "latest", "options")
 
     def __init__(self, options: TaskOptions, guard: object) -> None:
         self.options = options
-        self.guard = (
-            guard  # a weak reference that takes the entry out of the table before the id is used again
-        )
-        self.latest: tuple[bytes, Form | None] = (b"", None)  # in one: other threads submit it, too
+        # A weak reference that takes this out of the table before the id is used again.
+        self.guard = guard
+        # In one: other threads submit it, too.
+        self.latest: tuple[bytes, EncodedFunction | None] = (b"", None)
 
 
 class FunctionTable:
@@ -95,35 +95,35 @@ class FunctionTable:
 
     def __init__(
         self,
-        table: Keeper,
+        table: TaskTable,
         codec: FunctionCodec,
         changes: Mapping[str, Any],
         limit: int = 0,
         result_codec: str = PICKLE,
         check: Callable[[TaskOptions], None] | None = None,
     ) -> None:
-        TaskOptions().having(changes)  # what is wrong with them shows here, not at the first submit
+        TaskOptions().with_changes(changes)  # what is wrong with them shows here, not at the first submit
         self.ready: dict[int, Batch] = {}
-        self._entries: dict[int, Entry] = {}
+        self._cached: dict[int, CachedFunction] = {}
         self._table = table
         self._codec = codec
         self._changes = dict(changes)
         self._limit = limit
         self._result_codec = result_codec
         self._check = check
-        self._forms: dict[tuple[bytes, TaskOptions], Form] = {}
+        self._kept: dict[tuple[bytes, TaskOptions], EncodedFunction] = {}
 
     def batch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
         """Where this call goes, when `ready` does not say.
 
         Raises:
             SerializationError: the function cannot travel.
-            ConfigError: nobody would ever run it, see `Session.check_route`.
+            ConfigError: nobody would ever run it, see `Client.check_route`.
         """
-        form = self.form(fn)
-        return form.call if form.options.key is None else form.keyed(args, kwargs)
+        encoded = self.encoded(fn)
+        return encoded.call if encoded.options.key is None else encoded.keyed(args, kwargs)
 
-    def form(self, fn: Callable[..., Any]) -> Form:
+    def encoded(self, fn: Callable[..., Any]) -> EncodedFunction:
         """The function as it is now, with its options.
 
         Raises:
@@ -131,40 +131,40 @@ class FunctionTable:
             TooLarge: it refers to more than may travel.
             TypeError: it is no function.
         """
-        entry = self._entries.get(id(fn)) or self._enter(fn)
+        cached = self._cached.get(id(fn)) or self._add(fn)
         data = self._codec.encode(fn)
-        known, form = entry.latest
-        if form is None or known is not data:
-            form = self._form(fn, data, entry.options)
-            entry.latest = data, form
-            if data.startswith(_BY_REFERENCE) and form.options.key is None and id(fn) in self._entries:
-                self.ready[id(fn)] = form.call
-        return form
+        known, encoded = cached.latest
+        if encoded is None or known is not data:
+            encoded = self._encoded(fn, data, cached.options)
+            cached.latest = data, encoded
+            if data.startswith(_BY_REFERENCE) and encoded.options.key is None and id(fn) in self._cached:
+                self.ready[id(fn)] = encoded.call
+        return encoded
 
-    def _enter(self, fn: Callable[..., Any]) -> Entry:
+    def _add(self, fn: Callable[..., Any]) -> CachedFunction:
         if not callable(fn):
             raise TypeError(f"a task is made of a function and its arguments, not of {fn!r}")
         own: TaskOptions = getattr(fn, "__task_options__", None) or TaskOptions()
-        options = own.having(self._changes)
+        options = own.with_changes(self._changes)
         if isinstance(fn, types.MethodType):  # made anew each time somebody asks for it
-            return Entry(options, None)
-        key, entries, ready = id(fn), self._entries, self.ready
+            return CachedFunction(options, None)
+        key, cached_functions, ready = id(fn), self._cached, self.ready
 
         def forget(_: object) -> None:
-            entries.pop(key, None)
+            cached_functions.pop(key, None)
             ready.pop(key, None)
 
         try:
-            entry = entries[key] = Entry(options, weakref.ref(fn, forget))
+            cached = cached_functions[key] = CachedFunction(options, weakref.ref(fn, forget))
         except TypeError:
-            return Entry(options, None)
-        return entry
+            return CachedFunction(options, None)
+        return cached
 
-    def _form(self, fn: Callable[..., Any], data: bytes, options: TaskOptions) -> Form:
-        """Equal functions made anew (bound methods, lambdas in a loop) share a form for a while."""
-        forms = self._forms
-        form = forms.get((data, options))
-        if form is None:
+    def _encoded(self, fn: Callable[..., Any], data: bytes, options: TaskOptions) -> EncodedFunction:
+        """Equal functions made anew (bound methods, lambdas in a loop) share an encoding for a while."""
+        kept = self._kept
+        encoded = kept.get((data, options))
+        if encoded is None:
             name = options.name or function_name(fn)
             check_size(data, self._limit, f"the function {name}, with what it refers to,")
             if len(data) >= _HEAVY and name not in _hinted and not self._codec.remembers(fn):
@@ -172,22 +172,24 @@ class FunctionTable:
                 _log.warning("%s", weight_hint(unwrap(fn), name, len(data)))
             if self._check is not None:
                 self._check(options)
-            form = Form(self._table, spec_of(data, options, name, self._result_codec), options)
-            forms[data, options] = form
-            while self._too_many_forms(len(data)):
+            encoded = EncodedFunction(self._table, spec_of(data, options, name, self._result_codec), options)
+            kept[data, options] = encoded
+            while self._is_over_limit(len(data)):
                 try:
-                    forms.pop(next(iter(forms)), None)
+                    kept.pop(next(iter(kept)), None)
                 except (StopIteration, RuntimeError):  # another thread is at it too
                     break
-        return form
+        return encoded
 
-    def _too_many_forms(self, size: int) -> bool:
+    def _is_over_limit(self, size: int) -> bool:
         """Whether the oldest has to go, now that a function with this many bytes has been added."""
-        count = len(self._forms)
-        if count > _FORMS_KEPT:
+        count = len(self._kept)
+        if count > _MOST_KEPT:
             return True
         # Small ones cannot come to much; adding them all up takes 10 us.
-        return count > 1 and size > SMALL and sum(len(data) for data, _ in tuple(self._forms)) > _BYTES_KEPT
+        if count == 1 or size <= SMALL:
+            return False
+        return sum(len(data) for data, _ in tuple(self._kept)) > _MOST_BYTES_KEPT
 
 
 def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -> Spec:
@@ -238,7 +240,7 @@ def weight_hint(fn: Any, name: str, size: int) -> str:
     most = f", most of it {words}" if 2 * weight > size else ""
     return (
         f"the function {name} travels by value with {size:,} bytes{most}: they are pickled at each "
-        "submission, to see whether they have changed. Cure: put the function, with what it refers to, into "
+        "submission, to see whether they have changed. Put the function, with what it refers to, into "
         "a module that workers can import, or pass the data as an argument"
     )
 

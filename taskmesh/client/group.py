@@ -20,7 +20,7 @@ from taskmesh.wire.spec_number import spec_number
 _UNKNOWN = Success(1, "", 0.0)
 
 
-class Group:
+class TaskGroup:
     """Tasks of one function that stand together: for fairness, for counting and to be given up.
 
     Args:
@@ -50,17 +50,17 @@ class Group:
         keep: float = 0.0,
         shared: str = "all",
     ) -> None:
-        session = mesh._session
+        client = mesh._client
         spec = msgspec.structs.replace(spec_of(function, options, name, codec), keep=keep, shared=shared)
         self.name = name
         self.sent = 0
         self._owner = mesh
-        self._table = session.table
+        self._table = client.table
         self._pickles = codec == PICKLE
-        self._memfd = not session.wired
-        self._limit = session.config.pool.max_payload if session.wired else 0
+        self._memfd = not client.wired
+        self._limit = client.config.pool.max_payload if client.wired else 0
         self.number = spec_number(spec)
-        self._batch = Batch(session.table, self.number, spec, session.new_group())
+        self._batch = Batch(client.table, self.number, spec, client.new_group())
 
     def submit(self, argument: Any, key: Callable[[Payload], str] | None = None) -> TaskFuture[Any]:
         """Submits a call with one argument: a picklable value, or with a codec of one's own a flat buffer.

@@ -100,7 +100,7 @@ class TaskOptions:
             "'run' or 'cancel'",
         )
 
-    def having(self, changes: Mapping[str, Any]) -> TaskOptions:
+    def with_changes(self, changes: Mapping[str, Any]) -> TaskOptions:
         """These options with some of them changed; values as a user writes them.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Submitting: functions and their arguments become tasks of one session, with options of one's own."""
+"""Submitting: functions and their arguments become tasks of one client, with options of one's own."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from functools import partial
 from numbers import Real
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
 
-from taskmesh.client.feed import Feed
+from taskmesh.client.chunk_size import ChunkSizer
+from taskmesh.client.client import Client
 from taskmesh.client.functions import FunctionTable
+from taskmesh.client.items import MapItems
+from taskmesh.client.map import MapJob
+from taskmesh.client.map_results import AsyncMapResults, MapResults
 from taskmesh.client.options import OptionValues, is_count
-from taskmesh.client.pace import Pace
-from taskmesh.client.results import AsyncMapResults, MapResults
-from taskmesh.client.session import Session
-from taskmesh.client.source import Source
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import Batch, TaskFuture
-from taskmesh.outcomes.attendance import running_loop
+from taskmesh.outcomes.waiters import running_loop
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.wire.batches import PICKLE, SAFE
 
@@ -32,26 +32,26 @@ RESULT_CODECS = {"pickle": PICKLE, "safe": SAFE}
 
 
 class Submitter:
-    """Submits tasks to a session, with options that go before the tasks' own. Any thread may use it.
+    """Submits tasks to a client, with options that go before the tasks' own. Any thread may use it.
 
     Args:
-        session: where they go.
+        client: where they go.
         options: the options.
-        owner: what ends the session when nobody holds it any more.
+        owner: what ends the client when nobody holds it any more.
     """
 
-    def __init__(self, session: Session, options: Mapping[str, Any], owner: object = None) -> None:
-        self._session = session
+    def __init__(self, client: Client, options: Mapping[str, Any], owner: object = None) -> None:
+        self._client = client
         self._owner = owner
         self._options = dict(options)
-        self._limit = session.config.pool.max_payload if session.wired else 0
-        self._results = RESULT_CODECS[session.config.client.result_codec]
+        self._limit = client.config.pool.max_payload if client.wired else 0
+        self._results = RESULT_CODECS[client.config.client.result_codec]
         self._functions = FunctionTable(
-            session.table, session.codec, options, self._limit, self._results, session.check_route
+            client.table, client.codec, options, self._limit, self._results, client.check_route
         )
         self._ready = self._functions.ready
-        self._put = session.table.put
-        self._memfd = not session.wired
+        self._put = client.table.put
+        self._memfd = not client.wired
 
     @overload
     def submit(
@@ -104,11 +104,11 @@ class Submitter:
         loop = running_loop()
         if loop is None:
             raise RuntimeError("asubmit() is awaited in an asyncio event loop; elsewhere use submit()")
-        if not self._session.is_open:
-            await loop.run_in_executor(None, self._session.open)
+        if not self._client.is_open:
+            await loop.run_in_executor(None, self._client.open)
         batch, payload = self._prepared(fn, args, kwargs)
         while True:
-            room = self._session.table.room(loop)
+            room = self._client.table.room(loop)
             if room is not None:
                 await room
                 continue
@@ -202,7 +202,7 @@ class Submitter:
     ) -> Iterator[Any]:
         """Calls `fn` with the items of the iterables, side by side, and iterates over the results.
 
-        An item's error is raised in its place. Items travel in chunks, unless the task has retries, a hard
+        An item's error is raised in its place. MapItems travel in chunks, unless the task has retries, a hard
         limit or a key, which belong to each call. A chunk is one pickle each way: what several of its items
         or results share, they share afterwards; `chunksize=1` keeps them apart.
 
@@ -223,9 +223,9 @@ class Submitter:
         """
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
-        source = Source.of(iterables, lazily=buffersize is not None)
+        items = MapItems.of(iterables, lazily=buffersize is not None)
         return self._mapped(
-            fn, source, timeout, chunksize, buffersize, ordered=ordered, return_exceptions=return_exceptions
+            fn, items, timeout, chunksize, buffersize, ordered=ordered, return_exceptions=return_exceptions
         )
 
     @overload
@@ -323,9 +323,9 @@ class Submitter:
     ) -> Iterator[Any]:
         """As `map`, for arguments that are tuples already: `fn(*item)` for each item."""
         calls = map(tuple, iterable)
-        source = Source.listed(list(calls)) if buffersize is None else Source.drawn(calls)
+        items = MapItems.listed(list(calls)) if buffersize is None else MapItems.drawn(calls)
         return self._mapped(
-            fn, source, timeout, chunksize, buffersize, ordered=ordered, return_exceptions=return_exceptions
+            fn, items, timeout, chunksize, buffersize, ordered=ordered, return_exceptions=return_exceptions
         )
 
     def with_options(self, **options: Unpack[OptionValues]) -> Submitter:
@@ -334,12 +334,12 @@ class Submitter:
         Raises:
             ConfigError: an option is unknown, or its value cannot be used.
         """
-        return Submitter(self._session, {**self._options, **options}, owner=self)
+        return Submitter(self._client, {**self._options, **options}, owner=self)
 
     def _mapped(
         self,
         fn: Callable[..., Any],
-        source: Source,
+        items: MapItems,
         timeout: float | None,
         chunksize: Chunksize,
         buffersize: int | None,
@@ -354,22 +354,22 @@ class Submitter:
             raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
         if not _is_timeout(timeout):
             raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")
-        form = self._functions.form(fn)
-        if form.options.key is not None:
+        encoded = self._functions.encoded(fn)
+        if encoded.options.key is not None:
             raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
-        if not form.options.is_chunkable or self._results == SAFE:
+        if not encoded.options.is_chunkable or self._results == SAFE:
             chunksize = 1
         fixed = None if chunksize == "auto" else chunksize
-        feed = Feed(
-            self._session,
-            form,
-            source,
-            Pace(self._session.slots(), source.left, fixed, buffersize),
+        job = MapJob(
+            self._client,
+            encoded,
+            items,
+            ChunkSizer(self._client.slots(), items.left, fixed, buffersize),
             ordered=ordered,
             buffersize=buffersize,
         )
-        feed.start()
-        return MapResults(feed, timeout, owner=self, return_exceptions=return_exceptions)
+        job.start()
+        return MapResults(job, timeout, owner=self, return_exceptions=return_exceptions)
 
 
 def _is_timeout(value: object) -> bool:

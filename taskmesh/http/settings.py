@@ -74,14 +74,14 @@ def http_parts(address: str) -> tuple[str, int]:
     Raises:
         ConfigError: it is not of this form.
     """
-    cure = "write HOST:PORT, for example 127.0.0.1:5580 or [::1]:5580; port 0 takes any free one"
+    hint = "write HOST:PORT, for example 127.0.0.1:5580 or [::1]:5580; port 0 takes any free one"
     try:
         parts = urlsplit(f"//{address}")
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise ConfigError(f"{address!r} is no address for the side port: {cure}") from None
+        raise ConfigError(f"{address!r} is no address for the side port: {hint}") from None
     if not host or port is None or parts.path or parts.query or parts.username is not None:
-        raise ConfigError(f"{address!r} is no address for the side port: {cure}")
+        raise ConfigError(f"{address!r} is no address for the side port: {hint}")
     return host, port
 
 

@@ -27,7 +27,7 @@ _SOUND: Final = {
 
 
 class BadItem:
-    """In the place of an item that could not be pickled or rebuilt: why, and the cure."""
+    """In the place of an item that could not be pickled or rebuilt: why, and what to do."""
 
     __slots__ = ("text",)
 

@@ -64,7 +64,7 @@ def dump_function(fn: Function) -> bytes:
     """The bytes of a callable, for `Spec.function`; a taskmesh Task counts as the function in it.
 
     Raises:
-        SerializationError: it cannot travel; names what in it cannot, and the cure.
+        SerializationError: it cannot travel; names what in it cannot, and what to do.
     """
     fn = unwrap(fn)
     if _is_frame(fn):
@@ -94,7 +94,7 @@ def load_function(data: bytes) -> Function:
 
     Raises:
         FunctionUnavailable: it cannot be imported or rebuilt in this process, or is not among those that this
-            process may run; says why and the cure.
+            process may run; says why and what to do.
     """
     try:
         if data[:1] == _REFERENCE:
@@ -218,7 +218,7 @@ def _check_allowed(module: str | None, name: str) -> None:
 
 def _only() -> str:
     named = ", ".join(_allowed[:-1])
-    return f"this worker runs functions of {named} alone. Cure: name its module too, with --only-registered"
+    return f"this worker runs functions of {named} alone. Name its module too, with --only-registered"
 
 
 def _reference(fn: Any) -> tuple[str, str] | None:
@@ -255,27 +255,27 @@ def _import(module: str, name: str) -> Any:
         place = getattr(sys.modules.get(module), "__file__", None) or "built in"
         raise FunctionUnavailable(
             f"{where} is not available: {_PYTHON} has that module ({place}), but it has no {name}. "
-            "Cure: the worker needs the same version of the module as the client"
+            "The worker needs the same version of the module as the client"
         ) from error
     return unwrap(obj)
 
 
 def _import_problem(module: str, error: BaseException) -> str:
-    """What is wrong when a module cannot be imported here, and the cure."""
+    """What is wrong when a module cannot be imported here, and what to do."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         shown = [entry or "." for entry in sys.path[:4]]
         more = f" and {len(sys.path) - 4} more" if len(sys.path) > 4 else ""
         top = module.partition(".")[0]
         return (
             f"the worker's {_PYTHON} finds no module {error.name!r} on its sys.path ({', '.join(shown)}"
-            f"{more}). Cure: install {error.name.partition('.')[0]} on the worker, or start the worker where "
+            f"{more}). Install {error.name.partition('.')[0]} on the worker, or start the worker where "
             f"it is found (PYTHONPATH, `taskmesh worker {module}`), or call "
             f"taskmesh.register_by_value({top}) in the client"
         )
     failed = f"importing that module on the worker's {_PYTHON} failed: {error_text(error)}"
     if isinstance(error, NoMesh):
-        return failed  # it says the cure
-    return f"{failed}. Cure: `python -c 'import {module}'` must work on the worker"
+        return failed  # it says what to do
+    return f"{failed}. Check that `python -c 'import {module}'` works on the worker"
 
 
 def _rebuild(data: bytes) -> Any:
@@ -285,7 +285,7 @@ def _rebuild(data: bytes) -> Any:
         raise
     except WrongPython as error:
         raise FunctionUnavailable(
-            f"a function that travels by value cannot be rebuilt: {error}. Cure: run the same Python minor "
+            f"a function that travels by value cannot be rebuilt: {error}. Run the same Python minor "
             "version on clients and workers, or move it from __main__ into a module that workers have"
         ) from error
     except ImportError as error:
@@ -294,24 +294,24 @@ def _rebuild(data: bytes) -> Any:
         raise FunctionUnavailable(f"a function by value needs a module: {problem}") from error
     except BaseException as error:
         raise FunctionUnavailable(
-            f"a function that travels by value cannot be rebuilt on {_PYTHON}: {error_text(error)}. Cure: "
-            "client and worker need the same versions of the modules that it uses"
+            f"a function that travels by value cannot be rebuilt on {_PYTHON}: {error_text(error)}. "
+            "Client and worker need the same versions of the modules that it uses"
         ) from error
 
 
 def _explain(fn: Any, error: BaseException) -> str:
-    """The text for a function that cannot travel: the part that cannot, and the cure."""
+    """The text for a function that cannot travel: the part that cannot, and what to do."""
     name, reason = getattr(fn, "__qualname__", None) or type_name(fn), error_text(error)
     inner = getattr(fn, "__wrapped__", fn) if is_cached(fn) else fn
     part = culprit(inner)
     if part and isinstance(inner, types.FunctionType):
         return (
             f"the function {name} travels by value and takes {part} along, which cannot be pickled: "
-            f"{reason}. Cure: make it inside the function, pass what it is made of as an argument, or "
+            f"{reason}. Make it inside the function, pass what it is made of as an argument, or "
             "define both in a module that workers can import"
         )
     because = f" because of its {part}" if part else ""
     return (
         f"the callable {name} (type {type_name(fn)}) cannot be pickled{because}: {reason}. "
-        "Cure: define it with def at the top of a module that workers can import"
+        "Define it with def at the top of a module that workers can import"
     )

@@ -16,43 +16,43 @@ from taskmesh.serialize.values import PASS, WrongPython, error_text, is_by_value
 _LEVELS: Final = 20
 _ITEMS: Final = 10_000
 
-_FLATTEN: Final = "it is nested too deeply: flatten it, or pass it as bytes or a file"
+_FLATTEN: Final = "It is nested too deeply: flatten it, or pass it as bytes or a file"
 
-_LOCK: Final = "make the lock where it is used; tasks run in other processes and cannot share one"
-_FILE: Final = "pass the file's path and open it where it is used"
+_LOCK: Final = "Make the lock where it is used; tasks run in other processes and cannot share one"
+_FILE: Final = "Pass the file's path and open it where it is used"
 
-# A word in the pickler's complaint, and the cure. The first that fits is told: files come first, since the
+# A word in the pickler's complaint, and what to do. The first that fits is told: files come first, since the
 # complaint about one has its name in it.
-_PICKLE_CURES: Final = (
+_PICKLE_REMEDIES: Final = (
     ("TextIOWrapper", _FILE),
     ("Buffered", _FILE),
     ("FileIO", _FILE),
     ("recursion", _FLATTEN),
     ("RecursionError", _FLATTEN),  # whose text is "Stack overflow" in Python 3.14
-    ("a mesh belongs", "inside a task use the mesh that runs it; do not pass one"),
+    ("a mesh belongs", "Inside a task use the mesh that runs it; do not pass one"),
     ("thread.lock", _LOCK),
     ("Lock", _LOCK),
-    ("socket", "pass the address and open the connection where it is used"),
-    ("sqlite3.Row", "pass tuple(row) or dict(row)"),
-    ("sqlite3", "pass the database's path and open it where it is used"),
-    ("generator", "pass a list made of it"),
-    ("coroutine", "pass the async function and its arguments, not the coroutine"),
-    ("weakref", "pass what it refers to"),
-    ("mmap", "pass the file's path and map it where it is used"),
-    ("thread", "make threads and what belongs to them where they are used"),
-    ("Future", "pass the future's result(), not the future"),
-    ("contiguous", "pass a contiguous copy of the buffer"),
+    ("socket", "Pass the address and open the connection where it is used"),
+    ("sqlite3.Row", "Pass tuple(row) or dict(row)"),
+    ("sqlite3", "Pass the database's path and open it where it is used"),
+    ("generator", "Pass a list made of it"),
+    ("coroutine", "Pass the async function and its arguments, not the coroutine"),
+    ("weakref", "Pass what it refers to"),
+    ("mmap", "Pass the file's path and map it where it is used"),
+    ("thread", "Make threads and what belongs to them where they are used"),
+    ("Future", "Pass the future's result(), not the future"),
+    ("contiguous", "Pass a contiguous copy of the buffer"),
 )
-_PICKLE_CURE: Final = "pass plain data instead, or give its class a __reduce__ that says how to remake it"
+_PICKLE_REMEDY: Final = "Pass plain data instead, or give its class a __reduce__ that says how to remake it"
 
 
 def cannot_pickle(what: str, error: BaseException, value: object = None) -> str:
     """The text of a SerializationError for a value that cannot be pickled; names the part to blame."""
     reason = error_text(error)
-    cure = next((cure for word, cure in _PICKLE_CURES if word in reason), _PICKLE_CURE)
+    remedy = next((remedy for word, remedy in _PICKLE_REMEDIES if word in reason), _PICKLE_REMEDY)
     part = "" if isinstance(error, RecursionError) else culprit(value)
     because = f" because of its {part}" if part else ""
-    return f"{what} cannot be pickled{because}: {reason}. Cure: {cure}"
+    return f"{what} cannot be pickled{because}: {reason}. {remedy}"
 
 
 def culprit(value: object) -> str:
@@ -122,29 +122,29 @@ def _parts_of_object(value: Any) -> Iterator[tuple[str, Any]]:
 
 def cannot_rebuild(what: str, error: BaseException) -> str:
     """The text of a SerializationError for a payload that cannot be unpickled."""
-    if type(error) is SerializationError:  # of a payload that says itself why, and the cure
+    if type(error) is SerializationError:  # of a payload that says itself why, and what to do
         return f"{what} cannot be rebuilt here: {error}"
-    return f"{what} cannot be rebuilt here: {error_text(error)}. Cure: {_rebuild_cure(error)}"
+    return f"{what} cannot be rebuilt here: {error_text(error)}. {_rebuild_remedy(error)}"
 
 
-def _rebuild_cure(error: BaseException) -> str:
+def _rebuild_remedy(error: BaseException) -> str:
     match error:
         case WrongPython():
             return (
-                "run the same Python minor version on both sides, or move what is defined in __main__ into a "
+                "Run the same Python minor version on both sides, or move what is defined in __main__ into a "
                 "module that both sides can import"
             )
         case ModuleNotFoundError():
             return (
-                f"install or ship the module {error.name!r} on this side, or call "
+                f"Install or ship the module {error.name!r} on this side, or call "
                 "taskmesh.register_by_value(module) on the side that sends"
             )
         case ImportError() | AttributeError():
-            return "both sides need the same version of the module that defines it"
+            return "Both sides need the same version of the module that defines it"
         case OSError():
-            return "submit it again; its memory was no longer there"
+            return "Submit it again; its memory was no longer there"
         case _:
             return (
-                "its class's own code failed (__init__, __setstate__ or what __reduce__ names): "
+                "Its class's own code failed (__init__, __setstate__ or what __reduce__ names): "
                 "check that pickle.loads(pickle.dumps(value)) works"
             )

@@ -120,7 +120,7 @@ def dumps_call(
         memfd: as for `dumps`.
 
     Raises:
-        SerializationError: an argument cannot be pickled; names it, its type and the cure.
+        SerializationError: an argument cannot be pickled; names it, its type and what to do.
     """
     if not kwargs:
         for arg in args:
@@ -165,7 +165,7 @@ def loads(payload: Payload, *, what: str = "an argument") -> Any:
     """The value of a payload that a peer with the right to do so has made: unpickling runs its code.
 
     Raises:
-        SerializationError: it cannot be rebuilt in this process; says why and the cure.
+        SerializationError: it cannot be rebuilt in this process; says why and what to do.
     """
     try:
         if type(payload) is bytes:
@@ -186,7 +186,7 @@ def loads_call(payload: Payload) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """(args, kwargs) of `dumps_call`.
 
     Raises:
-        SerializationError: an argument cannot be rebuilt in this process; says why and the cure.
+        SerializationError: an argument cannot be rebuilt in this process; says why and what to do.
     """
     try:
         if type(payload) is bytes and payload[0] != PROTO:
@@ -317,7 +317,7 @@ def dumps_plain(value: object, *, what: str = "the result", memfd: bool = True) 
     except Exception as error:
         raise SerializationError(
             f"{what} is no plain data, and the client's result_codec is 'safe': {error_text(error)}. "
-            "Cure: return numbers, texts, bytes, lists and dicts, or use result_codec='pickle'"
+            "Return numbers, texts, bytes, lists and dicts, or use result_codec='pickle'"
         ) from error
     return dumps_encoded(data, what=what, memfd=memfd)
 
@@ -358,7 +358,7 @@ def check_size(
     largest = max(sizes, key=lambda name: sizes[name], default="")
     part = f" ({largest} alone takes {sizes[largest]:,})" if largest else ""
     raise TooLarge(
-        f"{what} takes {size:,} bytes{part}, above max_payload = {limit:,}. Cure: pass a path or a key "
+        f"{what} takes {size:,} bytes{part}, above max_payload = {limit:,}. Pass a path or a key "
         "instead of the data, split it over several tasks, or raise max_payload on hub, clients and workers"
     )
 
@@ -396,7 +396,7 @@ def _size(value: object) -> int:
 
 
 def _blame(args: Sequence[Any], kwargs: Mapping[str, Any], where: str, error: BaseException) -> str:
-    """The text for a call that cannot be pickled: names the argument that cannot, its type and the cure."""
+    """The text for a call that cannot be pickled: names the argument that cannot, its type and what to do."""
     named = [(str(i), arg) for i, arg in enumerate(args, 1)]
     named += [(repr(name), arg) for name, arg in kwargs.items()]
     for name, arg in named:

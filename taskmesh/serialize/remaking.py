@@ -147,7 +147,7 @@ def _cached_function(fn: Any) -> tuple[Any, ...]:
     if not any(each is wrapped for each in gc.get_referents(fn)):
         raise TypeError(
             f"the cached function {fn!r} calls another function than its __wrapped__ says. "
-            "Cure: apply functools.wraps below functools.cache, not above it"
+            "Apply functools.wraps below functools.cache, not above it"
         )
     limits = fn.cache_parameters()
     # The names are copied: the function has none yet where it and its cache refer to each other.

@@ -313,11 +313,11 @@ def translated(error: zmq.ZMQError, socket: Socket) -> SocketError:
 
 
 def endpoint_error(verb: str, endpoint: str, error: zmq.ZMQError, socket: Socket) -> SocketError:
-    """Our error for a failed bind, connect, unbind or disconnect, with the cure."""
+    """Our error for a failed bind, connect, unbind or disconnect, with what to do."""
     number = error.errno or 0
     if number in (zmq.ETERM, zmq.ENOTSOCK, zmq.ENOTSUP):
         return translated(error, socket)
-    cure = {
+    remedy = {
         zmq.EADDRINUSE: "somebody listens there; choose another, or port 0 for any",
         zmq.EADDRNOTAVAIL: "this machine has no such address",
         zmq.EINVAL: "write tcp://host:port, ipc://path or inproc://name",
@@ -325,7 +325,7 @@ def endpoint_error(verb: str, endpoint: str, error: zmq.ZMQError, socket: Socket
         errno.ENOENT: "it is not in use here; `endpoint` tells the full name",
         errno.ENODEV: "this machine has no such interface",
     }.get(number, "")
-    return EndpointError(f"cannot {verb} {endpoint!r}: {error}{'; ' + cure if cure else ''}", number)
+    return EndpointError(f"cannot {verb} {endpoint!r}: {error}{'; ' + remedy if remedy else ''}", number)
 
 
 def check_port(endpoint: str) -> None:

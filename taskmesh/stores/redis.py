@@ -42,7 +42,7 @@ PORTION = 8 << 20
 COMMANDS = "SCAN, STRLEN, PTTL, MGET, SET, PING and SELECT"
 
 _LOCKED = "it asks for a password: put a URL with one into a file, and give --store-file FILE"
-_CURES: tuple[tuple[type[Exception], str], ...] = (
+_REMEDIES: tuple[tuple[type[Exception], str], ...] = (
     (ReadOnlyError, "it is a replica, which cannot be written: name the primary in the URL"),
     (OutOfMemoryError, "it is full: raise its maxmemory, or set maxmemory-policy allkeys-lru"),
     (NoPermissionError, f"its user may not do that: allow {COMMANDS} on the keys taskmesh:*"),
@@ -167,12 +167,12 @@ class RedisLink:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a store cannot be used, with the cure where there is one; servers name no passwords."""
+    """Why a store cannot be used, with what to do where that is known; servers name no passwords."""
     text = str(error) or type(error).__name__
-    cures = [cure for kind, cure in _CURES if isinstance(error, kind)]
+    remedies = [remedy for kind, remedy in _REMEDIES if isinstance(error, kind)]
     if isinstance(error, AuthenticationError) and text.startswith("Authentication required"):
-        cures = [_LOCKED]
-    return f"{cures[0]} ({text})" if cures else text
+        remedies = [_LOCKED]
+    return f"{remedies[0]} ({text})" if remedies else text
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ Skipped = Callable[[str], None]
 
 
 class StoreAway(Exception):
-    """Internal: the store cannot be used now, for the reason given, with the cure where there is one.
+    """Internal: the store cannot be used now, for the reason given, with what to do where that is known.
 
     Attributes:
         broken: a link that had answered broke, so perhaps of what was written.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import taskmesh.client.session as session_module
+import taskmesh.client.client as client_module
 from taskmesh.mesh import Mesh
 from tests.client.inline_port import InlinePort
 
@@ -29,7 +29,7 @@ class Opened:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     """Makes every mesh of the test open an inline port."""
     ports = Opened()
-    monkeypatch.setattr(session_module, "open_port", ports)
+    monkeypatch.setattr(client_module, "open_port", ports)
     return ports
 
 

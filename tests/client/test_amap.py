@@ -102,7 +102,7 @@ def test_cancelling_the_wait_cancels_the_rest_of_the_map():
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            await loop.run_in_executor(None, wait_until, lambda: not mesh._session.table.unended)
+            await loop.run_in_executor(None, wait_until, lambda: not mesh._client.table.unended)
 
     asyncio.run(asyncio.wait_for(main(), WAIT_S))
 

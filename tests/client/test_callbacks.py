@@ -1,4 +1,4 @@
-"""Who is told when a future ends: callbacks in the delivery thread, event loops once a batch."""
+"""Who is told when a future ends: callbacks in the callback thread, event loops once a batch."""
 
 import asyncio
 import sys
@@ -33,7 +33,7 @@ def test_callbacks_run_in_order_in_one_thread_that_is_not_the_ports(mesh, port):
     wait_until(lambda: len(seen) == 40)
 
     assert [value for value, _ in seen] == [2 * (i // 2) for i in range(40)]
-    assert {name for _, name in seen} == {"taskmesh-delivery"}
+    assert {name for _, name in seen} == {"taskmesh-callbacks"}
 
 
 def test_callback_of_a_done_future_runs_here_and_now(mesh):
@@ -85,7 +85,7 @@ def test_callback_that_would_end_its_thread_is_logged_and_the_next_ones_run(mesh
     first.add_done_callback(seen.append)
     second.add_done_callback(seen.append)
     port.release()
-    mesh._session.wait_for_all()
+    mesh._client.wait_for_all()
 
     assert seen == [first, second]
     assert "exception calling callback" in caplog.text
@@ -160,7 +160,7 @@ def test_awaiting_calls_the_loop_once_a_batch(mesh, port):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         loop.call_soon_threadsafe = lambda *args: (calls.append(args), real(*args))[1]
-        await asyncio.to_thread(lambda: wait_until(lambda: len(port.runs) and not mesh._session.table.queued))
+        await asyncio.to_thread(lambda: wait_until(lambda: len(port.runs) and not mesh._client.table.queued))
         calls.clear()
         port.max_batch = 1000
         port.release()

@@ -288,9 +288,7 @@ def test_a_module_that_opens_a_mesh_when_it_is_imported_is_told_in_the_slot(tmp_
     )
     monkeypatch.syspath_prepend(tmp_path)
 
-    with pytest.raises(
-        errors.FunctionUnavailable, match=r"opens a mesh when it is imported.* Cure: open the mesh"
-    ):
+    with pytest.raises(errors.FunctionUnavailable, match=r"opens a mesh when it is imported.* Open the mesh"):
         importlib.import_module(module.stem)
 
 

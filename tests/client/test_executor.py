@@ -38,8 +38,8 @@ def test_executor_is_one_and_closes_its_own_mesh(opened):
     [
         ({"initializer": print, "initargs": (1,)}, "no initializer=.*@functools.cache"),
         ({"max_tasks_per_child": 10}, "start a process"),
-        ({"mp_context": multiprocessing.get_context("spawn")}, "leave it out"),
-        ({"thread_name_prefix": "x"}, "leave it out"),
+        ({"mp_context": multiprocessing.get_context("spawn")}, "Leave it out"),
+        ({"thread_name_prefix": "x"}, "Leave it out"),
     ],
 )
 def test_executor_tells_what_to_do_in_place_of_what_others_have(options, cure):
@@ -69,7 +69,7 @@ def test_other_libraries_find_how_many_tasks_run_at_a_time(opened, mesh):
 
 def test_executor_as_an_argument_says_why_it_cannot_be_one(mesh):
     with pytest.raises(
-        SerializationError, match=r"a mesh belongs to its process.*inside a task use the mesh that"
+        SerializationError, match=r"a mesh belongs to its process.*Inside a task use the mesh that"
     ):
         mesh.submit(double, mesh.executor())
 
@@ -206,7 +206,7 @@ def test_what_is_submitted_beside_a_shutdown_is_refused(mesh, port, monkeypatch,
     with pytest.raises(RuntimeError, match="after shutdown"):
         getattr(executor, late)(double, [1])
 
-    assert not mesh._session.table.unended
+    assert not mesh._client.table.unended
     port.release()
 
 
@@ -281,11 +281,11 @@ def test_executor_waits_for_both_of_two_maps_that_begin_at_once(mesh, port):
                 wait_until(lambda: executor._lock.locked() or not others[0].is_alive())
             return False
 
-    executor._feeds = [Former()]
+    executor._maps = [Former()]
     executor.map(double, [1])
     others[0].join(WAIT_S)
 
-    assert sum(len(feed.futures) for feed in executor._feeds) == 2
+    assert sum(len(feed.futures) for feed in executor._maps) == 2
     port.release()
     executor.shutdown()
 

@@ -59,14 +59,14 @@ def test_task_brings_its_options_and_the_table_overrides_them():
 
 
 def test_chunks_have_a_spec_of_their_own():
-    form = make_table().form(add)
+    encoded = make_table().encoded(add)
 
-    chunk = form.chunked(7)
+    chunk = encoded.chunked(7)
 
     assert (chunk.spec.kind, chunk.group) == (CHUNK, 7)
-    assert chunk.number != form.call.number
-    assert form.chunked(8).spec is chunk.spec
-    assert form.grouped(9).number == form.call.number
+    assert chunk.number != encoded.call.number
+    assert encoded.chunked(8).spec is chunk.spec
+    assert encoded.grouped(9).number == encoded.call.number
 
 
 def test_function_by_value_that_has_changed_gets_another_form():
@@ -94,23 +94,23 @@ def test_a_function_that_takes_much_along_is_told_once_with_what_it_is(caplog):
         return table[n]
 
     functions = make_table()
-    functions.form(look_up)
+    functions.encoded(look_up)
     table[0] = 1
-    functions.form(look_up)
+    functions.encoded(look_up)
 
     (told,) = caplog.records
     assert (told.name, told.levelname) == ("taskmesh.client", "WARNING")
     assert "look_up travels by value with 2," in told.message
     assert "most of it the variable 'table' that it closes over" in told.message
-    assert "Cure: put the function" in told.message
+    assert "Put the function" in told.message
 
 
 def test_what_is_small_or_cannot_change_is_no_news(caplog):
     table = bytes(2 << 20)
     functions = make_table()
     small, constant = (lambda: 1), (lambda n: table[n])
-    functions.form(small)
-    functions.form(constant)
+    functions.encoded(small)
+    functions.encoded(constant)
 
     assert not caplog.records
 
@@ -122,8 +122,8 @@ def test_lambdas_made_anew_are_forgotten_with_their_functions():
         functions.batch(lambda number=number: number, (), {})
     gc.collect()
 
-    assert len(functions._entries) <= 1
-    assert len(functions._forms) <= 256
+    assert len(functions._cached) <= 1
+    assert len(functions._kept) <= 256
 
 
 def test_what_large_functions_were_is_forgotten_soon():
@@ -133,16 +133,16 @@ def test_what_large_functions_were_is_forgotten_soon():
         return table[index]
 
     functions = make_table()
-    functions.form(add)
+    functions.encoded(add)
     for number in range(20):
         table[0] = number
-        form = functions.form(look_up)
-        assert functions.form(look_up) is form
+        encoded = functions.encoded(look_up)
+        assert functions.encoded(look_up) is encoded
 
-    kept = sum(len(data) for data, _ in functions._forms)
+    kept = sum(len(data) for data, _ in functions._kept)
     assert 8 << 20 < kept <= 16 << 20
     table.extend(bytes(20 << 20))
-    assert functions.form(look_up) in functions._forms.values()
+    assert functions.encoded(look_up) in functions._kept.values()
 
 
 def test_forgotten_function_leaves_no_batch_for_another_with_its_id():
@@ -158,7 +158,7 @@ def test_forgotten_function_leaves_no_batch_for_another_with_its_id():
     gc.collect()
 
     assert key not in functions.ready
-    assert key not in functions._entries
+    assert key not in functions._cached
 
 
 class Counter:

@@ -342,7 +342,7 @@ def test_future_tells_where_its_task_stands(mesh, port):
     assert (future.state, future.accepted) == (TaskState.PENDING, False)
     assert (future.attempt, future.worker, future.progress) == (0, "", None)
 
-    table = mesh._session.table
+    table = mesh._client.table
     table.accepted([1])
     assert (future.state, future.accepted) == (TaskState.QUEUED, True)
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.client.group import Group
+from taskmesh.client.group import TaskGroup
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import SerializationError
 from taskmesh.serialize.code import dump_function
@@ -38,7 +38,7 @@ def _wait(seconds):
 
 
 def _group(mesh, function, codec=ARROW_IPC, **options):
-    return Group(mesh, dump_function(function), "a name", TaskOptions().having(options), codec)
+    return TaskGroup(mesh, dump_function(function), "a name", TaskOptions().with_changes(options), codec)
 
 
 @pytest.mark.parametrize("limit", [None, 30])
@@ -51,8 +51,8 @@ def test_encoded_bytes_of_any_size_come_as_they_are(limit):
             future = group.submit(memoryview(data))
 
             assert bytes(future.result(30)) == data[::-1]
-            assert Group.failure(future) is None
-            assert Group.success(future).seconds > 0
+            assert TaskGroup.failure(future) is None
+            assert TaskGroup.success(future).seconds > 0
 
 
 def test_a_group_without_a_codec_pickles_its_argument(mesh):
@@ -78,10 +78,10 @@ def test_a_failure_can_be_read_without_unpickling_it(mesh):
 
     future.exception(20)
 
-    failed = Group.failure(future)
+    failed = TaskGroup.failure(future)
     assert failed.type_name == "UnicodeDecodeError"
     assert "_letters" in failed.traceback
-    assert Group.success(future).seconds == 0
+    assert TaskGroup.success(future).seconds == 0
 
 
 def test_a_group_can_be_given_up(mesh):

@@ -12,8 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError
 import pytest
 
 from taskmesh import Mesh, as_completed, gather, wait
-from taskmesh.client.delivery import Delivery
-from taskmesh.outcomes.attendance import LOOK_S, Bell, Gate, interruptible
+from taskmesh.client.callbacks import CallbackThread
+from taskmesh.outcomes.waiters import LOOK_S, LockEvent, Waiter, interruptible
 from tests.programs import heeding_interrupts
 from tests.waiting import wait_until
 
@@ -64,7 +64,7 @@ SOON = LOOK_S + 1.0
 
 @pytest.mark.parametrize("timeout", [None, 30.0])
 def test_the_wait_for_a_future(interrupted, timeout):
-    assert interrupted(lambda: Gate().wait(timeout)) < SOON
+    assert interrupted(lambda: Waiter().wait(timeout)) < SOON
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_wait_for_a_future(interrupted, timeout):
         lambda mesh, future: next(as_completed([future], timeout=30)),
         lambda mesh, future: gather([future]),
         lambda mesh, future: next(mesh.map(nap, [60], chunksize=1)),
-        lambda mesh, future: mesh._session.wait_for_all(),
+        lambda mesh, future: mesh._client.wait_for_all(),
     ],
     ids=["result", "wait", "first", "as_completed", "gather", "map", "close"],
 )
@@ -89,12 +89,12 @@ def test_each_way_of_waiting_for_tasks(mesh, interrupted, waiting):
 
 
 def test_the_wait_for_callbacks(interrupted):
-    delivery, busy = Delivery("callbacks"), threading.Event()
-    delivery.put([lambda: busy.wait(20)])
+    callbacks, busy = CallbackThread("callbacks"), threading.Event()
+    callbacks.put([lambda: busy.wait(20)])
 
-    assert interrupted(delivery.flush) < SOON
+    assert interrupted(callbacks.flush) < SOON
     busy.set()
-    delivery.close(10)
+    callbacks.close(10)
 
 
 def test_a_wait_in_steps_lasts_as_long_as_it_is_told():
@@ -110,13 +110,13 @@ def test_a_wait_in_steps_lasts_as_long_as_it_is_told():
 
 
 def test_a_bell_wakes_once_however_often_it_was_rung():
-    bell = Bell()
-    bell.ring()
-    bell.ring()
+    bell = LockEvent()
+    bell.set()
+    bell.set()
 
     assert bell.wait(0)
     assert not bell.wait(0)
-    bell.ring()
+    bell.set()
     bell.clear()
     assert not bell.wait(0)
 
@@ -144,16 +144,16 @@ class Struck:
 
 @pytest.mark.usefixtures("processes")
 def test_map_that_is_interrupted_as_it_begins_is_given_up(mesh):
-    session = mesh._session
+    session = mesh._client
 
-    def has_arrivals():  # the delivery thread has come to work, and has left it to this thread
-        [feed] = session.feeds
+    def has_arrivals():  # the callback thread has come to work, and has left it to this thread
+        [feed] = session.maps
         return feed._arrivals and not feed._scheduled
 
     with pytest.raises(KeyboardInterrupt):
         mesh.map(same, [1, Struck(has_arrivals), *range(500)], chunksize=1)
 
-    assert not session.feeds
+    assert not session.maps
     session.wait_for_all()
     assert list(mesh.map(same, range(10))) == list(range(10))
 
@@ -170,7 +170,7 @@ def test_map_that_is_interrupted_while_it_submits_says_so_when_asked_again(mesh)
     with pytest.raises(CancelledError):
         seen.extend(results)
     assert seen in ([], [2])
-    mesh._session.wait_for_all()
+    mesh._client.wait_for_all()
 
 
 @pytest.mark.parametrize("buffersize", [None, 2])
@@ -180,7 +180,7 @@ def test_map_that_is_interrupted_while_it_waits_is_given_up(mesh, interrupted, b
 
     interrupted(lambda: next(results))
 
-    mesh._session.wait_for_all()  # although `results` is still held, as by a prompt's last traceback
+    mesh._client.wait_for_all()  # although `results` is still held, as by a prompt's last traceback
     seen = []
     while not seen or "call map() again" not in str(seen[-1]):
         with pytest.raises(CancelledError) as caught:

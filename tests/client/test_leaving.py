@@ -223,7 +223,7 @@ atexit.register(late)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("8\nthe interpreter is ending")
-    assert "Cure: import MeshExecutor before" in done.stdout
+    assert "Import MeshExecutor before" in done.stdout
 
 
 @pytest.mark.parametrize("waits", ["futures[0].result()", "pass"], ids=["in the block", "at its end"])

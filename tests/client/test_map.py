@@ -37,7 +37,7 @@ def stay(number):
     return number
 
 
-gates = []
+waiter_pool = []
 
 
 def first_true(values):
@@ -46,7 +46,7 @@ def first_true(values):
 
 def shut_at_three(number):
     if number == 3:
-        gates[0].clear()
+        waiter_pool[0].clear()
     return number
 
 
@@ -236,15 +236,15 @@ def test_map_whose_consumer_is_away_goes_on(mesh, port):
 
 def test_map_that_was_begun_and_dropped_is_cancelled(mesh, port):
     port.max_batch = 1
-    gates.append(port.gate)
+    waiter_pool.append(port.gate)
     for value in mesh.map(shut_at_three, range(5000), chunksize=1):
         if value == 3:
             break
-    gates.clear()
+    waiter_pool.clear()
     gc.collect()
 
-    assert not mesh._session.table.unended
-    assert not mesh._session.feeds
+    assert not mesh._client.table.unended
+    assert not mesh._client.maps
     assert len(port.cancelled) == 4996
 
 
@@ -271,7 +271,7 @@ def test_map_that_an_interrupt_has_left_unscheduled_is_resumed_by_a_clean_exit(m
     mesh.submit(stay, 0).result(WAIT_S)
     opened.last.gate.clear()
     results = mesh.map(stay, range(5000), chunksize=1)
-    results.feed._scheduled = True  # as when Ctrl-C comes before the job is queued
+    results.job._scheduled = True  # as when Ctrl-C comes before the job is queued
     opened.last.release()
 
     mesh.close()
@@ -292,7 +292,7 @@ def test_map_item_that_would_end_the_delivery_thread_fails_in_its_place(mesh, po
     results = mesh.map(stay, [*range(100), Odd()])
     assert not threads
     port.release()
-    mesh._session.wait_for_all()
+    mesh._client.wait_for_all()
 
     seen = []
     with pytest.raises((kind, SerializationError)):
@@ -338,7 +338,7 @@ def test_map_refuses_bad_sizes(mesh, options, words, has_executor):
     mapping = mesh.executor() if has_executor else mesh
     with pytest.raises(ConfigError, match=words):
         mapping.map(stay, [1], **options)
-    assert not mesh._session.table.unended
+    assert not mesh._client.table.unended
 
 
 def test_map_refuses_a_task_with_a_key(mesh):

@@ -10,8 +10,8 @@ from concurrent.futures import CancelledError
 import pytest
 
 from taskmesh import Mesh, MeshExecutor, task
-from taskmesh.client import session as session_module
-from taskmesh.client.current import current_mesh
+from taskmesh.client import client as client_module
+from taskmesh.client.current_mesh import current_mesh
 from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh
 from tests.client.inline_port import InlinePort
 from tests.waiting import wait_until
@@ -82,7 +82,7 @@ def test_workers_beside_an_address_are_refused_and_go_before_one_of_the_environm
 
 
 def test_a_number_in_the_address_s_place_hints_at_workers():
-    with pytest.raises(ConfigError, match=r"Cure: Mesh\(workers=2\)"):
+    with pytest.raises(ConfigError, match=r"write Mesh\(workers=2\)"):
         Mesh(2)
 
 
@@ -284,7 +284,7 @@ def test_clean_exit_that_is_interrupted_cancels(opened, monkeypatch):
     with contextlib.suppress(KeyboardInterrupt), Mesh(workers=2, config={}) as mesh:
         opened.last.gate.clear()
         future = mesh.submit(double, 1)
-        monkeypatch.setattr(mesh._session.table, "wait_idle", interrupted)
+        monkeypatch.setattr(mesh._client.table, "wait_idle", interrupted)
 
     assert future.cancelled()
     assert opened.last.closed_with == [True]
@@ -319,7 +319,7 @@ def test_broken_port_ends_every_future_with_its_error(mesh, port):
     port.gate.clear()
     future = mesh.submit(double, 1)
 
-    mesh._session.table.broken(HubUnreachable("the hub is gone"))
+    mesh._client.table.broken(HubUnreachable("the hub is gone"))
 
     for call in (future.result, lambda: mesh.submit(double, 1), lambda: mesh.flush(1)):
         with pytest.raises(HubUnreachable):
@@ -375,13 +375,13 @@ def test_each_unclosed_mesh_is_closed_at_exit_though_closing_another_fails(make_
             raise OSError("no more of these")
 
         monkeypatch.setattr(port, "close", close)
-    monkeypatch.setattr(session_module, "_nobody_waits", threading.Event())
+    monkeypatch.setattr(client_module, "_nobody_waits", threading.Event())
 
     with (
         pytest.warns(RuntimeWarning, match="2 pending tasks were cancelled"),
         pytest.raises(OSError, match="these"),
     ):
-        session_module._at_exit()
+        client_module._at_exit()
 
     assert all(future.cancelled() for future in futures)
     assert [port.closed_with for port in ports] == [[True], [True]]
@@ -393,17 +393,17 @@ def test_mesh_closes_while_another_one_opens(make_mesh, opened):
 
         @property
         def wired(self):
-            session_module._open_sessions.add(third)
+            client_module._open_clients.add(third)
             return True
 
-    mesh, third = make_mesh(), make_mesh()._session
-    session_module._open_sessions.discard(third)
+    mesh, third = make_mesh(), make_mesh()._client
+    client_module._open_clients.discard(third)
     others = {Neighbour(), Neighbour()}
-    session_module._open_sessions.update(others)
+    client_module._open_clients.update(others)
     try:
         mesh.close()
     finally:
-        session_module._open_sessions.difference_update(others)
+        client_module._open_clients.difference_update(others)
 
 
 # --- forks
@@ -461,7 +461,7 @@ def test_map_and_executor_in_a_forked_child_end(mesh, port):
     ]
     wait_until(lambda: port.runs)
     for each in results:
-        each.feed._turn.acquire()  # as a thread that is at work has it, which the child has not
+        each.job._turn.acquire()  # as a thread that is at work has it, which the child has not
 
     child = os.fork()
     if child == 0:
@@ -476,7 +476,7 @@ def test_map_and_executor_in_a_forked_child_end(mesh, port):
         executor.shutdown()
         os._exit(0 if told == results else 1)  # noqa: TID251  a forked child
     for each in results:
-        each.feed._turn.release()
+        each.job._turn.release()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     port.release()
 

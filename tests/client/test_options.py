@@ -8,14 +8,14 @@ from taskmesh.errors import ConfigError
 
 
 def test_options_take_what_users_write():
-    options = TaskOptions().having(
+    options = TaskOptions().with_changes(
         {"retries": 3, "timeout": 2, "expires": None, "tags": ["gpu", "big"], "key": "k", "queue": "slow"}
     )
 
     assert options.retries == Retry(max=3)
     assert (options.timeout, options.expires, options.tags) == (2.0, 0.0, ("gpu", "big"))
-    assert options.having({"tags": "gpu"}).tags == ("gpu",)
-    assert options.having({}) is options
+    assert options.with_changes({"tags": "gpu"}).tags == ("gpu",)
+    assert options.with_changes({}) is options
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_option_with_a_bad_value_is_refused_in_words(option, value, words):
 
 def test_unknown_option_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'priority'"):
-        TaskOptions().having({"prioritty": 1})
+        TaskOptions().with_changes({"prioritty": 1})
 
 
 def test_options_that_belong_to_each_call_forbid_chunks():
     assert TaskOptions().is_chunkable
-    assert TaskOptions().having({"timeout": 1}).is_chunkable, "a slot keeps it for each item"
+    assert TaskOptions().with_changes({"timeout": 1}).is_chunkable, "a slot keeps it for each item"
     for change in ({"retries": 1}, {"hard_timeout": 1}, {"key": "k"}):
-        assert not TaskOptions().having(change).is_chunkable
+        assert not TaskOptions().with_changes(change).is_chunkable

@@ -1,6 +1,6 @@
 """Specs travel once each, and are remembered up to a bound."""
 
-from taskmesh.client.specs import SPECS_REMEMBERED, SpecsSent
+from taskmesh.client.pending_table import SPECS_REMEMBERED, SpecsSent
 
 
 def test_a_spec_is_new_once():
@@ -14,5 +14,5 @@ def test_specs_without_end_are_not_remembered_without_end():
 
     assert all(sent.is_new(number) for number in range(3 * SPECS_REMEMBERED))
 
-    assert len(sent._numbers) <= SPECS_REMEMBERED
+    assert len(sent._known) <= SPECS_REMEMBERED
     assert sent.is_new(0)

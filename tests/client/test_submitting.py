@@ -117,7 +117,7 @@ def test_flush_waits_until_the_hub_has_confirmed(mesh, port):
     with pytest.raises(TimeoutError):
         mesh.flush(0.01)
 
-    mesh._session.table.accepted([1, 2])
+    mesh._client.table.accepted([1, 2])
     mesh.flush(WAIT_S)
 
 

@@ -22,7 +22,7 @@ def told(mesh: Mesh, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]
 
     def texts() -> list[str]:
         gc.collect()
-        mesh._session.delivery.flush()
+        mesh._client.callbacks.flush()
         return [record.getMessage() for record in caplog.records if record.name == "taskmesh"]
 
     return texts

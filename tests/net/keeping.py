@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from taskmesh import Mesh, TaskFuture
-from taskmesh.client.group import Group
+from taskmesh.client.group import TaskGroup
 from taskmesh.client.options import TaskOptions
 from taskmesh.serialize.code import dump_function
 from tests.net.keyed import Ring
@@ -18,7 +18,7 @@ def keep(
 ) -> TaskFuture[Any]:
     """Submits a call under a key; its outcome answers others for so many seconds."""
     made = dump_function(function)
-    group = Group(mesh, made, function.__qualname__, TaskOptions(), keep=seconds)
+    group = TaskGroup(mesh, made, function.__qualname__, TaskOptions(), keep=seconds)
     return group.submit(argument, lambda payload: key)
 
 

@@ -78,7 +78,7 @@ def test_a_client_session_cannot_be_taken_over(keyed: Keyed, meet: Meet):
 
 
 def mesh_client(mesh: object) -> int:
-    return int(mesh._session.open().client)  # what an attacker would read off a task's id
+    return int(mesh._client.open().client)  # what an attacker would read off a task's id
 
 
 def works(keyed: Keyed) -> bool:

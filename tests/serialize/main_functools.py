@@ -136,7 +136,7 @@ def contradiction_is_named():
     def inner(x):
         return x
 
-    with pytest.raises(SerializationError, match=r"Cure: apply functools\.wraps below"):
+    with pytest.raises(SerializationError, match=r"Apply functools\.wraps below"):
         call_in_slot(inner, 1)
 
 

@@ -39,9 +39,9 @@ def test_a_database_s_row_is_told_to_be_passed_as_plain_data_not_as_the_database
     connection.row_factory = sqlite3.Row
     row = connection.execute("select 1 as a").fetchone()
     try:
-        with pytest.raises(SerializationError, match=r"Cure: pass tuple\(row\)"):
+        with pytest.raises(SerializationError, match=r"Pass tuple\(row\)"):
             payload.dumps_call((row,), {}, where="work")
-        with pytest.raises(SerializationError, match="Cure: pass the database's path"):
+        with pytest.raises(SerializationError, match="Pass the database's path"):
             payload.dumps_call((connection,), {}, where="work")
     finally:
         connection.close()

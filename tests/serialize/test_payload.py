@@ -168,13 +168,11 @@ def test_an_argument_that_is_changed_after_submit_is_not_seen():
 def test_an_error_names_the_argument_its_type_and_the_cure():
     lock = threading.Lock()
 
-    with pytest.raises(
-        SerializationError, match=r"argument 2 of work \(type _thread\.lock\).*Cure: make the lock"
-    ):
+    with pytest.raises(SerializationError, match=r"argument 2 of work \(type _thread\.lock\).*Make the lock"):
         call(1, lock)
     with pytest.raises(SerializationError, match=r"argument 'guard' of work \(type _thread\.lock\)"):
         call(1, guard=lock)
-    with pytest.raises(SerializationError, match=r"argument 1 of work \(type generator\).*pass a list"):
+    with pytest.raises(SerializationError, match=r"argument 1 of work \(type generator\).*Pass a list"):
         call(x for x in "abc")
     with pytest.raises(SerializationError, match=r"the result of f \(type _thread\.lock\) cannot be pickled"):
         payload.dumps(lock, what="the result of f")
@@ -185,14 +183,14 @@ def test_open_files_are_refused_with_the_cure(mode, tmp_path):
     path = tmp_path / "generator, recursion, socket, thread.lock"
     path.write_text("content")
 
-    with path.open(mode) as file, pytest.raises(SerializationError, match="Cure: pass the file's path"):
+    with path.open(mode) as file, pytest.raises(SerializationError, match="Pass the file's path"):
         call([file])
 
 
 def test_an_unbuffered_file_is_refused_with_the_cure():
     with (
         open(os.devnull, "rb", buffering=0) as file,
-        pytest.raises(SerializationError, match="Cure: pass the file's path"),
+        pytest.raises(SerializationError, match="Pass the file's path"),
     ):
         call(file)
 
@@ -202,13 +200,13 @@ def test_the_cure_for_locks_is_not_told_of_what_is_merely_called_so():
         def __reduce__(self):
             raise TypeError("cannot pickle 'Clock' object")
 
-    with pytest.raises(SerializationError, match="Cure: pass plain data"):
+    with pytest.raises(SerializationError, match="Pass plain data"):
         call(Clock())
 
 
 def test_a_temporary_file_is_not_deleted_by_its_copy():
     with tempfile.NamedTemporaryFile("w+") as file:
-        with pytest.raises(SerializationError, match="Cure: pass the file's path"):
+        with pytest.raises(SerializationError, match="Pass the file's path"):
             call(file)
         gc.collect()
 
@@ -226,9 +224,11 @@ def test_streams_are_those_of_the_process_that_they_come_to():
 
 @pytest.mark.parametrize("bad", [RaisesInReduce(), RaisesInGetstate()], ids=["reduce", "getstate"])
 def test_values_whose_own_code_raises_are_named(bad):
-    with pytest.raises(SerializationError, match=r"argument 1 of work .*no (way out|state).*Cure:"):
+    with pytest.raises(
+        SerializationError, match=r"argument 1 of work .*no (way out|state).*\. Pass plain data"
+    ):
         call(bad)
-    with pytest.raises(SerializationError, match=r"the result .*Cure:"):
+    with pytest.raises(SerializationError, match=r"the result .*\. Pass plain data"):
         payload.dumps(bad)
 
 
@@ -236,7 +236,9 @@ def test_values_whose_own_code_raises_are_named(bad):
 def test_values_whose_unpickling_raises_are_typed_errors(error):
     sent = payload.dumps(RaisesInSetstate(error))
 
-    with pytest.raises(SerializationError, match=r"an argument of work cannot be rebuilt.*Cure:") as caught:
+    with pytest.raises(
+        SerializationError, match=r"an argument of work cannot be rebuilt.*Its class's own code failed"
+    ) as caught:
         payload.loads(sent, what="an argument of work")
     assert type(caught.value.__cause__) is type(error)
 
@@ -333,7 +335,7 @@ def test_what_only_resembles_a_scalar_keeps_its_type(value):
 def test_a_missing_module_is_named_with_its_cure():
     sent = pickle.dumps(Point(1, 2), 5).replace(__name__.encode(), b"x" * len(__name__))
 
-    with pytest.raises(SerializationError, match=r"No module named.*install or ship the module 'xxx"):
+    with pytest.raises(SerializationError, match=r"No module named.*Install or ship the module 'xxx"):
         payload.loads(sent)
 
 
@@ -369,7 +371,7 @@ def test_size_limits_name_the_largest_argument():
         match=r"of work takes 90,\d+ bytes \(argument .table. alone takes 90,\d+\), above max_payload = 1,0",
     ):
         payload.check_size(sent, 1000, "the call of work", args, kwargs)
-    with pytest.raises(TooLarge, match=r"the result of work takes .* Cure: pass a path"):
+    with pytest.raises(TooLarge, match=r"the result of work takes .* Pass a path"):
         payload.check_size(payload.dumps(b"x" * 2000), 1000, "the result of work")
 
 

@@ -199,7 +199,7 @@ def _same(ids):
 
 def test_a_udf_without_parentheses_is_refused_with_the_cure(mesh):
     """I: it failed later, and in other words."""
-    with pytest.raises(ConfigError, match=r"not _same\. Cure: @mesh\.udf\('double'\).* with parentheses"):
+    with pytest.raises(ConfigError, match=r"not _same\. Write @mesh\.udf\('double'\).* with parentheses"):
         mesh.udf(_same)
 
 
@@ -234,7 +234,7 @@ def test_a_sink_on_connect_needs_a_name(mesh):
     """I: the deliveries of all streams had the query ""."""
     remote = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
 
-    with pytest.raises(ConfigError, match=r"Cure: foreach_batch\(f, query='orders'\)"):
+    with pytest.raises(ConfigError, match=r"Write foreach_batch\(f, query='orders'\)"):
         mesh.foreach_batch(tasks.same)(remote, 0)
 
 

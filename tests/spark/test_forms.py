@@ -261,7 +261,7 @@ def test_row_12_a_result_that_cannot_be_pickled_harms_nobody(spark, mesh):
 
     assert "MeshTaskError" in text
     assert "cannot pickle 'generator' object" in text
-    assert "Cure: pass a list made of it" in text
+    assert "Pass a list made of it" in text
     assert mesh.rdd(rdd).map(str).collect() == ["0", "1", "2", "3"]
 
 

@@ -185,9 +185,7 @@ def test_row_26_what_works_in_sparks_workers_only_is_refused_on_the_driver(spark
         return batch
 
     for bridge in (mesh, mesh.local()):
-        with pytest.raises(
-            SerializationError, match=r"a broadcast variable along, .* Cure: take its value along"
-        ):
+        with pytest.raises(SerializationError, match=r"a broadcast variable along, .* Take its value along"):
             bridge.map_arrow(spark.range(1), reads, "id long")
         with pytest.raises(SerializationError, match=r"an accumulator along, .* would be lost"):
             bridge.rdd(spark.sparkContext.parallelize([1])).foreach(adds)
@@ -212,13 +210,13 @@ def test_row_25_a_client_that_was_refused_is_closed_when_another_takes_its_place
     bridge = MeshSpark(address)
     first = mesh_of(bridge)
     before = threading.active_count()
-    first._session.table.refuse(HubUnreachable("this key is authorized no more"))
+    first._client.table.refuse(HubUnreachable("this key is authorized no more"))
 
     second = mesh_of(bridge)
 
     try:
         assert second.submit(len, "ab").result(20) == 2
-        assert first._session.closed
+        assert first._client.closed
         assert threading.active_count() == before
     finally:
         second.close()

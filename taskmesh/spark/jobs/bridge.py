@@ -122,7 +122,7 @@ class MeshSpark(Settings):
         if self.errors == "column" and ERROR_COLUMN in declared.names:
             raise ConfigError(
                 f'errors="column" adds {ERROR_COLUMN!r}, which the schema has already. '
-                "Cure: rename or drop the one of the step before"
+                "Rename or drop the one of the step before"
             )
         arrow = arrow_schema(declared, df.sparkSession)
         step = Step(function_bytes(task), form, ipc.schema_bytes(arrow), self.errors)
@@ -166,7 +166,7 @@ class MeshSpark(Settings):
             name = getattr(returnType, "__name__", type(returnType).__name__)
             raise ConfigError(
                 f"udf() takes the type of what the function returns, not {name}. "
-                "Cure: @mesh.udf('double'), or @mesh.udf() for strings: with parentheses"
+                "Write @mesh.udf('double'), or @mesh.udf() for strings: with parentheses"
             )
         rows = rows_of(batch_rows)
         settings = dataclasses.replace(self, queue=queue or self.queue, tags=tuple(tags) or self.tags)
@@ -203,7 +203,7 @@ class MeshSpark(Settings):
             if not query and type(df).__module__.startswith("pyspark.sql.connect"):
                 raise ConfigError(
                     "Spark Connect does not tell which stream a batch is of: deliveries of all streams would "
-                    "look alike. Cure: foreach_batch(f, query='orders')"
+                    "look alike. Write foreach_batch(f, query='orders')"
                 )
             way = SinkWay(settings, work, rows, schema, query=query, batch=batch)
 
@@ -275,5 +275,5 @@ def _check_nullable(declared: StructType, given: StructType) -> None:
         if not field.nullable and kept.get(field.name) != field.dataType:
             raise ConfigError(
                 f'column {field.name!r} is declared NOT NULL, but errors="null" and "column" give nulls for '
-                'rows that fail. Cure: declare it nullable, or keep errors="raise"'
+                'rows that fail. Declare it nullable, or keep errors="raise"'
             )

@@ -33,12 +33,12 @@ def mesh_of(settings: Settings, haste: float = 1.0) -> Mesh:
     key = (os.getpid(), settings.address, settings.keys)
     with _lock:
         mesh = _open.get(key)
-        if mesh is None or mesh._session.closed or mesh._session.table.refusal is not None:
+        if mesh is None or mesh._client.closed or mesh._client.table.refusal is not None:
             if mesh is not None:
                 mesh.close(cancel=True)  # a client that was refused keeps its thread and sockets until then
             more: dict[str, Any] = {"keys": settings.keys} if settings.keys else {}
             mesh = Mesh(settings.address, mesh__open_timeout=settings.connect_timeout / haste, **more)
-            mesh._session.open()
+            mesh._client.open()
             _open[key] = mesh
         _spare_what_stays()
         return mesh

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 from typing import Any, Final, Protocol
 
 from taskmesh import context
-from taskmesh.client.group import Group
+from taskmesh.client.group import TaskGroup
 from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.outcomes.outcome import Success, error_of
@@ -77,7 +77,7 @@ class MeshEngine:
         haste = HASTE if self._trace.attempt else 1.0
         mesh = mesh_of(settings, haste)
         self._sharing = Sharing.of(settings, self._trace)
-        self._group = Group(
+        self._group = TaskGroup(
             mesh,
             work.function,
             work.name,
@@ -86,7 +86,7 @@ class MeshEngine:
             keep=KEPT_S if self._sharing else 0.0,
             shared=self._sharing.shared if self._sharing else "all",
         )
-        self._vigil = Vigil(mesh._session, settings, work.options, haste)
+        self._vigil = Vigil(mesh._client, settings, work.options, haste)
 
     @property
     def sent(self) -> int:

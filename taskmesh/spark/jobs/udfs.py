@@ -55,7 +55,7 @@ class MeshUDF:
             raise ConfigError(f"input has to be arrow, pandas or scalar, not {takes!r}")
         if hasattr(task, "returnType"):
             raise ConfigError(
-                "mesh.udf() takes a function, not what udf() or pandas_udf() has made of one. Cure: give it "
+                "mesh.udf() takes a function, not what udf() or pandas_udf() has made of one. Give it "
                 "the function itself"
             )
         if settings.errors == "column":

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from taskmesh.client.client import Client
 from taskmesh.client.options import TaskOptions
-from taskmesh.client.session import Session
 from taskmesh.errors import HubUnreachable
 from taskmesh.future import TaskFuture
 from taskmesh.spark.jobs.settings import Settings
@@ -28,10 +28,8 @@ class Vigil:
         haste: what all time-outs are divided by: Spark's later tries shall not take as long again.
     """
 
-    def __init__(
-        self, session: Session, settings: Settings, options: TaskOptions, haste: float = 1.0
-    ) -> None:
-        self._session = session
+    def __init__(self, session: Client, settings: Settings, options: TaskOptions, haste: float = 1.0) -> None:
+        self._client = session
         self._addresses = settings.address
         self._where = " or ".join(settings.address)
         self._options = options
@@ -57,7 +55,7 @@ class Vigil:
     def _look(self) -> None:
         before = time.monotonic()
         try:
-            pools = self._session.open().query("pools", limit=10_000, timeout=_ANSWER_S)
+            pools = self._client.open().query("pools", limit=10_000, timeout=_ANSWER_S)
         except HubUnreachable as error:
             self._lost_since = self._lost_since or before - LOOK_S
             away = time.monotonic() - self._lost_since
@@ -87,6 +85,6 @@ class Vigil:
             seen = "; ".join(f"{pool['pool']} serves {', '.join(pool['queues'])}" for pool in pools) or "none"
             raise NoMeshWorkers(
                 f"no pool for {wanted} at {self._where} for {now - self._alone_since:.0f} s "
-                f"(no_worker_timeout); pools there: {seen}. Cure: start one, "
+                f"(no_worker_timeout); pools there: {seen}. Start one: "
                 f"`taskmesh worker{dialled} --queues {self._options.queue}{tags}`"
             )

@@ -35,11 +35,11 @@ def function_bytes(task: Callable[..., Any]) -> bytes:
 _BOUND: Final = (
     (
         (b"pyspark.core.broadcast", b"\x8c\x08_from_id"),  # the class alone is named by annotations, too
-        "a broadcast variable along, which only Spark's executors can read. Cure: take its value along",
+        "a broadcast variable along, which only Spark's executors can read. Take its value along",
     ),
     (
         (b"pyspark.accumulators", b"_deserialize_accumulator"),
-        "an accumulator along, and what pools add to it would be lost. Cure: return what is to be counted",
+        "an accumulator along, and what pools add to it would be lost. Return what is to be counted",
     ),
 )
 """What stands in the bytes of a function that cannot do its work on a pool, and what to say of it."""
@@ -54,7 +54,7 @@ class Work:
 
     Attributes:
         function: bytes of a callable with one argument. name: of the task, for people.
-        codec: as for `Group`.
+        codec: as for `TaskGroup`.
         app: the driver's application, for Spark tasks that are not told; empty for a driver on Connect.
     """
 
@@ -89,4 +89,4 @@ class Work:
         if settings.tags:
             changes["tags"] = settings.tags
         name = own.name or function_name(task)
-        return cls(dump_function(step), name, own.having(changes), codec, app_id())
+        return cls(dump_function(step), name, own.with_changes(changes), codec, app_id())

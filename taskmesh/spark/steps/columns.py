@@ -181,7 +181,7 @@ def _structs(values: list[Any], kind: pa.DataType, *, nan_is_null: bool) -> pa.A
     if extra:
         raise _Refused(
             f"a field {min(map(repr, extra))}",
-            f"the struct has {', '.join(names) or 'no fields'}. Cure: declare it, or drop it in the task",
+            f"the struct has {', '.join(names) or 'no fields'}. Declare it, or drop it in the task",
         )
     if not names:
         return pa.array(rows, kind)

@@ -68,7 +68,7 @@ def check_names(names: Iterable[str], schema: pa.Schema) -> None:
         declared = ", ".join(map(repr, schema.names)) or "no columns"
         raise MeshSchemaError(
             f"column {extra[0]!r}: expected no such column, got one: the schema declares {declared}. "
-            "Cure: declare it, or drop it in the task"
+            "Declare it, or drop it in the task"
         )
 
 
@@ -143,7 +143,7 @@ def _inner(column: pa.Array, kind: pa.DataType) -> Iterable[tuple[pa.Field, pa.A
 
 
 def zone_trouble(expected: pa.DataType) -> tuple[str, str]:
-    """What a timestamp of the other kind is called, and the cure."""
+    """What a timestamp of the other kind is called, and what to do."""
     if expected.tz is not None:
         return "a naive datetime", "give it a time zone, or declare the column TIMESTAMP_NTZ"
     return "a datetime with a time zone", "make it naive, or declare the column TIMESTAMP"
@@ -279,7 +279,7 @@ def _check_survival(before: pa.Array, after: pa.Array) -> None:
     elif types.is_decimal(kind) and types.is_floating(got):
         back = compute.cast(compute.cast(after, pa.string()), got)
         if compute.any(compute.not_equal(back, before)).as_py():
-            raise ValueError(f"more digits than {kind} has. Cure: round it in the task")
+            raise ValueError(f"more digits than {kind} has. Round it in the task")
 
 
 def exact_up_to(kind: pa.DataType) -> int:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from taskmesh.client.delivery import Delivery
-from taskmesh.client.pending import PendingTable
+from taskmesh.client.callbacks import Delivery
+from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.future import Batch
 from taskmesh.net.client import shell as client_shell

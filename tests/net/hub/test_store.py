@@ -260,6 +260,6 @@ def test_a_hub_of_one_program_s_own_has_no_store(tmp_path: Path):
     with Mesh(workers=1, hub="process", config=settings, open_timeout=20) as mesh:
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
         assert mesh.status()["store"] == {}
-        line = command(mesh._session.config, "ipc:///nowhere/hub", str(tmp_path), -1)
+        line = command(mesh._client.config, "ipc:///nowhere/hub", str(tmp_path), -1)
 
     assert "hush-hush" not in " ".join(line)

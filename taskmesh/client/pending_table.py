@@ -13,22 +13,43 @@ from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from taskmesh.client.acceptance import Acceptance
-from taskmesh.client.delivery import Delivery
-from taskmesh.client.ending import CANCELLED, Ending, Outcome, broken, outcome_of, settle
-from taskmesh.client.numbers import TAKE, Numbers
-from taskmesh.client.specs import SpecsSent
+from taskmesh.client.callbacks import CallbackThread
+from taskmesh.client.completion import CANCELLED, Completion, Outcome, broken, complete, outcome_of
+from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import RAW, Batch, TaskFuture
 from taskmesh.net.client.ports import SubmitPort
-from taskmesh.outcomes.attendance import Gates, interruptible, running_loop, wake
 from taskmesh.outcomes.outcome import Success
+from taskmesh.outcomes.waiters import WaiterPool, interruptible, running_loop, wake
 from taskmesh.serialize.payload import Payload
 from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
 
 if TYPE_CHECKING:
     import asyncio
+
+
+SPECS_REMEMBERED = 10_000
+"""Beyond so many all are sent once more: a hub, which keeps far fewer, passes over those that it knows."""
+
+
+class SpecsSent:
+    """SequenceNumbers of specs; a program that makes its functions in a loop has no end of them."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def is_new(self, number: int) -> bool:
+        """Whether a spec has to be sent, which it is now."""
+        if number in self._known:
+            return False
+        if len(self._known) >= SPECS_REMEMBERED:
+            self._known.clear()
+        self._known.add(number)
+        return True
+
 
 _WEIGHTY = 256
 """Payloads up to this many bytes are bounded well enough by the number of tasks; larger ones are counted."""
@@ -37,35 +58,38 @@ _new = object.__new__
 
 
 class PendingTable:
-    """The client's tasks without an outcome; a port's OutcomeSink and its futures' Keeper.
+    """The client's tasks without an outcome: a port's OutcomeSink and its futures' TaskTable.
 
     Attributes:
         lock: guards everything but `put`; reentrant, since a signal handler or a finalizer may call in.
         client: the client id.
         refusal: why nothing is taken any more, None while the mesh is open.
         failed_with_port: tasks that were open when the port could not go on, for the reason of `refusal`.
-        decoding: results that a thread is rebuilding, see TaskFuture. gates: for the threads that wait.
+        decoding: results that a thread is rebuilding, see TaskFuture.
+        waiter_pool: for the threads that wait.
     """
 
-    def __init__(self, limits: ClientConfig, delivery: Delivery, open_port: Callable[[], object]) -> None:
+    def __init__(
+        self, limits: ClientConfig, callbacks: CallbackThread, open_port: Callable[[], object]
+    ) -> None:
         self.lock = threading.RLock()
         self.client = 0
         self.refusal: BaseException | None = None
         self.failed_with_port = 0
         self.decoding: dict[int, list[Any]] = {}
-        self.gates = Gates()
+        self.waiter_pool = WaiterPool()
         self._port: SubmitPort | None = None
         self._limits = limits
         self._open_port = open_port
-        self._delivery = delivery
+        self._callbacks = callbacks
         self._pending: dict[int, TaskFuture[Any]] = {}
         self._dirty: list[Batch] = []
-        self._numbers = Numbers()
+        self._sequence = SequenceNumbers()
         self._ceiling = 0  # the highest seq that may be pending now; none before there is a port
         self._weights: dict[int, int] = {}
         self._weight = 0
         self._specs_sent = SpecsSent()
-        self._acceptance = Acceptance()
+        self._acks = AckSet()
         self._changed = threading.Condition(self.lock)
         self._watching = 0
         self._awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -92,7 +116,7 @@ class PendingTable:
             QueueFull: it is full, and an event loop runs in this thread.
             MeshClosed: nothing is taken any more; or ForkedMeshError, or what broke the port.
         """
-        seq = self._numbers.draw()
+        seq = self._sequence.draw()
         if seq > self._ceiling or len(payload) > _WEIGHTY:
             seq = self._admit(seq, len(payload))
         future: TaskFuture[Any] = _new(TaskFuture)
@@ -121,17 +145,17 @@ class PendingTable:
                 self._open_port()
             except BaseException:
                 with self.lock:
-                    self._ceiling += self._numbers.give_back(seq)
+                    self._ceiling += self._sequence.give_back(seq)
                 raise
         with self.lock:
             if self.refusal is None and self._is_full():
-                self._ceiling += self._numbers.give_back(seq)
+                self._ceiling += self._sequence.give_back(seq)
                 self._wait_for_room()
                 seq = TAKE
             if self.refusal is not None:
                 raise self.refusal
             if seq == TAKE:
-                seq, old = self._numbers.take()
+                seq, old = self._sequence.take()
                 self._ceiling -= old  # it takes room again
             if seq > self._ceiling:  # numbers that interrupted submits took are missing: count anew
                 self._ceiling = seq + self._limits.max_pending - len(self._pending) - 1
@@ -175,11 +199,11 @@ class PendingTable:
             last = max(waiting, default=0)
 
             def is_confirmed() -> bool:
-                if self._acceptance.to < last and self._acceptance.has_gaps:
+                if self._acks.to < last and self._acks.has_gaps:
                     waiting.intersection_update(self._pending)
-                    waiting.difference_update([seq for seq in waiting if seq in self._acceptance])
+                    waiting.difference_update([seq for seq in waiting if seq in self._acks])
                     return not waiting
-                return self._acceptance.to >= last or not self._pending
+                return self._acks.to >= last or not self._pending
 
             if not self._wait(is_confirmed, timeout):
                 raise TimeoutError(f"the hub has not confirmed every task within {timeout:g} s")
@@ -220,32 +244,32 @@ class PendingTable:
         tell = futures is not None
         if futures is None:
             futures = self.unended
-        ending = Ending(self._delivery)
+        completion = Completion(self._callbacks)
         with self.lock:
-            seqs = [future._seq for future in futures if self._take(future, CANCELLED, ending)]
+            seqs = [future._seq for future in futures if self._take(future, CANCELLED, completion)]
             if seqs:
-                self._acceptance.add(seqs, self._oldest)
+                self._acks.add(seqs, self._oldest)
                 self._release(seqs)
-        ending.announce()
+        completion.notify()
         if tell and seqs and self._port is not None:
             self._port.cancel(seqs)
         return len(seqs)
 
     def refuse(self, reason: BaseException | None = None) -> None:
         """Takes nothing any more, and ends what is pending with the reason (default: MeshClosed)."""
-        ending = Ending(self._delivery)
+        completion = Completion(self._callbacks)
         with self.lock:
             if self.refusal is None:
                 self.refusal = reason or MeshClosed("this mesh is closed: open a new one")
             self._ceiling = -1
             taken = list(self._pending.values())
             outcome = broken(self.refusal)
-            ended = [future._seq for future in taken if self._take(future, outcome, ending)]
+            ended = [future._seq for future in taken if self._take(future, outcome, completion)]
             self._release(ended)
             if reason is not None:
                 self.failed_with_port += len(ended)
-        ending.announce()
-        self.gates.close()
+        completion.notify()
+        self.waiter_pool.close()
 
     broken = refuse  # what a port that cannot go on calls
 
@@ -254,7 +278,7 @@ class PendingTable:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self.decoding = {}
-        self.gates.close()
+        self.waiter_pool.close()
         self._port = None
         self._ceiling = -1
         self.refusal = ForkedMeshError(
@@ -263,14 +287,14 @@ class PendingTable:
         outcome = broken(self.refusal)
         for future in self._pending.values():
             future._extras = None
-            settle(future, outcome, self._delivery)
+            complete(future, outcome, self._callbacks)
         self._pending.clear()
 
-    def _take(self, future: TaskFuture[Any], outcome: Outcome, ending: Ending) -> bool:
+    def _take(self, future: TaskFuture[Any], outcome: Outcome, completion: Completion) -> bool:
         """Ends the future if it is pending; lock held."""
         if self._pending.pop(future._seq, None) is None:
             return False
-        ending.add(future, outcome)
+        completion.add(future, outcome)
         return True
 
     def _release(self, seqs: Sequence[int]) -> None:
@@ -296,12 +320,12 @@ class PendingTable:
 
     def is_accepted(self, seq: int) -> bool:
         """Whether the hub has confirmed the task."""
-        return seq in self._acceptance
+        return seq in self._acks
 
     def attend(self, future: TaskFuture[Any]) -> None:
         """Turns a future away that came in while the mesh was closing."""
         if self.refusal is not None and self._pending.pop(future._seq, None) is not None:
-            settle(future, broken(self.refusal), self._delivery)
+            complete(future, broken(self.refusal), self._callbacks)
 
     # --- the port's side
 
@@ -344,15 +368,16 @@ class PendingTable:
         """These tasks are in the hub's ledger. Repeats are harmless."""
         if seqs:
             with self.lock:
-                self._acceptance.add(seqs, self._oldest)
+                self._acks.add(seqs, self._oldest)
                 if self._watching:
                     self._changed.notify_all()
 
     def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
         """These tasks have ended. Tasks that are unknown, cancelled or resolved already are skipped."""
-        ending = Ending(self._delivery)
+        completion = Completion(self._callbacks)
         with self.lock:
-            count, pop = 0, self._pending.pop
+            count = 0
+            pop = self._pending.pop
             for run in done:
                 count += len(run.seqs)
                 origin = Success.of(run)  # not the run: it would keep every payload until the last is dropped
@@ -362,10 +387,10 @@ class PendingTable:
                         count -= 1
                         continue
                     extras = future._extras
-                    if extras is not None and not ending.attended(future, extras):
-                        ending.guard(future, Outcome(FINISHED, payload, origin))
+                    if extras is not None and not completion.collect(future, extras):
+                        completion.guard(future, Outcome(FINISHED, payload, origin))
                         continue
-                    future._content = payload  # as `settle` does it
+                    future._content = payload  # as `complete` does it
                     future._origin = origin
                     future._form = RAW
                     future._state = FINISHED
@@ -374,12 +399,12 @@ class PendingTable:
             for record in failed:
                 if (future := pop(record.seq, None)) is not None:
                     count += 1
-                    ending.add(future, outcome_of(record))
+                    completion.add(future, outcome_of(record))
             if self._weights:
                 for seq in itertools.chain((record.seq for record in failed), *(run.seqs for run in done)):
                     self._weight -= self._weights.pop(seq, 0)
             self._free(count)
-        ending.announce()
+        completion.notify()
 
     def notice(self, progress: list[Progress]) -> None:
         """News of running tasks."""
@@ -387,10 +412,10 @@ class PendingTable:
             for news in progress:
                 future = self._pending.get(news.seq)
                 if future is not None:
-                    future._attendance().progress = news
+                    future._ensure_waiters().progress = news
 
     def _oldest(self) -> int:
-        return min(list(self._pending), default=self._acceptance.to + 1)
+        return min(list(self._pending), default=self._acks.to + 1)
 
 
 def _run(batch: Batch, futures: list[TaskFuture[Any]], *, again: bool) -> Run:

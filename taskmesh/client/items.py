@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 
-class Source:
+class MapItems:
     """The items of one map that have not been drawn.
 
     Attributes:
@@ -31,7 +31,7 @@ class Source:
         self.failure: BaseException | None = None
 
     @classmethod
-    def of(cls, iterables: tuple[Iterable[Any], ...], *, lazily: bool) -> Source:
+    def of(cls, iterables: tuple[Iterable[Any], ...], *, lazily: bool) -> MapItems:
         """The iterables side by side; unless `lazily`, all of them are drawn now."""
         if len(iterables) == 1:
             return cls._single(iterables[0], lazily=lazily)
@@ -51,7 +51,7 @@ class Source:
         return cls(draw, min(map(len, columns)), starred=True)
 
     @classmethod
-    def _single(cls, iterable: Iterable[Any], *, lazily: bool) -> Source:
+    def _single(cls, iterable: Iterable[Any], *, lazily: bool) -> MapItems:
         if lazily:
             return cls.drawn(iter(iterable), starred=False)
         column = _kept(iterable)
@@ -66,13 +66,13 @@ class Source:
         return cls(draw, len(column), starred=False)
 
     @classmethod
-    def listed(cls, calls: list[tuple[Any, ...]]) -> Source:
+    def listed(cls, calls: list[tuple[Any, ...]]) -> MapItems:
         """Calls that are all there."""
         rest = iter(calls)
         return cls(lambda count: list(islice(rest, count)), len(calls), starred=True)
 
     @classmethod
-    def drawn(cls, items: Iterator[Any], *, starred: bool = True) -> Source:
+    def drawn(cls, items: Iterator[Any], *, starred: bool = True) -> MapItems:
         """What an iterator makes, perhaps without an end."""
         return cls(lambda count: islice(items, count), None, starred=starred)
 

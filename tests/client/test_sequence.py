@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from taskmesh.client.delivery import Delivery
-from taskmesh.client.pending import PendingTable
+from taskmesh.client.callbacks import CallbackThread
+from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.errors import QueueFull
 from taskmesh.future import Batch
 from taskmesh.wire.messages import Spec
-from tests.client.test_pending import ARGUMENTS, Port, done, make_table
+from tests.client.test_pending_table import ARGUMENTS, Port, done, make_table
 
 
 def test_put_that_finds_no_room_leaves_no_gap_in_the_numbers():
@@ -64,7 +64,7 @@ def test_numbers_when_the_port_does_not_open_are_used_by_the_next():
             raise OSError("no hub")
         table.attach(Port())
 
-    table = PendingTable(ClientConfig(), Delivery(), open_port)
+    table = PendingTable(ClientConfig(), CallbackThread(), open_port)
     batch = Batch(table, 1, Spec(b"f", "f"))
     with pytest.raises(OSError, match="no hub"):
         table.put(batch, ARGUMENTS)

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from taskmesh.client.delivery import Delivery
-from taskmesh.client.pending import PendingTable
+from taskmesh.client.callbacks import CallbackThread
+from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import Batch
@@ -39,9 +39,9 @@ class Port:
 
 
 def make_table(**limits):
-    delivery = Delivery()
+    callbacks = CallbackThread()
     port = Port()
-    table = PendingTable(ClientConfig(**limits), delivery, lambda: table.attach(port))
+    table = PendingTable(ClientConfig(**limits), callbacks, lambda: table.attach(port))
     table.port = port
     return table
 
@@ -143,8 +143,8 @@ def test_put_when_full_waits_for_room():
     thread.join(WAIT_S)
 
     assert len(put) == 1
-    assert not table._acceptance.add([1, 2, 3, put[0]._seq], lambda: 0)
-    assert table._acceptance.to == put[0]._seq  # the number that it waited with leaves no gap
+    assert not table._acks.add([1, 2, 3, put[0]._seq], lambda: 0)
+    assert table._acks.to == put[0]._seq  # the number that it waited with leaves no gap
 
 
 def test_put_of_many_bytes_waits_for_room():
@@ -226,7 +226,7 @@ def test_numbers_that_interrupted_submits_took_cost_no_room_for_ever():
     batch = Batch(table, 1, Spec(b"f", "f"))
     table.put(batch, ARGUMENTS)
     for _ in range(10):
-        table._numbers.draw()
+        table._sequence.draw()
 
     late = [table.put(batch, ARGUMENTS)._seq for _ in range(2)]
 
@@ -257,7 +257,7 @@ def test_cancelled_tasks_leave_no_gap_in_what_is_accepted(table, batch):
     table.accepted([3])
 
     table.flush(0)
-    assert table._acceptance.to == 3
+    assert table._acks.to == 3
 
 
 def test_tasks_that_fail_on_their_way_to_the_hub_leave_no_gap_in_what_is_accepted(table, batch):
@@ -267,7 +267,7 @@ def test_tasks_that_fail_on_their_way_to_the_hub_leave_no_gap_in_what_is_accepte
     table.resolve([], [Failed(7, large._seq, 0, "too_large")])
     table.accepted([future._seq for future in others])
 
-    assert table._acceptance.to == 3
+    assert table._acks.to == 3
     assert large.exception() is not None
 
 

@@ -1,6 +1,6 @@
-"""The feed of a map: turns items into chunks, submits them as fast as results make room, splits what crashed.
+"""A map on its way: turns items into chunks, submits them as fast as results make room, splits what crashed.
 
-Whoever is at hand does the work: the consumer while it waits for results, the delivery thread while it does
+Whoever is at hand does the work: the consumer while it waits for results, the callback thread while it does
 not. An iterable with a `buffersize` is drawn by the consumer alone, as Executor.map does.
 """
 
@@ -12,87 +12,88 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
-from taskmesh.client.functions import Form
-from taskmesh.client.pace import Pace
-from taskmesh.client.session import Session
-from taskmesh.client.source import Source
+from taskmesh.client.chunk_size import ChunkSizer
+from taskmesh.client.client import Client
+from taskmesh.client.functions import EncodedFunction
+from taskmesh.client.items import MapItems
 from taskmesh.errors import ForkedMeshError, SerializationError, TooLarge
 from taskmesh.future import Batch, TaskFuture
-from taskmesh.outcomes.attendance import Bell
 from taskmesh.outcomes.outcome import Success
+from taskmesh.outcomes.waiters import LockEvent
 from taskmesh.serialize.payload import check_size, dumps_call, dumps_chunk
 from taskmesh.wire.messages import Failed
 
 _CRASHES = frozenset({"crash", "oom", "hard_timeout"})
 
 
-class Piece:
-    """Items that travel together, and what became of them.
+class Chunk:
+    """MapItems that travel together, and what became of them.
 
     Attributes:
-        items: as the source gave them; None once they are not needed any more. count: how many they are.
+        items: as the source gave them; None once they are not needed any more.
+        count: how many they are.
         future: of the task that they are; None when it could not be submitted for `error`.
         parts: what it was split into.
-        settled: it has its outcome.
+        completed: it has its outcome.
     """
 
-    __slots__ = ("_feed", "count", "error", "future", "items", "parts", "settled")
+    __slots__ = ("_job", "completed", "count", "error", "future", "items", "parts")
 
-    def __init__(self, feed: Feed, items: Sequence[Any]) -> None:
-        self._feed = feed
+    def __init__(self, job: MapJob, items: Sequence[Any]) -> None:
+        self._job = job
         self.items: Sequence[Any] | None = items
         self.count = len(items)
         self.future: TaskFuture[Any] | None = None
         self.error: BaseException | None = None
-        self.parts: list[Piece] | None = None
-        self.settled = False
+        self.parts: list[Chunk] | None = None
+        self.completed = False
 
     def __call__(self, future: object) -> None:
         """Told by the port's thread: the task has ended."""
-        self._feed.arrive(self)
+        self._job.arrive(self)
 
 
-class Feed:
+class MapJob:
     """One map on its way.
 
     Attributes:
         source: the items that are left.
-        bell: rings when the consumer should look.
-        attended: the consumer waits, and will do the work itself.
+        wakeup: set when the consumer should look.
+        is_consumer_waiting: the consumer waits, and will do the work itself.
     """
 
     def __init__(
         self,
-        session: Session,
-        form: Form,
-        source: Source,
-        pace: Pace,
+        client: Client,
+        encoded: EncodedFunction,
+        source: MapItems,
+        sizer: ChunkSizer,
         *,
         ordered: bool = True,
         buffersize: int | None = None,
     ) -> None:
         self.source = source
-        self.bell = Bell()
-        self.attended = False
-        self._session = session
-        self._pace = pace
+        self.wakeup = LockEvent()
+        self.is_consumer_waiting = False
+        self._client = client
+        self._sizer = sizer
         self._ordered = ordered
         self._buffersize = buffersize
-        self._place: deque[Piece] = deque()  # all of them in order, or those with their outcome
+        self._ready: deque[Chunk] = deque()  # all of them in order, or those with their outcome
         self._untaken = 0
         self._held = 0
-        self._flying: set[Piece] = set()
-        self._arrivals: deque[Piece] = deque()
+        self._flying: set[Chunk] = set()
+        self._arrivals: deque[Chunk] = deque()
         self._scheduled = False
         self._wanted = False
         self._torn = False
         self._busy = False
         self._turn = threading.Lock()
-        group = session.new_group()
-        self._single: Batch = form.grouped(group)
-        self._chunk: Batch = form.chunked(group)
-        self._early = form.options.acks == "early"
-        self._limit = session.config.pool.max_payload if session.wired else 0
+        group = client.new_group()
+        self._single: Batch = encoded.grouped(group)
+        self._chunk: Batch = encoded.chunked(group)
+        self._early = encoded.options.acks == "early"
+        self._limit = client.config.pool.max_payload if client.wired else 0
 
     @property
     def label(self) -> str:
@@ -109,7 +110,7 @@ class Feed:
     @property
     def futures(self) -> list[TaskFuture[Any]]:
         """What has been submitted and not ended."""
-        return [piece.future for piece in list(self._flying) if piece.future is not None]
+        return [chunk.future for chunk in list(self._flying) if chunk.future is not None]
 
     @property
     def ended(self) -> bool:
@@ -123,9 +124,9 @@ class Feed:
             MeshClosed: the mesh is closed; or why it cannot be opened.
         """
         try:
-            self._session.open()
+            self._client.open()
             if self._buffersize is None:
-                self._session.feeds.add(self)
+                self._client.maps.add(self)
             self.work(draw=True)
         except BaseException:  # Ctrl-C: the caller gets nothing that could be closed
             self.abandon()
@@ -134,14 +135,14 @@ class Feed:
     def stop(self) -> None:
         """Submits no more items."""
         self.source.exhausted = True
-        self._session.feeds.discard(self)
-        self._session.table.nudge()
-        self.bell.ring()
+        self._client.maps.discard(self)
+        self._client.table.nudge()
+        self.wakeup.set()
 
     def abandon(self) -> None:
         """Nobody wants the rest: gives up what has no outcome yet."""
         self.stop()
-        self._session.table.cancel(self.futures)
+        self._client.table.cancel(self.futures)
 
     # --- the consumer's side
 
@@ -156,17 +157,17 @@ class Feed:
 
     @property
     def _is_forked(self) -> bool:
-        return isinstance(self._session.table.refusal, ForkedMeshError)
+        return isinstance(self._client.table.refusal, ForkedMeshError)
 
-    def take(self) -> Piece | None:
-        """The next piece with its outcome, None when that is not here yet."""
-        place = self._place
-        while place and (parts := place[0].parts) is not None:
-            place.popleft()
-            place.extendleft(reversed(parts))
-        if place and place[0].settled:
+    def take(self) -> Chunk | None:
+        """The next chunk with its outcome, None when that is not here yet."""
+        ready = self._ready
+        while ready and (parts := ready[0].parts) is not None:
+            ready.popleft()
+            ready.extendleft(reversed(parts))
+        if ready and ready[0].completed:
             self._untaken -= 1
-            return place.popleft()
+            return ready.popleft()
         return None
 
     def interrupted(self) -> None:
@@ -179,23 +180,23 @@ class Feed:
             self._break_off("its results were waited for")
 
     def given(self, count: int) -> None:
-        """The user has all items of a piece: that makes room for others."""
+        """The user has all items of a chunk: that makes room for others."""
         self._held -= count
 
     # --- the port's side
 
-    def arrive(self, piece: Piece) -> None:
-        """A piece has ended."""
-        self._arrivals.append(piece)
-        self.bell.ring()
-        if not self.attended:
+    def arrive(self, chunk: Chunk) -> None:
+        """A chunk has ended."""
+        self._arrivals.append(chunk)
+        self.wakeup.set()
+        if not self.is_consumer_waiting:
             self.schedule()
 
     def schedule(self) -> None:
-        """Leaves the work to the delivery thread, if there is any."""
+        """Leaves the work to the callback thread, if there is any."""
         if self._arrivals and not self._scheduled:
             self._scheduled = True
-            self._session.delivery.put((self._work_unattended,))
+            self._client.callbacks.put((self._work_unattended,))
 
     # --- the work
 
@@ -204,12 +205,12 @@ class Feed:
         self._wanted = True
         while self._wanted and self._take_turn(draw=draw):
             pass
-        if self.source.exhausted and not self._flying and self in self._session.feeds:
+        if self.source.exhausted and not self._flying and self in self._client.maps:
             self.stop()
 
     def resume(self) -> None:
-        """Has the delivery thread look once, whatever an interrupt may have left undone."""
-        self._session.delivery.put((self._work_unattended,))
+        """Has the callback thread look once, whatever an interrupt may have left undone."""
+        self._client.callbacks.put((self._work_unattended,))
 
     def _take_turn(self, *, draw: bool) -> bool:
         """One turn at the work; False when somebody else is at it."""
@@ -221,7 +222,7 @@ class Feed:
             if mine:
                 self._wanted = False
                 while self._arrivals:
-                    self._settle(self._arrivals.popleft())
+                    self._complete(self._arrivals.popleft())
                 if draw or self._buffersize is None:
                     self._submit_more()
         except BaseException:
@@ -234,7 +235,7 @@ class Feed:
         return mine
 
     def _tear(self) -> None:
-        """An interrupt came upon the work: a piece may be lost, so that the rest is given up."""
+        """An interrupt came upon the work: a chunk may be lost, so that the rest is given up."""
         self._torn = True
         self._break_off("it submitted items")
 
@@ -249,14 +250,15 @@ class Feed:
     def _work_unattended(self) -> None:
         self._scheduled = False
         self.work(draw=False)
-        self.bell.ring()  # a consumer who came meanwhile left the work to us, and we may not draw for it
+        self.wakeup.set()  # a consumer who came meanwhile left the work to us, and we may not draw for it
 
     def _submit_more(self) -> None:
-        source, pace, bound = self.source, self._pace, self._buffersize
+        source = self.source
+        bound = self._buffersize
         while not source.exhausted:
-            size = pace.size(source.left)
+            size = self._sizer.size(source.left)
             if bound is None:
-                if len(self._flying) >= pace.ahead:
+                if len(self._flying) >= self._sizer.ahead:
                     return
             else:
                 size = min(size, bound)
@@ -264,77 +266,80 @@ class Feed:
                     return
             items = source.draw(size)
             if items:
-                piece = Piece(self, items)
+                chunk = Chunk(self, items)
                 if self._ordered:
-                    self._place.append(piece)
-                self._submit(piece)
+                    self._ready.append(chunk)
+                self._submit(chunk)
 
-    def _submit(self, piece: Piece) -> None:
-        """Submits a piece. Its error, if that fails, is the outcome."""
+    def _submit(self, chunk: Chunk) -> None:
+        """Submits a chunk. Its error, if that fails, is the outcome."""
         self._untaken += 1
-        self._held += piece.count
-        self._flying.add(piece)
+        self._held += chunk.count
+        self._flying.add(chunk)
         try:
-            piece.future = self._put(piece.items or [])
+            chunk.future = self._put(chunk.items or [])
         except TooLarge as error:
-            if piece.count > 1:
-                self._flying.discard(piece)
-                self._split(piece)
+            if chunk.count > 1:
+                self._flying.discard(chunk)
+                self._split(chunk)
                 return
-            piece.error = error
+            chunk.error = error
         except Exception as error:  # noqa: BLE001  raised in its place
-            piece.error = error
+            chunk.error = error
             if not isinstance(error, SerializationError):  # it is not this item, it is the mesh
                 self.source.exhausted = True
         except BaseException as error:
-            if not self._session.delivery.is_here:  # an interrupt of the caller's own
+            if not self._client.callbacks.is_here:  # an interrupt of the caller's own
                 raise
-            piece.error = error  # an item's own doing; the delivery thread has nobody to raise it to
+            chunk.error = error  # an item's own doing; the callback thread has nobody to raise it to
         finally:
-            if piece.parts is None and (piece.future is None or not piece.future._watch(piece)):
-                self._arrivals.append(piece)
+            if chunk.parts is None and (chunk.future is None or not chunk.future._watch(chunk)):
+                self._arrivals.append(chunk)
                 self._wanted = True
 
     def _put(self, items: Sequence[Any]) -> TaskFuture[Any]:
-        memfd, starred, label = not self._session.wired, self.source.starred, self.label
+        memfd = not self._client.wired
+        starred = self.source.starred
+        label = self.label
         first: tuple[Any, ...] = items[0] if starred else (items[0],)
         if len(items) == 1:
             batch, payload = self._single, dumps_call(first, {}, where=label, memfd=memfd)
         else:
             batch = self._chunk
             payload = dumps_chunk(items, where=label, memfd=memfd, starred=starred)
-            self._pace.weigh(len(items), len(payload))
+            self._sizer.observe_bytes(len(items), len(payload))
         if self._limit:
             check_size(payload, self._limit, f"the call of {label}", first)
-        return self._session.table.put(batch, payload)
+        return self._client.table.put(batch, payload)
 
-    def _settle(self, piece: Piece) -> None:
-        self._flying.discard(piece)
-        future = piece.future
+    def _complete(self, chunk: Chunk) -> None:
+        self._flying.discard(chunk)
+        future = chunk.future
         origin = None if future is None or future.cancelled() else future._origin
         if isinstance(origin, Success):
-            self._pace.note(piece.count, origin.seconds)
+            self._sizer.observe_time(chunk.count, origin.seconds)
         elif isinstance(origin, Failed) and future is not None:
             future._retrieved()  # by the map, which raises it in its place
-            if self._should_split(piece, origin):
-                self._split(piece)
+            if self._should_split(chunk, origin):
+                self._split(chunk)
                 return
-        piece.items = None
-        piece.settled = True
+        chunk.items = None
+        chunk.completed = True
         if not self._ordered:
-            self._place.append(piece)
+            self._ready.append(chunk)
 
-    def _should_split(self, piece: Piece, failed: Failed) -> bool:
-        if piece.count == 1 or piece.items is None or self._session.closed:
+    def _should_split(self, chunk: Chunk, failed: Failed) -> bool:
+        if chunk.count == 1 or chunk.items is None or self._client.closed:
             return False
         return failed.kind == "argument" or (failed.kind in _CRASHES and not self._early)
 
-    def _split(self, piece: Piece) -> None:
+    def _split(self, chunk: Chunk) -> None:
         """Each item becomes a task of its own, so that only the guilty one is blamed."""
-        items, piece.items = piece.items or [], None
+        items = chunk.items or []
+        chunk.items = None
         self._untaken -= 1
-        self._held -= piece.count
-        parts = [Piece(self, [item]) for item in items]
+        self._held -= chunk.count
+        parts = [Chunk(self, [item]) for item in items]
         for part in parts:
             self._submit(part)
-        piece.parts = parts
+        chunk.parts = parts

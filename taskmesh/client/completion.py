@@ -6,10 +6,10 @@ import threading
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED
 from typing import Any, NamedTuple
 
-from taskmesh.client.delivery import Delivery
+from taskmesh.client.callbacks import CallbackThread
 from taskmesh.future import ERROR, RAW, TaskFuture
-from taskmesh.outcomes.attendance import Attendance, LoneGate, wake
 from taskmesh.outcomes.outcome import Success, Unretrieved
+from taskmesh.outcomes.waiters import LoneWaiter, Waiters, wake
 from taskmesh.wire.messages import Failed
 
 _PATIENCE_S = 0.02
@@ -40,30 +40,30 @@ def outcome_of(record: Failed) -> Outcome:
     return CANCELLED if record.kind == "cancelled" else Outcome(FINISHED, None, record)
 
 
-class Ending:
-    """Futures that end together: `add` them with the table's lock held, `announce` after it is released.
+class Completion:
+    """Futures that end together: `add` them with the table's lock held, `notify` after it is released.
 
     A future that has a condition (concurrent.futures' wait() or as_completed() has looked at it) changes its
     state only while that is held: they count on it. The condition may be held by somebody who runs user code,
     so the port's thread does not wait for it long.
     """
 
-    __slots__ = ("_delivery", "_ended", "_guarded")
+    __slots__ = ("_callbacks", "_ended", "_guarded")
 
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
+    def __init__(self, callbacks: CallbackThread) -> None:
+        self._callbacks = callbacks
         self._ended: list[TaskFuture[Any]] = []
         self._guarded: list[tuple[TaskFuture[Any], Outcome]] = []
 
     def add(self, future: TaskFuture[Any], outcome: Outcome) -> None:
         """Ends a pending future that the caller has taken out of the table."""
         extras = future._extras
-        if extras is not None and not self.attended(future, extras):
+        if extras is not None and not self.collect(future, extras):
             self.guard(future, outcome)
         else:
-            settle(future, outcome, self._delivery)
+            complete(future, outcome, self._callbacks)
 
-    def attended(self, future: TaskFuture[Any], extras: Attendance) -> bool:
+    def collect(self, future: TaskFuture[Any], extras: Waiters) -> bool:
         """Notes whom to tell of a future that somebody looks at; False when it has a condition: see `guard`.
 
         The caller then sets its state.
@@ -78,7 +78,7 @@ class Ending:
         """Ends a future that has a condition, when it is announced."""
         self._guarded.append((future, outcome))
 
-    def announce(self) -> None:
+    def notify(self) -> None:
         """Tells everybody; never blocks for long."""
         for future, outcome in self._guarded:
             condition = future._condition
@@ -93,18 +93,18 @@ class Ending:
                     target=self._end_later, args=(future, outcome), name="taskmesh-end", daemon=True
                 ).start()
         if self._ended:
-            self._tell(self._ended)
+            self._notify(self._ended)
 
     def _end_later(self, future: TaskFuture[Any], outcome: Outcome) -> None:
         with future._condition:
             self._end_guarded(future, outcome)
-        self._tell([future])
+        self._notify([future])
 
     def _end_guarded(self, future: TaskFuture[Any], outcome: Outcome) -> None:
         with future._batch.table.lock:
-            extras = future._attendance()
+            extras = future._ensure_waiters()
             extras.delivering = bool(extras.callbacks)
-            settle(future, outcome, self._delivery)
+            complete(future, outcome, self._callbacks)
         for waiter in extras.waiters:
             if outcome.state is CANCELLED_AND_NOTIFIED:
                 waiter.add_cancelled(future)
@@ -114,7 +114,7 @@ class Ending:
                 waiter.add_exception(future)
         future._condition.notify_all()
 
-    def _tell(self, ended: list[TaskFuture[Any]]) -> None:
+    def _notify(self, ended: list[TaskFuture[Any]]) -> None:
         awaiting = []
         deliveries = []
         lone = None
@@ -123,7 +123,7 @@ class Ending:
             if extras is None:
                 continue
             for watcher in extras.watchers:
-                if watcher.__class__ is LoneGate:
+                if watcher.__class__ is LoneWaiter:
                     lone = watcher
                 else:
                     watcher(future)
@@ -134,17 +134,17 @@ class Ending:
         if awaiting:
             wake(awaiting)
         if deliveries:
-            self._delivery.put(deliveries)
+            self._callbacks.put(deliveries)
         if lone is not None:
             lone(None)  # last: it may take the GIL from us
 
 
-def settle(future: TaskFuture[Any], outcome: Outcome, delivery: Delivery) -> None:
+def complete(future: TaskFuture[Any], outcome: Outcome, callbacks: CallbackThread) -> None:
     """Sets the future's final state, which readers look at first and without a lock: so it is set last."""
     if outcome.state is FINISHED:  # a cancelled one keeps its arguments until the port has drained it
         origin = outcome.origin
         if isinstance(origin, Failed):
-            future._content = Unretrieved(origin, future._label, delivery.put)
+            future._content = Unretrieved(origin, future._label, callbacks.put)
         else:
             future._content = outcome.content
         future._origin = origin

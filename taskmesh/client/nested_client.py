@@ -1,6 +1,6 @@
 """Tasks that tasks submit: the slot is a client of its own hub then (docs/adr/0008).
 
-A slot runs one task at a time, so this process's session holds the children of one task only.
+A slot runs one task at a time, so this process's client holds the children of one task only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from concurrent.futures import Future
 from concurrent.futures._base import FINISHED
 from typing import Any, Protocol
 
+from taskmesh.client.client import Client
 from taskmesh.client.options import TaskOptions
-from taskmesh.client.session import Session
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import load
 from taskmesh.errors import QueueFull
 from taskmesh.future import ERROR, VALUE, TaskFuture
-from taskmesh.outcomes.attendance import running_loop
 from taskmesh.outcomes.outcome import Success, noted
+from taskmesh.outcomes.waiters import running_loop
 from taskmesh.pool.coroutines import runnable
 from taskmesh.pool.place import Place
 from taskmesh.security.keys import WORKER
@@ -42,8 +42,8 @@ class TaskFunction(Protocol):
         ...
 
 
-class Nest:
-    """One slot's session with its hub, for the tasks that its tasks submit.
+class NestedClient:
+    """One slot as a client of its hub, for the tasks that its tasks submit.
 
     Args:
         place: of the first task that submits tasks.
@@ -52,22 +52,22 @@ class Nest:
     def __init__(self, place: Place) -> None:
         self._way = (place.addresses, place.keys)
         settings = {"mesh__address": list(place.addresses), "mesh__keys": place.keys}
-        self._session = Session(load({}, settings), WORKER, place.slot)
+        self._client = Client(load({}, settings), WORKER, place.slot)
         self._submitters: dict[int, Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
 
     def serves(self, place: Place) -> bool:
-        """Whether it leads to the same hub, and its session has not ended."""
+        """Whether it leads to the same hub, and has not ended."""
         if self._way != (place.addresses, place.keys):
             return False
-        return not self._session.closed and self._session.table.refusal is None
+        return not self._client.closed and self._client.table.refusal is None
 
     def submitter(self, priority: int) -> Submitter:
         """Where tasks of this priority go. They end when this process does."""
         found = self._submitters.get(priority)
         if found is None:
             options = {"on_client_loss": "cancel", "priority": priority}
-            found = self._submitters[priority] = Submitter(self._session, options)
+            found = self._submitters[priority] = Submitter(self._client, options)
         return found
 
     def run_here(
@@ -91,15 +91,15 @@ class Nest:
 
     def wait(self) -> None:
         """Waits until all children have ended."""
-        self._session.wait_for_all()
+        self._client.wait_for_all()
 
     def cancel(self) -> None:
         """Gives up those that have not ended."""
-        self._session.table.cancel(self._session.table.unended)
+        self._client.table.cancel(self._client.table.unended)
 
     def close(self) -> None:
-        """Ends the session."""
-        self._session.close(cancel=True)
+        """Ends the client."""
+        self._client.close(cancel=True)
 
 
 def _called(fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -119,8 +119,8 @@ def _called(fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return outcome.result()
 
 
-class Here:
-    """This process's nest, if it has one."""
+class ProcessClient:
+    """This process's client, if it has one."""
 
     def __init__(self) -> None:
         self.forget()
@@ -128,10 +128,10 @@ class Here:
     def forget(self) -> None:
         """In a child that a task has forked: it is nobody's slot."""
         self.lock = threading.Lock()
-        self.nest: Nest | None = None
+        self.client: NestedClient | None = None
 
 
-_here = Here()
+_process = ProcessClient()
 
 
 def submit_nested(
@@ -146,37 +146,37 @@ def submit_nested(
         KeysUnusable: keys are in use, and the pool's directory has no worker's key.
         HubUnreachable: the hub does not answer. Else as `Mesh.submit`.
     """
-    nest = _nest(place)
-    submitter = nest.submitter(max(fn.options.priority, place.priority + 1))
+    client = _client_of(place)
+    submitter = client.submitter(max(fn.options.priority, place.priority + 1))
     if place.granted:
-        place.adopt(nest)
+        place.adopt(client)
         return submitter._send(fn, args, kwargs)
     if fn.options.tags or fn.options.queue != place.queue:
         raise QueueFull(
             f"{fn.options.name or fn.__wrapped__.__qualname__} cannot be submitted from inside a task now: "
             "so many tasks of this pool wait for tasks of their own that there is no room for another, and "
-            "this one cannot run here, as it has tags or another queue. Nest tasks less deeply, or give "
-            "the pool more slots"
+            "this one cannot run here, as it has tags or another queue. Nest tasks less deeply, or "
+            "give the pool more slots"
         )
-    return nest.run_here(submitter, fn, args, kwargs)
+    return client.run_here(submitter, fn, args, kwargs)
 
 
-def _nest(place: Place) -> Nest:
-    with _here.lock:
-        nest = _here.nest
-        if nest is not None and nest.serves(place):
-            return nest
-        if nest is not None:
-            nest.close()
-        nest = _here.nest = Nest(place)
-        return nest
+def _client_of(place: Place) -> NestedClient:
+    with _process.lock:
+        client = _process.client
+        if client is not None and client.serves(place):
+            return client
+        if client is not None:
+            client.close()
+        client = _process.client = NestedClient(place)
+        return client
 
 
 def _close() -> None:
     """The slot ends."""
-    if _here.nest is not None:
-        _here.nest.close()
+    if _process.client is not None:
+        _process.client.close()
 
 
-os.register_at_fork(after_in_child=_here.forget)
+os.register_at_fork(after_in_child=_process.forget)
 atexit.register(_close)

@@ -1,8 +1,8 @@
-"""Acceptance is the set of confirmed counters, in whatever order they come."""
+"""AckSet is the set of confirmed counters, in whatever order they come."""
 
 import random
 
-from taskmesh.client.acceptance import Acceptance
+from taskmesh.client.sequence import AckSet
 
 
 def _never():
@@ -10,7 +10,7 @@ def _never():
 
 
 def test_acceptance_in_order_is_one_number():
-    acceptance = Acceptance()
+    acceptance = AckSet()
 
     acceptance.add(range(1, 1001), _never)
     acceptance.add([1001], _never)
@@ -25,7 +25,7 @@ def test_acceptance_fills_gaps_whatever_the_order():
         chance = random.Random(seed)
         seqs = list(range(1, 200))
         chance.shuffle(seqs)
-        acceptance = Acceptance()
+        acceptance = AckSet()
         added = set()
         while seqs:
             part = [seqs.pop() for _ in range(min(len(seqs), chance.randint(1, 20)))]
@@ -37,7 +37,7 @@ def test_acceptance_fills_gaps_whatever_the_order():
 
 
 def test_acceptance_with_scattered_numbers_that_look_contiguous_is_not_fooled():
-    acceptance = Acceptance()
+    acceptance = AckSet()
 
     acceptance.add([1, 7, 3], _never)
 
@@ -47,7 +47,7 @@ def test_acceptance_with_scattered_numbers_that_look_contiguous_is_not_fooled():
 
 
 def test_acceptance_with_a_gap_for_ever_does_not_grow_for_ever():
-    acceptance = Acceptance()
+    acceptance = AckSet()
 
     for first in range(2, 400_002, 1000):
         acceptance.add(range(first, first + 1000), lambda first=first: first)
@@ -57,7 +57,7 @@ def test_acceptance_with_a_gap_for_ever_does_not_grow_for_ever():
 
 
 def test_acceptance_keeps_nothing_of_what_stands_before_its_number():
-    acceptance = Acceptance()
+    acceptance = AckSet()
     for first in range(1, 1001, 10):
         acceptance.add([first + 4], _never)  # cancelled
         acceptance.add(range(first, first + 10), _never)
@@ -69,7 +69,7 @@ def test_acceptance_keeps_nothing_of_what_stands_before_its_number():
 
 
 def test_acceptance_without_gaps_has_none():
-    acceptance = Acceptance()
+    acceptance = AckSet()
     acceptance.add([5], _never)
     assert acceptance.has_gaps
 

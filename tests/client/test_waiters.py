@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from taskmesh.outcomes import attendance
-from taskmesh.outcomes.attendance import CROWD, Gate, Gates, LoneGate
+from taskmesh.outcomes import waiters as waiters_module
+from taskmesh.outcomes.waiters import CROWD, LoneWaiter, Waiter, WaiterPool
 from tests.waiting import wait_until
 
 WAIT_S = 10
 
 
-class Ending:
-    """A future as a gate sees it."""
+class WatchedFuture:
+    """A future as a waiter sees it."""
 
     def __init__(self):
         self.watchers = []
@@ -35,20 +35,20 @@ class Ending:
 
 
 @pytest.fixture
-def gates():
-    gates = Gates()
-    yield gates
-    gates.close()
+def waiter_pool():
+    waiter_pool = WaiterPool()
+    yield waiter_pool
+    waiter_pool.close()
 
 
 @pytest.fixture
-def waiting(gates):
+def waiting(waiter_pool):
     """Begins to wait in a thread; returns the future and the thread."""
     threads = []
 
     def begin(timeout=WAIT_S):
-        future = Ending()
-        thread = threading.Thread(target=gates.wait, args=(future, timeout))
+        future = WatchedFuture()
+        thread = threading.Thread(target=waiter_pool.wait, args=(future, timeout))
         thread.start()
         threads.append(thread)
         wait_until(lambda: future.watchers or not thread.is_alive())
@@ -64,20 +64,20 @@ def waiting(gates):
 def interrupted(monkeypatch):
     """The next wait ends with Ctrl-C."""
 
-    def strike(gate, timeout):
+    def strike(waiter, timeout):
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LoneGate, "wait", strike)
+    monkeypatch.setattr(LoneWaiter, "wait", strike)
 
 
-def is_rung(gate):
-    return bool(select.select([gate._wake_up.fd], [], [], 0)[0])
+def is_rung(waiter):
+    return bool(select.select([waiter._wake_up.fd], [], [], 0)[0])
 
 
 def gate_of(future):
-    (gate,) = future.watchers
-    return gate
+    (waiter,) = future.watchers
+    return waiter
 
 
 def test_a_thread_that_waits_alone_has_the_same_descriptor_again_and_again(waiting):
@@ -87,7 +87,7 @@ def test_a_thread_that_waits_alone_has_the_same_descriptor_again_and_again(waiti
     second, _ = waiting()
     second.end()
 
-    assert isinstance(gate_of(first), LoneGate)
+    assert isinstance(gate_of(first), LoneWaiter)
     assert gate_of(second) is gate_of(first)
 
 
@@ -109,10 +109,10 @@ def test_threads_beside_it_have_locks_and_so_have_the_next(waiting):
     later, _ = waiting()
     later.end()
 
-    assert [type(gate_of(future)) for future in (*futures, later)] == [LoneGate, Gate, Gate, Gate]
+    assert [type(gate_of(future)) for future in (*futures, later)] == [LoneWaiter, Waiter, Waiter, Waiter]
 
 
-def test_the_crowd_is_forgotten(gates, waiting):
+def test_the_crowd_is_forgotten(waiter_pool, waiting):
     first, first_thread = waiting()
     second, second_thread = waiting()
     first.end()
@@ -120,25 +120,25 @@ def test_the_crowd_is_forgotten(gates, waiting):
     first_thread.join(WAIT_S)
     second_thread.join(WAIT_S)
     for _ in range(CROWD):
-        gates.wait(Ending(), 0)
+        waiter_pool.wait(WatchedFuture(), 0)
 
     last, _ = waiting()
     last.end()
     assert gate_of(last) is gate_of(first)
 
 
-def test_what_ended_before_is_not_waited_for(gates):
-    future = Ending()
+def test_what_ended_before_is_not_waited_for(waiter_pool):
+    future = WatchedFuture()
     future.end()
 
-    gates.wait(future, None)
+    waiter_pool.wait(future, None)
 
 
-def test_a_late_word_after_a_wait_in_vain_does_not_wake_the_next(gates, waiting):
-    late = Ending()
+def test_a_late_word_after_a_wait_in_vain_does_not_wake_the_next(waiter_pool, waiting):
+    late = WatchedFuture()
     kept = []
     late._unwatch = kept.append
-    gates.wait(late, 0.0)
+    waiter_pool.wait(late, 0.0)
 
     future, thread = waiting()
     late.end()  # the port's thread was going through its watchers
@@ -148,36 +148,36 @@ def test_a_late_word_after_a_wait_in_vain_does_not_wake_the_next(gates, waiting)
     future.end()
 
 
-def test_an_interrupt_takes_the_watcher_back_and_the_next_wait_is_as_any(gates, waiting, interrupted):
-    future = Ending()
+def test_an_interrupt_takes_the_watcher_back_and_the_next_wait_is_as_any(waiter_pool, waiting, interrupted):
+    future = WatchedFuture()
     with pytest.raises(KeyboardInterrupt):
-        gates.wait(future, None)
+        waiter_pool.wait(future, None)
     assert not future.watchers
 
     other, _ = waiting()
     other.end()
-    assert isinstance(gate_of(other), LoneGate)
+    assert isinstance(gate_of(other), LoneWaiter)
 
 
-def test_without_a_descriptor_a_lock_does(gates, waiting, monkeypatch):
+def test_without_a_descriptor_a_lock_does(waiter_pool, waiting, monkeypatch):
     def none_left():
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(attendance, "WakeUp", none_left)
+        patched.setattr(waiters_module, "WakeUp", none_left)
         future, thread = waiting()
         future.end()
         thread.join(WAIT_S)
     other, _ = waiting()
     other.end()
 
-    assert [type(gate_of(one)) for one in (future, other)] == [Gate, LoneGate]
+    assert [type(gate_of(one)) for one in (future, other)] == [Waiter, LoneWaiter]
 
 
-def test_closed_it_lets_go_of_the_descriptor_when_nobody_waits(gates, waiting):
+def test_closed_it_lets_go_of_the_descriptor_when_nobody_waits(waiter_pool, waiting):
     future, thread = waiting()
     fd = gate_of(future)._wake_up.fd
-    gates.close()
+    waiter_pool.close()
     os.fstat(fd)
 
     future.end()
@@ -191,7 +191,7 @@ def test_a_mesh_tells_who_waits_alone_last(mesh, port):
     """Who tells it may lose the GIL; whoever else is told must not wait for that."""
     port.gate.clear()
     future = mesh.submit(abs, -1)
-    alone = LoneGate()
+    alone = LoneWaiter()
     told = []
     future._watch(alone)
     future._watch(lambda ended: told.append(is_rung(alone)))

@@ -16,7 +16,7 @@ _MAX_BYTES = 256 << 10
 _FEW, _MANY = 2, 32
 
 
-class Pace:
+class ChunkSizer:
     """Sizes for the chunks of one map, from what earlier chunks took.
 
     Attributes:
@@ -51,12 +51,12 @@ class Pace:
             return self._fixed
         if self._item_s is None:
             return 1
-        items = self._settled()
+        items = self._chunk_items()
         if left is not None:
             items = min(items, max(items // 8, left // (2 * self._slots)))
         return max(1, items)
 
-    def note(self, items: int, seconds: float) -> None:
+    def observe_time(self, items: int, seconds: float) -> None:
         """A chunk of so many items has taken so long."""
         if self._fixed is not None or items < 1:
             return
@@ -66,18 +66,15 @@ class Pace:
         else:
             self._item_s = (self._item_s + measured) / 2
         self._proven = max(self._proven, items)
-        chunk_s = self._settled() * self._item_s
+        chunk_s = self._chunk_items() * self._item_s
         self.ahead = self._slots * min(_MANY, max(_FEW, math.ceil(_AHEAD_S / chunk_s)))
 
-    def weigh(self, items: int, size: int) -> None:
+    def observe_bytes(self, items: int, size: int) -> None:
         """A chunk of so many items takes so many bytes."""
         self._item_bytes = max(1.0, size / items)
 
-    def _settled(self) -> int:
+    def _chunk_items(self) -> int:
         item_s = self._item_s or _CHUNK_S
-        return max(
-            1,
-            min(
-                int(_CHUNK_S / item_s), self._proven * _GROWTH, self._most, int(_MAX_BYTES / self._item_bytes)
-            ),
-        )
+        by_time = int(_CHUNK_S / item_s)
+        by_bytes = int(_MAX_BYTES / self._item_bytes)
+        return max(1, min(by_time, by_bytes, self._proven * _GROWTH, self._most))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _here: ContextVar[tuple[Submitter, ...]] = ContextVar("taskmesh_meshes", default=())
 _delivers: ContextVar[Callable[[], Submitter] | None] = ContextVar("taskmesh_delivers", default=None)
-"""The mesh whose delivery thread this is. It does not hold the mesh, which ends when nobody holds it."""
+"""The mesh whose callback thread this is. It does not hold the mesh, which ends when nobody holds it."""
 _everywhere: list[Submitter] = []
 """Meshes in the order they were entered: what threads find that were started inside the `with` block."""
 
@@ -25,7 +25,7 @@ def enter(mesh: Submitter) -> None:
 
 
 def delivering(mesh: Callable[[], Submitter]) -> Context:
-    """The context of a delivery thread: what `mesh` returns is the current mesh there."""
+    """The context of a callback thread: what `mesh` returns is the current mesh there."""
     context = Context()
     context.run(_delivers.set, mesh)
     return context
@@ -47,14 +47,14 @@ def current_mesh() -> Submitter:
     here = _here.get()
     if here:
         mesh = here[-1]
-        if not mesh._session.closed:
+        if not mesh._client.closed:
             return mesh
         for mesh in reversed(here):
-            if not mesh._session.closed:
+            if not mesh._client.closed:
                 return mesh
-    if (delivers := _delivers.get()) is not None and not (mesh := delivers())._session.closed:
+    if (delivers := _delivers.get()) is not None and not (mesh := delivers())._client.closed:
         return mesh
     for mesh in reversed(_everywhere):
-        if not mesh._session.closed:
+        if not mesh._client.closed:
             return mesh
     raise NoMesh("no mesh is open here: submit inside `with Mesh() as mesh:`, or call mesh.submit()")

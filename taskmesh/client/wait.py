@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
 from taskmesh.future import TaskFuture
-from taskmesh.outcomes.attendance import LOOK_S
+from taskmesh.outcomes.waiters import LOOK_S
 from taskmesh.system.clock import monotonic
 
 T = TypeVar("T")

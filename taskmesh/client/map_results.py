@@ -10,8 +10,8 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
-from taskmesh.client.feed import Feed, Piece
-from taskmesh.outcomes.attendance import running_loop
+from taskmesh.client.map import Chunk, MapJob
+from taskmesh.outcomes.waiters import running_loop
 from taskmesh.system.clock import monotonic
 
 R_co = TypeVar("R_co", covariant=True)
@@ -22,20 +22,20 @@ class MapResults(Generic[R_co]):
     """An iterator over the results of a map.
 
     An item's error is raised in its place (StopIteration as the cause of a RuntimeError); the next `next()`
-    goes on with the item after it. When the
-    iterator is closed or dropped after it was begun, the rest of the map is cancelled.
+    goes on with the item after it. When the iterator is closed or dropped after it was begun, the rest of
+    the map is cancelled.
 
     Attributes:
-        feed: where they come from.
+        job: where they come from.
         owner: what must not be finalized before the last of them.
         return_exceptions: errors of items are given in their places, not raised.
     """
 
     def __init__(
-        self, feed: Feed, timeout: float | None, owner: object = None, *, return_exceptions: bool = False
+        self, job: MapJob, timeout: float | None, owner: object = None, *, return_exceptions: bool = False
     ) -> None:
         self._begun = False  # first: __del__ asks for it whatever fails here
-        self.feed = feed
+        self.job = job
         self.owner = owner
         self.return_exceptions = return_exceptions
         self._timeout = timeout
@@ -44,7 +44,7 @@ class MapResults(Generic[R_co]):
         self._rest: Iterator[R_co] = iter(())
         self._chain: Iterator[R_co] | None = None
         self._turn = threading.RLock()
-        self._number = 0  # of the piece in hand
+        self._number = 0  # of the chunk in hand
         self._fetching = False
 
     def __iter__(self) -> Iterator[R_co]:
@@ -66,9 +66,9 @@ class MapResults(Generic[R_co]):
 
     def close(self) -> None:
         """Cancels what is left."""
-        self.feed.abandon()
+        self.job.abandon()
 
-    def next_piece(self) -> list[Outcome]:
+    def next_chunk(self) -> list[Outcome]:
         """The outcomes of the next items, as many as are here at once; waits for one; none at the end."""
         for rest in self._rests():
             outcomes: list[Outcome] = []
@@ -84,23 +84,24 @@ class MapResults(Generic[R_co]):
         return []
 
     def __del__(self) -> None:
-        if self._begun and not self.feed.ended:
+        if self._begun and not self.job.ended:
             with suppress(Exception):
-                self.feed.abandon()
+                self.job.abandon()
 
     def _rests(self) -> Iterator[Iterator[R_co]]:
-        """What is left of the piece in hand, then one piece after the other.
+        """What is left of the chunk in hand, then one chunk after the other.
 
-        Nothing here keeps a piece, which keeps its results: they may be large, and the caller done with them.
+        Nothing here keeps a chunk, which keeps its results: they may be large, and the caller done with them.
         """
-        self._begun = more = True
+        self._begun = True
+        more = True
         while more:
             number = self._number
             yield self._rest
             more = self._go_on(number)
 
     def _go_on(self, number: int) -> bool:
-        """Takes up the piece after this one, if no other thread has; False at the end."""
+        """Takes up the chunk after this one, if no other thread has; False at the end."""
         with self._turn:
             if self._number != number:
                 return True
@@ -108,56 +109,59 @@ class MapResults(Generic[R_co]):
                 raise ValueError("a map was asked for a result by its own input, which it waits for")
             self._fetching = True
             try:
-                self.feed.given(self._taken)
-                self._taken, self._rest = 0, iter(())
-                piece = self._next_piece()
-                if piece is not None:
-                    self._number, self._taken, self._rest = number + 1, piece.count, self._results(piece)
-                return piece is not None
+                self.job.given(self._taken)
+                self._taken = 0
+                self._rest = iter(())
+                chunk = self._next_chunk()
+                if chunk is not None:
+                    self._number = number + 1
+                    self._taken = chunk.count
+                    self._rest = self._results(chunk)
+                return chunk is not None
             finally:
                 self._fetching = False
 
-    def _next_piece(self) -> Piece | None:
-        """The next piece with its outcome; works for the feed while it waits."""
-        feed = self.feed
-        feed.check_process()
-        feed.attended = True
+    def _next_chunk(self) -> Chunk | None:
+        """The next chunk with its outcome; works for the job while it waits."""
+        job = self.job
+        job.check_process()
+        job.is_consumer_waiting = True
         try:
             while True:
-                feed.bell.clear()
-                feed.work(draw=True)
-                piece = feed.take()
-                if piece is not None:
-                    return piece
-                if feed.ended:
-                    failure, feed.source.failure = feed.source.failure, None
+                job.wakeup.clear()
+                job.work(draw=True)
+                chunk = job.take()
+                if chunk is not None:
+                    return chunk
+                if job.ended:
+                    failure, job.source.failure = job.source.failure, None
                     if failure is not None:
                         raise failure
                     return None
                 left = None if self._deadline is None else max(0.0, self._deadline - monotonic())
-                if not feed.bell.wait(left):
-                    raise TimeoutError(f"not all results of {feed.label} came within {self._timeout:g} s")
+                if not job.wakeup.wait(left):
+                    raise TimeoutError(f"not all results of {job.label} came within {self._timeout:g} s")
         except KeyboardInterrupt:
-            feed.interrupted()
+            job.interrupted()
             raise
         finally:
-            feed.attended = False
-            feed.schedule()  # what came in just now, if the consumer is away for long
+            job.is_consumer_waiting = False
+            job.schedule()  # what came in just now, if the consumer is away for long
 
-    def _results(self, piece: Piece) -> Iterator[Any]:
-        """A piece's results; rebuilds them, in the consumer's thread."""
-        future = piece.future
-        error = piece.error
+    def _results(self, chunk: Chunk) -> Iterator[Any]:
+        """A chunk's results; rebuilds them, in the consumer's thread."""
+        future = chunk.future
+        error = chunk.error
         if future is not None and not future.cancelled():
             error = future.exception()
             if error is None:
                 result: Any = future.result()
-                if piece.count == 1:
+                if chunk.count == 1:
                     return _lone([result])
                 errors = result.errors
                 return self._with_errors(result.values, errors) if errors else iter(result.values)
         same = error or CancelledError()
-        return self._with_errors([None] * piece.count, dict.fromkeys(range(piece.count), same))
+        return self._with_errors([None] * chunk.count, dict.fromkeys(range(chunk.count), same))
 
     def _with_errors(self, values: list[Any], errors: Mapping[int, BaseException]) -> Iterator[Any]:
         if self.return_exceptions:
@@ -192,7 +196,7 @@ class _WithErrors:
 
 
 def _lone(held: list[Any]) -> Iterator[Any]:
-    """The only result of a piece, kept by nobody once it is given."""
+    """The only result of a chunk, kept by nobody once it is given."""
     yield held.pop()
 
 
@@ -267,7 +271,7 @@ class AsyncMapResults(Generic[R_co]):
         if self._closed:  # while it began
             self._results.close()
             return []
-        return self._results.next_piece()
+        return self._results.next_chunk()
 
     def _close(self) -> None:
         self._closed = True

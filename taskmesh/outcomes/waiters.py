@@ -1,4 +1,4 @@
-"""Those who wait for a future: made when the first of them comes, so that most futures never have any."""
+"""Waiters of a future, made when the first of them comes: most futures never have one."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CROWD = 64
 """So many waits have locks once two threads have waited at a time."""
 
 
-class Attendance:
+class Waiters:
     """Everyone who wants to know when one future ends, and the news of it meanwhile.
 
     Attributes:
         condition, waiters: concurrent.futures' own way of waiting.
         watchers: ours; called with the future by the thread that ends it, so they have to be quick.
-        callbacks: the user's, for the delivery thread; `delivering` while it is at them.
+        callbacks: the user's, for the callback thread; `delivering` while it is at them.
         awaiting: asyncio's: an event loop and what to wake there.
     """
 
@@ -49,50 +49,50 @@ class Attendance:
         self.progress: Progress | None = None
 
 
-class Bell:
-    """Wakes one thread, however often it is rung; a bare lock.
+class LockEvent:
+    """Wakes one thread, however often it is set; a bare lock.
 
-    An interrupt in a method of threading.Event can leave its inner lock held: whoever rings would hang.
+    An interrupt in a method of threading.Event can leave its inner lock held: whoever sets it would hang.
     """
 
-    __slots__ = ("_silent",)
+    __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._silent = threading.Lock()
-        self._silent.acquire()
+        self._lock = threading.Lock()
+        self._lock.acquire()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Ends the wait, or the next one."""
-        if self._silent.locked():
-            with suppress(RuntimeError):  # somebody else has rung it at the same time
-                self._silent.release()
+        if self._lock.locked():
+            with suppress(RuntimeError):  # somebody else has set it at the same time
+                self._lock.release()
 
     def clear(self) -> None:
-        """Forgets that it was rung."""
-        self._silent.acquire(blocking=False)
+        """Clears it."""
+        self._lock.acquire(blocking=False)
 
     def wait(self, timeout: float | None) -> bool:
-        """Waits until it is rung, and forgets that; False when `timeout` seconds did not suffice."""
-        return interruptible(lambda seconds: self._silent.acquire(timeout=seconds), timeout)
+        """Waits until it is set, and clears it; False when `timeout` seconds did not suffice."""
+        return interruptible(lambda seconds: self._lock.acquire(timeout=seconds), timeout)
 
 
-class Gate(Bell):
-    """One thread's wait for one future: a watcher that rings once."""
+class Waiter(LockEvent):
+    """One thread's wait for one future: a watcher that is called once."""
 
     __slots__ = ()
 
     def __call__(self, future: object) -> None:
         """Lets the waiting thread go on."""
-        self._silent.release()
+        self._lock.release()
 
 
-class LoneGate:
-    """A gate that is opened through a descriptor: who writes to one lets go of the GIL meanwhile.
+class LoneWaiter:
+    """A waiter that is woken through a descriptor: who writes to one lets go of the GIL meanwhile.
 
     Who releases a lock does not. The woken thread often runs at once, on the same CPU, finds the GIL taken
     and sleeps again: 2.4 switches of context a trip in place of 1.0, and 125 us for a lone embedded trip in
     place of 109. Letting go has its price where many are told: whoever computes keeps the GIL for 5 ms each
-    time. So a mesh has one such gate.
+    time. So a mesh has one such waiter.
     """
 
     __slots__ = ("_poll", "_wake_up")
@@ -120,7 +120,7 @@ class LoneGate:
 
 
 class Watched(Protocol):
-    """What a gate asks of a future."""
+    """What a waiter asks of a future."""
 
     def _watch(self, watcher: Callable[[Any], None]) -> bool:
         """Has `watcher(self)` called at the end; False when that is past."""
@@ -131,42 +131,42 @@ class Watched(Protocol):
         ...
 
 
-class Gates:
-    """The gates of one mesh: a thread that waits alone gets the LoneGate, several have locks."""
+class WaiterPool:
+    """The waiters of one mesh: a thread that waits alone gets the LoneWaiter, several have locks."""
 
     def __init__(self) -> None:
-        self._free: list[LoneGate | None] = [None]
+        self._free: list[LoneWaiter | None] = [None]
         self._crowd = 0
         self._closed = False
 
     def wait(self, future: Watched, timeout: float | None) -> None:
         """Waits for a future's end, `timeout` seconds at most (None: for ever)."""
-        gate = self._take()
+        waiter = self._take()
         over = False
         try:
-            over = not future._watch(gate) or gate.wait(timeout)
+            over = not future._watch(waiter) or waiter.wait(timeout)
         finally:
             if not over:  # it may yet be opened: nobody else must get it
-                future._unwatch(gate)
-            if isinstance(gate, LoneGate):
-                self._free.append(gate if over else None)
+                future._unwatch(waiter)
+            if isinstance(waiter, LoneWaiter):
+                self._free.append(waiter if over else None)
             if self._closed:
                 self._free.clear()
 
-    def _take(self) -> Gate | LoneGate:
+    def _take(self) -> Waiter | LoneWaiter:
         if self._crowd:
             self._crowd -= 1
-            return Gate()
+            return Waiter()
         try:
-            gate = self._free.pop()
+            waiter = self._free.pop()
         except IndexError:  # somebody has it
             self._crowd = CROWD
-            return Gate()
+            return Waiter()
         try:
-            return gate or LoneGate()
+            return waiter or LoneWaiter()
         except OSError:  # a shortage of descriptors
             self._free.append(None)
-            return Gate()
+            return Waiter()
 
     def close(self) -> None:
         """Lets go of the descriptor; if somebody waits by it, when that is over."""

@@ -1,4 +1,4 @@
-"""The delivery thread: where the user's done-callbacks run, in order and never in the port's thread."""
+"""The callback thread: where the user's done-callbacks run, in order and never in the port's thread."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from functools import partial
 
-from taskmesh.outcomes.attendance import Bell, interruptible
+from taskmesh.outcomes.waiters import LockEvent, interruptible
 
 _log = logging.getLogger("taskmesh.client")
 
 
-class Delivery:
+class CallbackThread:
     """A queue of jobs and the one thread that does them in order; the thread starts with the first job.
 
     Attributes:
         context: what the thread runs in.
     """
 
-    def __init__(self, name: str = "taskmesh-delivery") -> None:
+    def __init__(self, name: str = "taskmesh-callbacks") -> None:
         self.context = Context()
         self._name = name
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -52,7 +52,7 @@ class Delivery:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the delivery thread."""
+        """Whether this is the callback thread."""
         return threading.current_thread() is self._thread
 
     def flush(self) -> None:
@@ -61,11 +61,11 @@ class Delivery:
             thread = self._thread
         if thread is None or not thread.is_alive() or thread is threading.current_thread():
             return
-        done = Bell()
+        done = LockEvent()
         with self._lock:
             closed = self._closed
             if not closed:
-                self._jobs.put(done.ring)
+                self._jobs.put(done.set)
         if closed:  # meanwhile: the thread ends, and would not come to what stands behind its None
             interruptible(partial(_has_ended, thread), None)
         else:
@@ -86,7 +86,7 @@ class Delivery:
             try:
                 job()
             except BaseException:  # noqa: BLE001  other callbacks and the mesh's end wait for this thread
-                _log.exception("a job of the delivery thread failed: %r", job)
+                _log.exception("a job of the callback thread failed: %r", job)
             del job  # what it holds must not wait for the next one
 
 

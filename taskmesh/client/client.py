@@ -1,4 +1,4 @@
-"""One client's life: pending table, port and delivery thread, from the first submit to the last goodbye."""
+"""One client's life: pending table, port and callback thread, from the first submit to the last goodbye."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from taskmesh.client.delivery import Delivery
+from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.options import TaskOptions, is_count
-from taskmesh.client.pending import PendingTable
+from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import MOST_SLOTS, Config
 from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh, TaskMeshError
 from taskmesh.future import TaskFuture
@@ -27,13 +27,13 @@ from taskmesh.serialize.code import FunctionCodec
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
 _TOO_LATE = (
-    "the interpreter is ending, and would not wait for an executor's tasks any more. Cure: import "
+    "the interpreter is ending, and would not wait for an executor's tasks any more. Import "
     "MeshExecutor before you call atexit.register(), or use `with Mesh() as mesh:`, which waits itself"
 )
 _IMPORTING = "<frozen importlib._bootstrap>"
 
 
-class Feeding(Protocol):
+class OpenMap(Protocol):
     """A map that has not submitted all of its items yet."""
 
     def stop(self) -> None:
@@ -46,10 +46,12 @@ class Feeding(Protocol):
 
 
 class Remains(NamedTuple):
-    """What a session had not seen to its end when the interpreter ended.
+    """Tasks that a client had not seen to their end when the interpreter ended.
 
     Attributes:
-        left: accepted tasks that its hub goes on with. lost: all others. maps: those with items left.
+        left: accepted tasks that its hub goes on with.
+        lost: all others.
+        maps: those with items left.
     """
 
     left: int = 0
@@ -57,8 +59,8 @@ class Remains(NamedTuple):
     maps: int = 0
 
 
-class Session:
-    """What all surfaces of one mesh share. Opens by itself when the first task is submitted.
+class Client:
+    """The client behind all surfaces of one mesh. Opens by itself when the first task is submitted.
 
     Args:
         config: the settings.
@@ -66,9 +68,12 @@ class Session:
         slot: where it runs, of a task in a slot: the pool's name and the process's id.
 
     Attributes:
-        config: the settings. table: tasks without an outcome. delivery: where callbacks run.
-        wired: payloads travel over a wire to another process. closed: nothing can be submitted any more.
-        feeds: maps that have not submitted all of their items; a clean close waits for them.
+        config: the settings.
+        table: tasks without an outcome.
+        callbacks: where done-callbacks run.
+        wired: payloads travel over a wire to another process.
+        closed: nothing can be submitted any more.
+        maps: maps that have not submitted all of their items; a clean close waits for them.
         waits_at_exit: an interpreter that ends waits for the tasks; else it warns, and leaves accepted tasks
             to a hub elsewhere, or cancels those of an embedded one.
     """
@@ -77,11 +82,11 @@ class Session:
         self.config = config
         self._role = role
         self._slot = slot
-        self.delivery = Delivery()
-        self.table = PendingTable(config.client, self.delivery, self.open)
+        self.callbacks = CallbackThread()
+        self.table = PendingTable(config.client, self.callbacks, self.open)
         self.codec = FunctionCodec()
         self.closed = False
-        self.feeds: set[Feeding] = set()
+        self.maps: set[OpenMap] = set()
         self.waits_at_exit = False
         self.wired = bool(config.mesh.address) or config.mesh.hub == "process"
         self.new_group = itertools.count(1).__next__
@@ -98,7 +103,7 @@ class Session:
 
         Raises:
             HubUnreachable: no hub answered in time.
-            MeshClosed: the session has ended, or the interpreter ends and would not wait for an executor's
+            MeshClosed: the client has ended, or the interpreter ends and would not wait for an executor's
                 tasks; ForkedMeshError: in the parent process.
             NoMesh: a slot imports a module that opens an embedded mesh.
         """
@@ -122,11 +127,11 @@ class Session:
                         port.close(cancel=True, timeout=_CANCEL_S)
                     raise
                 self._port = port
-                _open_sessions.add(self)
+                _open_clients.add(self)
             return self._port
 
     def close(self, *, cancel: bool = False, detach: bool = False) -> None:
-        """Ends the session: waits for all tasks first, cancels them, or leaves them to the hub.
+        """Ends the client: waits for all tasks first, cancels them, or leaves them to the hub.
 
         Harmless when called again.
 
@@ -139,7 +144,7 @@ class Session:
             self._check_detach(cancel=cancel)
         try:
             if detach and self.is_open:
-                self._stop_feeds()
+                self._stop_maps()
                 self.table.flush(None)
             elif not cancel:
                 self.wait_for_all()
@@ -162,19 +167,20 @@ class Session:
             raise ConfigError("close() takes cancel=True or detach=True, not both")
         if not self.config.mesh.address:
             raise ConfigError(
-                "detach=True leaves tasks to a hub, and those of an embedded mesh end with it. Cure: "
-                "close(), which waits for them, or Mesh(ADDRESS) of a hub that runs by itself"
+                "detach=True leaves tasks to a hub, and those of an embedded mesh end with it. "
+                "Call close(), which waits for them, or use Mesh(ADDRESS) of a hub that runs by itself"
             )
 
     def abandon(self, told: list[Remains]) -> None:
-        """Ends the session at the interpreter's end, soon: accepted tasks are left to a hub elsewhere.
+        """Ends the client at the interpreter's end, soon: accepted tasks are left to a hub elsewhere.
 
         Args:
             told: what remains is added here, whether or not an error follows.
         """
-        maps, left = len(self.feeds), 0
+        maps = len(self.maps)
+        left = 0
         if self.config.mesh.address and self.table.refusal is None:
-            self._stop_feeds()
+            self._stop_maps()
             with suppress(TaskMeshError, TimeoutError):
                 self.table.flush(_CANCEL_S)
             left = sum(
@@ -184,19 +190,19 @@ class Session:
         told.append(Remains(left, len(self.table.unended) - left, maps))
         self._end(cancel=not left, reason=_left() if left else None)
 
-    def _stop_feeds(self) -> None:
-        for feed in list(self.feeds):
-            feed.stop()
+    def _stop_maps(self) -> None:
+        for job in list(self.maps):
+            job.stop()
 
     def forsake(self) -> None:
-        """Ends the session after its tasks, in a thread, for a finalizer may not wait: nobody holds its mesh.
+        """Ends the client after its tasks, in a thread, for a finalizer may not wait: nobody holds its mesh.
 
-        The interpreter waits for that thread, or gives the session up at its end, as `waits_at_exit` says.
+        The interpreter waits for that thread, or gives the client up at its end, as `waits_at_exit` says.
         """
         if not self.is_open or self.table.refusal is not None:  # it ends already, or was the parent's
             return
         ends = threading.Thread(target=self.close, name="taskmesh-shutdown", daemon=not self.waits_at_exit)
-        self.delivery.put((ends.start,))
+        self.callbacks.put((ends.start,))
         if not self.waits_at_exit:
             warnings.warn(
                 "a mesh was not closed, and nobody holds it any more: it ends after its tasks; "
@@ -221,7 +227,7 @@ class Session:
             if lacking := sorted(set(wanted).difference(had)):
                 raise ConfigError(
                     f"{word}: the pool of an embedded mesh has {list(had)}, the task asks for {lacking} and "
-                    f"would wait for ever. Cure: Mesh({word}={[*had, *lacking]}), or the address of a hub "
+                    f"would wait for ever. Open Mesh({word}={[*had, *lacking]}), or use the address of a hub "
                     "that has such a pool"
                 )
 
@@ -253,7 +259,7 @@ class Session:
     def forked(self) -> None:
         """In a forked child: nothing of this is ours."""
         self._lock = threading.RLock()
-        self.feeds.clear()
+        self.maps.clear()
         self.table.forked()
         if self._port is not None:
             self._port.forked()
@@ -262,21 +268,23 @@ class Session:
         """Waits until every task has ended, those that callbacks submit meanwhile too."""
         if self._port is None or self.closed:
             return
-        for feed in list(self.feeds):
-            feed.resume()
+        for job in list(self.maps):
+            job.resume()
         while self.table.refusal is None:
-            self.table.wait_idle(self.feeds)
-            self.delivery.flush()  # a callback may submit more
-            if not self.table.unended and not self.feeds:
+            self.table.wait_idle(self.maps)
+            self.callbacks.flush()  # a callback may submit more
+            if not self.table.unended and not self.maps:
                 return
 
     def _end(self, *, cancel: bool, reason: MeshClosed | None = None) -> None:
         with self._lock:
-            already, self.closed = self.closed, True
-            port, self._port = self._port, None
+            already = self.closed
+            self.closed = True
+            port = self._port
+            self._port = None
         if already or isinstance(self.table.refusal, ForkedMeshError):
             return
-        self._stop_feeds()
+        self._stop_maps()
         if cancel:
             self.table.cancel()
         self.table.refuse(reason)
@@ -284,8 +292,8 @@ class Session:
             if port is not None:
                 port.close(cancel=cancel, timeout=_CANCEL_S if cancel else _GOODBYE_S)
         finally:
-            self.delivery.close(0.2 if cancel or reason else None)
-            _open_sessions.discard(self)
+            self.callbacks.close(0.2 if cancel or reason else None)
+            _open_clients.discard(self)
 
 
 def check_slots(word: str, count: object) -> None:
@@ -309,43 +317,43 @@ def _refuse_in_slots_import() -> None:
     while frame is not None:
         if frame.f_code.co_filename == _IMPORTING and frame.f_code.co_name == "_find_and_load":
             raise NoMesh(
-                "a module opens a mesh when it is imported, and a slot imports it for a task. Cure: open the "
+                "a module opens a mesh when it is imported, and a slot imports it for a task. Open the "
                 "mesh in a function or under `if __name__ == '__main__'`; `mesh = Mesh()` alone opens none"
             )
         frame = frame.f_back
 
 
-_open_sessions: set[Session] = set()
+_open_clients: set[Client] = set()
 _nobody_waits = threading.Event()
 """Set when what the interpreter does at its end has been done here: what opens now, it would kill."""
 
 
 def _after_fork() -> None:
-    for session in list(_open_sessions):
-        session.forked()
-    _open_sessions.clear()
+    for client in list(_open_clients):
+        client.forked()
+    _open_clients.clear()
 
 
 def _before_exit() -> None:
     """Waits as other executors do; before the interpreter waits for threads, while new ones may start."""
-    for session in list(_open_sessions):
-        if session.waits_at_exit:
-            session.close()
+    for client in list(_open_clients):
+        if client.waits_at_exit:
+            client.close()
 
 
 def _at_exit() -> None:
     """Nobody may hang at exit because of a mesh that was not closed; executors of other handlers wait."""
     _nobody_waits.set()
-    unclosed = list(_open_sessions)
+    unclosed = list(_open_clients)
     remains: list[Remains] = []
     with ExitStack() as ends:  # an error in one of them spares none of the others
-        if not all(session.waits_at_exit for session in unclosed):
+        if not all(client.waits_at_exit for client in unclosed):
             ends.callback(_warn_of, remains)
-        for session in unclosed:
-            if session.waits_at_exit:
-                ends.callback(session.close)
+        for client in unclosed:
+            if client.waits_at_exit:
+                ends.callback(client.close)
             else:
-                ends.callback(session.abandon, remains)
+                ends.callback(client.abandon, remains)
 
 
 def _warn_of(remains: list[Remains]) -> None:
