@@ -52,7 +52,11 @@ class TaskContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the task has been cancelled and should end soon; a process slot is killed instead."""
+        """The task has been cancelled, or another pool has it now: nobody waits for what it returns.
+
+        Whoever looks at this is given five seconds to clean up and return. A task that never looks is killed
+        at once.
+        """
         return self.ask()
 
     @property

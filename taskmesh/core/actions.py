@@ -126,6 +126,16 @@ class AnswerSlot(msgspec.Struct):
     hub: int = 0
 
 
+class CancelSlot(msgspec.Struct):
+    """Tell the running task, the one with this serial, that it has been cancelled.
+
+    A slot whose task has not asked for that is SIGKILLed at once: SlotExited follows.
+    """
+
+    slot: int
+    serial: int
+
+
 class KillSlot(msgspec.Struct):
     """SIGKILL a slot's process group; SlotExited follows."""
 

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 from zlib import crc32
@@ -347,6 +348,7 @@ class Executor:
             queue=spec.queue,
             deadline=self._deadline,
             report=self._progress,
+            ask=partial(self._is_cancelled, self._first + self._index),
             slot=self._slot,
         )
 
@@ -361,6 +363,9 @@ class Executor:
     def _progress(self, done: float, total: float) -> None:
         if not self.disowned and self._run is not None:
             self._report.progress(self._first + self._index, done, total)
+
+    def _is_cancelled(self, serial: int) -> bool:
+        return not self.disowned and self._report.outbox.is_cancelled(serial)
 
     def interrupted(self, signum: int, frame: FrameType | None) -> None:
         """SIGINT's handler: a task may get one, a frame that is being sent must not be torn."""

@@ -162,6 +162,12 @@ class SlotHost:
             for event in seat.peek():
                 self._post(event)
 
+    def cancel(self, slot: int, serial: int) -> None:
+        """Tells the running task that it has been cancelled; kills a slot whose task does not look."""
+        seat = self._seats.get(slot)
+        if seat is not None and not seat.cancel(serial):
+            self.kill(slot)
+
     def kill(self, slot: int) -> None:
         """SIGKILLs a slot and what it has started; SlotExited follows."""
         seat = self._seats.get(slot)

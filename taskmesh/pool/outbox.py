@@ -4,7 +4,11 @@ Why it exists: a slot sends results in batches, and a batch may be cut off by a 
 never ends). Nothing in the slot can send then, since it has no second thread. So each result is also put
 where the supervisor can look.
 
-Layout, all words 64 bits wide: `epoch`, `first` (serial of the first record), `start` (clock), then a table
+It is also where a running task sees that it has been cancelled: the slot reads nothing else meanwhile.
+
+Layout, all words 64 bits wide: `epoch`, `first` (serial of the first record), `start` (clock), `watched` (the
+slot's: 1 + the serial of the task that looks for its cancellation), `cancelled` (the supervisor's: 1 + the
+serial of the task that it has cancelled), then a table
 of `_ENTRIES` words, a table of as many clocks, a table of as many checksums, then the records. A record's
 word is epoch << 32 | flags | size and is written after the record itself: a reader takes the words of the
 epoch that it found in the header and looks at the epoch again when it is done. A processor that keeps stores
@@ -67,6 +71,7 @@ class OutboxWriter:
         self._epoch = whole[0:8].cast("Q")
         self._first = whole[8:16].cast("Q")
         self._start = whole[16:24].cast("d")
+        self._cancellation = whole[24:40].cast("Q")
         self.words = whole[_WORDS:_CLOCKS].cast("Q")
         self.clocks = whole[_CLOCKS:_SUMS].cast("d")
         self.sums = whole[_SUMS:DATA].cast("Q")
@@ -108,9 +113,15 @@ class OutboxWriter:
         self.offset = end
         return True
 
+    def is_cancelled(self, serial: int) -> bool:
+        """Says that the running task looks for its cancellation, and whether it has been cancelled."""
+        self._cancellation[0] = serial + 1
+        return self._cancellation[1] == serial + 1
+
     def disown(self) -> None:
         """Makes every further use raise ValueError: called in a child that a task has forked."""
-        for view in (self._epoch, self._first, self._start, self.words, self.clocks, self.sums):
+        header = (self._epoch, self._first, self._start, self._cancellation)
+        for view in (*header, self.words, self.clocks, self.sums):
             view.release()
 
 
@@ -118,8 +129,14 @@ class OutboxReader:
     """The supervisor's side; what it reads stays readable after the slot's death."""
 
     def __init__(self, fd: int, *, checked: bool = not KEEPS_STORE_ORDER) -> None:
-        self._memory = mmap.mmap(fd, OUTBOX_SIZE, prot=mmap.PROT_READ)
+        self._memory = mmap.mmap(fd, OUTBOX_SIZE)
         self._checked = checked
+
+    def cancel(self, serial: int) -> bool:
+        """Marks a task as cancelled; False if it has not looked for that yet."""
+        with memoryview(self._memory)[24:40].cast("Q") as cancellation:
+            cancellation[1] = serial + 1
+            return cancellation[0] == serial + 1
 
     def read(self) -> tuple[float, list[Record]]:
         """(when the first record's task began, the records); none while the slot resets it."""

@@ -148,6 +148,10 @@ class Seat:
         """Tells the slot's task whether it has a place for tasks of its own."""
         self._send(pack(orders.ANSWER, _ENCODE(answer)))
 
+    def cancel(self, serial: int) -> bool:
+        """Tells the task with this serial that it has been cancelled; False if it has not asked for that."""
+        return self._outbox.cancel(serial)
+
     def stop(self) -> None:
         """Tells the slot to end when it has done what it was given."""
         self._send(pack(orders.STOP))

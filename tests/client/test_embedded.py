@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import math
 import os
+import select
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from taskmesh import Mesh, MeshExecutor, as_completed, current_task, errors, gather, task
+from taskmesh.core.pool.machine import CANCEL_GRACE
 from taskmesh.outcomes.outcome import TaskState
 from tests.waiting import wait_until
 
@@ -53,6 +55,56 @@ def report() -> str:
 def who(seconds: float = 0) -> tuple[str, int]:
     threading.Event().wait(seconds)
     return current_task().id, current_task().attempt
+
+
+@task
+def clean_up(notes: str, *, returns: bool) -> None:
+    """Notes that it looks for its cancellation, then that it has seen it."""
+    with open(notes, "a", buffering=1) as file:
+        file.write(f"looks: {current_task().cancelled}\n")
+        while not current_task().cancelled:
+            select.select((), (), (), 0.001)
+        file.write("cleans up\n")
+        if not returns:
+            threading.Event().wait(60)
+
+
+class TestCancelled:
+    """`current_task().cancelled` of a task that runs."""
+
+    @pytest.mark.parametrize("returns", [True, False])
+    def test_a_task_that_looks_may_clean_up(self, tmp_path, monkeypatch, returns):
+        monkeypatch.setattr("taskmesh.core.pool.machine.CANCEL_GRACE", 0.5)
+        notes = tmp_path / "notes"
+        with Mesh(workers=1) as mesh:
+            future = clean_up.submit(str(notes), returns=returns)
+            wait_until(lambda: notes.exists() and "looks" in notes.read_text(), WAIT_S)
+            assert future.cancel()
+            assert mesh.submit(os.getpid).result(WAIT_S), "the next task runs"
+
+        assert notes.read_text() == "looks: False\ncleans up\n"
+
+    def test_it_has_time_for_that_where_it_goes_on_for_long(self, tmp_path):
+        notes = tmp_path / "notes"
+        with Mesh(workers=2) as mesh:
+            future = clean_up.submit(str(notes), returns=False)
+            wait_until(lambda: notes.exists() and "looks" in notes.read_text(), WAIT_S)
+            began = time.monotonic()
+            assert future.cancel()
+            wait_until(lambda: "cleans up" in notes.read_text(), WAIT_S)
+            assert mesh.submit(os.getpid).result(WAIT_S), "other slots work meanwhile"
+            mesh.close(cancel=True)
+
+        assert time.monotonic() - began < CANCEL_GRACE + 10
+
+    def test_a_task_that_does_not_look_is_killed_at_once(self, monkeypatch):
+        monkeypatch.setattr("taskmesh.core.pool.machine.CANCEL_GRACE", 600.0)
+        with Mesh(workers=1) as mesh:
+            future = nap.submit(60)
+            wait_until(lambda: future.state == TaskState.RUNNING, WAIT_S)
+            assert future.cancel()
+
+            assert mesh.submit(os.getpid).result(WAIT_S)
 
 
 def test_a_mesh_opens_and_works_where_a_test_has_frozen_time(monkeypatch):

@@ -134,7 +134,7 @@ def answer_slots(rig: PoolRig, actions: list[object], chance: random.Random) -> 
                 rig.tell(ev.SlotReady(slot, 100 + slot))
             case act.RecallSlot(slot=slot):
                 rig.tell(ev.SlotRecalled(slot, max(0, rig.pool.slots[slot].count - 1)))
-            case act.KillSlot(slot=slot):
+            case act.KillSlot(slot=slot) | act.CancelSlot(slot=slot):
                 rig.tell(ev.SlotExited(slot, 0, -9))
     for slot in list(rig.pool.slots.values()):
         if slot.pieces and chance.random() < 0.7:

@@ -274,14 +274,16 @@ class PoolHost(Host[PoolMachine]):
                 self.slots[slot].recall()
             case act.AnswerSlot(slot=slot, granted=granted) if slot in self.slots:
                 self.slots[slot].answered(granted=granted)
+            case act.CancelSlot(slot=slot, serial=serial) if slot in self.slots:
+                self.slots[slot].cancel(serial)
             case act.KillSlot(slot=slot) if slot in self.slots:
                 self.slots[slot].end(-9)
             case act.StopSlot(slot=slot) if slot in self.slots:
                 self.slots[slot].end(0)
-            case act.PeekSlot() | act.RecallSlot() | act.AnswerSlot() | act.KillSlot() | act.StopSlot():
+            case act.PeekSlot() | act.RecallSlot() | act.AnswerSlot() | act.CancelSlot() | act.KillSlot():
                 pass  # its exit is about to be told
-            case act.Record():
-                pass  # for the log
+            case act.StopSlot() | act.Record():
+                pass  # likewise; for the log
             case _:
                 raise TypeError(f"not an action of a pool: {action!r}")
 

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from taskmesh.core.events import LinkLost
 from taskmesh.core.hub.states import State
 from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.pool.machine import CANCEL_GRACE
+from taskmesh.wire.messages import Held
 from tests.simulation.client_host import ClientHost
 from tests.simulation.configs import BEAT, LEASE
 from tests.simulation.host import Host
@@ -99,12 +101,19 @@ def orphans(world: World) -> None:
     world.until(timetable.now + FOUL)
     setting.network.weather = None
     world.until(timetable.now + GONE)
+    latest = timetable.now + TASKS * CANCEL_GRACE
+    while (left := _held_for(world, client)) and timetable.now < latest:
+        world.until(timetable.now + 1.0)  # one may be cleaning up, with others behind it
+    audit.require(not left, "S13: pools hold what is bound to a client that is gone", left)
     audit.orphaned.update((plan.client, plan.seq) for plan in plans)
-    for pool in world.pools:
-        left = [held for held in pool.machine.feeder.inventory() if held.client == client.client]
-        audit.require(not left, "S13: a pool holds what is bound to a client that is gone", pool.name, left)
     unclaimed = len(hub.machine.unclaimed)
     audit.require(not unclaimed, "S13: the hub still counts on a client that is gone", unclaimed)
+
+
+def _held_for(world: World, client: ClientHost) -> list[Held]:
+    """What pools hold for a client, without what they have cancelled."""
+    inventories = [pool.machine.feeder.inventory() for pool in world.pools]
+    return [held for inventory in inventories for held in inventory if held.client == client.client]
 
 
 def remembered(world: World) -> None:

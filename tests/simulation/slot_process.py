@@ -24,6 +24,8 @@ from tests.simulation.setting import Setting
 from tests.simulation.workload import Act, Plan
 
 FLUSH_AFTER = 0.002
+CLEAN_UP = 0.1
+"""Seconds that a cancelled task needs to return."""
 CHILDREN = 1.0
 """Seconds that a task may wait for tasks of its own."""
 
@@ -125,6 +127,14 @@ class SlotProcess:
             seconds = CHILDREN * self._world.chance.random() if granted else 0.0
             self._world.audit.faults["place given" if granted else "place refused", "slot"] += 1
             self._world.timetable.after(item.plan.seconds + seconds, self._finish, item)
+
+    def cancel(self, serial: int) -> None:
+        """Half of all tasks look at `cancelled`, and most of these clean up and return."""
+        item = self._running
+        if serial % 2:
+            self.end(-9)
+        elif serial % 8 and item is not None and item.serial == serial:
+            self._world.timetable.after(CLEAN_UP, self._finish, item)
 
     def end(self, status: int, *, oom: bool = False, lose: bool = False) -> None:
         """The process dies now; the supervisor learns of it a little later."""

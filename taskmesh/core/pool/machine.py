@@ -11,7 +11,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from taskmesh.core import events as ev
-from taskmesh.core.actions import AnswerSlot, KillSlot, Leave, PeekSlot, Record, SendHub, StartSlot, StopSlot
+from taskmesh.core.actions import (
+    AnswerSlot,
+    CancelSlot,
+    KillSlot,
+    Leave,
+    PeekSlot,
+    Record,
+    SendHub,
+    StartSlot,
+    StopSlot,
+)
 from taskmesh.core.ids import task_id, text_of
 from taskmesh.core.pool.feeder import Feeder
 from taskmesh.core.pool.invariants import check_pool
@@ -23,6 +33,8 @@ from taskmesh.wire import messages as m
 
 ALL = 1 << 40
 """More tasks than a pool can hold."""
+CANCEL_GRACE = 5.0
+"""Seconds that a cancelled task which looks at `current_task().cancelled` has to end by itself."""
 RETURNED_AT_ONCE = 4096
 """Most tasks that one report hands back: the hub puts each in its place before it hears anything else."""
 
@@ -158,7 +170,7 @@ class PoolMachine:
                 if instance == member.instance and not member.session:
                     self._refused(member, reason, now)
             case _:
-                self._in_session(member, message)
+                self._in_session(member, message, now)
 
     def _refused(self, member: Membership, reason: str, now: float) -> None:
         """A hub does not want this pool, which leaves when none does."""
@@ -166,14 +178,16 @@ class PoolMachine:
         if all(one.refused for one in self.members):
             self._leave("; ".join(dict.fromkeys(one.refused for one in self.members)))
 
-    def _in_session(self, member: Membership, message: m.Recall | m.Cancel | m.ForgetSpecs) -> None:
+    def _in_session(
+        self, member: Membership, message: m.Recall | m.Cancel | m.ForgetSpecs, now: float
+    ) -> None:
         if not member.is_mine(message.epoch, message.session):
             return
         match message:
             case m.Recall(count=count):
                 member.return_wanted = max(member.return_wanted, count)
             case m.Cancel(tasks=tasks):
-                self._cancel(member.scoped(tasks))
+                self._cancel(member.scoped(tasks), now)
             case m.ForgetSpecs(specs=specs):
                 self.feeder.forget(specs)
 
@@ -197,7 +211,7 @@ class PoolMachine:
         if member.welcomed(welcome, now):
             self._lease = min(one.lease for one in self.members)
             self.feeder.freeze(member.hub, frozen=False)
-            self._cancel(member.scoped(welcome.stale))
+            self._cancel(member.scoped(welcome.stale), now)
 
     def _beat(self, member: Membership, now: float) -> None:
         running: list[m.Progress] = []
@@ -253,7 +267,7 @@ class PoolMachine:
         self.places.disturb()
         match event:
             case ev.SlotRecalled(slot=number, count=count):
-                self._slot_recalled(self.slots[number], count)
+                self._slot_recalled(self.slots[number], count, now)
             case ev.SlotAsked(slot=number, serial=serial):
                 self._slot_asked(self.slots[number], serial, now)
             case ev.SlotReady(slot=number, pid=pid):
@@ -299,7 +313,11 @@ class PoolMachine:
             self._sort(done, failed)
         slot.heard = now
         slot.quiet = slot.peeked = False
-        slot.kill_at, slot.failures = None, 0
+        slot.failures = 0
+        if not slot.count:
+            slot.kill_at = None
+            if slot.reason == "cancelled":
+                self._kill(slot, slot.reason)
 
     def _tell_last(self, slot: Slot, serial: int, results: m.SlotResults, now: float) -> None:
         """Has the last progress of a task that ends told with its outcome."""
@@ -353,13 +371,13 @@ class PoolMachine:
         hub = hub_of(slot.pieces[0].run.client) if slot.pieces else 0
         self._out.append(AnswerSlot(slot.number, granted, hub))
 
-    def _slot_recalled(self, slot: Slot, count: int) -> None:
+    def _slot_recalled(self, slot: Slot, count: int, now: float) -> None:
         slot.recalling = False
         self.feeder.put_back(slot.take_back(count))
         if slot.count >= 2:
             self._out.append(PeekSlot(slot.number))  # all but the last are done: it must not hold them up
         if slot.count:
-            self._kill_doomed(slot)
+            self._end_doomed(slot, now)
         else:
             slot.quiet, slot.kill_at = False, None
 
@@ -403,16 +421,17 @@ class PoolMachine:
 
     def _enforce_limits(self, now: float) -> None:
         for slot in self.slots.values():
-            if slot.kill_at is not None and now >= slot.kill_at and slot.count and not slot.reason:
-                self._kill(slot, "hard_timeout")
+            if slot.kill_at is not None and now >= slot.kill_at and slot.count:
+                self._kill(slot, slot.reason or "hard_timeout")
 
     def _kill(self, slot: Slot, reason: str) -> None:
         slot.reason = reason
+        slot.kill_at = None
         self._out.append(KillSlot(slot.number))
 
     # --- cancelling and handing back ----------------------------------------------------------------------
 
-    def _cancel(self, tasks: list[m.Held]) -> None:
+    def _cancel(self, tasks: list[m.Held], now: float) -> None:
         if not tasks:
             return
         self.feeder.doom(tasks)
@@ -422,15 +441,22 @@ class PoolMachine:
             if slot.refilled:
                 self._out += self.feeder.recall(slot)
             else:
-                self._kill_doomed(slot)
+                self._end_doomed(slot, now)
 
-    def _kill_doomed(self, slot: Slot) -> None:
-        """After a recall only started tasks are left: kills the slot when the running one is cancelled."""
+    def _end_doomed(self, slot: Slot, now: float) -> None:
+        """After a recall only started tasks are left: ends the running one when it is cancelled.
+
+        A task that looks at `current_task().cancelled` may clean up, CANCEL_GRACE seconds long. Its slot is
+        killed when it returns, at the latest: until then it is given nothing.
+        """
         if not self.feeder.doomed or slot.reason:
             return
         piece = slot.pieces[-1]
         if (piece.run.client, piece.run.seqs[piece.high - 1], piece.run.attempt) in self.feeder.doomed:
-            self._kill(slot, "cancelled")
+            slot.reason = "cancelled"
+            slot.kill_at = now + CANCEL_GRACE
+            self.places.disturb()
+            self._out.append(CancelSlot(slot.number, piece.first + len(piece) - 1))
 
     def _may_return(self) -> bool:
         return bool(self.feeder.backlog) or any(s.recalling or s.can_give for s in self.slots.values())
@@ -486,8 +512,8 @@ class PoolMachine:
         overdue = now >= until or all(member.is_given_up(now) for member in self.members)
         if busy and overdue:
             for slot in self.slots.values():
-                if slot.count and not slot.reason and slot.state is SlotState.UP:
-                    self._kill(slot, "drained")
+                if slot.count and slot.may_be_killed and slot.state is SlotState.UP:
+                    self._kill(slot, slot.reason or "drained")
             self._drain_until = now + 1.0
             return
         if not busy and (overdue or all(self._owes_nothing(member, now) for member in self.members)):

@@ -127,7 +127,8 @@ class Slot(StateMachine[SlotState, SlotCause]):
         refilled: it was handed tasks since the last recall; if not, all that it has is started.
         parent: the serial of its task that submits tasks of its own and has given its place away.
         benched_at: since when another has its place, None while it takes work.
-        kill_at: when its running task's hard limit is over. reason: why we killed it, empty if we did not.
+        kill_at: when its running task's hard limit is over, or the time that a cancelled one has to clean up.
+        reason: why it is killed, or is going to be; empty if it is not.
     """
 
     table = SLOT_TRANSITIONS
@@ -186,10 +187,15 @@ class Slot(StateMachine[SlotState, SlotCause]):
 
     @property
     def deadline(self) -> float:
-        """When it is to be started, or killed for its task's hard limit."""
+        """When it is to be started, or killed."""
         if self.wants_start:
             return self.start_at
-        return math.inf if self.kill_at is None or self.reason else self.kill_at
+        return math.inf if self.kill_at is None else self.kill_at
+
+    @property
+    def may_be_killed(self) -> bool:
+        """It has not been killed yet, whether or not it is going to be."""
+        return not self.reason or self.kill_at is not None
 
     @property
     def idle(self) -> bool:

@@ -95,6 +95,7 @@ class PoolShell:
             act.RecallSlot: lambda action: host.recall(action.slot, action.generation),
             act.AnswerSlot: answer,
             act.StartSlot: lambda action: host.start(action.slot),
+            act.CancelSlot: lambda action: host.cancel(action.slot, action.serial),
             act.KillSlot: lambda action: host.kill(action.slot),
             act.StopSlot: lambda action: host.stop(action.slot),
             act.SendHub: lambda action: links[action.hub].send(action.message),

@@ -4,6 +4,7 @@ import pytest
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
+from taskmesh.core.pool.machine import CANCEL_GRACE
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, PoolRig
 
@@ -31,13 +32,34 @@ class TestCancel:
         rig.push(1)
         control(rig, m.Cancel, [m.Held(1, 1, [1])])
         rig.recalled(0, 0)
-        assert rig.of(act.KillSlot) == [act.KillSlot(0)]
+        assert rig.of(act.CancelSlot) == [act.CancelSlot(0, 0)]
         rig.push(2, 3)
         assert rig.handed[0] == [(1, 1, 1)], "a slot about to die gets nothing"
         rig.exited(0)
 
         assert not rig.failed()
         assert not rig.pool.feeder.doomed
+
+    def test_one_that_cleans_up_costs_its_slot_when_it_returns(self, rig):
+        rig.push(1)
+        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        rig.recalled(0, 0)
+        rig.push(2, 3)
+        assert not rig.of(act.KillSlot)
+        rig.finish(0)
+
+        assert rig.of(act.KillSlot) == [act.KillSlot(0)]
+        assert rig.handed[0] == [], "a slot about to die gets nothing"
+
+    def test_one_that_does_not_return_in_time_is_killed(self, rig):
+        rig.push(1)
+        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        rig.recalled(0, 0)
+        rig.after(CANCEL_GRACE - 0.1)
+        assert not rig.of(act.KillSlot)
+        rig.after(0.2)
+
+        assert rig.of(act.KillSlot) == [act.KillSlot(0)]
 
     def test_one_that_is_done_by_then_does_not(self, rig):
         rig.push(1)
@@ -86,21 +108,21 @@ class TestCancelOfWhatAlreadyStarted:
         control(rig, m.Cancel, [m.Held(1, 1, [seq])])
         rig.recalled(0, 1)
 
-        assert len(rig.of(act.KillSlot)) == killed
+        assert len(rig.of(act.CancelSlot)) == killed
 
     def test_while_a_recall_is_under_way_nobody_knows_which_has_started(self, rig):
         control(rig, m.Cancel, [m.Held(1, 1, [3])])
         control(rig, m.Cancel, [m.Held(1, 1, [4])])
 
         assert len(rig.of(act.RecallSlot)) == 1
-        assert not rig.of(act.KillSlot)
+        assert not rig.of(act.CancelSlot)
 
     def test_a_slot_that_is_about_to_die_is_not_killed_again(self, rig):
         control(rig, m.Cancel, [m.Held(1, 1, [3])])
         rig.recalled(0, 1)
         control(rig, m.Cancel, [m.Held(1, 1, [2, 3])])
 
-        assert len(rig.of(act.KillSlot)) == 1
+        assert len(rig.of(act.CancelSlot)) == 1
 
 
 class TestHandingBack:
