@@ -31,8 +31,7 @@ from taskmesh.outcomes.waiters import Waiter, WaiterPool, Waiters, refuse_loop_c
 from taskmesh.serialize.payload import loads, loads_encoded, loads_plain
 from taskmesh.serialize.scalars import MALFORMED, PROTO, decode_scalars
 from taskmesh.system.clock import monotonic
-from taskmesh.wire.batches import PICKLE, SAFE
-from taskmesh.wire.messages import CALL, Failed, Progress, Spec
+from taskmesh.wire.runs import CALL, PICKLE, SAFE, Failed, Progress, Spec
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from taskmesh.cli.options import EVERYTHING, Reach
 from taskmesh.net.client.ports import SubmitPort
 from taskmesh.net.client.remote import RemotePort
 from taskmesh.security.keys import OPERATOR
-from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
 
 PAUSE = 0.01
 """Seconds between looks at what the hub has heard."""

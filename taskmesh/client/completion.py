@@ -10,7 +10,7 @@ from taskmesh.client.callbacks import CallbackThread
 from taskmesh.future import ERROR, RAW, TaskFuture
 from taskmesh.outcomes.outcome import Success, Unretrieved
 from taskmesh.outcomes.waiters import LoneWaiter, Waiters, wake
-from taskmesh.wire.messages import Failed
+from taskmesh.wire.runs import Failed
 
 _PATIENCE_S = 0.02
 

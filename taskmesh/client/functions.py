@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from taskmesh.client.options import NAME, TaskOptions, is_name
+from taskmesh.core.ids import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, TaskTable
 from taskmesh.serialize.code import FunctionCodec, unwrap
@@ -19,10 +20,7 @@ from taskmesh.serialize.footprint import references
 from taskmesh.serialize.payload import check_size
 from taskmesh.serialize.retry_filter import dumps_filter
 from taskmesh.shm.blob import SMALL
-from taskmesh.wire.batches import PICKLE
-from taskmesh.wire.bounds import LONGEST_NAME
-from taskmesh.wire.messages import CHUNK, Spec
-from taskmesh.wire.spec_number import spec_number
+from taskmesh.wire.runs import CHUNK, LONGEST_NAME, PICKLE, Spec
 
 _BY_REFERENCE = b"R"
 _MOST_KEPT = 256

@@ -10,12 +10,11 @@ import msgspec
 from taskmesh.client.functions import spec_of
 from taskmesh.client.options import TaskOptions
 from taskmesh.client.submitter import Submitter
+from taskmesh.core.ids import spec_number
 from taskmesh.future import Batch, TaskFuture
 from taskmesh.outcomes.outcome import Success
 from taskmesh.serialize.payload import Payload, check_size, dumps_call, dumps_encoded
-from taskmesh.wire.batches import PICKLE
-from taskmesh.wire.messages import Failed
-from taskmesh.wire.spec_number import spec_number
+from taskmesh.wire.runs import PICKLE, Failed
 
 _UNKNOWN = Success(1, "", 0.0)
 

@@ -21,7 +21,7 @@ from taskmesh.future import Batch, TaskFuture
 from taskmesh.outcomes.outcome import Success
 from taskmesh.outcomes.waiters import LockEvent
 from taskmesh.serialize.payload import check_size, dumps_call, dumps_chunk
-from taskmesh.wire.messages import Failed
+from taskmesh.wire.runs import Failed
 
 _CRASHES = frozenset({"crash", "oom", "hard_timeout"})
 

@@ -25,7 +25,7 @@ from taskmesh.outcomes.waiters import running_loop
 from taskmesh.pool.coroutines import runnable
 from taskmesh.pool.place import Place
 from taskmesh.security.keys import WORKER
-from taskmesh.wire.messages import Failed
+from taskmesh.wire.runs import Failed
 
 _HERE = "here"
 """The worker of a task that its parent ran itself."""

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypedDict, TypeGuard
 
 from taskmesh.errors import ConfigError
 from taskmesh.retry import Retry
-from taskmesh.wire.bounds import LONGEST_NAME, MOST_NAMES
+from taskmesh.wire.runs import LONGEST_NAME, MOST_NAMES
 
 Key = str | Callable[..., str]
 

@@ -23,7 +23,7 @@ from taskmesh.net.client.ports import SubmitPort
 from taskmesh.outcomes.outcome import Success
 from taskmesh.outcomes.waiters import WaiterPool, interruptible, running_loop, wake
 from taskmesh.serialize.payload import Payload
-from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
 
 if TYPE_CHECKING:
     import asyncio

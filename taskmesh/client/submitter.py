@@ -18,7 +18,7 @@ from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import Batch, TaskFuture
 from taskmesh.outcomes.waiters import running_loop
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
-from taskmesh.wire.batches import PICKLE, SAFE
+from taskmesh.wire.runs import PICKLE, SAFE
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from taskmesh.wire import messages as m
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import DoneRun, Failed, Kept
+from taskmesh.wire.slot_messages import SlotTasks
 
 # --- hub --------------------------------------------------------------------------------------------------
 
@@ -102,7 +103,7 @@ class HandOver(msgspec.Struct):
     """Give tasks to a slot, one ticket for each."""
 
     slot: int
-    message: m.SlotTasks
+    message: SlotTasks
 
 
 class RecallSlot(msgspec.Struct):
@@ -170,8 +171,8 @@ class Reconnect(msgspec.Struct):
 class Resolve(msgspec.Struct):
     """Outcomes of tasks of this client, each reported once."""
 
-    done: list[m.DoneRun]
-    failed: list[m.Failed]
+    done: list[DoneRun]
+    failed: list[Failed]
 
 
 class Accept(msgspec.Struct):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from taskmesh.wire import messages as m
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import Kept, Run, Spec
+from taskmesh.wire.slot_messages import SlotProgress, SlotResults
 
 # --- hub --------------------------------------------------------------------------------------------------
 
@@ -118,14 +119,14 @@ class SlotFinished(msgspec.Struct):
     """Results off a slot's socket, or peeked from its outbox."""
 
     slot: int
-    results: m.SlotResults
+    results: SlotResults
 
 
 class SlotReported(msgspec.Struct):
     """Progress of the task that a slot runs."""
 
     slot: int
-    progress: m.SlotProgress
+    progress: SlotProgress
 
 
 class SlotAsked(msgspec.Struct):
@@ -173,8 +174,8 @@ class DrainRequested(msgspec.Struct):
 class Queued(msgspec.Struct):
     """New tasks from the application."""
 
-    specs: list[tuple[int, m.Spec]]
-    runs: list[m.Run]
+    specs: list[tuple[int, Spec]]
+    runs: list[Run]
 
 
 class Ask(msgspec.Struct):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from taskmesh.wire.messages import Deliver, DoneRun, Failed
+from taskmesh.wire.messages import Deliver
+from taskmesh.wire.runs import DoneRun, Failed
 
 SLOWEST = 100_000
 """Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""

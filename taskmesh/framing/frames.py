@@ -21,8 +21,8 @@ from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.shm.blob import BYTES, Blob, discard, layout_of
 from taskmesh.shm.files import Buffer
 from taskmesh.wire import messages as m
-from taskmesh.wire.batches import Kept
-from taskmesh.wire.slot_messages import FromSlot
+from taskmesh.wire.runs import DoneRun, Kept, LaneRun, Run
+from taskmesh.wire.slot_messages import FromSlot, SlotSegment, SlotTasks
 
 Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool | Kept
 
@@ -78,7 +78,7 @@ def encode(message: Message) -> list[Buffer]:
     return [header, *(piece for blob in blobs for part in blob.pieces for piece in part)]
 
 
-def encode_local(message: m.SlotTasks | FromSlot) -> tuple[bytes, list[Blob]]:
+def encode_local(message: SlotTasks | FromSlot) -> tuple[bytes, list[Blob]]:
     """A message between supervisor and slot: its body, and the Blobs whose `to_fd()` go along, in order.
 
     Raises:
@@ -214,12 +214,12 @@ def _payload(came: bytes | msgspec.msgpack.Ext, make: Callable[[list[int], list[
 # --- what the types do not tell ---------------------------------------------------------------------------
 
 
-def _check_payloads(batch: m.Run | m.LaneRun | m.DoneRun | m.SlotSegment) -> None:
+def _check_payloads(batch: Run | LaneRun | DoneRun | SlotSegment) -> None:
     if not _KINDS.issuperset(map(type, batch.payloads)):
         raise RemoteProtocolError("a payload that is neither bytes nor a Blob")
 
 
-def _check_run(run: m.Run | m.LaneRun | m.DoneRun) -> None:
+def _check_run(run: Run | LaneRun | DoneRun) -> None:
     if len(run.seqs) != len(run.payloads):
         raise RemoteProtocolError(f"{len(run.seqs)} tasks with {len(run.payloads)} payloads")
     if not run.seqs:
@@ -227,7 +227,7 @@ def _check_run(run: m.Run | m.LaneRun | m.DoneRun) -> None:
     _check_payloads(run)
 
 
-def _check_submitted(run: m.Run) -> None:
+def _check_submitted(run: Run) -> None:
     _check_run(run)
     if run.key and len(run.seqs) != 1:
         raise RemoteProtocolError("a run with a key that is not one task")
@@ -236,10 +236,10 @@ def _check_submitted(run: m.Run) -> None:
 
 
 _RULES: dict[Any, Callable[[Any], None]] = {
-    m.Run: _check_submitted,
-    m.LaneRun: _check_run,
-    m.DoneRun: _check_run,
-    m.SlotSegment: _check_payloads,
+    Run: _check_submitted,
+    LaneRun: _check_run,
+    DoneRun: _check_run,
+    SlotSegment: _check_payloads,
 }
 
 
@@ -269,7 +269,7 @@ from_pool: Decoder[m.PoolMessage] = Decoder(m.PoolMessage)
 to_pool: Decoder[m.ToPool] = Decoder(m.ToPool)
 """Hub to pool, on lanes and control."""
 
-to_slot: Decoder[m.SlotTasks] = Decoder(m.SlotTasks)
+to_slot: Decoder[SlotTasks] = Decoder(SlotTasks)
 """Supervisor to slot."""
 
 from_slot: Decoder[FromSlot] = Decoder(FromSlot)

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.framing.frames import Decoder, encode
 from taskmesh.shm.files import Buffer
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import Kept
 
 VERSION = 1
 """Of these bytes and of the shapes in them; a hub reads no other."""

@@ -48,7 +48,7 @@ from taskmesh.sockets import Context, EndpointError
 from taskmesh.system.cgroups import memory_limit
 from taskmesh.system.loop import Loop
 from taskmesh.system.stop import Stop
-from taskmesh.wire.bounds import LONGEST_NAME as LONGEST_TEXT
+from taskmesh.wire.runs import LONGEST_NAME as LONGEST_TEXT
 
 Record = Callable[[str, dict[str, object]], None]
 

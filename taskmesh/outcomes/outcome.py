@@ -24,7 +24,8 @@ from taskmesh.errors import (
 )
 from taskmesh.serialize.exceptions import load_exception
 from taskmesh.serialize.payload import Payload, loads_chunk_values
-from taskmesh.wire.messages import DoneRun, Failed, SlotFailure
+from taskmesh.wire.runs import DoneRun, Failed
+from taskmesh.wire.slot_messages import SlotFailure
 
 _log = logging.getLogger("taskmesh")
 

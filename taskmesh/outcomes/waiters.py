@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from taskmesh.system.clock import monotonic
 from taskmesh.system.wake_up import WakeUp
-from taskmesh.wire.messages import Progress
+from taskmesh.wire.runs import Progress
 
 if TYPE_CHECKING:
     import asyncio

@@ -32,7 +32,7 @@ from taskmesh.pool.streams import Streams
 from taskmesh.pool.tickets import ticket
 from taskmesh.serialize import code, payload
 from taskmesh.serialize.chunks import BadItem
-from taskmesh.wire.batches import CHUNK, PICKLE, SAFE, LaneRun, Spec
+from taskmesh.wire.runs import CHUNK, PICKLE, SAFE, LaneRun, Spec
 from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
 
 MOMENT: Final = 0.001

@@ -10,7 +10,7 @@ from taskmesh.errors import TaskMeshError
 from taskmesh.pool.limits import TimeLimit
 from taskmesh.pool.orders import Answer
 from taskmesh.pool.place import Children, Place
-from taskmesh.wire.batches import Spec
+from taskmesh.wire.runs import Spec
 
 
 class Asking(Protocol):

@@ -23,7 +23,7 @@ from taskmesh.pool.tickets import TicketPipe
 from taskmesh.serialize.refused import refused
 from taskmesh.shm.blob import Blob
 from taskmesh.system.services import System
-from taskmesh.wire.batches import Spec
+from taskmesh.wire.runs import Spec
 from taskmesh.wire.slot_messages import (
     FromSlot,
     SlotFailure,

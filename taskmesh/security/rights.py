@@ -12,7 +12,7 @@ from taskmesh.security.gatekeeper import Gatekeeper
 from taskmesh.security.keys import CLIENT, OPERATOR, WORKER
 from taskmesh.sockets import Part
 from taskmesh.wire import messages as m
-from taskmesh.wire.bounds import TOKEN
+from taskmesh.wire.runs import TOKEN
 
 SESSION = frozenset({m.ClientHello, m.ClientBeat, m.ClientBye})
 TASKS = frozenset({m.Submit, m.CancelTasks, m.ResultAck})

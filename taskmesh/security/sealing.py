@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 
+from taskmesh.core.ids import spec_bytes, spec_number
 from taskmesh.errors import BadSignature
 from taskmesh.framing.signing import NO_KEY, Signer, is_signed, refuse, split_key, with_key
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
 from taskmesh.wire import messages as m
-from taskmesh.wire.spec_number import spec_bytes, spec_number
+from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Run, Spec
 
 TASK, DONE, FAILED = b"t", b"d", b"f"
 UNKNOWN = bytes(sha256().digest_size)
@@ -28,7 +29,7 @@ SPECS_KEPT = 100_000
 KEYS_KEPT = 200_000
 """Tasks with a key that a client or pool may have under way, and have their outcomes signed."""
 BAD_SIGNATURE = f"{BadSignature.__module__}.{BadSignature.__qualname__}"
-Lookup = Callable[[Sequence[int]], list[tuple[int, m.Spec]]]
+Lookup = Callable[[Sequence[int]], list[tuple[int, Spec]]]
 
 
 class Seal:
@@ -42,7 +43,7 @@ class Seal:
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._signer = Signer(keys) if keys else None
         self._digests: OrderedDict[int, bytes] = OrderedDict()
-        self._refusal: tuple[int, m.Spec] | None = None
+        self._refusal: tuple[int, Spec] | None = None
         self._shared: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     # --- a client's ---------------------------------------------------------------------------------------
@@ -66,14 +67,14 @@ class Seal:
                 payloads = [with_key(key, payload) for payload in payloads]
                 for seq in run.seqs:
                     self._share(client, seq, run.spec, key)
-            runs.append(m.Run(run.spec, run.group, run.seqs, payloads, run.key, run.again))
+            runs.append(Run(run.spec, run.group, run.seqs, payloads, run.key, run.again))
         return msgspec.structs.replace(message, runs=runs)
 
     def deliver(self, message: m.Deliver) -> m.Deliver:
         """Verifies outcomes: a result that does not hold is an error, an exception is then told as text."""
         if self._signer is None:
             return message
-        done: list[m.DoneRun] = []
+        done: list[DoneRun] = []
         failed = [self._verified_failure(failure) for failure in message.failed]
         for run in message.done:
             good, bad = self._verified_run(run)
@@ -82,10 +83,10 @@ class Seal:
         kept = [run for run in done if run.seqs]
         return m.Deliver(message.epoch, message.number, kept, failed, message.accepted, message.charged)
 
-    def _verified_run(self, run: m.DoneRun) -> tuple[m.DoneRun, list[m.Failed]]:
+    def _verified_run(self, run: DoneRun) -> tuple[DoneRun, list[Failed]]:
         seqs: list[int] = []
         payloads: list[Any] = []
-        bad: list[m.Failed] = []
+        bad: list[Failed] = []
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
             try:
                 payloads.append(self._verified(self._outcome(DONE, run.client, seq), payload))
@@ -93,10 +94,10 @@ class Seal:
             except BadSignature as error:
                 text = f"the result cannot be trusted: {error}"
                 shown = run.attempt - run.returns
-                bad.append(m.Failed(run.client, seq, shown, "signature", text=text, worker=run.worker))
+                bad.append(Failed(run.client, seq, shown, "signature", text=text, worker=run.worker))
         return msgspec.structs.replace(run, seqs=seqs, payloads=payloads), bad
 
-    def _verified_failure(self, failure: m.Failed) -> m.Failed:
+    def _verified_failure(self, failure: Failed) -> Failed:
         if failure.type_name == BAD_SIGNATURE:
             return msgspec.structs.replace(failure, kind="signature", pickled=b"")
         if not failure.pickled:
@@ -113,7 +114,7 @@ class Seal:
         """Verifies tasks; those that do not hold become ones that only raise the error."""
         specs = [(number, spec) for number, spec in message.specs if spec_number(spec) == number]
         self._learn(specs)
-        runs: list[m.LaneRun] = []
+        runs: list[LaneRun] = []
         for run in message.runs:
             good, refused = self._sorted_out(run)
             runs += [each for each in (good, refused) if each.seqs]
@@ -121,11 +122,11 @@ class Seal:
                 specs.append(self._refusal_spec())
         return msgspec.structs.replace(message, specs=specs, runs=runs)
 
-    def _sorted_out(self, run: m.LaneRun) -> tuple[m.LaneRun, m.LaneRun]:
+    def _sorted_out(self, run: LaneRun) -> tuple[LaneRun, LaneRun]:
         """The tasks of a run that hold, and in place of the others ones that raise the error."""
-        good = m.LaneRun(run.spec, run.client, run.attempt, run.returns, [], [])
+        good = LaneRun(run.spec, run.client, run.attempt, run.returns, [], [])
         number = self._refusal_spec()[0]
-        refused = m.LaneRun(number, run.client, run.attempt, run.returns, [], [])
+        refused = LaneRun(number, run.client, run.attempt, run.returns, [], [])
         head = TASK + self._digests.get(run.spec, UNKNOWN)
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
             key, signed = split_key(payload) if self._signer is not None else (b"", payload)
@@ -187,15 +188,15 @@ class Seal:
             raise BadSignature(NO_KEY)
         return payload
 
-    def _learn(self, specs: Sequence[tuple[int, m.Spec]]) -> None:
+    def _learn(self, specs: Sequence[tuple[int, Spec]]) -> None:
         for number, spec in specs:
             self._digests[number] = sha256(spec_bytes(spec)).digest()
             self._digests.move_to_end(number)
         while len(self._digests) > SPECS_KEPT:
             self._digests.popitem(last=False)
 
-    def _refusal_spec(self) -> tuple[int, m.Spec]:
+    def _refusal_spec(self) -> tuple[int, Spec]:
         if self._refusal is None:
-            spec = m.Spec(dump_function(refuse), "taskmesh.refused")
+            spec = Spec(dump_function(refuse), "taskmesh.refused")
             self._refusal = (spec_number(spec), spec)
         return self._refusal

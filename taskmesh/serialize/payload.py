@@ -31,7 +31,7 @@ from taskmesh.serialize.values import (
 )
 from taskmesh.shm.blob import BYTES, PRIVATE, READONLY, SMALL, Blob
 from taskmesh.shm.files import Buffer
-from taskmesh.wire.messages import SlotFailure
+from taskmesh.wire.slot_messages import SlotFailure
 
 __all__ = [
     "Blob",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import Kept
 
 
 class Store(Protocol):

@@ -30,7 +30,7 @@ from taskmesh.framing import kept as form
 from taskmesh.stores.address import StoreAddress
 from taskmesh.stores.waiting import Entry
 from taskmesh.stores.writer import Found, Skipped, StoreAway, Written
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import Kept
 
 PREFIX: Final = b"taskmesh:{mesh}:kept:"
 CONNECT, ANSWER = 2.0, 5.0

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import Kept
 
 SMALLEST = 256
 """Bytes that an entry is counted for besides its payload."""

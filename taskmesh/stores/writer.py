@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from taskmesh.stores.waiting import Entry, Waiting
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import Kept
 
 QUEUE_BYTES: Final = 64 << 20
 BATCH, BATCH_BYTES = 500, 4 << 20

@@ -1,4 +1,4 @@
-"""The messages that clients, hub, pools and slots speak, as msgspec structs.
+"""The messages that clients, hub and pools speak, as msgspec structs.
 
 The core's machines take in and give out these very shapes (docs/adr/0005). Nobody changes one given away.
 """
@@ -8,68 +8,26 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
-from taskmesh.wire.batches import CALL, CHUNK, Charged, DoneRun, Failed, Held, LaneRun, Progress, Run, Spec
-from taskmesh.wire.bounds import Counter, Name, Names, Number
-from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
+from taskmesh.wire.runs import (
+    Charged,
+    Counter,
+    DoneRun,
+    Failed,
+    Held,
+    LaneRun,
+    Name,
+    Names,
+    Number,
+    Progress,
+    Run,
+    Spec,
+)
 
 PROTOCOL = 5
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
-
-__all__ = [
-    "CALL",
-    "CHUNK",
-    "Accepted",
-    "Answer",
-    "Beat",
-    "BeatReply",
-    "Busy",
-    "Bye",
-    "Cancel",
-    "CancelTasks",
-    "Charged",
-    "ClientBeat",
-    "ClientBye",
-    "ClientHello",
-    "ClientMessage",
-    "ClientRefused",
-    "ClientWelcome",
-    "Command",
-    "Deliver",
-    "DoneRun",
-    "Failed",
-    "ForgetSpecs",
-    "Held",
-    "Hello",
-    "LaneRun",
-    "Misrouted",
-    "NeedSpec",
-    "Notice",
-    "PoolCommand",
-    "PoolMessage",
-    "PoolNeedSpec",
-    "Progress",
-    "Query",
-    "Recall",
-    "Refused",
-    "ResultAck",
-    "Results",
-    "Roster",
-    "Run",
-    "SlotFailure",
-    "SlotGone",
-    "SlotProgress",
-    "SlotResults",
-    "SlotSegment",
-    "SlotTasks",
-    "Spec",
-    "Submit",
-    "Tasks",
-    "ToClient",
-    "ToPool",
-    "Welcome",
-]
 
 # --- client -> hub ----------------------------------------------------------------------------------------
 
@@ -279,7 +237,7 @@ class Hello(msgspec.Struct, tag=40):
     pickle: int = PICKLE_PROTOCOL
     cloudpickle: Name = ""
     key: bytes = b""
-    rosters: Annotated[list[Roster], msgspec.Meta(max_length=2)] = []
+    rosters: Annotated[list[Roster], Meta(max_length=2)] = []
     ended: list[Held] = []
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from taskmesh.wire.batches import LaneRun, Payload, Spec
-from taskmesh.wire.bounds import Amount, Number
+from taskmesh.wire.runs import Amount, LaneRun, Number, Payload, Spec
 
 
 class SlotTasks(msgspec.Struct, tag=80):

@@ -94,7 +94,6 @@ UNEXPLAINED = frozenset(
         "taskmesh/system/stop.py",
         "taskmesh/system/wake_up.py",
         "taskmesh/system/watch.py",
-        "taskmesh/wire/batches.py",
     }
 )
 # Classes whose name stands twice, with the reason.
@@ -181,8 +180,6 @@ SHORT: dict[str, str] = {
     "taskmesh/system/loopback.py": "",
     "taskmesh/system/platforms.py": "",
     "taskmesh/system/process.py": "",
-    "taskmesh/wire/bounds.py": "",
-    "taskmesh/wire/spec_number.py": "",
 }
 SHORTEST = 60
 # How many docstrings of a room begin with a clause instead of a sentence or a noun.

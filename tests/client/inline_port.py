@@ -12,7 +12,8 @@ from taskmesh.serialize.chunks import BadItem
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.exceptions import dumps_exception
 from taskmesh.serialize.payload import dumps, dumps_chunk_result, loads_call, loads_chunk
-from taskmesh.wire.messages import CHUNK, DoneRun, Failed, Progress, Run, SlotFailure, Spec
+from taskmesh.wire.runs import CHUNK, DoneRun, Failed, Progress, Run, Spec
+from taskmesh.wire.slot_messages import SlotFailure
 
 WORKER = "inline/0"
 

@@ -9,10 +9,10 @@ import pytest
 
 from taskmesh import Retry, task
 from taskmesh.client.functions import FunctionTable
+from taskmesh.core.ids import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.serialize.code import FunctionCodec, load_function
-from taskmesh.wire.messages import CALL, CHUNK
-from taskmesh.wire.spec_number import spec_number
+from taskmesh.wire.runs import CALL, CHUNK
 
 TABLE = object()
 

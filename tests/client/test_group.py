@@ -10,7 +10,7 @@ from taskmesh.client.group import TaskGroup
 from taskmesh.client.options import TaskOptions
 from taskmesh.errors import SerializationError
 from taskmesh.serialize.code import dump_function
-from taskmesh.wire.batches import ARROW_IPC
+from taskmesh.wire.runs import ARROW_IPC
 
 pytestmark = pytest.mark.usefixtures("processes")
 

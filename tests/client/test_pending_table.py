@@ -14,7 +14,7 @@ from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import Batch
-from taskmesh.wire.messages import DoneRun, Failed, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Spec
 from tests.waiting import wait_until
 
 WAIT_S = 10

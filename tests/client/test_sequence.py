@@ -11,7 +11,7 @@ from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.errors import QueueFull
 from taskmesh.future import Batch
-from taskmesh.wire.messages import Spec
+from taskmesh.wire.runs import Spec
 from tests.client.test_pending_table import ARGUMENTS, Port, done, make_table
 
 

@@ -14,6 +14,7 @@ from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.hub.lanes import MAX_WINDOW
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Held, Run
 from tests.core.rig import EPOCH, HubRig, PoolRig, number_of, spec
 
 Key = tuple[int, int, int]
@@ -72,7 +73,7 @@ def test_task_PIPE_04_payloads_are_pushed_as_they_came(hub: HubRig) -> None:
     hub.join(slots=3)
     payloads = [b"", b"\0" * 70_000, "\N{SNOWMAN}".encode()]
     one = spec()
-    run = m.Run(number_of(one), 0, [1, 2, 3], payloads)
+    run = Run(number_of(one), 0, [1, 2, 3], payloads)
     actions = hub.tell(ev.FromClient(1, m.Submit(1, [(number_of(one), one)], [run])))
 
     pushed = [action.message for action in actions if isinstance(action, act.Push)]
@@ -103,7 +104,7 @@ def test_task_PIPE_07_what_a_broken_lane_held_is_kept_and_not_run_twice(hub: Hub
     submitted = hub.submit(count=2)
     held = list(hub.held[session])
     hub.tell(ev.LaneLost(session))
-    inventory = [m.Held(1, 1, [held[0][1]])]  # one had arrived, the other was in the kernel's hands
+    inventory = [Held(1, 1, [held[0][1]])]  # one had arrived, the other was in the kernel's hands
     hub.hello(number=2, epoch=EPOCH, session=session, inventory=inventory)
     again = hub.session()
     hub.beat(again)
@@ -191,7 +192,7 @@ def test_task_PIPE_16_a_refused_submission_is_taken_when_there_is_room_again() -
     hub.client()
     hub.submit(count=2)
     one = spec()
-    run = m.Run(number_of(one), 0, [3], [b"x"])
+    run = Run(number_of(one), 0, [3], [b"x"])
     refused = m.Submit(2, [], [run])
     hub.tell(ev.FromClient(1, refused))
     assert isinstance(hub.told[1][-1], m.Busy)
@@ -221,7 +222,7 @@ def test_task_PIPE_18_a_report_is_answered_elsewhere(hub: HubRig) -> None:
     hub.submit(count=2)
     key = hub.held[session][0]
     report = m.Results(
-        EPOCH, session, 1, [m.DoneRun(1, *key[:1], key[2], "p/0", [key[1]], [b"r"], 0.1)], [], []
+        EPOCH, session, 1, [DoneRun(1, *key[:1], key[2], "p/0", [key[1]], [b"r"], 0.1)], [], []
     )
     actions = hub.tell(ev.FromPool(report))
 
@@ -233,7 +234,7 @@ def test_task_PIPE_19_results_are_delivered_as_they_came(hub: HubRig) -> None:
     session = hub.join(slots=3)
     hub.submit(count=3)
     payloads = [b"", b"\0" * 70_000, "\N{SNOWMAN}".encode()]
-    done = m.DoneRun(number_of(spec()), 1, 1, "p/0", seqs(hub.held[session]), payloads, 0.1)
+    done = DoneRun(number_of(spec()), 1, 1, "p/0", seqs(hub.held[session]), payloads, 0.1)
     hub.tell(ev.FromPool(m.Results(EPOCH, session, 1, [done], [], [])))
 
     delivered = [message for message in hub.told[1] if isinstance(message, m.Deliver)]

@@ -6,12 +6,13 @@ from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Failed, Run, Spec
 from tests.core.rig import number_of, spec
 
 
 def delivery(number: int, seq: int, epoch: int = 1) -> m.Deliver:
     """One outcome."""
-    return m.Deliver(epoch, number, [m.DoneRun(1, 7, 1, "p/0", [seq], [b"r"], 0.1)], [])
+    return m.Deliver(epoch, number, [DoneRun(1, 7, 1, "p/0", [seq], [b"r"], 0.1)], [])
 
 
 class Client:
@@ -19,11 +20,11 @@ class Client:
 
     def __init__(self, max_payload: int = 0) -> None:
         self.now = 10.0
-        self.pending: dict[int, m.Spec] = {}
-        self.known: dict[int, m.Spec] = {}
+        self.pending: dict[int, Spec] = {}
+        self.known: dict[int, Spec] = {}
         config = ClientSettings(7, hello=1.0, patience=3.0, resend=2.0, max_payload=max_payload)
         self.machine = ClientMachine(config, self, self.now)
-        self.failed: list[m.Failed] = []
+        self.failed: list[Failed] = []
         self.sent: list[object] = []
         self.resolved: list[int] = []
         self.lost: list[int] = []
@@ -58,11 +59,11 @@ class Client:
     ) -> None:
         self.hear(m.ClientWelcome(epoch, known, max_tasks, 1 << 30, 1.0, window=window))
 
-    def submit(self, *seqs: int, one: m.Spec | None = None, size: int = 1) -> None:
+    def submit(self, *seqs: int, one: Spec | None = None, size: int = 1) -> None:
         one = one or spec()
         self.pending.update(dict.fromkeys(seqs, one))
         self.known[number_of(one)] = one
-        run = m.Run(number_of(one), 0, list(seqs), [b"x" * size] * len(seqs))
+        run = Run(number_of(one), 0, list(seqs), [b"x" * size] * len(seqs))
         self.tell(Queued([(number_of(one), one)], [run]))
 
     def after(self, seconds: float) -> None:
@@ -82,7 +83,7 @@ class Client:
     # the pending table
 
     def pending_runs(self) -> tuple[list, list]:
-        runs = [m.Run(number_of(one), 0, [seq], [b"x"], again=True) for seq, one in self.pending.items()]
+        runs = [Run(number_of(one), 0, [seq], [b"x"], again=True) for seq, one in self.pending.items()]
         return [(number_of(one), one) for one in self.pending.values()], runs
 
     def specs_of(self, numbers: list[int]) -> list:
@@ -92,4 +93,4 @@ class Client:
         early = [seq for seq, one in self.pending.items() if one.acks == "early"]
         for seq in early:
             del self.pending[seq]
-        return [m.Failed(7, seq, 0, "lost") for seq in early]
+        return [Failed(7, seq, 0, "lost") for seq in early]

@@ -9,20 +9,21 @@ from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.wire import messages as m
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import DoneRun, Failed, Held, Kept, LaneRun, Progress, Run, Spec
+from taskmesh.wire.slot_messages import SlotResults, SlotSegment
 
 EPOCH = 9
 Key = tuple[int, int, int]  # client, counter, attempt
 
 
-def spec(name: str = "f", **options: object) -> m.Spec:
-    return m.Spec(function=name.encode(), name=name, **options)
+def spec(name: str = "f", **options: object) -> Spec:
+    return Spec(function=name.encode(), name=name, **options)
 
 
 NUMBERS: dict[bytes, int] = {}
 
 
-def number_of(one: m.Spec) -> int:
+def number_of(one: Spec) -> int:
     return NUMBERS.setdefault(repr(one).encode(), len(NUMBERS) + 1)
 
 
@@ -111,26 +112,24 @@ class HubRig:
     ) -> None:
         lane = self.hub.lanes.get(session)
         received = lane.sequence if lane is not None else 0
-        progress = [m.Progress(client, seq, attempt, 0, -1) for client, seq, attempt in running]
+        progress = [Progress(client, seq, attempt, 0, -1) for client, seq, attempt in running]
         self.tell(ev.FromPool(m.Beat(EPOCH, session, pool, received, 0, 0, progress, state, slots=slots)))
 
     def report(
         self,
         session: int,
         done: tuple[Key, ...] = (),
-        failed: tuple[m.Failed, ...] = (),
+        failed: tuple[Failed, ...] = (),
         returned: tuple[Key, ...] = (),
         *,
         elapsed: float = 0.001,
         epoch: int = EPOCH,
     ) -> None:
         self._reports[session] += 1
-        runs = [
-            m.DoneRun(self.spec_of(key), key[0], key[2], "p/0", [key[1]], [b"r"], elapsed) for key in done
-        ]
+        runs = [DoneRun(self.spec_of(key), key[0], key[2], "p/0", [key[1]], [b"r"], elapsed) for key in done]
         gone = {*done, *returned, *((failure.client, failure.seq, failure.attempt) for failure in failed)}
         self.held[session] = [key for key in self.held[session] if key not in gone]
-        back = [m.Held(client, attempt, [seq]) for client, seq, attempt in returned]
+        back = [Held(client, attempt, [seq]) for client, seq, attempt in returned]
         message = m.Results(epoch, session, self._reports[session], runs, list(failed), back)
         self.tell(ev.FromPool(message))
 
@@ -139,7 +138,7 @@ class HubRig:
         return record.spec.number if record is not None else 1
 
     def fail(self, session: int, key: Key, kind: str = "exception", **more: object) -> None:
-        self.report(session, failed=(m.Failed(*key, kind, **{"retryable": True, **more}),))
+        self.report(session, failed=(Failed(*key, kind, **{"retryable": True, **more}),))
 
     # --- clients
 
@@ -151,7 +150,7 @@ class HubRig:
         self,
         client: int = 1,
         count: int = 1,
-        one: m.Spec | None = None,
+        one: Spec | None = None,
         *,
         group: int = 0,
         key: str = "",
@@ -163,7 +162,7 @@ class HubRig:
         self._next[client] += count
         self._submits[client] += 1
         seqs = list(range(first, first + count))
-        run = m.Run(number_of(one), group, seqs, [b"x" * size] * count, key)
+        run = Run(number_of(one), group, seqs, [b"x" * size] * count, key)
         self.tell(ev.FromClient(client, m.Submit(self._submits[client], [(number_of(one), one)], [run])))
         return seqs
 
@@ -242,7 +241,7 @@ class PoolRig:
 
     def welcome(self, session: int = 1, epoch: int = EPOCH, stale: tuple[Key, ...] = ()) -> None:
         hello = self.of(m.Hello)[-1]
-        held = [m.Held(client, attempt, [seq]) for client, seq, attempt in stale]
+        held = [Held(client, attempt, [seq]) for client, seq, attempt in stale]
         self.lane_seq = 0
         self.tell(ev.FromHub(m.Welcome(epoch, session, "p", 1, hello.number, "port", 1.0, 3.0, held)))
 
@@ -252,11 +251,11 @@ class PoolRig:
         self.tell(ev.HubLaneLost())
 
     def push(
-        self, *seqs: int, one: m.Spec | None = None, attempt: int = 1, client: int = 1, known: bool = True
+        self, *seqs: int, one: Spec | None = None, attempt: int = 1, client: int = 1, known: bool = True
     ) -> None:
         one = one or spec()
         self.lane_seq += 1
-        run = m.LaneRun(number_of(one), client, attempt, 0, list(seqs), [b"x"] * len(seqs))
+        run = LaneRun(number_of(one), client, attempt, 0, list(seqs), [b"x"] * len(seqs))
         specs = [(number_of(one), one)] if known else []
         pool = self.pool
         self.tell(ev.FromHub(m.Tasks(pool.epoch, pool.session, self.lane_seq, 0, 1.0, specs, [run])))
@@ -266,8 +265,8 @@ class PoolRig:
         first = self.serials[slot]
         self.serials[slot] += count
         del self.handed[slot][:count]
-        segment = m.SlotSegment(first, [b"r"] * count, elapsed * count)
-        self.tell(ev.SlotFinished(slot, m.SlotResults([segment], [], self.now)))
+        segment = SlotSegment(first, [b"r"] * count, elapsed * count)
+        self.tell(ev.SlotFinished(slot, SlotResults([segment], [], self.now)))
 
     def recalled(self, slot: int, count: int) -> None:
         if count:

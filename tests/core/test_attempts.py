@@ -5,12 +5,13 @@ import pytest
 from taskmesh.core import events as ev
 from taskmesh.core.events import FromClient
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Charged, Failed, Held, LaneRun, Run
 from tests.core.rig import EPOCH, HubRig, PoolRig, number_of, spec
 
-AGAIN = m.Run(1, 0, [1], [b"x"], again=True)
+AGAIN = Run(1, 0, [1], [b"x"], again=True)
 
 
-def told(rig: HubRig) -> list[m.Failed]:
+def told(rig: HubRig) -> list[Failed]:
     deliveries = [message for message in rig.told[1] if isinstance(message, m.Deliver)]
     return [failure for delivery in deliveries for failure in delivery.failed]
 
@@ -33,7 +34,7 @@ class TestAfterARestart:
 
     def come_back(self, returns: int) -> tuple[HubRig, int]:
         rig = HubRig()
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 3, [1], returns=returns)])
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 3, [1], returns=returns)])
         rig.client()
         rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [AGAIN])))
         return rig, session
@@ -59,7 +60,7 @@ class TestAfterARestart:
         rig = HubRig()
         rig.client()
         rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [AGAIN])))
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 3, [1], returns=2)])
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 3, [1], returns=2)])
         rig.fail(session, (1, 1, 3), "argument")
 
         assert [failure.attempt for failure in told(rig)] == [1]
@@ -69,12 +70,12 @@ class TestAfterARestart:
         """V8b: a pool comes back late that has had attempt 2, and the hub has sent one of this number."""
         rig = HubRig(lease=1.0)
         rig.client()
-        rig.tell(FromClient(1, m.Submit(1, [], [], charged=[m.Charged([1], 1)])))
+        rig.tell(FromClient(1, m.Submit(1, [], [], charged=[Charged([1], 1)])))
         rig.tell(FromClient(1, m.Submit(2, [(1, spec())], [AGAIN])))
         rig.after(1.5)
         session = rig.join("q")
         assert rig.held[session] == [(1, 1, 2)]
-        rig.hello("p", epoch=EPOCH - 1, **{"inventory": [], listed: [m.Held(1, 2, [1])]})
+        rig.hello("p", epoch=EPOCH - 1, **{"inventory": [], listed: [Held(1, 2, [1])]})
         rig.report(session, returned=((1, 1, 2),))
         rig.fail(session, (1, 1, 3), "argument")
 
@@ -83,9 +84,9 @@ class TestAfterARestart:
     def test_what_was_said_to_run_and_is_handed_back_is_none(self):
         """Its slot had got it, and died before it began: nobody else has had attempt 1."""
         rig = HubRig()
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 1, [1])])
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
         rig.client()
-        rig.tell(FromClient(1, m.Submit(1, [], [], charged=[m.Charged([1], 1)])))
+        rig.tell(FromClient(1, m.Submit(1, [], [], charged=[Charged([1], 1)])))
         rig.tell(FromClient(1, m.Submit(2, [(1, spec())], [AGAIN])))
         rig.report(session, returned=((1, 1, 1),))
         rig.fail(session, (1, 1, 2), "argument")
@@ -95,7 +96,7 @@ class TestAfterARestart:
 
 def test_a_pool_lists_how_often_each_task_was_handed_back():
     rig = PoolRig(slots=1)
-    runs = [m.LaneRun(number_of(spec()), 1, seq + 2, 2, [seq], [b"x"]) for seq in (1, 2, 3)]
+    runs = [LaneRun(number_of(spec()), 1, seq + 2, 2, [seq], [b"x"]) for seq in (1, 2, 3)]
     rig.tell(ev.FromHub(m.Tasks(EPOCH, 1, 1, 0, 1.0, [(number_of(spec()), spec())], runs)))
     rig.finish(0)
     rig.exited(0)

@@ -5,6 +5,7 @@ import pytest
 from taskmesh.core import events as ev
 from taskmesh.core.events import FromClient
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Charged, Held, Progress, Run, Spec
 from tests.core.client_rig import Client, delivery
 from tests.core.rig import EPOCH, HubRig, PoolRig, number_of, spec
 from tests.simulation.simulation import World
@@ -12,7 +13,7 @@ from tests.simulation.simulation import World
 TASK = (1, 1)
 
 
-def told(rig: HubRig, client: int = 1) -> list[m.Charged]:
+def told(rig: HubRig, client: int = 1) -> list[Charged]:
     """What a hub has said that tasks have used up."""
     deliveries = [message for message in rig.told[client] if isinstance(message, m.Deliver)]
     return [charged for delivery in deliveries for charged in delivery.charged]
@@ -24,10 +25,10 @@ def ends(rig: HubRig) -> list[tuple[str, int]]:
     return [(failure.kind, failure.attempt) for delivery in deliveries for failure in delivery.failed]
 
 
-def again(rig: HubRig, one: m.Spec, *charged: m.Charged, seqs: tuple[int, ...] = (1,)) -> None:
+def again(rig: HubRig, one: Spec, *charged: Charged, seqs: tuple[int, ...] = (1,)) -> None:
     """A client that knew an earlier hub submits its tasks once more."""
     rig.client()
-    run = m.Run(number_of(one), 0, list(seqs), [b"x"] * len(seqs), again=True)
+    run = Run(number_of(one), 0, list(seqs), [b"x"] * len(seqs), again=True)
     specs = [(number_of(one), one)]
     rig.tell(FromClient(1, m.Submit(1, [], [], charged=list(charged))))
     rig.tell(FromClient(1, m.Submit(2, specs, [run], whole=True)))
@@ -37,10 +38,10 @@ class TestAHubTellsItsClients:
     @pytest.mark.parametrize(
         ("kind", "charged"),
         [
-            ("exception", m.Charged([1], 1, 1, errors=1)),
-            ("crash", m.Charged([1], 1, 1, crashes=1)),
-            ("oom", m.Charged([1], 1, 1, ooms=1)),
-            ("lost", m.Charged([1], 1)),
+            ("exception", Charged([1], 1, 1, errors=1)),
+            ("crash", Charged([1], 1, 1, crashes=1)),
+            ("oom", Charged([1], 1, 1, ooms=1)),
+            ("lost", Charged([1], 1)),
         ],
     )
     def test_when_an_attempt_has_ended_badly_and_another_follows(self, kind, charged):
@@ -60,7 +61,7 @@ class TestAHubTellsItsClients:
         rig.tell(ev.LinksLost(session))
         rig.after(1.5)
 
-        assert told(rig) == [m.Charged([3, 2, 1], 1, losses=1)]
+        assert told(rig) == [Charged([3, 2, 1], 1, losses=1)]
 
     def test_when_a_pool_has_died_with_them_and_when_it_turns_out_that_it_has_not(self):
         rig = HubRig(lease=3.0)
@@ -72,8 +73,8 @@ class TestAHubTellsItsClients:
         rig.hello(number=2)
         rig.after(0.5)
 
-        assert told(rig)[0] == m.Charged([1], 1, losses=1)
-        assert told(rig)[-1] == m.Charged([1], 1)
+        assert told(rig)[0] == Charged([1], 1, losses=1)
+        assert told(rig)[-1] == Charged([1], 1)
 
     def test_not_what_was_handed_back_unstarted(self):
         rig = HubRig()
@@ -101,11 +102,11 @@ class TestAHubTellsItsClients:
         rig.fail(session, (1, 1, 1))
         rig.tell(FromClient(1, m.ClientHello(1, EPOCH, first=2, credit=1 << 20)))
 
-        assert told(rig) == [m.Charged([1], 1, 1, errors=1)] * 2
+        assert told(rig) == [Charged([1], 1, 1, errors=1)] * 2
 
 
 class TestAClientBringsItAlong:
-    def restarted(self, *news: object, one: m.Spec | None = None) -> Client:
+    def restarted(self, *news: object, one: Spec | None = None) -> Client:
         client = Client()
         client.welcome(1)
         client.submit(1, 2, one=one or spec())
@@ -118,11 +119,11 @@ class TestAClientBringsItAlong:
         return client
 
     @staticmethod
-    def said(client: Client) -> list[m.Charged]:
+    def said(client: Client) -> list[Charged]:
         return [charged for submit in client.of(m.Submit) for charged in submit.charged]
 
     def test_to_the_hub_that_comes_next_before_the_tasks(self):
-        charged = m.Charged([2], 2, 1, errors=1)
+        charged = Charged([2], 2, 1, errors=1)
         client = self.restarted(m.Deliver(1, 1, [], [], charged=[charged]))
 
         assert self.said(client) == [charged]
@@ -131,18 +132,18 @@ class TestAClientBringsItAlong:
         assert [seq for run in submits[1].runs for seq in run.seqs] == [1, 2]
 
     def test_that_an_attempt_runs(self):
-        client = self.restarted(m.Notice([m.Progress(7, 2, 3, 0, -1)]))
+        client = self.restarted(m.Notice([Progress(7, 2, 3, 0, -1)]))
 
-        assert self.said(client) == [m.Charged([2], 3)]
+        assert self.said(client) == [Charged([2], 3)]
 
     def test_the_most_of_what_it_has_heard(self):
-        old = m.Deliver(1, 1, [], [], charged=[m.Charged([2], 1, 1, errors=1)])
-        client = self.restarted(m.Notice([m.Progress(7, 2, 2, 0, -1)]), old)
+        old = m.Deliver(1, 1, [], [], charged=[Charged([2], 1, 1, errors=1)])
+        client = self.restarted(m.Notice([Progress(7, 2, 2, 0, -1)]), old)
 
-        assert self.said(client) == [m.Charged([2], 2, 1, errors=1)]
+        assert self.said(client) == [Charged([2], 2, 1, errors=1)]
 
     def test_nothing_of_most_tasks_and_of_those_that_have_ended(self):
-        charged = m.Deliver(1, 1, [], [], charged=[m.Charged([1], 1, 1, errors=1)])
+        charged = m.Deliver(1, 1, [], [], charged=[Charged([1], 1, 1, errors=1)])
         client = self.restarted(charged, delivery(2, 1))
 
         assert self.said(client) == []
@@ -163,7 +164,7 @@ class TestAClientBringsItAlong:
 class TestTheNextHubGoesOn:
     def test_with_the_number_of_attempts(self):
         rig, one = HubRig(lease=1.0), spec(max_retries=2)
-        again(rig, one, m.Charged([1], 2))
+        again(rig, one, Charged([1], 2))
         rig.after(1.2)
         session = rig.join()
         (key,) = rig.held[session]
@@ -173,7 +174,7 @@ class TestTheNextHubGoesOn:
 
     def test_with_retries(self):
         rig, one = HubRig(lease=1.0), spec(max_retries=2, backoff=0.0)
-        again(rig, one, m.Charged([1], 2, 2, errors=2))
+        again(rig, one, Charged([1], 2, 2, errors=2))
         rig.after(1.2)
         session = rig.join()
         rig.fail(session, rig.held[session][0])
@@ -183,7 +184,7 @@ class TestTheNextHubGoesOn:
     @pytest.mark.parametrize("kind", ["crash", "oom"])
     def test_with_crashes(self, kind):
         rig, one = HubRig(lease=1.0), spec()
-        again(rig, one, m.Charged([1], 2, 2, **{{"crash": "crashes", "oom": "ooms"}[kind]: 2}))
+        again(rig, one, Charged([1], 2, 2, **{{"crash": "crashes", "oom": "ooms"}[kind]: 2}))
         rig.after(1.2)
         session = rig.join()
         rig.fail(session, rig.held[session][0], kind)
@@ -193,7 +194,7 @@ class TestTheNextHubGoesOn:
     @pytest.mark.parametrize("field", ["begun", "errors", "crashes", "ooms", "losses"])
     def test_and_is_not_harmed_by_a_client_that_makes_numbers_up(self, field):
         rig = HubRig(lease=1.0)
-        again(rig, spec(), m.Charged([1], **{"begun": 1, "failed": 1, field: 1 << 40}))
+        again(rig, spec(), Charged([1], **{"begun": 1, "failed": 1, field: 1 << 40}))
         rig.after(1.2)
         session = rig.join()
         rig.report(session, done=tuple(rig.held[session]))
@@ -203,7 +204,7 @@ class TestTheNextHubGoesOn:
     def test_with_pools_that_died_of_it(self):
         rig, one = HubRig(lease=1.0, pool_loss_limit=5), spec()
         rig.tell(FromClient(1, m.ClientHello(1, 0)))
-        again(rig, one, m.Charged([1], 4, losses=4), seqs=(1, 2, 3))
+        again(rig, one, Charged([1], 4, losses=4), seqs=(1, 2, 3))
         rig.after(1.2)
         session = rig.join(slots=3)
         assert rig.held[session] in ([(1, 1, 5)], [(1, 2, 1), (1, 3, 1)]), "a suspect goes alone"
@@ -217,7 +218,7 @@ class TestTheNextHubGoesOn:
 
     def test_with_the_time_that_it_may_take_to_start(self):
         rig = HubRig()
-        again(rig, spec(expires=10.0), m.Charged([1], age=9.0))
+        again(rig, spec(expires=10.0), Charged([1], age=9.0))
         rig.after(0.5)
         assert ends(rig) == []
 
@@ -226,30 +227,30 @@ class TestTheNextHubGoesOn:
 
     def test_what_has_failed_before_has_started_and_expires_no_more(self):
         rig = HubRig()
-        again(rig, spec(expires=10.0, max_retries=2), m.Charged([1], 1, 1, errors=1, age=9.0))
+        again(rig, spec(expires=10.0, max_retries=2), Charged([1], 1, 1, errors=1, age=9.0))
         rig.after(3.0)
 
         assert ends(rig) == []
 
     def test_with_the_highest_number_that_anybody_brings(self):
         rig = HubRig(lease=1.0)
-        again(rig, spec(), m.Charged([1], 1))
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 4, [1], returns=1)])
+        again(rig, spec(), Charged([1], 1))
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 4, [1], returns=1)])
         rig.fail(session, (1, 1, 4), "argument")
 
         assert ends(rig) == [("argument", 3)], "its client had not heard of the third"
 
     def test_an_attempt_whose_failure_was_charged_is_not_taken_over(self):
         rig = HubRig(lease=1.0)
-        again(rig, spec(max_retries=2), m.Charged([1], 1, 1, errors=1))
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 1, [1])])
+        again(rig, spec(max_retries=2), Charged([1], 1, 1, errors=1))
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
         rig.fail(session, (1, 1, 1))
 
         assert rig.hub.ledger.tasks[1 << 64 | 1].errors == 1, "once for one failure"
 
     def test_a_failure_that_came_before_its_client_counts(self):
         rig, one = HubRig(), spec(max_retries=1, backoff=0.0)
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 1, [1])])
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
         rig.fail(session, (1, 1, 1), retryable=True)
         again(rig, one)
         rig.after(0.1)
@@ -260,7 +261,7 @@ class TestTheNextHubGoesOn:
 
     def test_two_failures_that_came_before_it_count_both(self):
         rig = HubRig()
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 2, [1]), m.Held(1, 1, [1])])
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 2, [1]), Held(1, 1, [1])])
         for attempt in (1, 2):
             rig.fail(session, (1, 1, attempt), retryable=True)
         again(rig, spec(max_retries=1))
@@ -271,8 +272,8 @@ class TestTheNextHubGoesOn:
         rig, one = HubRig(), spec(max_retries=3)
         for client, errors in ((1, 1), (2, 3)):
             rig.client(client)
-            run = m.Run(number_of(one), 0, [1], [b"x"], "K", again=True)
-            charged = [m.Charged([1], errors, errors, errors=errors)]
+            run = Run(number_of(one), 0, [1], [b"x"], "K", again=True)
+            charged = [Charged([1], errors, errors, errors=errors)]
             rig.tell(FromClient(client, m.Submit(1, [], [], charged=charged)))
             rig.tell(FromClient(client, m.Submit(2, [(number_of(one), one)], [run])))
 
@@ -280,7 +281,7 @@ class TestTheNextHubGoesOn:
 
     def test_what_a_client_says_of_tasks_that_never_come_is_forgotten(self):
         rig = HubRig()
-        again(rig, spec(), m.Charged([1, 2, 3], 1))
+        again(rig, spec(), Charged([1, 2, 3], 1))
 
         assert not rig.hub.ledger.accounts[1].charged
 
@@ -304,7 +305,7 @@ class TestNumbersThatAPoolKnows:
         rig = HubRig(lease=1.0)
         if first == "client":
             again(rig, spec())
-        session = rig.join(epoch=EPOCH - 1, ended=[m.Held(1, 2, [1], returns=1)])
+        session = rig.join(epoch=EPOCH - 1, ended=[Held(1, 2, [1], returns=1)])
         if first == "pool":
             again(rig, spec())
         rig.after(0.8)
@@ -316,7 +317,7 @@ class TestNumbersThatAPoolKnows:
 
     def test_so_it_does_with_what_a_pool_held_that_is_gone(self):
         rig = HubRig(lease=1.0)
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 2, [1])])
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 2, [1])])
         rig.tell(ev.LinksLost(session))
         rig.after(1.2)
         again(rig, spec())
@@ -327,10 +328,10 @@ class TestNumbersThatAPoolKnows:
 
     def test_an_older_attempt_that_turns_up_later_does_not_lower_them(self):
         rig = HubRig(lease=1.0)
-        again(rig, spec(), m.Charged([1], 3))
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 1, [1])])
+        again(rig, spec(), Charged([1], 3))
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
 
-        assert rig.hub.lanes[session].stale == [m.Held(1, 1, [1])]
+        assert rig.hub.lanes[session].stale == [Held(1, 1, [1])]
         rig.after(0.8)
         rig.beat(session)
         rig.after(0.4)
@@ -348,7 +349,7 @@ class TestHandBacksOfAnotherHub:
         first = rig.join()
         rig.beat(first, state="paused")
         rig.report(first, returned=((1, 1, 1),))
-        session = rig.join("q", epoch=EPOCH - 1, inventory=[m.Held(1, 1, [1])])
+        session = rig.join("q", epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
         rig.beat(session, "q", running=((1, 1, 1),))
 
         (notice,) = (message for message in rig.told[1] if isinstance(message, m.Notice))

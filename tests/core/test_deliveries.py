@@ -4,6 +4,7 @@ from taskmesh.core import events as ev
 from taskmesh.core.events import Ask
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun
 from tests.core.client_rig import delivery
 
 
@@ -64,7 +65,7 @@ class TestOutcomes:
 
     def test_before_the_credit_runs_low_it_goes_at_once(self, session):
         size = session.machine.config.credit // 8
-        session.hear(m.Deliver(1, 1, [m.DoneRun(1, 7, 1, "p/0", [1], [b"r" * size], 0.1)], []))
+        session.hear(m.Deliver(1, 1, [DoneRun(1, 7, 1, "p/0", [1], [b"r" * size], 0.1)], []))
 
         assert session.sent == [m.ResultAck(1, 1)]
 

@@ -8,6 +8,7 @@ from taskmesh.core.hub import clients
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Run, Spec
 
 EPOCH, SPEC = 7, 5
 
@@ -39,13 +40,13 @@ class Mesh:
 
     def join(self, client: int, tasks: int) -> None:
         self.tell(FromClient(client, m.ClientHello(client, 0, credit=1 << 20)))
-        run = m.Run(SPEC, 1, list(range(1, tasks + 1)), [b"call"] * tasks)
-        self.tell(FromClient(client, m.Submit(1, [(SPEC, m.Spec(function=b"f", name="f"))], [run])))
+        run = Run(SPEC, 1, list(range(1, tasks + 1)), [b"call"] * tasks)
+        self.tell(FromClient(client, m.Submit(1, [(SPEC, Spec(function=b"f", name="f"))], [run])))
 
     def run_one(self) -> None:
         client, seq, attempt = self.held.pop(0)
         self.results += 1
-        done = m.DoneRun(SPEC, client, attempt, "pool/0", [seq], [self.result], 0.001)
+        done = DoneRun(SPEC, client, attempt, "pool/0", [seq], [self.result], 0.001)
         self.tell(FromPool(m.Results(EPOCH, 1, self.results, [done], [], [])))
 
     def run_all(self) -> int:

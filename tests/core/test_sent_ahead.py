@@ -5,6 +5,7 @@ import pytest
 from taskmesh.core import events as ev
 from taskmesh.core.pool.machine import RETURNED_AT_ONCE
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Progress, Spec
 from tests.core.rig import EPOCH, HubRig, Key, PoolRig, spec
 
 
@@ -15,7 +16,7 @@ def rig() -> HubRig:
     return rig
 
 
-def teach(rig: HubRig, session: int, seconds: float, one: m.Spec) -> None:
+def teach(rig: HubRig, session: int, seconds: float, one: Spec) -> None:
     """Let the hub learn how long tasks of a spec take."""
     rig.submit(1, 1, one)
     rig.report(session, done=(rig.held[session][-1],), elapsed=seconds)
@@ -101,7 +102,7 @@ class TestAFunctionThatTurnsSlow:
     def test_is_known_to_be_slow_by_what_runs(self, rig, session):
         """Another pool is given no thousands of them meanwhile."""
         hand_back(rig, session)
-        progress = [m.Progress(1, seq, 1, 0, -1, "p/0", elapsed) for seq, elapsed in ((2, 1.2), (3, 0.1))]
+        progress = [Progress(1, seq, 1, 0, -1, "p/0", elapsed) for seq, elapsed in ((2, 1.2), (3, 0.1))]
         rig.tell(ev.FromPool(m.Beat(EPOCH, session, "p", rig.hub.lanes[session].sequence, 0, 0, progress)))
         other = rig.join("q", slots=2)
 

@@ -4,18 +4,19 @@ import pytest
 
 from taskmesh.core.events import FromClient
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held, Run, Spec
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 from tests.simulation.simulation import World
 
 A, B = 1, 2
-HELD = m.Held(A, 2, [7])  # client A's seventh task, in its second attempt
+HELD = Held(A, 2, [7])  # client A's seventh task, in its second attempt
 AT_POOL = (A, 7, 2)
 
 
-def submit(rig: HubRig, client: int, seq: int, one: m.Spec) -> None:
+def submit(rig: HubRig, client: int, seq: int, one: Spec) -> None:
     """What a client says that knew an earlier hub."""
     rig.client(client)
-    run = m.Run(number_of(one), 0, [seq], [b"x"], "K", again=True)
+    run = Run(number_of(one), 0, [seq], [b"x"], "K", again=True)
     rig.tell(FromClient(client, m.Submit(1, [(number_of(one), one)], [run])))
 
 
@@ -81,7 +82,7 @@ def test_its_pool_is_told_of_a_cancellation_by_the_name_that_it_knows(order):
     rig.tell(FromClient(B, m.CancelTasks([3])))
 
     (cancel,) = (message for _, message in rig.published if isinstance(message, m.Cancel))
-    assert cancel.tasks == [m.Held(A, 2, [7])]
+    assert cancel.tasks == [Held(A, 2, [7])]
 
 
 @ORDERS
@@ -136,7 +137,7 @@ def test_what_a_pool_holds_under_a_key_that_another_runs_is_dropped():
     submit(rig, A, 7, one)
 
     cancels = [(pool, message.tasks) for pool, message in rig.published if isinstance(message, m.Cancel)]
-    assert cancels == [("p", [m.Held(A, 2, [7])])]
+    assert cancels == [("p", [Held(A, 2, [7])])]
     assert rig.hub.lanes[session].outstanding == 0
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from taskmesh.core.events import LinkCut, Queued
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Run
 from tests.core.rig import number_of, spec
 
 
@@ -13,7 +14,7 @@ from tests.core.rig import number_of, spec
 def test_a_repetition_waits_twice_as_long_for_its_bytes(session, size, copies):
     """Copies of what is large and slowly on its way would fill the link."""
     one = spec()
-    session.tell(Queued([(number_of(one), one)], [m.Run(number_of(one), 0, [1], [bytes(size)])]))
+    session.tell(Queued([(number_of(one), one)], [Run(number_of(one), 0, [1], [bytes(size)])]))
     session.sent.clear()
     for _ in range(39):
         session.after(0.5)
@@ -60,7 +61,7 @@ def test_what_was_on_a_link_that_is_cut_goes_again_at_once(session):
 
 def test_the_hubs_silence_is_borne_for_as_long_as_what_is_under_way_may_take(session):
     one = spec()
-    session.tell(Queued([(number_of(one), one)], [m.Run(number_of(one), 0, [1], [bytes(1_000_000)])]))
+    session.tell(Queued([(number_of(one), one)], [Run(number_of(one), 0, [1], [bytes(1_000_000)])]))
     session.after(12.9)
     assert session.reconnects == 0
 

@@ -5,6 +5,7 @@ import pytest
 from taskmesh.core import events as ev
 from taskmesh.core.events import Ask, FromClient, LinksLost
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Failed, Held, Run
 from tests.core.client_rig import delivery
 from tests.core.rig import HubRig, spec
 
@@ -140,7 +141,7 @@ def test_a_pool_that_comes_back_with_it_is_asked_in_its_new_session(rig):
     rig.join()
     rig.submit(1, 1)
     rig.cancel_unstarted(1, 1)
-    session = rig.join(number=2, inventory=[m.Held(1, 1, [1])])
+    session = rig.join(number=2, inventory=[Held(1, 1, [1])])
     assert len(recalls(rig)) == 2
     rig.report(session, returned=((1, 1, 1),))
 
@@ -149,14 +150,14 @@ def test_a_pool_that_comes_back_with_it_is_asked_in_its_new_session(rig):
 
 @pytest.mark.parametrize("claimed", [False, True])
 def test_after_a_restart_pools_have_their_time_to_come_back_with_it(rig, claimed):
-    again = m.Run(1, 0, [1], [b"x"], again=True)
+    again = Run(1, 0, [1], [b"x"], again=True)
     rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [again])))
     rig.tell(FromClient(1, m.Submit(2, [], [], unstarted=[1])))
     assert rig.state(1, 1) == "WAITING"
     rig.after(rig.config.lease - 1)
     assert rig.outcomes() == {}
     if claimed:
-        session = rig.join(inventory=[m.Held(1, 1, [1])])
+        session = rig.join(inventory=[Held(1, 1, [1])])
         assert recalls(rig) == [("p", 1)]
         rig.report(session, done=((1, 1, 1),))
     rig.after(2)
@@ -199,7 +200,7 @@ class TestClient:
         session.tell(Ask(m.CancelTasks([], [1, 2, 3])))
         session.hear(m.Accepted(2))
         session.hear(delivery(1, 1))
-        session.hear(m.Deliver(1, 2, [], [m.Failed(7, 2, 0, "cancelled")]))
+        session.hear(m.Deliver(1, 2, [], [Failed(7, 2, 0, "cancelled")]))
         session.welcome(epoch=2)
         session.sent.clear()
         session.welcome(epoch=2)

@@ -13,6 +13,7 @@ from taskmesh.framing.fragments import FRAME_COST, STALE, Assembler, Cutter, NoR
 from taskmesh.framing.frames import encode, from_client
 from taskmesh.shm.blob import BYTES, PRIVATE, Blob
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Run
 
 SIZE = 10
 FRAMES = st.lists(st.binary(max_size=45), min_size=1, max_size=6).filter(lambda frames: frames[0])
@@ -55,7 +56,7 @@ def test_a_payload_is_what_it_was_also_when_it_is_cut_twice(first, sizes, other)
     """A hub sends on what it gets, without looking, in fragments of its own."""
     parts = [bytes([number]) * size for number, size in enumerate([first, *sizes])]
     blob = Blob.from_parts(parts, [PRIVATE, BYTES, PRIVATE][: len(parts) - 1])
-    message = m.Submit(1, [], [m.Run(7, 0, [1], [blob])])
+    message = m.Submit(1, [], [Run(7, 0, [1], [blob])])
 
     came = from_client.decode(whole(Assembler(), Cutter(1, SIZE).cut(encode(message))))
     again = from_client.decode(whole(Assembler(), Cutter(2, other).cut(encode(came))))

@@ -7,21 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from taskmesh.core.ids import spec_number
 from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.framing import frames
 from taskmesh.serialize import payload
 from taskmesh.shm import blob
 from taskmesh.shm.blob import MEMFD_FROM
 from taskmesh.wire import messages as m
-from taskmesh.wire.spec_number import spec_number
+from taskmesh.wire.runs import LaneRun, Run, Spec
+from taskmesh.wire.slot_messages import SlotResults, SlotTasks
 from tests.wire.samples import DIRECTIONS, MESSAGES, blob_of, messages
 
-SPEC = m.Spec(b"Ros\0getpid", "os.getpid", queue="q", max_retries=3, tags=("gpu",))
+SPEC = Spec(b"Ros\0getpid", "os.getpid", queue="q", max_retries=3, tags=("gpu",))
 IDS = [f"{type(message).__name__}-{i}" for i, (_, message) in enumerate(MESSAGES)]
 
 
 def submit_of(*payloads):
-    return m.Submit(1, [], [m.Run(5, 1, list(range(len(payloads))), list(payloads))])
+    return m.Submit(1, [], [Run(5, 1, list(range(len(payloads))), list(payloads))])
 
 
 def plain(message):
@@ -68,9 +70,7 @@ def test_a_blob_received_from_a_socket_goes_on_without_a_copy():
     sent = [bytearray(frame) for frame in frames.encode(message)]
 
     received = frames.from_client.decode(sent)
-    again = frames.encode(
-        m.Tasks(1, 2, 3, 4, 0.0, [], [m.LaneRun(5, 7, 2, 1, [0], received.runs[0].payloads)])
-    )
+    again = frames.encode(m.Tasks(1, 2, 3, 4, 0.0, [], [LaneRun(5, 7, 2, 1, [0], received.runs[0].payloads)]))
 
     assert [type(part) for part in again] == [bytes, memoryview, memoryview]
     assert again[2].obj is sent[2]
@@ -80,7 +80,7 @@ def test_a_blob_received_from_a_socket_goes_on_without_a_copy():
 def test_spec_numbers_are_the_same_everywhere_and_differ_by_content():
     number = spec_number(SPEC)
 
-    assert number == spec_number(m.Spec(**msgspec.structs.asdict(SPEC)))
+    assert number == spec_number(Spec(**msgspec.structs.asdict(SPEC)))
     assert number != spec_number(msgspec.structs.replace(SPEC, timeout=1.0))
     assert number != spec_number(msgspec.structs.replace(SPEC, keep=1.0))
     assert number != spec_number(msgspec.structs.replace(SPEC, shared="errors"))
@@ -186,7 +186,7 @@ def test_counters_and_payloads_are_checked_wherever_they_stand(name, bad, least)
     spoilt = 0
     for direction in DIRECTIONS:
         for decoder, message in messages(direction):
-            if (isinstance(message, m.SlotResults) and bad == [b"a"]) or not spoiled(message, name, bad):
+            if (isinstance(message, SlotResults) and bad == [b"a"]) or not spoiled(message, name, bad):
                 continue
             spoilt += 1
             with pytest.raises(RemoteProtocolError):
@@ -198,9 +198,9 @@ def test_counters_and_payloads_are_checked_wherever_they_stand(name, bad, least)
 @pytest.mark.parametrize(
     ("run", "why"),
     [
-        (m.Run(1, 0, [], []), "without tasks"),
-        (m.Run(1, 0, [2, 1, 2], [b""] * 3), "twice in one run"),
-        (m.Run(1, 0, [1, 2], [b""] * 2, "key"), "with a key that is not one task"),
+        (Run(1, 0, [], []), "without tasks"),
+        (Run(1, 0, [2, 1, 2], [b""] * 3), "twice in one run"),
+        (Run(1, 0, [1, 2], [b""] * 2, "key"), "with a key that is not one task"),
     ],
 )
 def test_runs_that_the_hub_could_not_enter_are_refused(run, why):
@@ -260,7 +260,7 @@ def test_a_malformed_local_message_closes_its_descriptors(data):
     before = sorted(os.listdir("/proc/self/fd"))
     made = blob_of(40, 50)
     body, blobs = frames.encode_local(
-        m.SlotTasks(1, 2, [(5, SPEC)], [m.LaneRun(5, 7, 2, 1, [0, 1], [made, made])])
+        SlotTasks(1, 2, [(5, SPEC)], [LaneRun(5, 7, 2, 1, [0, 1], [made, made])])
     )
     body = bytearray(body)
     at = data.draw(st.integers(0, len(body) - 1))
@@ -281,7 +281,7 @@ def test_a_malformed_local_message_closes_its_descriptors(data):
 
 def test_a_descriptor_that_is_too_short_or_missing_is_refused():
     made = blob_of(40, 50)
-    body, _ = frames.encode_local(m.SlotTasks(1, 2, [], [m.LaneRun(5, 7, 2, 1, [0], [made])]))
+    body, _ = frames.encode_local(SlotTasks(1, 2, [], [LaneRun(5, 7, 2, 1, [0], [made])]))
 
     with pytest.raises(RemoteProtocolError, match="neither bytes nor a Blob"):
         frames.to_slot.decode_local(body, [])

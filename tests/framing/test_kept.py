@@ -7,7 +7,7 @@ import pytest
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.framing.kept import from_bytes, place, to_bytes
 from taskmesh.shm.blob import Blob
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import Kept
 from tests.stores.outcomes import failure, success
 
 GOOD = to_bytes(success("k", b"payload"))

@@ -18,6 +18,8 @@ from taskmesh.core.hub.settings import HubSettings
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.framing.frames import Decoder, encode, from_client, from_pool, to_client, to_pool
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Failed, Run, Spec
+from taskmesh.wire.slot_messages import SlotResults, SlotSegment
 from tests.core.rig import PoolRig
 from tests.fuzz.forger import Forger
 
@@ -78,8 +80,8 @@ class HostilePeers:
         key = self.chance.choice(("", "", "k"))
         first = max(1, number + self.chance.choice((-1, 0, 0, 0)))
         seqs = [first] if key else [first, first + 1]
-        run = m.Run(SPEC, 0, seqs, [b"x"] * len(seqs), key, self.chance.random() < 0.3)
-        spec = self.forger.struct(m.Spec)
+        run = Run(SPEC, 0, seqs, [b"x"] * len(seqs), key, self.chance.random() < 0.3)
+        spec = self.forger.struct(Spec)
         return m.Submit(number, [(SPEC, spec)], [run], [], self.chance.choice((0, EPOCH)))
 
     def step(self) -> None:
@@ -138,20 +140,20 @@ def answer_slots(rig: PoolRig, actions: list[object], chance: random.Random) -> 
                 rig.tell(ev.SlotExited(slot, 0, -9))
     for slot in list(rig.pool.slots.values()):
         if slot.pieces and chance.random() < 0.7:
-            segment = m.SlotSegment(slot.pieces[0].first, [b"r"], 0.001)
-            rig.tell(ev.SlotFinished(slot.number, m.SlotResults([segment], [], rig.now)))
+            segment = SlotSegment(slot.pieces[0].first, [b"r"], 0.001)
+            rig.tell(ev.SlotFinished(slot.number, SlotResults([segment], [], rig.now)))
 
 
 class NoTable:
     """A pending table without tasks."""
 
-    def specs_of(self, numbers: typing.Sequence[int]) -> list[tuple[int, m.Spec]]:
+    def specs_of(self, numbers: typing.Sequence[int]) -> list[tuple[int, Spec]]:
         return []
 
-    def pending_runs(self) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+    def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         return [], []
 
-    def lose_early(self) -> list[m.Failed]:
+    def lose_early(self) -> list[Failed]:
         return []
 
 
@@ -166,8 +168,8 @@ def test_no_message_stops_a_client(seed):
     for seq in range(1, EVENTS):
         now += chance.choice(STEPS)
         if chance.random() < 0.2:
-            run = m.Run(SPEC, 0, [seq], [b"x"])
-            client.handle(Queued([(SPEC, m.Spec(b"f", "f"))], [run]), now)
+            run = Run(SPEC, 0, [seq], [b"x"])
+            client.handle(Queued([(SPEC, Spec(b"f", "f"))], [run]), now)
         message = decoded(to_client, forger.struct(chance.choice(kinds)))
         if message is None or (isinstance(message, m.ClientRefused) and message.reason):
             continue

@@ -21,6 +21,7 @@ from taskmesh.security.credentials import Credentials, credentials_of
 from taskmesh.serialize.payload import dumps
 from taskmesh.sockets import Context, Pull, Push, Socket, Sub, new_key_pair, raw_key
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun
 
 BEAT = 1.0
 HELLO = 0.5
@@ -95,7 +96,7 @@ class LightPool:
             self.kept.append(message)
             return
         done = [
-            m.DoneRun(
+            DoneRun(
                 run.spec, run.client, run.attempt, f"{self.name}/0", run.seqs, [NONE] * len(run.seqs), 0.01
             )
             for run in message.runs

@@ -22,7 +22,7 @@ from taskmesh.sockets import (
     raw_key,
 )
 from taskmesh.wire import messages as m
-from taskmesh.wire.bounds import TOKEN
+from taskmesh.wire.runs import TOKEN
 from tests.net.keyed import Keyed
 from tests.waiting import wait_until
 

@@ -10,6 +10,7 @@ from taskmesh.framing.frames import encode, to_client
 from taskmesh.net.endpoints import Endpoints, tcp_parts
 from taskmesh.sockets import Context, Dealer, Push, Sub
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Failed, Held, Run
 from tests.net import workload
 from tests.waiting import wait_until
 
@@ -23,7 +24,7 @@ def noise(random_state: random.Random) -> list[bytes]:
     """A message of random bytes, often one that begins like a real one."""
     parts = [random_state.randbytes(random_state.randrange(40)) for _ in range(random_state.randrange(1, 4))]
     if random_state.random() < 0.5:
-        real = encode(m.Submit(1, [], [m.Run(7, 0, [1, 2], [b"x", b"y"])]))[0]
+        real = encode(m.Submit(1, [], [Run(7, 0, [1, 2], [b"x", b"y"])]))[0]
         cut = random_state.randrange(len(real))
         parts[0] = bytes(real[:cut]) + parts[0]
     return parts
@@ -74,9 +75,9 @@ def test_another_protocol_version_is_refused_with_the_cure(endpoints):
 
 
 def test_reports_of_a_pool_that_has_no_session_change_nothing(mesh, endpoints):
-    done = m.DoneRun(1, 1, 1, "nobody/0", [1, 2, 3], [b"", b"", b""], 0.1)
+    done = DoneRun(1, 1, 1, "nobody/0", [1, 2, 3], [b"", b"", b""], 0.1)
     messages = [
-        m.Results(1, 1, 1, [done], [m.Failed(1, 1, 1, "exception")], [m.Held(1, 1, [1])]),
+        m.Results(1, 1, 1, [done], [Failed(1, 1, 1, "exception")], [Held(1, 1, [1])]),
         m.Beat(1, 1, "nobody", 1, 1, 1, []),
         m.Misrouted("nobody", 1, 1),
         m.PoolNeedSpec(1, 1, [1]),

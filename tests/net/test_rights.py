@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from taskmesh.core.ids import spec_number
 from taskmesh.security.credentials import credentials_of
 from taskmesh.security.rights import RIGHTS
 from taskmesh.sockets import (
@@ -14,7 +15,7 @@ from taskmesh.sockets import (
     new_key_pair,
 )
 from taskmesh.wire import messages as m
-from taskmesh.wire.spec_number import spec_number
+from taskmesh.wire.runs import Run, Spec
 from tests.net import workload
 from tests.net.intruder import PLAIN, FalsePool, Meet
 from tests.net.keyed import Keyed
@@ -48,17 +49,17 @@ def test_a_worker_s_key_submits_no_more_than_its_running_tasks_may(keyed: Keyed,
     """V11d: the keys of the five commands are enough for tasks of tasks, and for nothing else."""
     gate, journal = tmp_path / "gate", tmp_path / "journal"
     thief = meet("worker", "first", str(keyed.ring.folder / "worker-first"))
-    bound, free = (m.Spec(b"f", "f", on_client_loss=loss) for loss in ("cancel", "run"))
+    bound, free = (Spec(b"f", "f", on_client_loss=loss) for loss in ("cancel", "run"))
     (one, two) = (spec_number(spec) for spec in (bound, free))
     assert isinstance(thief.ask(m.ClientHello(9, 0)), m.ClientWelcome)
 
-    submit = m.Submit(1, [(one, bound)], [m.Run(one, 0, [1], [b"x"])])
+    submit = m.Submit(1, [(one, bound)], [Run(one, 0, [1], [b"x"])])
     assert isinstance(thief.ask(submit), m.Busy), "no task runs"
     with keyed.mesh() as mesh:
         future = mesh.submit(workload.hold, str(journal), "held", str(gate))
         wait_until(journal.exists, 20)
         assert isinstance(thief.ask(submit), m.Accepted), "one does"
-        others = m.Submit(2, [(two, free)], [m.Run(two, 0, [2], [b"x"])])
+        others = m.Submit(2, [(two, free)], [Run(two, 0, [2], [b"x"])])
         assert "on_client_loss" in thief.ask(others).reason
         assert "does not entitle it to a Query" in thief.ask(m.Query(1, "tasks")).reason
         thief.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
+from taskmesh.core.ids import spec_number
 from taskmesh.errors import BadSignature
 from taskmesh.framing.signing import LENGTH, split_key, with_key
 from taskmesh.security.keys import KeyFolder
@@ -15,7 +16,7 @@ from taskmesh.security.sealing import Seal
 from taskmesh.serialize.code import dump_function
 from taskmesh.shm.blob import Blob
 from taskmesh.wire import messages as m
-from taskmesh.wire.spec_number import spec_number
+from taskmesh.wire.runs import DoneRun, LaneRun, Run, Spec
 from tests.net import workload
 from tests.net.journal import words
 from tests.net.keyed import Keyed, Ring
@@ -30,7 +31,7 @@ from taskmesh.net.hub.links import HubSockets
 from taskmesh.wire import messages as m
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
-from taskmesh.wire.spec_number import spec_number
+from taskmesh.core.ids import spec_number
 from tests.net import workload
 
 lie, marker = sys.argv[1:3]
@@ -50,7 +51,7 @@ def lying_push(self, session, message):
             first.extend(run.payloads[: not first])
             run.payloads[:] = [first[0] for _ in run.payloads]
     if lie == "function":
-        made = [m.Spec(dump_function(workload.size_of), spec.name) for _, spec in message.specs]
+        made = [Spec(dump_function(workload.size_of), spec.name) for _, spec in message.specs]
         message.specs[:] = [(spec_number(spec), spec) for spec in made]
         for run in message.runs:
             run.spec = message.specs[0][0] if message.specs else run.spec
@@ -199,11 +200,11 @@ def test_outcomes_that_are_shared_under_a_key_are_signed_for_it(keyed: Keyed, tm
 @pytest.mark.parametrize("large", [False, True])
 def test_a_key_that_the_hub_changes_breaks_the_signature(large):
     seal, pool = Seal([b"k" * 32]), Seal([b"k" * 32])
-    one = m.Spec(dump_function(workload.add), "add")
+    one = Spec(dump_function(workload.add), "add")
     number = spec_number(one)
     payload = Blob.from_parts([b"head", b"x" * 100_000]) if large else b"payload"
     sent = seal.submit(
-        m.Submit(1, [(number, one)], [m.Run(number, 0, [7], [payload], "mine")]), 5, lambda _: []
+        m.Submit(1, [(number, one)], [Run(number, 0, [7], [payload], "mine")]), 5, lambda _: []
     )
     (signed,) = sent.runs[0].payloads
 
@@ -215,7 +216,7 @@ def test_a_key_that_the_hub_changes_breaks_the_signature(large):
     assert key == b"mine"
     assert [(run.spec, run.seqs, len(run.payloads[0])) for run in good] == [(number, [7], len(payload))]
     assert number not in {run.spec for run in [*bad, *none]}
-    done = m.DoneRun(number, 5, 3, "p/0", [7], [b"result"], 0.1, returns=2)
+    done = DoneRun(number, 5, 3, "p/0", [7], [b"result"], 0.1, returns=2)
     results = pool.results(m.Results(1, 1, 1, [done], [], []))
     mine = seal.deliver(m.Deliver(1, 1, results.done, []))
     assert [run.payloads for run in mine.done] == [[b"result"]]
@@ -226,9 +227,9 @@ def test_a_key_that_the_hub_changes_breaks_the_signature(large):
 def test_a_hub_that_takes_the_beginning_of_a_payload_for_a_key_gets_nothing_run():
     """What it cuts off may end where an argument begins that is a pickle itself, of whoever made it."""
     seal, pool = Seal([b"k" * 32]), Seal([b"k" * 32])
-    one = m.Spec(dump_function(workload.add), "add")
+    one = Spec(dump_function(workload.add), "add")
     number = spec_number(one)
-    run = m.Run(number, 0, [7], [b"begin" + b"evil"])
+    run = Run(number, 0, [7], [b"begin" + b"evil"])
     (signed,) = seal.submit(m.Submit(1, [(number, one)], [run]), 5, lambda _: []).runs[0].payloads
     cut = with_key(b"begin", signed[:LENGTH] + b"evil")
 
@@ -241,18 +242,18 @@ def test_a_hub_that_takes_the_beginning_of_a_payload_for_a_key_gets_nothing_run(
 def test_a_signature_holds_for_no_function_that_is_not_known():
     """Without the function's digest another client and number, and a key, could make up the same context."""
     seal, pool = Seal([b"k" * 32]), Seal([b"k" * 32])
-    one = m.Spec(dump_function(workload.add), "add")
+    one = Spec(dump_function(workload.add), "add")
     number = spec_number(one)
-    run = m.Run(number, 0, [7], [b"payload"])
+    run = Run(number, 0, [7], [b"payload"])
     (signed,) = seal.submit(m.Submit(1, [(number, one)], [run]), 5, lambda _: []).runs[0].payloads
     context = seal._digests[number] + struct.pack(">QQ", 5, 7)
     client, seq = struct.unpack(">QQ", context[:16])
-    made_up = m.LaneRun(number + 1, client, 1, 0, [seq], [with_key(context[16:], signed)])
+    made_up = LaneRun(number + 1, client, 1, 0, [seq], [with_key(context[16:], signed)])
 
     runs = pool.tasks(m.Tasks(1, 1, 1, 0, 0.0, [], [made_up])).runs
 
     assert number + 1 not in {run.spec for run in runs}
 
 
-def _tasks(number: int, one: m.Spec, payload: object) -> m.Tasks:
-    return m.Tasks(1, 1, 1, 0, 0.0, [(number, one)], [m.LaneRun(number, 5, 1, 0, [7], [payload])])
+def _tasks(number: int, one: Spec, payload: object) -> m.Tasks:
+    return m.Tasks(1, 1, 1, 0, 0.0, [(number, one)], [LaneRun(number, 5, 1, 0, [7], [payload])])

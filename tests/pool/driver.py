@@ -11,7 +11,8 @@ from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.serialize import payload
 from taskmesh.serialize.code import dump_function
 from taskmesh.shm.blob import Blob
-from taskmesh.wire.messages import CALL, LaneRun, SlotFailure, SlotTasks, Spec
+from taskmesh.wire.runs import CALL, LaneRun, Spec
+from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
 
 CLIENT = 0xC11E
 

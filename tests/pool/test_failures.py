@@ -9,7 +9,7 @@ from taskmesh.retry import NoRetry, RetryAfter
 from taskmesh.serialize import payload
 from taskmesh.serialize.exceptions import load_exception
 from taskmesh.serialize.retry_filter import dumps_filter
-from taskmesh.wire.batches import CHUNK
+from taskmesh.wire.runs import CHUNK
 from tests.pool import objects, tasks
 
 

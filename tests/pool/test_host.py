@@ -18,7 +18,8 @@ from taskmesh.pool.channel import pack
 from taskmesh.pool.seat import Seat
 from taskmesh.serialize import payload
 from taskmesh.system.platforms import here
-from taskmesh.wire.messages import CHUNK, SlotTasks
+from taskmesh.wire.runs import CHUNK
+from taskmesh.wire.slot_messages import SlotTasks
 from tests.memory_files import memory_files
 from tests.pool import coroutines, objects, tasks
 from tests.pool.driver import CLIENT, Driver

@@ -10,7 +10,7 @@ import pytest
 from taskmesh.errors import TaskTimeout
 from taskmesh.pool.limits import TimeLimit
 from taskmesh.serialize import payload
-from taskmesh.wire.batches import CHUNK
+from taskmesh.wire.runs import CHUNK
 from tests.pool import coroutines, tasks
 
 

@@ -13,7 +13,7 @@ from taskmesh.pool import host as host_module
 from taskmesh.pool.channel import Inbound
 from taskmesh.serialize import payload
 from taskmesh.shm.blob import Blob
-from taskmesh.wire.messages import CHUNK
+from taskmesh.wire.runs import CHUNK
 from tests.pool import tasks
 from tests.pool.cgroup import group_of, is_available
 from tests.requirement import require

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from taskmesh.errors import SerializationError, TaskTimeout
 from taskmesh.serialize import chunks, payload
-from taskmesh.wire.messages import SlotFailure
+from taskmesh.wire.slot_messages import SlotFailure
 
 
 class Fragile:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from taskmesh.core.hub.collector import POOLS_DIED
 from taskmesh.core.invariants import require
-from taskmesh.wire.messages import DoneRun, Failed, LaneRun, Progress
+from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Progress
 from tests.simulation.workload import Plan
 
 Key = tuple[int, int]

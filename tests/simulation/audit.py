@@ -15,8 +15,8 @@ from taskmesh.core.hub.lanes import MAX_WINDOW, Lane
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import State
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.wire.batches import Kept
-from taskmesh.wire.messages import CHUNK, Deliver, DoneRun, Failed, LaneRun, Notice, Run, Tasks
+from taskmesh.wire.messages import Deliver, Notice, Tasks
+from taskmesh.wire.runs import CHUNK, DoneRun, Failed, Kept, LaneRun, Run
 from tests.simulation.attempts import Attempts
 from tests.simulation.configs import QUEUES
 from tests.simulation.workload import Act, Plan, Workload

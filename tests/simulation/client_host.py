@@ -13,6 +13,7 @@ from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Ask, FromHubToClient, Queued
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Failed, Run, Spec
 from tests.simulation.host import Host
 from tests.simulation.hub_host import HubHost
 from tests.simulation.network import Link, unpacked
@@ -35,34 +36,34 @@ class Table:
         self.plans: dict[int, Plan] = {}
         self._client = client
 
-    def pending_runs(self) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+    def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Every unresolved task, to submit again."""
         return runs_of(list(self.plans.values()), again=True)
 
-    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, m.Spec]]:
+    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, Spec]]:
         """Specs by number."""
         specs = {plan.kind.number: plan.kind.spec for plan in self.plans.values()}
         return [(number, specs[number]) for number in numbers if number in specs]
 
-    def lose_early(self) -> list[m.Failed]:
+    def lose_early(self) -> list[Failed]:
         """Takes at-most-once tasks out of the table: each is lost."""
         seqs = [seq for seq, plan in self.plans.items() if plan.kind.spec.acks == "early"]
         for seq in seqs:
             del self.plans[seq]
-        return [m.Failed(self._client, seq, 0, "lost", text="the hub was lost") for seq in seqs]
+        return [Failed(self._client, seq, 0, "lost", text="the hub was lost") for seq in seqs]
 
 
-def runs_of(plans: list[Plan], *, again: bool) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+def runs_of(plans: list[Plan], *, again: bool) -> tuple[list[tuple[int, Spec]], list[Run]]:
     """Tasks as runs: one for each spec and group, one for each task with a key."""
-    specs: dict[int, m.Spec] = {}
-    runs: dict[tuple[int, int, str, int], m.Run] = {}
+    specs: dict[int, Spec] = {}
+    runs: dict[tuple[int, int, str, int], Run] = {}
     for plan in plans:
         number = plan.kind.number
         specs[number] = plan.kind.spec
         at = (number, plan.group, plan.key, plan.seq if plan.key else 0)
         run = runs.get(at)
         if run is None:
-            run = runs[at] = m.Run(number, plan.group, [], [], plan.key, again)
+            run = runs[at] = Run(number, plan.group, [], [], plan.key, again)
         run.seqs.append(plan.seq)
         run.payloads.append(plan.payload)
     return list(specs.items()), list(runs.values())
@@ -215,7 +216,7 @@ class ClientHost(Host[ClientMachine]):
                 case _:
                     raise TypeError(f"not an action of a client: {action!r}")
 
-    def _news_of(self, run: m.DoneRun) -> m.DoneRun:
+    def _news_of(self, run: DoneRun) -> DoneRun:
         """Of a run of successes, those that are waited for."""
         pairs = zip(run.seqs, run.payloads, strict=True)
         new = [(seq, payload) for seq, payload in pairs if seq in self.table.plans]
@@ -233,7 +234,7 @@ class ClientHost(Host[ClientMachine]):
             self.setting.audit.attempts.said((self.client, s) for seqs in again for s in seqs)
         self.setting.network.send(self.up_link, message)
 
-    def _resolve(self, done: list[m.DoneRun], failed: list[m.Failed]) -> None:
+    def _resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
         if len(self._up_links) > 1:  # a hub that was left says what another has said: pending tables skip it
             done = [new for run in done if (new := self._news_of(run)).seqs]
             failed = [failure for failure in failed if failure.seq in self.table.plans]

@@ -26,6 +26,7 @@ from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.membership import Membership
 from taskmesh.core.pool.spool import Spool
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Held
 from tests.simulation import pool_host
 
 Patch = pytest.MonkeyPatch
@@ -35,7 +36,7 @@ def result_dedup(patch: Patch) -> None:
     """A success of a task that has its outcome already is given to the client all the same."""
     odd = Collector._odd
 
-    def give_it_again(self: Collector, run: m.DoneRun, index: int, session: int) -> None:
+    def give_it_again(self: Collector, run: DoneRun, index: int, session: int) -> None:
         if run.client << SEQ_BITS | run.seqs[index] in self._ledger.tasks:
             odd(self, run, index, session)
         else:
@@ -111,7 +112,7 @@ def waiters_id(patch: Patch) -> None:
     """A pool that has a task under a waiter's id is believed to have it under the record's own (V1)."""
     adopt = PoolSessions.adopt
 
-    def forget(self: PoolSessions, record: TaskRecord, task: int, lane: Lane, held: m.Held) -> None:
+    def forget(self: PoolSessions, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
         adopt(self, record, record.id, lane, held)
 
     patch.setattr(PoolSessions, "adopt", forget)
@@ -273,7 +274,7 @@ def handed_back_before(patch: Patch) -> None:
     """It does after a restart of the hub."""
     adopt = PoolSessions.adopt
 
-    def count(self: PoolSessions, record: TaskRecord, task: int, lane: Lane, held: m.Held) -> None:
+    def count(self: PoolSessions, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
         returns = record.returns
         adopt(self, record, task, lane, held)
         record.returns = returns
@@ -306,7 +307,7 @@ def failures_reported(patch: Patch) -> None:
     claim = Unclaimed.claim
 
     def successes(self: Unclaimed, task: int) -> list[object]:
-        return [report for report in claim(self, task) if isinstance(report, m.DoneRun)]
+        return [report for report in claim(self, task) if isinstance(report, DoneRun)]
 
     patch.setattr(Unclaimed, "claim", successes)
 

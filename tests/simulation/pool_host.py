@@ -14,6 +14,7 @@ from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.net.pool.sizes import hold_against
 from taskmesh.wire import messages as m
+from taskmesh.wire.slot_messages import SlotTasks
 from tests.simulation.audit import Violation
 from tests.simulation.host import Host
 from tests.simulation.hub_host import HubHost, LaneEnd
@@ -287,7 +288,7 @@ class PoolHost(Host[PoolMachine]):
             case _:
                 raise TypeError(f"not an action of a pool: {action!r}")
 
-    def _hand_over(self, slot: int, message: m.SlotTasks) -> None:
+    def _hand_over(self, slot: int, message: SlotTasks) -> None:
         process = self.slots.get(slot)
         if process is not None and not process.buried:
             process.hand_over(message)

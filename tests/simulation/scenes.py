@@ -8,7 +8,7 @@ from taskmesh.core.events import LinkLost
 from taskmesh.core.hub.states import State
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.pool.machine import CANCEL_GRACE
-from taskmesh.wire.messages import Held
+from taskmesh.wire.runs import Held
 from tests.simulation.client_host import ClientHost
 from tests.simulation.configs import BEAT, LEASE
 from tests.simulation.host import Host

@@ -12,14 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from taskmesh.core import events as ev
-from taskmesh.wire.messages import (
-    LaneRun,
-    SlotFailure,
-    SlotProgress,
-    SlotResults,
-    SlotSegment,
-    SlotTasks,
-)
+from taskmesh.wire.runs import LaneRun
+from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
 from tests.simulation.setting import Setting
 from tests.simulation.workload import Act, Plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import Kept
 from tests.simulation.setting import Setting
 
 Key = tuple[str, str]

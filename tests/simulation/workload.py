@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskmesh.core.hub.collector import REFUSALS
-from taskmesh.wire.messages import CHUNK, Spec
-from taskmesh.wire.spec_number import spec_number
+from taskmesh.core.ids import spec_number
+from taskmesh.wire.runs import CHUNK, Spec
 
 _KEY = struct.Struct(">QQ")
 BAD_KINDS = ("argument", "function", "result")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from taskmesh.shm.blob import Blob
 from taskmesh.stores.address import StoreAddress
 from taskmesh.stores.writer import QUEUE_BYTES, Link, WritingStore
-from taskmesh.wire.batches import DoneRun, Failed, Kept
+from taskmesh.wire.runs import DoneRun, Failed, Kept
 from tests.waiting import wait_until
 
 KEEP = 60.0

@@ -9,14 +9,14 @@ import msgspec
 from taskmesh.framing import frames
 from taskmesh.shm.blob import MEMFD_FROM, PRIVATE, READONLY, Blob
 from taskmesh.wire import messages as m
-from taskmesh.wire.slot_messages import FromSlot
+from taskmesh.wire.slot_messages import FromSlot, SlotProgress, SlotTasks
 
 DIRECTIONS = {
     "from_client": (frames.from_client, m.ClientMessage),
     "to_client": (frames.to_client, m.ToClient),
     "from_pool": (frames.from_pool, m.PoolMessage),
     "to_pool": (frames.to_pool, m.ToPool),
-    "to_slot": (frames.to_slot, m.SlotTasks),
+    "to_slot": (frames.to_slot, SlotTasks),
     "from_slot": (frames.from_slot, FromSlot),
 }
 
@@ -34,7 +34,7 @@ def packed(fill, size=MEMFD_FROM):
 
 def send(made):
     """The Blob that arrives when `made` is sent to another process."""
-    _, [one] = frames.encode_local(m.SlotProgress(1, 0, made))
+    _, [one] = frames.encode_local(SlotProgress(1, 0, made))
     return Blob.from_fd(os.dup(one.to_fd()), one.layout)
 
 

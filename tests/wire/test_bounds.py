@@ -8,7 +8,7 @@ import pytest
 
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.framing import frames
-from taskmesh.wire.bounds import LONGEST_NAME, MOST_NAMES, Counter, Name, Number
+from taskmesh.wire.runs import LONGEST_NAME, MOST_NAMES, Counter, Name, Number
 from tests.wire.samples import MESSAGES
 
 FOR_PEOPLE = {"reason", "error", "type_name", "text", "traceback", "history"}

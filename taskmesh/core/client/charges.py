@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import astuple, replace
 
-from taskmesh.wire.messages import Charged, Deliver, Progress, Run, Spec
+from taskmesh.wire.messages import Deliver
+from taskmesh.wire.runs import Charged, Progress, Run, Spec
 
 UNKNOWN = Charged([])
 

@@ -23,6 +23,7 @@ from taskmesh.core.client.runs import split_run
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.link import DOUBLINGS, SLOWEST
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Run, Spec
 
 MAX_SUBMIT = 2000
 """Tasks in one Submit: a hub that is full refuses little at a time."""
@@ -337,9 +338,7 @@ class ClientMachine:
             case m.ClientBye() if self.open:
                 out.append(Send(message))
 
-    def _queue(
-        self, specs: list[tuple[int, m.Spec]], runs: list[m.Run], now: float, out: list[object]
-    ) -> None:
+    def _queue(self, specs: list[tuple[int, Spec]], runs: list[Run], now: float, out: list[object]) -> None:
         if not self._unacked:
             self._moved = now
         if specs and self.config.credit:
@@ -351,19 +350,19 @@ class ClientMachine:
         if self.open:
             self._send_more(out)
 
-    def _fitting(self, runs: list[m.Run], out: list[object]) -> tuple[list[m.Run], list[int]]:
+    def _fitting(self, runs: list[Run], out: list[object]) -> tuple[list[Run], list[int]]:
         """Tasks that the hub takes; the others fail. It is told their numbers, or it would wait for them."""
         kept, failed = without_large(runs, self._max_payload)
         if failed:
             out.append(Resolve([], failed))
         return kept, [failure.seq for failure in failed]
 
-    def _cut(self, specs: list[tuple[int, m.Spec]], runs: list[m.Run]) -> None:
+    def _cut(self, specs: list[tuple[int, Spec]], runs: list[Run]) -> None:
         """Makes Submits of tasks, none larger than the limit."""
         if len(runs) == 1 and len(runs[0].payloads) == 1:  # a task alone is never cut
             self._close(m.Submit(self._next, specs, runs), len(runs[0].payloads[0]))
             return
-        batch: list[m.Run] = []
+        batch: list[Run] = []
         count = size = 0
         for run in runs:
             for part in split_run(run, self._limit, self._most_bytes):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Failed, Run
 
 TOO_LARGE = "taskmesh.errors.TooLarge"
 
 
-def without_large(runs: list[m.Run], limit: int) -> tuple[list[m.Run], list[m.Failed]]:
+def without_large(runs: list[Run], limit: int) -> tuple[list[Run], list[Failed]]:
     """Runs without the tasks whose payload is above `limit` bytes, and a failure for each of these."""
-    kept: list[m.Run] = []
-    failed: list[m.Failed] = []
+    kept: list[Run] = []
+    failed: list[Failed] = []
     for run in runs:
         sizes = [len(payload) for payload in run.payloads]
         if max(sizes, default=0) <= limit:
@@ -28,10 +28,10 @@ def without_large(runs: list[m.Run], limit: int) -> tuple[list[m.Run], list[m.Fa
     return kept, failed
 
 
-def failure(seq: int, size: int, limit: int) -> m.Failed:
+def failure(seq: int, size: int, limit: int) -> Failed:
     """The end of a task whose call the hub would not take."""
     text = (
         f"its arguments take {size:,} bytes, and its hub takes max_payload = {limit:,} only. Cure: pass a "
         "path or a key instead of the data, split it over several tasks, or raise max_payload on the hub too"
     )
-    return m.Failed(0, seq, 0, "result", type_name=TOO_LARGE, text=text)
+    return Failed(0, seq, 0, "result", type_name=TOO_LARGE, text=text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import accumulate
 
-from taskmesh.wire.messages import Run
+from taskmesh.wire.runs import Run
 
 
 def split_run(run: Run, limit: int, size: int) -> list[Run]:

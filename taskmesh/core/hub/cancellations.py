@@ -14,7 +14,7 @@ from taskmesh.core.hub.ledger import PORTION, Ledger
 from taskmesh.core.hub.liveness import PoolSessions
 from taskmesh.core.hub.states import Cause, State
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.wire.messages import Failed
+from taskmesh.wire.runs import Failed
 
 GLANCES = 4
 """Tasks that are looked at in the time in which one is cancelled, at least."""

@@ -8,7 +8,8 @@ from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.link import DOUBLINGS, SLOWEST, size_of, size_of_failure
-from taskmesh.wire.messages import Charged, Deliver, DoneRun, Failed
+from taskmesh.wire.messages import Deliver
+from taskmesh.wire.runs import Charged, DoneRun, Failed
 
 MAX_DELIVERY = 4 << 20
 """Bytes after which a delivery is closed and the next begins."""

@@ -19,7 +19,7 @@ from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.memory import Memory
 from taskmesh.core.hub.states import SENT, SUCCEEDED, SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
-from taskmesh.wire.messages import DoneRun, Failed, Held, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Held, Spec
 
 CRASHES = frozenset({"crash", "oom"})
 REFUSALS = frozenset({"function", "signature"})

@@ -22,6 +22,7 @@ from taskmesh.core.hub.versions import REFUSE, difference
 from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Charged, DoneRun, Run
 
 MOST_CHARGED = 100_000
 """Tasks of a client of which it may say before they come what they have used up."""
@@ -426,7 +427,7 @@ class Intake:
         )
         return tasks_fit and bytes_fit and not account.is_scattered(config.client_max_bytes)
 
-    def _enter(self, client: int, run: m.Run, now: float, *, alone: bool) -> None:
+    def _enter(self, client: int, run: Run, now: float, *, alone: bool) -> None:
         entry, ledger = self._specs[run.spec], self._ledger
         if run.key and self._attach(client, run, entry, now):
             return
@@ -456,7 +457,7 @@ class Intake:
         self.out.append(push)
         return True
 
-    def _attach(self, client: int, run: m.Run, entry: SpecEntry, now: float) -> bool:
+    def _attach(self, client: int, run: Run, entry: SpecEntry, now: float) -> bool:
         """A second submission under the key of a task on its way becomes its second waiter.
 
         After its end, the outcome itself is the answer for as long as the spec says.
@@ -513,7 +514,7 @@ class Intake:
             pools.cancel_at_pool(holding.session, holding.attempt, task)  # it is old, or another has its key
         return known
 
-    def _bounded(self, charged: m.Charged) -> m.Charged:
+    def _bounded(self, charged: Charged) -> Charged:
         """Bounds a charge to what a task on its way may have; a client may say what it likes."""
         config = self._config
         return replace(
@@ -527,7 +528,7 @@ class Intake:
         """Whether pools have said before it was asked for how attempts of it ended: this counts now."""
         known = False
         for report in self._pools.unclaimed.claim(task):
-            if isinstance(report, m.DoneRun):
+            if isinstance(report, DoneRun):
                 self._collector.done(report, ANYBODY)
                 return True
             if self._pools.may_adopt(record, task, report, None):

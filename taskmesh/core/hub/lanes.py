@@ -10,7 +10,8 @@ from taskmesh.core.hub.breaker import Breaker
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.state_machine import StateMachine
-from taskmesh.wire.messages import Held, Hello
+from taskmesh.wire.messages import Hello
+from taskmesh.wire.runs import Held
 
 HORIZON = 0.020
 """Seconds of work that a slot may have waiting, at least: the embedded hub gets the GIL every 5 ms only."""

@@ -14,7 +14,7 @@ from taskmesh.core.hub.intervals import COST, IntervalSet
 from taskmesh.core.hub.states import SUSPECT, TRANSITIONS, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import InvalidTransition
-from taskmesh.wire.messages import CHUNK, Charged, Run, Spec
+from taskmesh.wire.runs import CHUNK, Charged, Run, Spec
 
 SCATTERED = 64 << 20
 """Bytes that a client's finished numbers may take at least: no program's lie so far apart."""

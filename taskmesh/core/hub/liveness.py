@@ -22,6 +22,7 @@ from taskmesh.core.hub.versions import REFUSE, difference
 from taskmesh.core.hub.wishes import Wishes
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held, Progress
 
 STATED = {"ready": LaneCause.WORK, "paused": LaneCause.PAUSE, "draining": LaneCause.DRAIN}
 """States that a pool's beat names, or should name."""
@@ -46,7 +47,7 @@ def most_held(slots: int) -> int:
     return max(MOST_HELD, 2 * MAX_WINDOW * min(slots, MOST_SLOTS))
 
 
-def for_all(progress: m.Progress, record: TaskRecord) -> list[m.Progress]:
+def for_all(progress: Progress, record: TaskRecord) -> list[Progress]:
     """The same news for everybody who waits for a task."""
     if record.extra is None or not record.extra.waiters:
         return [progress]
@@ -248,10 +249,10 @@ class PoolSessions:
             if unclaimed:
                 self.unclaimed.listed(held, unclaimed, lane.session, now)
             if gone:
-                lane.stale.append(m.Held(held.client, held.attempt, gone))
+                lane.stale.append(Held(held.client, held.attempt, gone))
         lane.hold(taken)
 
-    def _count(self, ended: list[m.Held], now: float) -> None:
+    def _count(self, ended: list[Held], now: float) -> None:
         """Attempts that hubs before this one knew to have ended have had their numbers."""
         for held in ended:
             begun, unclaimed = held.attempt - handed_back(held), []
@@ -281,7 +282,7 @@ class PoolSessions:
             return number >= record.begun and not (record.has_failed and number <= record.extra.failed)
         return former is not None and Collector.is_current(record, task, former.session, held.attempt)
 
-    def adopt(self, record: TaskRecord, task: int, lane: Lane, held: m.Held | Holding) -> None:
+    def adopt(self, record: TaskRecord, task: int, lane: Lane, held: Held | Holding) -> None:
         """A pool holds this attempt of the task already: it is this session's now, and not sent again.
 
         The caller puts it on the lane's books with `hold`.
@@ -350,7 +351,7 @@ class PoolSessions:
         self.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], instance=lane.instance)))
         return lane.wished
 
-    def _running(self, lane: Lane, running: list[m.Progress], *, stalled: bool) -> m.Notice | None:
+    def _running(self, lane: Lane, running: list[Progress], *, stalled: bool) -> m.Notice | None:
         """Takes in what a pool runs. Where all that it runs takes long, the estimates were too low.
 
         Not elsewhere: one long task among many short ones would keep all the others from being sent ahead.
@@ -362,7 +363,7 @@ class PoolSessions:
             record = self._ledger.tasks.get(task)
             if record is None or not Collector.is_current(record, task, lane.session, progress.attempt):
                 if record is not None or self._is_over(progress.client, progress.seq):
-                    stale.append(m.Held(progress.client, progress.attempt, [progress.seq]))
+                    stale.append(Held(progress.client, progress.attempt, [progress.seq]))
                 continue
             if record.state is State.SENT:
                 self._ledger.move(record, Cause.START)
@@ -376,7 +377,7 @@ class PoolSessions:
             self.recall_unwanted(lane)
         return m.Notice(told) if told else None
 
-    def last_progress(self, lane: Lane, ended: list[m.Progress]) -> m.Notice | None:
+    def last_progress(self, lane: Lane, ended: list[Progress]) -> m.Notice | None:
         """Returns news for clients of tasks whose outcomes come next."""
         told = []
         for progress in ended:
@@ -513,6 +514,6 @@ class PoolSessions:
         for session, cancels in self._cancels.items():
             lane = self.lanes.get(session)
             if lane is not None:
-                held = [m.Held(client, attempt, seqs) for (client, attempt), seqs in cancels.items()]
+                held = [Held(client, attempt, seqs) for (client, attempt), seqs in cancels.items()]
                 self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, session, held)))
         self._cancels.clear()

@@ -23,6 +23,7 @@ from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.hub.views import Views
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Progress
 
 MOST_SPECS = 999
 """Specs that are kept, but for those of live tasks."""
@@ -264,7 +265,7 @@ class HubMachine:
             self.collector.returned(held, lane.session)
 
     def _tell(self, notice: m.Notice) -> None:
-        by_client: dict[int, list[m.Progress]] = {}
+        by_client: dict[int, list[Progress]] = {}
         for progress in notice.progress:
             by_client.setdefault(progress.client, []).append(progress)
         for client, progress_list in by_client.items():

@@ -9,8 +9,7 @@ from typing import Final
 
 from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.link import size_of, size_of_failure
-from taskmesh.wire.batches import Kept
-from taskmesh.wire.messages import DoneRun, Failed
+from taskmesh.wire.runs import DoneRun, Failed, Kept
 
 KEPT_BYTES: Final = 256 << 20
 ENTRY: Final = 800

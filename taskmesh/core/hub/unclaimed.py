@@ -8,7 +8,7 @@ from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.link import size_of, size_of_failure
-from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Failed, Held
 
 MOST_RESULTS = 100_000
 """Results kept for clients that have not come back to a restarted hub."""
@@ -78,7 +78,7 @@ class Unclaimed:
         self._ledger = ledger
         self._started = started
         self._absent: dict[int, Absence] = {}
-        self._results: dict[int, list[m.DoneRun | m.Failed]] = {}
+        self._results: dict[int, list[DoneRun | Failed]] = {}
         self._size = 0
         self._young = True  # clients may still come back for what was an earlier hub's
 
@@ -92,7 +92,7 @@ class Unclaimed:
 
     # --- tasks --------------------------------------------------------------------------------------------
 
-    def listed(self, held: m.Held, seqs: list[int], session: int, now: float) -> None:
+    def listed(self, held: Held, seqs: list[int], session: int, now: float) -> None:
         """A pool lists tasks that nobody has asked for."""
         absence = self._absent.get(held.client)
         if absence is None:
@@ -107,7 +107,7 @@ class Unclaimed:
             if other is None or other.begun < holding.begun or (other.begun == holding.begun and session):
                 known[seq] = holding
 
-    def ended(self, held: m.Held, seqs: list[int], now: float) -> None:
+    def ended(self, held: Held, seqs: list[int], now: float) -> None:
         """These attempts have ended, and their clients may come and ask for them again: the numbers count."""
         if self._young:
             self.listed(held, seqs, 0, now)
@@ -177,19 +177,19 @@ class Unclaimed:
 
     # --- results ------------------------------------------------------------------------------------------
 
-    def reported(self, report: m.DoneRun | m.Failed | m.Held, now: float) -> None:
+    def reported(self, report: DoneRun | Failed | Held, now: float) -> None:
         """A report on a task unknown here: after a restart its client may still come for it.
 
         Successes and failures are kept. What was handed back will be sent again.
         """
-        seq = report.seq if isinstance(report, m.Failed) else report.seqs[0]
+        seq = report.seq if isinstance(report, Failed) else report.seqs[0]
         task = report.client << SEQ_BITS | seq
         self._ended(report, seq)
         account = self._ledger.accounts.get(report.client)
         if not self._young or (account is not None and account.is_over(seq)):
             return
-        if isinstance(report, m.Held):
-            unstarted = m.Held(report.client, report.attempt, [seq], returns=report.returns + 1)
+        if isinstance(report, Held):
+            unstarted = Held(report.client, report.attempt, [seq], returns=report.returns + 1)
             self.ended(unstarted, [seq], now)
             return
         size = weigh(report)
@@ -200,14 +200,14 @@ class Unclaimed:
             reports.append(report)
             self._size += size
 
-    def _ended(self, report: m.DoneRun | m.Failed | m.Held, seq: int) -> None:
+    def _ended(self, report: DoneRun | Failed | Held, seq: int) -> None:
         """A pool does not hold this attempt any more; of one that failed before, it may hold the next."""
         absence = self._absent.get(report.client)
         holding = absence.held.get(seq) if absence is not None else None
-        if holding is not None and (holding.attempt <= report.attempt or isinstance(report, m.DoneRun)):
+        if holding is not None and (holding.attempt <= report.attempt or isinstance(report, DoneRun)):
             self.take(report.client, seq)
 
-    def claim(self, task: int) -> list[m.DoneRun | m.Failed]:
+    def claim(self, task: int) -> list[DoneRun | Failed]:
         """Somebody asks for a task: how attempts of it have ended, in their order, as far as is known."""
         reports = self._results.pop(task, [])
         self._size -= sum(map(weigh, reports))
@@ -222,6 +222,6 @@ class Unclaimed:
             self.session_over(0)
 
 
-def weigh(report: m.DoneRun | m.Failed) -> int:
+def weigh(report: DoneRun | Failed) -> int:
     """Bytes that a report is counted for."""
-    return size_of(report) if isinstance(report, m.DoneRun) else size_of_failure(report)
+    return size_of(report) if isinstance(report, DoneRun) else size_of_failure(report)

@@ -11,7 +11,8 @@ from taskmesh.core.hub.lanes import MAX_WINDOW, READY, Lane, LaneState
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.states import QUEUED, SENT, SUSPECT, Cause, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
-from taskmesh.wire.messages import LaneRun, Tasks
+from taskmesh.wire.messages import Tasks
+from taskmesh.wire.runs import LaneRun
 
 MAX_MESSAGE = 4096
 """Most tasks in one lane message."""

@@ -15,7 +15,8 @@ from taskmesh.core.credit import LONG, ONE_AHEAD
 from taskmesh.core.eviction import evicted
 from taskmesh.core.pool.membership import CLIENT_MASK, hub_of
 from taskmesh.core.pool.slots import Piece, Slot
-from taskmesh.wire.messages import DoneRun, Failed, Held, LaneRun, SlotTasks, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Held, LaneRun, Spec
+from taskmesh.wire.slot_messages import SlotTasks
 
 HORIZON = 0.005
 """Seconds of work a slot is handed ahead, at least: several times what a refill takes. No more, since what

@@ -30,6 +30,8 @@ from taskmesh.core.pool.places import Places
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.core.pool.slots import Piece, Slot, SlotCause, SlotState, exit_text
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Failed, Held, LaneRun, Progress
+from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults
 
 ALL = 1 << 40
 """More tasks than a pool can hold."""
@@ -198,7 +200,7 @@ class PoolMachine:
         for run in tasks.runs:
             if run.spec not in specs:
                 missing.append(run.spec)
-                member.spool.returned.append(m.Held(run.client, run.attempt, run.seqs))
+                member.spool.returned.append(Held(run.client, run.attempt, run.seqs))
             elif member.hub:
                 self.feeder.add(replace(run, client=run.client | member.hub << CLIENT_BITS))
             else:
@@ -214,7 +216,7 @@ class PoolMachine:
             self._cancel(member.scoped(welcome.stale), now)
 
     def _beat(self, member: Membership, now: float) -> None:
-        running: list[m.Progress] = []
+        running: list[Progress] = []
         elsewhere = 0
         for slot in self.slots.values():
             if (current := slot.running()) is not None:
@@ -228,11 +230,11 @@ class PoolMachine:
         slots = max(min(1, self._working), self._working - elsewhere)
         member.beat(running, self.state, slots, self._others(member), now)
 
-    def _progress(self, slot: Slot, run: m.LaneRun, seq: int, elapsed: float) -> m.Progress:
+    def _progress(self, slot: Slot, run: LaneRun, seq: int, elapsed: float) -> Progress:
         """Returns the news for a hub of a task that runs, or has just ended."""
         done, total = (0, -1) if slot.progress is None else (slot.progress.done, slot.progress.total)
         client = run.client & CLIENT_MASK
-        return m.Progress(client, seq, run.attempt, done, total, self._worker(slot), elapsed)
+        return Progress(client, seq, run.attempt, done, total, self._worker(slot), elapsed)
 
     def _others(self, member: Membership) -> tuple[list[str], list[str]]:
         """The addresses of the other hubs: those that it has a session with, and those that are away."""
@@ -290,7 +292,7 @@ class PoolMachine:
                 slot.move(SlotCause.START)
                 self._out.append(StartSlot(slot.number))
 
-    def _slot_finished(self, slot: Slot, results: m.SlotResults, now: float) -> None:
+    def _slot_finished(self, slot: Slot, results: SlotResults, now: float) -> None:
         if results.failed:
             self._tell_failed(slot, results.failed)
         if slot.progress is not None:
@@ -319,7 +321,7 @@ class PoolMachine:
             if slot.reason == "cancelled":
                 self._kill(slot, slot.reason)
 
-    def _tell_last(self, slot: Slot, serial: int, results: m.SlotResults, now: float) -> None:
+    def _tell_last(self, slot: Slot, serial: int, results: SlotResults, now: float) -> None:
         """Has the last progress of a task that ends told with its outcome."""
         ended = any(part.first <= serial < part.first + len(part.payloads) for part in results.done)
         if not (ended or any(failure.serial == serial for failure in results.failed)):
@@ -329,14 +331,14 @@ class PoolMachine:
             self.members[hub_of(run.client)].spool.told.append(self._progress(slot, run, seq, elapsed))
         slot.progress = None
 
-    def _tell_failed(self, slot: Slot, failures: list[m.SlotFailure]) -> None:
+    def _tell_failed(self, slot: Slot, failures: list[SlotFailure]) -> None:
         """Has each failed task told, before the slot's books forget it."""
         for failure in failures:
             for run, seq in slot.tasks(failure.serial):
                 what = {"type": failure.type_name, "text": failure.text, "traceback": failure.traceback}
                 self._tell(slot, run, seq, failure.kind, **what)
 
-    def _tell(self, slot: Slot, run: m.LaneRun, seq: int, kind: str, **what: str) -> None:
+    def _tell(self, slot: Slot, run: LaneRun, seq: int, kind: str, **what: str) -> None:
         """For the log of whoever runs the pool."""
         task = {
             "task_id": text_of(task_id(run.client & CLIENT_MASK, seq)),
@@ -347,7 +349,7 @@ class PoolMachine:
         }
         self._out.append(Record("task.failed", {**task, **what}))
 
-    def _sort(self, done: list[m.DoneRun], failed: list[m.Failed]) -> None:
+    def _sort(self, done: list[DoneRun], failed: list[Failed]) -> None:
         """Each report is for the hub that its task came from."""
         for run in done:
             self.members[hub_of(run.client)].spool.done.append(run)
@@ -381,7 +383,7 @@ class PoolMachine:
         else:
             slot.quiet, slot.kill_at = False, None
 
-    def _slot_reported(self, slot: Slot, progress: m.SlotProgress) -> None:
+    def _slot_reported(self, slot: Slot, progress: SlotProgress) -> None:
         if slot.pieces and progress.serial >= slot.pieces[0].first:
             slot.progress = progress
 
@@ -407,14 +409,14 @@ class PoolMachine:
         doom = (run.client, seq, run.attempt)
         if doom in self.feeder.doomed:
             self.feeder.doomed.discard(doom)
-            held = m.Held(run.client & CLIENT_MASK, run.attempt, [seq], returns=run.returns)
+            held = Held(run.client & CLIENT_MASK, run.attempt, [seq], returns=run.returns)
             self.members[hub_of(run.client)].spool.remember([held])
             return
         kind = "lost"
         if running and slot.reason in ("", "hard_timeout"):
             kind = slot.reason or ("oom" if exited.oom else "crash")
         text = exit_text(exited, kind, self.feeder.specs[run.spec])
-        failure = m.Failed(run.client, seq, run.attempt, kind, text=text, worker=self._worker(slot))
+        failure = Failed(run.client, seq, run.attempt, kind, text=text, worker=self._worker(slot))
         failure.returns = run.returns
         self._sort([], [failure])
         self._tell(slot, run, seq, kind, text=text)
@@ -431,7 +433,7 @@ class PoolMachine:
 
     # --- cancelling and handing back ----------------------------------------------------------------------
 
-    def _cancel(self, tasks: list[m.Held], now: float) -> None:
+    def _cancel(self, tasks: list[Held], now: float) -> None:
         if not tasks:
             return
         self.feeder.doom(tasks)

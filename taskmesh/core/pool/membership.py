@@ -13,6 +13,7 @@ from taskmesh.core.actions import DialLane, HangUp, SendBeat, SendHub
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.core.pool.spool import MAX_REPEATS, Spool
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held, Progress
 
 PACE = 0.5
 """Share of the time between Hellos that a session lasts at least: a refused lane must make no storm."""
@@ -109,7 +110,7 @@ class Membership:
         """Whether to say Hello (again)."""
         return not self.session and now >= self._hello_at
 
-    def hello(self, inventory: list[m.Held], dying: list[m.Held], slots: int, now: float) -> None:
+    def hello(self, inventory: list[Held], dying: list[Held], slots: int, now: float) -> None:
         """Asks for a session; `inventory` is all that is held for this hub, but what is `dying`."""
         config = self._config
         self._hello_at = now + self._hello_wait
@@ -211,7 +212,7 @@ class Membership:
 
     def beat(
         self,
-        running: list[m.Progress],
+        running: list[Progress],
         state: str,
         slots: int,
         others: tuple[list[str], list[str]],
@@ -265,14 +266,14 @@ class Membership:
 
     # --- scoped clients -----------------------------------------------------------------------------------
 
-    def scoped(self, tasks: list[m.Held]) -> list[m.Held]:
+    def scoped(self, tasks: list[Held]) -> list[Held]:
         """Tasks that the hub names, as this pool names them."""
         if not self.hub:
             return tasks
         above = self.hub << CLIENT_BITS
         return [replace(held, client=held.client | above) for held in tasks]
 
-    def give_back(self, given: list[m.Held]) -> None:
+    def give_back(self, given: list[Held]) -> None:
         """Hands back unstarted tasks of this hub's, as the hub names them."""
         for held in given:
             held.client &= CLIENT_MASK

@@ -16,17 +16,8 @@ from taskmesh.core.eviction import evicted
 from taskmesh.core.pool.membership import CLIENT_MASK
 from taskmesh.core.state_machine import StateMachine
 from taskmesh.errors import LocalProtocolError
-from taskmesh.wire.messages import (
-    DoneRun,
-    Failed,
-    Held,
-    LaneRun,
-    SlotFailure,
-    SlotProgress,
-    SlotResults,
-    SlotSegment,
-    Spec,
-)
+from taskmesh.wire.runs import DoneRun, Failed, Held, LaneRun, Spec
+from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment
 
 BROKEN_AFTER = 3
 """Starts in a row that failed, after which the hub is not to count on a slot."""

@@ -9,7 +9,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from taskmesh.core.link import SLOWEST, size_of, size_of_failure
-from taskmesh.wire.messages import DoneRun, Failed, Held, Progress, Results
+from taskmesh.wire.messages import Results
+from taskmesh.wire.runs import DoneRun, Failed, Held, Progress
 
 RESEND_BEATS = 2.5
 """Beats without an acknowledgement after which reports are sent again."""

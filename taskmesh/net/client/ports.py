@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from taskmesh.wire.messages import DoneRun, Failed, Progress, Run, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
 
 
 class SubmitPort(Protocol):

@@ -14,6 +14,7 @@ from taskmesh.core.events import Ask, Queued, Tick
 from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
 from taskmesh.net.client.ports import OutcomeSink
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Failed, Run, Spec
 
 SPECS_KEPT = 10_000
 """Specs remembered for a hub that has forgotten them; older ones come from the pending table."""
@@ -26,11 +27,11 @@ class SinkTable:
 
     def __init__(self, sink: OutcomeSink) -> None:
         self._sink = sink
-        self._specs: OrderedDict[int, m.Spec] = OrderedDict()
+        self._specs: OrderedDict[int, Spec] = OrderedDict()
         self._spec_bytes = 0
         self._lost: set[int] = set()
 
-    def keep(self, specs: list[tuple[int, m.Spec]]) -> None:
+    def keep(self, specs: list[tuple[int, Spec]]) -> None:
         """Remembers specs that were submitted: the last of them, as far as the bounds go."""
         for number, spec in specs:
             if number not in self._specs:
@@ -39,7 +40,7 @@ class SinkTable:
         while len(self._specs) > SPECS_KEPT or self._spec_bytes > SPEC_BYTES_KEPT:
             self._spec_bytes -= len(self._specs.popitem(last=False)[1].function)
 
-    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, m.Spec]]:
+    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, Spec]]:
         """Specs by number, as far as they are remembered or a task that has not ended needs them."""
         found = {number: self._specs[number] for number in numbers if number in self._specs}
         missing = set(numbers).difference(found)
@@ -49,7 +50,7 @@ class SinkTable:
             self.keep(again)
         return [(number, found[number]) for number in numbers if number in found]
 
-    def pending_runs(self) -> tuple[list[tuple[int, m.Spec]], list[m.Run]]:
+    def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Every unresolved task that was drained before, less those that `lose_early` gave up."""
         specs, runs = self._sink.pending_runs()
         lost, self._lost = self._lost, set()
@@ -57,14 +58,14 @@ class SinkTable:
             runs = [run for run in runs if run.seqs[0] not in lost]
         return specs, runs
 
-    def lose_early(self) -> list[m.Failed]:
+    def lose_early(self) -> list[Failed]:
         """Unresolved at-most-once tasks: their hub is gone, so nobody can say whether they ran."""
         specs, runs = self._sink.pending_runs()
         early = {number for number, spec in specs if spec.acks == "early"}
         seqs = [seq for run in runs if run.spec in early for seq in run.seqs]
         self._lost = set(seqs)
         text = "the hub was lost while it had this at-most-once task"
-        return [m.Failed(0, seq, 0, "lost", text=text) for seq in seqs]
+        return [Failed(0, seq, 0, "lost", text=text) for seq in seqs]
 
 
 class Question:

@@ -42,7 +42,7 @@ from taskmesh.sockets import (
 )
 from taskmesh.system.loop import Loop
 from taskmesh.wire import messages as m
-from taskmesh.wire.bounds import TOKEN
+from taskmesh.wire.runs import TOKEN
 
 FEW_HELLOS = 8
 """Unanswered Hellos, some 1.5 s, after which the hub is dialled anew, every second time with the next key.

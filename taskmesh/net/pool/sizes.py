@@ -5,6 +5,7 @@ from __future__ import annotations
 from taskmesh.errors import TooLarge
 from taskmesh.serialize.payload import check_size
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Failed
 
 
 def hold_against(results: m.Results, limit: int) -> None:
@@ -20,7 +21,7 @@ def hold_against(results: m.Results, limit: int) -> None:
         if max(map(len, run.payloads), default=0) <= limit:
             kept.append(run)
             continue
-        small = m.DoneRun(run.spec, run.client, run.attempt, run.worker, [], [], run.elapsed, run.returns)
+        small = DoneRun(run.spec, run.client, run.attempt, run.worker, [], [], run.elapsed, run.returns)
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
             try:
                 check_size(payload, limit, "its result")
@@ -34,9 +35,9 @@ def hold_against(results: m.Results, limit: int) -> None:
     results.done[:] = kept
 
 
-def failure(run: m.DoneRun, seq: int, error: TooLarge) -> m.Failed:
+def failure(run: DoneRun, seq: int, error: TooLarge) -> Failed:
     """The failure of a task whose result cannot travel; another attempt would not help."""
-    return m.Failed(
+    return Failed(
         run.client,
         seq,
         run.attempt,

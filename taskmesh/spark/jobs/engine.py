@@ -22,7 +22,7 @@ from taskmesh.spark.jobs.trace import Trace
 from taskmesh.spark.jobs.vigil import Vigil
 from taskmesh.spark.jobs.work import Work
 from taskmesh.spark.steps.errors import MeshSchemaError, MeshTaskError
-from taskmesh.wire.messages import Failed
+from taskmesh.wire.runs import Failed
 
 HASTE: Final = 4.0
 """By how much Spark's later tries of a task wait less for pools and hub than its first one."""

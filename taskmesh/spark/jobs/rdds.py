@@ -21,7 +21,7 @@ from taskmesh.spark.jobs.pace import FIXED
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.jobs.work import Work, function_bytes
 from taskmesh.spark.steps.chunks import ChunkForm, ChunkStep
-from taskmesh.wire.batches import PICKLE
+from taskmesh.wire.runs import PICKLE
 
 
 class MeshRDD:

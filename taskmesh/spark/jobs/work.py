@@ -13,7 +13,7 @@ from taskmesh.retry import Retry
 from taskmesh.serialize.code import dump_function
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.jobs.trace import app_id
-from taskmesh.wire.batches import ARROW_IPC
+from taskmesh.wire.runs import ARROW_IPC
 
 
 def function_bytes(task: Callable[..., Any]) -> bytes:

@@ -7,6 +7,7 @@ from taskmesh.core.client.machine import MAX_SUBMIT
 from taskmesh.core.events import Ask, Queued
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Run, Spec
 from tests.core.client_rig import Client, delivery
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 
@@ -56,12 +57,12 @@ class TestSubmitting:
 
     def test_large_payloads_are_cut_by_their_bytes(self, session):
         payloads = [bytes(3 << 20), b"x", bytes(20 << 20), bytes(6 << 20), bytes(1 << 20)]
-        session.tell(Queued([(1, spec())], [m.Run(1, 0, [1, 2, 3, 4, 5], payloads)]))
+        session.tell(Queued([(1, spec())], [Run(1, 0, [1, 2, 3, 4, 5], payloads)]))
 
         assert session.submitted() == [[1, 2], [3], [4, 5]]
 
     def test_a_large_submit_is_given_time(self, session):
-        session.tell(Queued([(1, spec())], [m.Run(1, 0, [1], [bytes(200_000)])]))
+        session.tell(Queued([(1, spec())], [Run(1, 0, [1], [bytes(200_000)])]))
         session.hear(m.Accepted(0))
         for _ in range(3):
             session.after(1.1)
@@ -148,7 +149,7 @@ class TestSubmitting:
     def test_a_spec_that_the_hub_lacks_is_sent(self, session):
         session.submit(1)
         session.hear(m.Accepted(1))
-        session.tell(Queued([], [m.Run(number_of(spec()), 0, [2], [b"x"])]))
+        session.tell(Queued([], [Run(number_of(spec()), 0, [2], [b"x"])]))
         session.hear(m.NeedSpec(2, [number_of(spec())]))
 
         assert session.of(m.Submit)[-1].specs == [(number_of(spec()), spec())]
@@ -156,7 +157,7 @@ class TestSubmitting:
     def test_asked_again_while_that_is_under_way_it_says_nothing(self, session):
         """Each repetition was answered with everything, each answer was repeated: a storm (seed 106)."""
         session.submit(1)
-        session.tell(Queued([], [m.Run(number_of(spec()), 0, [2], [b"x"])]))
+        session.tell(Queued([], [Run(number_of(spec()), 0, [2], [b"x"])]))
         for _ in range(5):
             session.hear(m.NeedSpec(2, [number_of(spec())]))
 
@@ -164,7 +165,7 @@ class TestSubmitting:
 
     def test_tasks_whose_spec_is_gone_were_given_up(self, session):
         """Cancelled before the hub had their spec: each asked the other for it for ever (seed 106)."""
-        gone = [m.Run(number, 0, [number], [b"x"]) for number in (1111, 2222)]
+        gone = [Run(number, 0, [number], [b"x"]) for number in (1111, 2222)]
         session.tell(Queued([(1111, spec("there"))], gone))
         session.submit(3)
         session.hear(m.NeedSpec(1, [1111, 2222]))
@@ -338,10 +339,10 @@ class TestQuestions:
 class TestHubThatTakesLess:
     """Its limit is known from its welcome on: what is above fails here, the rest is sent."""
 
-    def large(self, client: Client, seqs: list[int], sizes: list[int], one: m.Spec | None = None) -> None:
+    def large(self, client: Client, seqs: list[int], sizes: list[int], one: Spec | None = None) -> None:
         one = one or spec()
         client.pending.update(dict.fromkeys(seqs, one))
-        run = m.Run(number_of(one), 0, seqs, [bytes(size) for size in sizes])
+        run = Run(number_of(one), 0, seqs, [bytes(size) for size in sizes])
         client.tell(Queued([(number_of(one), one)], [run]))
 
     def welcome(self, client: Client, limit: int) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from taskmesh.core.hub.clients import MAX_DELIVERY, ClientSession
-from taskmesh.wire.messages import Deliver, DoneRun, Failed
+from taskmesh.wire.messages import Deliver
+from taskmesh.wire.runs import DoneRun, Failed
 
 CREDIT = 1 << 40
 NOW = 5.0

@@ -4,7 +4,7 @@ import itertools
 import random
 
 from taskmesh.core.client.runs import split_run
-from taskmesh.wire.messages import Run
+from taskmesh.wire.runs import Run
 
 
 def run_of(sizes: list[int]) -> Run:

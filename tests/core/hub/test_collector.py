@@ -5,6 +5,7 @@ import pytest
 from taskmesh.core.events import FromPool
 from taskmesh.core.hub.collector import jitter_of
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import CHUNK, DoneRun, Failed
 from tests.core.rig import EPOCH, HubRig, spec
 
 
@@ -58,7 +59,7 @@ def test_a_success_from_elsewhere_changes_nothing(rig, epoch, session, attempt):
     """Only the session that has the attempt, or had it to its end, can succeed with it (abuse list, A9)."""
     rig.join("other", queues=["other"])
     rig.submit(1, 1)
-    done = m.DoneRun(1, 1, attempt, "other/0", [1], [b"forged"], 0.001)
+    done = DoneRun(1, 1, attempt, "other/0", [1], [b"forged"], 0.001)
     rig.tell(FromPool(m.Results(epoch, session, 1, [done], [], [])))
 
     assert rig.outcomes() == {}
@@ -79,7 +80,7 @@ def test_a_failure_of_an_older_attempt_changes_nothing(rig):
 
 def test_a_report_that_comes_twice_counts_once(rig):
     rig.submit(1, 1)
-    results = m.Results(EPOCH, 1, 1, [], [m.Failed(1, 1, 1, "crash")], [])
+    results = m.Results(EPOCH, 1, 1, [], [Failed(1, 1, 1, "crash")], [])
     for _ in range(2):
         rig.tell(FromPool(results))
 
@@ -89,7 +90,7 @@ def test_a_report_that_comes_twice_counts_once(rig):
 def test_reports_out_of_order_all_count(rig):
     rig.submit(1, 2)
     for number, seq in ((2, 2), (1, 1)):
-        done = m.DoneRun(1, 1, 1, "p/0", [seq], [b"r"], 0.001)
+        done = DoneRun(1, 1, 1, "p/0", [seq], [b"r"], 0.001)
         rig.tell(FromPool(m.Results(EPOCH, 1, number, [done], [], [])))
 
     assert rig.outcomes() == {1: "done", 2: "done"}
@@ -194,7 +195,7 @@ class TestCrashes:
 
     def test_a_chunk_ends_at_its_first_crash(self, rig):
         """The client splits it, so that only the guilty item is blamed."""
-        rig.submit(1, 1, spec("c", kind=m.CHUNK))
+        rig.submit(1, 1, spec("c", kind=CHUNK))
         rig.fail(1, (1, 1, 1), "crash")
 
         assert rig.outcomes() == {1: "crash"}

@@ -7,6 +7,7 @@ from taskmesh.core.events import FromClient, FromPool, Tick
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held, Run
 from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 
@@ -70,7 +71,7 @@ class TestSpecs:
         for _ in range(2):
             (seq,) = rig.submit(1, 1)
             rig.report(session, done=((1, seq, 1),))
-        run = m.Run(number_of(spec()), 0, [9], [b""])
+        run = Run(number_of(spec()), 0, [9], [b""])
         for action in rig.tell(FromClient(1, m.Submit(3, [], [run]))):
             if isinstance(action, Push):
                 sent += action.message.specs
@@ -83,7 +84,7 @@ class TestSpecs:
         rig.client()
         rig.submit(1, 2)
         rig.tell(FromPool(m.PoolNeedSpec(EPOCH, session, [number_of(spec())])))
-        actions = rig.tell(FromPool(m.Results(EPOCH, session, 1, [], [], [m.Held(1, 1, [1])])))
+        actions = rig.tell(FromPool(m.Results(EPOCH, session, 1, [], [], [Held(1, 1, [1])])))
 
         (push,) = [action for action in actions if isinstance(action, Push)]
         assert push.message.specs == [(number_of(spec()), spec())]

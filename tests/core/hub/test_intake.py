@@ -5,6 +5,7 @@ import pytest
 from taskmesh.core.events import ClientGone, FromClient
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held, Run
 from tests.core.rig import EPOCH, HubRig, spec
 
 
@@ -25,7 +26,7 @@ def accepted(rig: HubRig) -> list[int]:
 
 
 def submit(rig: HubRig, number: int, seq: int, **more: object) -> None:
-    fields = {"specs": [(1, spec())], "runs": [m.Run(1, 0, [seq], [b"x"])], **more}
+    fields = {"specs": [(1, spec())], "runs": [Run(1, 0, [seq], [b"x"])], **more}
     rig.tell(FromClient(1, m.Submit(number, **fields)))
 
 
@@ -76,7 +77,7 @@ class TestSubmit:
     @pytest.mark.parametrize("batches", [[[1], [1]], [[1, 2], [2, 3]], [[2, 1], [1, 2]]])
     def test_numbers_in_two_runs_of_a_message_are_one_task_each(self, rig, batches, key, again):
         """A stranger's; what has a number twice in one run does not even decode."""
-        runs = [m.Run(1, 0, seqs, [b"x"] * len(seqs), key, again) for seqs in batches]
+        runs = [Run(1, 0, seqs, [b"x"] * len(seqs), key, again) for seqs in batches]
         rig.tell(FromClient(1, m.Submit(1, [(1, spec())], runs)))
         submit(rig, 2, 1)
 
@@ -148,7 +149,7 @@ class TestCaps:
         rig = HubRig(client_max_tasks=3)
         session = rig.join(slots=4)
         rig.client()
-        submit(rig, 1, 1, runs=[m.Run(1, 0, [1, 2, 3], [b""] * 3)])
+        submit(rig, 1, 1, runs=[Run(1, 0, [1, 2, 3], [b""] * 3)])
         submit(rig, 2, 4)
         assert said(rig, m.Busy)[-1].number == 2
 
@@ -159,7 +160,7 @@ class TestCaps:
     def test_beyond_the_ledgers_bytes_too(self):
         rig = HubRig(max_bytes=10)
         rig.client()
-        submit(rig, 1, 1, runs=[m.Run(1, 0, [1], [b"x" * 10])])
+        submit(rig, 1, 1, runs=[Run(1, 0, [1], [b"x" * 10])])
         submit(rig, 2, 2)
 
         assert said(rig, m.Busy)[-1].number == 2
@@ -167,7 +168,7 @@ class TestCaps:
     def test_one_that_is_larger_than_the_cap_is_taken_when_nothing_else_is_there(self):
         rig = HubRig(max_bytes=10)
         rig.client()
-        submit(rig, 1, 1, runs=[m.Run(1, 0, [1], [b"x" * 50])])
+        submit(rig, 1, 1, runs=[Run(1, 0, [1], [b"x" * 50])])
 
         assert accepted(rig)[-1] == 1
 
@@ -193,7 +194,7 @@ class TestCancel:
         rig.cancel(1, 1)
 
         assert [message.tasks for _, message in rig.published if isinstance(message, m.Cancel)] == [
-            [m.Held(1, 1, [1])]
+            [Held(1, 1, [1])]
         ]
 
     def test_of_many_tasks_at_once_it_is_told_in_one_message(self, rig):
@@ -202,7 +203,7 @@ class TestCancel:
         rig.cancel(1, *range(1, 8))
 
         (cancel,) = [message for _, message in rig.published if isinstance(message, m.Cancel)]
-        assert cancel.tasks == [m.Held(1, 1, [1, 2, 3, 4, 5, 6, 7])]
+        assert cancel.tasks == [Held(1, 1, [1, 2, 3, 4, 5, 6, 7])]
 
     def test_its_result_comes_too_late(self, rig):
         session = rig.join()

@@ -6,7 +6,7 @@ from taskmesh.core.hub.ledger import FEW_TIMERS, Ledger, SpecEntry
 from taskmesh.core.hub.states import TRANSITIONS, Cause, State
 from taskmesh.core.ids import SEQ_MASK
 from taskmesh.errors import InvalidTransition
-from taskmesh.wire.messages import Run
+from taskmesh.wire.runs import Run
 from tests.core.rig import HubRig, spec
 
 

@@ -5,6 +5,7 @@ import pytest
 from taskmesh.core.events import FromClient, FromPool, LaneLost, LaneOpened, LinksLost
 from taskmesh.core.hub.lanes import LaneState
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Held, Progress, Run
 from tests.core.rig import EPOCH, HubRig, spec
 
 
@@ -80,7 +81,7 @@ class TestNewSession:
     def test_what_the_pool_still_holds_moves_over_and_is_not_sent_again(self, rig):
         first = rig.join(slots=2)
         rig.submit(1, 2)
-        second = rig.join(slots=2, number=2, epoch=EPOCH, inventory=[m.Held(1, 1, [1])])
+        second = rig.join(slots=2, number=2, epoch=EPOCH, inventory=[Held(1, 1, [1])])
 
         assert rig.closed == [first]
         assert rig.held[second] == [(1, 2, 2)], "the other one never arrived"
@@ -140,16 +141,16 @@ class TestNewSession:
         rig.join(slots=1)
         rig.submit(1, 1)
         rig.cancel(1, 1)
-        rig.hello(slots=1, number=2, epoch=EPOCH, inventory=[m.Held(1, 1, [1])])
+        rig.hello(slots=1, number=2, epoch=EPOCH, inventory=[Held(1, 1, [1])])
 
-        assert last(rig, m.Welcome).stale == [m.Held(1, 1, [1])]
+        assert last(rig, m.Welcome).stale == [Held(1, 1, [1])]
 
     def test_a_pool_that_was_away_too_long_keeps_what_nobody_else_has(self, rig):
         rig.join(slots=1)
         rig.submit(1, 1)
         rig.after(10.5)
         assert rig.state(1, 1) == "QUEUED"
-        second = rig.join(slots=1, number=2, epoch=EPOCH, inventory=[m.Held(1, 1, [1])])
+        second = rig.join(slots=1, number=2, epoch=EPOCH, inventory=[Held(1, 1, [1])])
 
         assert rig.held[second] == []
         assert rig.state(1, 1) == "SENT"
@@ -160,9 +161,9 @@ class TestNewSession:
         rig.after(10.5)
         other = rig.join("q", slots=1)
         assert rig.held[other] == [(1, 1, 2)]
-        rig.hello("p", slots=1, number=2, epoch=EPOCH, inventory=[m.Held(1, 1, [1])])
+        rig.hello("p", slots=1, number=2, epoch=EPOCH, inventory=[Held(1, 1, [1])])
 
-        assert last(rig, m.Welcome).stale == [m.Held(1, 1, [1])]
+        assert last(rig, m.Welcome).stale == [Held(1, 1, [1])]
 
 
 class TestSilence:
@@ -216,7 +217,7 @@ class TestSilence:
     def test_a_large_message_under_way_is_not_a_lost_one(self, rig):
         """On a slow link it was never there in time, and every new session began with it anew."""
         session = rig.join(slots=1)
-        run = m.Run(1, 0, [1], [bytes(2 << 20)])
+        run = Run(1, 0, [1], [bytes(2 << 20)])
         rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [run])))
         for _ in range(20):
             rig.now += 0.9
@@ -255,7 +256,7 @@ class TestLinks:
         first = rig.join("p", slots=1)
         rig.submit(1, 1, spec("once", acks="early"))
         (key,) = rig.held[first]
-        held = m.Held(key[0], key[2], [key[1]])
+        held = Held(key[0], key[2], [key[1]])
         second = rig.join("p", slots=1, number=2, inventory=[held])
         rig.tell(LinksLost(first))
         rig.after(2.0)
@@ -305,10 +306,10 @@ class TestRunning:
         rig.published.clear()
         rig.beat(session, running=((1, 1, 1),))
 
-        assert last(rig, m.Cancel).tasks == [m.Held(1, 1, [1])]
+        assert last(rig, m.Cancel).tasks == [Held(1, 1, [1])]
 
     def test_what_an_absent_client_may_come_back_for_is_left_alone(self, rig):
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(77, 1, [5])])
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(77, 1, [5])])
         rig.published.clear()
         rig.beat(session, running=((77, 5, 1),))
 
@@ -317,7 +318,7 @@ class TestRunning:
 
 class TestRestartedHub:
     def test_a_task_that_a_pool_holds_is_adopted_not_sent_again(self, rig):
-        session = rig.join(epoch=EPOCH - 1, inventory=[m.Held(1, 4, [1])])
+        session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 4, [1])])
         self.again(rig, 1)
         rig.after(12.0)
         assert rig.held[session] == []
@@ -330,7 +331,7 @@ class TestRestartedHub:
 
     def test_even_for_a_client_that_comes_late(self, rig):
         """After three leases the hub had forgotten what pools hold, and ran it twice."""
-        session = rig.join(slots=1, epoch=EPOCH - 1, inventory=[m.Held(1, 4, [1])])
+        session = rig.join(slots=1, epoch=EPOCH - 1, inventory=[Held(1, 4, [1])])
         for _ in range(50):
             rig.after(0.8)
             rig.beat(session)
@@ -344,7 +345,7 @@ class TestRestartedHub:
         rig.client()
         rig.report(3, done=((1, 1, 1), (1, 2, 1)), epoch=EPOCH - 1)
         for number, seq in enumerate((1, 2), start=1):
-            run = m.Run(1, 0, [seq], [b"x"], again=True)
+            run = Run(1, 0, [seq], [b"x"], again=True)
             rig.tell(FromClient(1, m.Submit(number, [(1, spec())], [run])))
 
         assert rig.outcomes() == {1: "done"}, "the other is run again"
@@ -360,7 +361,7 @@ class TestRestartedHub:
         assert rig.held[session] == [(1, 1, 1)]
 
     def again(self, rig: HubRig, seq: int) -> None:
-        run = m.Run(1, 0, [seq], [b"x"], again=True)
+        run = Run(1, 0, [seq], [b"x"], again=True)
         rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [run])))
 
 
@@ -384,11 +385,11 @@ def test_a_hub_lets_in_no_more_pools_than_it_may_have_and_one_more_when_one_has_
 def test_an_inventory_that_no_pool_could_hold_is_refused_and_not_kept():
     """Abuse list, A12: memory for it must not be had for the asking."""
     rig = HubRig()
-    rig.hello(slots=1, epoch=1, inventory=[m.Held(9, 1, list(range(500_001)))])
+    rig.hello(slots=1, epoch=1, inventory=[Held(9, 1, list(range(500_001)))])
 
     assert "more than 1 slots can hold" in rig.hub.pools.refused["p"]
     assert len(rig.hub.unclaimed) == 0
-    rig.hello(slots=2, number=2, epoch=1, inventory=[m.Held(9, 1, [1, 2, 3])])
+    rig.hello(slots=2, number=2, epoch=1, inventory=[Held(9, 1, [1, 2, 3])])
     assert len(rig.hub.unclaimed) == 3
     assert next(iter(rig.hub.lanes.values())).hello.inventory == []
 
@@ -396,8 +397,8 @@ def test_an_inventory_that_no_pool_could_hold_is_refused_and_not_kept():
 def test_the_last_progress_of_a_task_is_told_before_its_outcome(rig):
     session = rig.join()
     (seq,) = rig.submit(1, 1)
-    told = [m.Progress(1, seq, 1, 4, 4)]
-    done = [m.DoneRun(rig.hub.ledger.tasks[1 << 64 | seq].spec.number, 1, 1, "p/0", [seq], [b"r"], 0.1)]
+    told = [Progress(1, seq, 1, 4, 4)]
+    done = [DoneRun(rig.hub.ledger.tasks[1 << 64 | seq].spec.number, 1, 1, "p/0", [seq], [b"r"], 0.1)]
     rig.tell(FromPool(m.Results(EPOCH, session, 1, done, [], [], told=told)))
 
     news = [message for message in rig.told[1] if isinstance(message, m.Notice | m.Deliver)]

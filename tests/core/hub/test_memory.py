@@ -9,6 +9,7 @@ from taskmesh.core.events import FromClient
 from taskmesh.core.hub.memory import ENTRY, Memory
 from taskmesh.core.hub.states import TaskRecord
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Run
 from tests.core.rig import HubRig, spec
 
 LASTING = {"keep": 60.0}
@@ -119,7 +120,7 @@ def test_a_submission_that_comes_twice_is_answered_once(rig):
     session = rig.join()
     (first,) = rig.submit(1, one=spec(**LASTING), key="k")
     rig.report(session, done=((1, first, 1),))
-    run = m.Run(1, 0, [9], [b"x"], "k")
+    run = Run(1, 0, [9], [b"x"], "k")
     one = spec(**LASTING)
 
     for number in (1, 2):
@@ -131,12 +132,12 @@ def test_a_submission_that_comes_twice_is_answered_once(rig):
 def test_the_oldest_make_room():
     memory = Memory(limit=2 * (ENTRY + 150))
     for number in range(4):
-        memory.keep(_record(f"k{number}"), m.DoneRun(1, 1, 1, "p", [number], [b"x" * 100], 0.1))
+        memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x" * 100], 0.1))
 
     assert memory.find(("f", "k0")) is None
     assert memory.find(("f", "k3")) is not None
     assert memory.size <= 2 * (ENTRY + 150)
-    memory.keep(_record("large"), m.DoneRun(1, 1, 1, "p", [9], [b"x" * 2000], 0.1))
+    memory.keep(_record("large"), DoneRun(1, 1, 1, "p", [9], [b"x" * 2000], 0.1))
     assert memory.find(("f", "large")) is None
     assert memory.find(("f", "k3")) is not None, "what is too large drives nothing out"
 
@@ -145,7 +146,7 @@ def test_a_small_outcome_counts_for_what_it_takes():
     """Payloads alone were counted: 256 MiB of small ones took five GiB."""
     memory = Memory(limit=10 * ENTRY)
     for number in range(100):
-        memory.keep(_record(f"k{number}"), m.DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+        memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
 
     assert len(memory) == 9
 
@@ -160,8 +161,8 @@ def test_what_is_over_goes_and_nothing_else_is_looked_at():
     memory = Memory()
     for number, now in enumerate((1.0, 5.0, 3.0, 2.0)):
         memory.now = now
-        memory.keep(_record(f"k{number}"), m.DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
-    memory.keep(_record("k0"), m.DoneRun(1, 1, 1, "p", [9], [b"x"], 0.1))
+        memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+    memory.keep(_record("k0"), DoneRun(1, 1, 1, "p", [9], [b"x"], 0.1))
     memory._kept = Unread(memory._kept)
     memory.now = 3.0 + LASTING["keep"]
     memory.sweep()
@@ -173,7 +174,7 @@ def test_what_is_over_goes_and_nothing_else_is_looked_at():
 def test_the_same_key_again_and_again_leaves_nothing():
     memory = Memory()
     for number in range(1000):
-        memory.keep(_record("k"), m.DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+        memory.keep(_record("k"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
 
     assert len(memory._ends) < 100
 
@@ -182,7 +183,7 @@ def test_many_who_wait_for_one_key_give_up_as_quickly_as_others():
     rig = HubRig()
     rig.client()
     one = spec(**LASTING)
-    runs = [m.Run(1, 0, [number], [b"x"], "k") for number in range(1, 20_001)]
+    runs = [Run(1, 0, [number], [b"x"], "k") for number in range(1, 20_001)]
     rig.tell(FromClient(1, m.Submit(1, [(1, one)], runs)))
     began = time.process_time()
     rig.tell(FromClient(1, m.Submit(2, [], [], list(range(1, 20_001)))))

@@ -4,6 +4,7 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import CHUNK, Run
 from tests.core.rig import EPOCH, HubRig, spec
 
 
@@ -91,7 +92,7 @@ def test_a_client_that_is_back_after_its_outcomes_were_dropped_gets_each_all_the
     rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
     assert not rig.told[1][0].known  # so it submits all that it waits for
 
-    run = m.Run(1, 0, seqs, [b"x" * 8] * 6, again=True)
+    run = Run(1, 0, seqs, [b"x" * 8] * 6, again=True)
     run.spec = rig.hub.ledger.tasks[1 << 64 | seqs[-1]].spec.number
     rig.tell(ev.FromClient(1, m.Submit(2, [], [run], whole=True)))
     assert set(running) <= set(rig.held[session])  # what was on its way is found, not sent again
@@ -157,7 +158,7 @@ def test_a_chunk_of_a_client_that_has_left_runs_again_when_its_slot_dies():
     """V3c: one slot was killed, and 25 items of a map whose client had left never ran."""
     rig = HubRig()
     rig.client(1)
-    rig.submit(1, 1, one=spec("chunk", kind=m.CHUNK))
+    rig.submit(1, 1, one=spec("chunk", kind=CHUNK))
     session = rig.join()
     rig.tell(ev.FromClient(1, m.ClientBye(cancel=False)))
     for attempt in (1, 2):
@@ -171,7 +172,7 @@ def test_a_chunk_of_a_client_that_has_left_runs_again_when_its_slot_dies():
 def test_a_chunk_of_a_client_that_is_there_is_split_by_it():
     rig = HubRig()
     rig.client(1)
-    rig.submit(1, 1, one=spec("chunk", kind=m.CHUNK))
+    rig.submit(1, 1, one=spec("chunk", kind=CHUNK))
     session = rig.join()
     rig.fail(session, (1, 1, 1), "crash", retryable=False)
     assert rig.outcomes(1) == {1: "crash"}
@@ -182,7 +183,7 @@ def test_a_chunk_runs_again_whose_client_was_gone_before_it_heard_of_the_crash(h
     """V3c: it was killed a moment ago, and the hub does not know."""
     rig = HubRig()
     rig.client(1)
-    rig.submit(1, 2, one=spec("chunk", kind=m.CHUNK))
+    rig.submit(1, 2, one=spec("chunk", kind=CHUNK))
     session = rig.join()
     rig.fail(session, (1, 1, 1), "crash", retryable=False)
     assert rig.outcomes(1) == {1: "crash"}
@@ -201,7 +202,7 @@ def test_a_chunk_that_was_given_up_before_its_client_was_gone_does_not_run_again
     """V3c: it had crashed, and was kept until its client had heard that it is to split it."""
     rig = HubRig()
     rig.client(1)
-    rig.submit(1, 1, one=spec("chunk", kind=m.CHUNK))
+    rig.submit(1, 1, one=spec("chunk", kind=CHUNK))
     session = rig.join()
     rig.fail(session, (1, 1, 1), "crash", retryable=False)
     if who == "client":
@@ -220,7 +221,7 @@ def test_a_chunk_runs_again_whose_spec_was_forgotten_and_has_come_anew():
     rig = HubRig(spec_bytes=1000)
     rig.client(1)
     rig.client(2)
-    chunk = spec("chunk", kind=m.CHUNK)
+    chunk = spec("chunk", kind=CHUNK)
     rig.submit(1, 1, one=chunk)
     session = rig.join()
     rig.fail(session, (1, 1, 1), "crash", retryable=False)
@@ -242,7 +243,7 @@ def test_a_chunk_runs_again_whose_spec_was_forgotten_and_has_come_anew():
 def test_a_client_that_is_back_finds_the_chunk_that_it_was_to_split(gone):
     rig = HubRig(lease=1.0)
     rig.client(1)
-    rig.submit(1, 1, one=spec("chunk", kind=m.CHUNK))
+    rig.submit(1, 1, one=spec("chunk", kind=CHUNK))
     session = rig.join()
     rig.fail(session, (1, 1, 1), "crash", retryable=False)
     if gone:
@@ -255,7 +256,7 @@ def test_a_client_that_is_back_finds_the_chunk_that_it_was_to_split(gone):
         assert rig.outcomes(1) == {1: "crash"}
         return
     number = rig.hub.ledger.tasks[1 << 64 | 1].spec.number
-    run = m.Run(number, 0, [1], [b"x" * 8], again=True)
+    run = Run(number, 0, [1], [b"x" * 8], again=True)
     rig.tell(ev.FromClient(1, m.Submit(2, [], [run], whole=True)))
     rig.report(session, done=((1, 1, 2),))
     assert rig.outcomes(1) == {1: "done"}

@@ -5,6 +5,7 @@ import pytest
 from taskmesh.core.events import LinksLost
 from taskmesh.core.hub.breaker import REFUSED_FOR
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import CHUNK
 from tests.core.rig import HubRig, spec
 
 LACKS = {
@@ -38,7 +39,7 @@ def work_off(rig: HubRig, good: int, bad: int, kind: str = "function", most: int
 
 @pytest.mark.parametrize("kind", ["function", "signature"])
 @pytest.mark.parametrize(
-    "one", [spec(), spec(kind=m.CHUNK), spec(acks="early")], ids=["call", "chunk", "early"]
+    "one", [spec(), spec(kind=CHUNK), spec(acks="early")], ids=["call", "chunk", "early"]
 )
 def test_every_task_runs_at_the_other_pool(rig, kind, one):
     good, bad = rig.join("good", slots=2), rig.join("bad", slots=2)

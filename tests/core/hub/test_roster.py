@@ -7,6 +7,7 @@ import pytest
 from taskmesh.core.events import FromClient, FromHub, FromPool, LaneOpened
 from taskmesh.core.hub import roster
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held, Run
 from tests.core.rig import EPOCH, HubRig, PoolRig, spec
 
 FORMER = EPOCH - 1
@@ -26,7 +27,7 @@ def told_by_former(*pools: str, version: int = 0, epoch: int = FORMER, settled: 
 
 def again(rig: HubRig, count: int = 1) -> None:
     seqs = list(range(1, count + 1))
-    run = m.Run(1, 0, seqs, [b"x"] * count, again=True)
+    run = Run(1, 0, seqs, [b"x"] * count, again=True)
     rig.tell(FromClient(1, m.Submit(1, [(1, spec())], [run])))
 
 
@@ -68,7 +69,7 @@ class TestWaiting:
         rig.tell(LaneOpened(1, "tcp://127.0.0.1:1"))
         assert rig.state(1, 1) == "WAITING"
 
-        held = [m.Held(1, 1, [1])]
+        held = [Held(1, 1, [1])]
         rig.join("p", number=2, epoch=FORMER, inventory=held, rosters=[told_by_former("p")])
         assert rig.state(1, 1) == "SENT"
         assert not any(rig.held.values()), "the pool has it"
@@ -149,7 +150,7 @@ class TestWaiting:
 
     def test_what_a_pool_lists_is_adopted_and_not_sent(self, rig):
         again(rig, 2)
-        held = [m.Held(1, 1, [1])]
+        held = [Held(1, 1, [1])]
         session = rig.join("p", slots=4, epoch=FORMER, inventory=held, rosters=[told_by_former("p")])
 
         assert rig.state(1, 1) == "SENT"
@@ -172,7 +173,7 @@ def test_a_million_that_wait_are_queued_in_portions():
     count = 100_000
     rig.client()
     hub = rig.hub
-    run = m.Run(1, 0, list(range(1, count + 1)), [b"x"] * count, again=True)
+    run = Run(1, 0, list(range(1, count + 1)), [b"x"] * count, again=True)
     hub.handle(FromClient(1, m.Submit(1, [(1, spec())], [run])), rig.now)
     hello = m.Hello("p", 1, 1, 2, ["default"], [], FORMER, 0, [], rosters=[told_by_former("p")])
     hub.handle(FromPool(hello), rig.now)

@@ -4,8 +4,7 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.core.hub.memory import ENTRY, Memory
-from taskmesh.wire import messages as m
-from taskmesh.wire.batches import Kept
+from taskmesh.wire.runs import DoneRun, Failed, Kept, Spec
 from tests.core.rig import HubRig, spec
 
 LASTING = {"keep": 60.0}
@@ -22,7 +21,7 @@ def rig() -> HubRig:
     return rig_of()
 
 
-def finish(rig: HubRig, one: m.Spec, key: str = "k") -> None:
+def finish(rig: HubRig, one: Spec, key: str = "k") -> None:
     session = rig.join()
     (seq,) = rig.submit(1, one=one, key=key)
     rig.report(session, done=((1, seq, 1),))
@@ -81,12 +80,12 @@ def test_a_hub_that_is_told_answers_without_running_it_again(rig):
 def entry(
     rig: HubRig, seconds: float, key: str = "k", keep: float = 60.0, size: int = 1
 ) -> tuple[float, Kept]:
-    done = m.DoneRun(1, 1, 1, "p", [1], [b"x" * size], 0.1)
+    done = DoneRun(1, 1, 1, "p", [1], [b"x" * size], 0.1)
     return rig.now + seconds, Kept("f", key, keep, [done], [])
 
 
 def bad(kind: str, *, retryable: bool) -> Kept:
-    return Kept("f", kind, 60.0, [], [m.Failed(1, 1, 1, kind, retryable=retryable)])
+    return Kept("f", kind, 60.0, [], [Failed(1, 1, 1, kind, retryable=retryable)])
 
 
 def test_nothing_lives_longer_than_its_task_asked_for(rig):

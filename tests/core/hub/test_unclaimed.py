@@ -4,10 +4,11 @@ import pytest
 
 from taskmesh.core.events import ClientGone, FromClient, FromPool
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held, Run
 from tests.core.rig import EPOCH, HubRig, spec
 
-AGAIN = m.Run(1, 0, [1], [b"x"], again=True)
-HELD = [m.Held(1, 1, [1, 2, 3]), m.Held(1, 4, [4]), m.Held(2, 1, [1])]
+AGAIN = Run(1, 0, [1], [b"x"], again=True)
+HELD = [Held(1, 1, [1, 2, 3]), Held(1, 4, [4]), Held(2, 1, [1])]
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def come_back(rig: HubRig, *, whole: bool = True) -> None:
         rig.tell(FromClient(1, m.Submit(2, [], [], whole=True)))
 
 
-def dropped(rig: HubRig) -> list[m.Held]:
+def dropped(rig: HubRig) -> list[Held]:
     return [held for _, message in rig.published if isinstance(message, m.Cancel) for held in message.tasks]
 
 
@@ -35,7 +36,7 @@ def test_what_a_client_that_is_back_does_not_submit_again_is_dropped(rig):
     assert rig.hub.snapshot()["unclaimed"] == 4
     rig.tell(FromClient(1, m.Submit(2, [], [], whole=True)))
 
-    assert dropped(rig) == [m.Held(1, 1, [2, 3]), m.Held(1, 4, [4])]
+    assert dropped(rig) == [Held(1, 1, [2, 3]), Held(1, 4, [4])]
     assert rig.hub.snapshot()["unclaimed"] == 1
     assert rig.state(1, 1) == "SENT"
 
@@ -45,7 +46,7 @@ def test_so_is_what_a_pool_lists_that_comes_back_later(rig):
     rig.join(epoch=EPOCH - 1, inventory=HELD)
 
     (welcome,) = [message for _, message in rig.published if isinstance(message, m.Welcome)]
-    assert welcome.stale == [m.Held(1, 1, [2, 3]), m.Held(1, 4, [4])]
+    assert welcome.stale == [Held(1, 1, [2, 3]), Held(1, 4, [4])]
     assert rig.state(1, 1) == "SENT"
 
 
@@ -56,7 +57,7 @@ def test_it_is_said_again_while_it_runs(rig):
     rig.published.clear()
     rig.beat(session, running=((1, 2, 1), (2, 1, 1)))
 
-    assert dropped(rig) == [m.Held(1, 1, [2])]
+    assert dropped(rig) == [Held(1, 1, [2])]
 
 
 def test_its_result_is_not_kept(rig):
@@ -83,7 +84,7 @@ class TestBound:
     def rig(self) -> HubRig:
         return HubRig(client_grace=5.0)
 
-    BOUND = (m.Held(1, 1, [1, 2], bound=True), m.Held(1, 2, [3]), m.Held(2, 1, [1], bound=True))
+    BOUND = (Held(1, 1, [1, 2], bound=True), Held(1, 2, [3]), Held(2, 1, [1], bound=True))
 
     def wait(self, rig: HubRig, session: int, seconds: float, **more: object) -> None:
         for _ in range(round(seconds / 0.5)):
@@ -98,7 +99,7 @@ class TestBound:
         rig.tell(FromClient(2, m.ClientBeat(EPOCH)))
         self.wait(rig, session, 1.0)
 
-        assert dropped(rig) == [m.Held(1, 1, [1, 2])], "the rest runs on"
+        assert dropped(rig) == [Held(1, 1, [1, 2])], "the rest runs on"
         assert rig.hub.snapshot()["unclaimed"] == 2
 
     def test_nothing_is_dropped_of_a_client_that_comes_in_time(self, rig):
@@ -116,18 +117,18 @@ class TestBound:
         rig.tell(ClientGone(1))
         self.wait(rig, session, 6.0)
 
-        assert dropped(rig) == [m.Held(1, 1, [1, 2])]
+        assert dropped(rig) == [Held(1, 1, [1, 2])]
 
     def test_it_is_said_again_to_a_pool_that_runs_one_or_lists_one(self, rig):
         session = rig.join(epoch=EPOCH - 1, inventory=self.BOUND[:1])
         self.wait(rig, session, 6.0)
         rig.published.clear()
         rig.beat(session, running=((1, 2, 1),))
-        assert dropped(rig) == [m.Held(1, 1, [2])]
+        assert dropped(rig) == [Held(1, 1, [2])]
 
-        rig.join(number=2, epoch=EPOCH, session=session, inventory=[m.Held(1, 1, [2], bound=True)])
+        rig.join(number=2, epoch=EPOCH, session=session, inventory=[Held(1, 1, [2], bound=True)])
         (welcome,) = [message for _, message in rig.published if isinstance(message, m.Welcome)]
-        assert welcome.stale == [m.Held(1, 1, [2])]
+        assert welcome.stale == [Held(1, 1, [2])]
 
     def test_a_client_that_comes_too_late_has_them_run_again_and_not_adopted(self, rig):
         session = rig.join(epoch=EPOCH - 1, inventory=self.BOUND[:1])
@@ -152,7 +153,7 @@ class TestBound:
         self.wait(rig, session, 0.5)
         assert dropped(rig) == []
         self.wait(rig, session, 1.0)
-        assert dropped(rig) == [m.Held(1, 1, [1, 2])]
+        assert dropped(rig) == [Held(1, 1, [1, 2])]
 
     def test_the_grace_is_the_clients_and_begins_when_a_pool_first_lists_them(self, rig):
         """A pool that says Hello again and again must not put it off."""
@@ -160,4 +161,4 @@ class TestBound:
             rig.join(number=number, epoch=EPOCH - 1, inventory=self.BOUND[:1])
             rig.after(0.4)
 
-        assert dropped(rig) == [m.Held(1, 1, [1, 2])]
+        assert dropped(rig) == [Held(1, 1, [1, 2])]

@@ -8,6 +8,7 @@ from taskmesh.core.events import FromClient, Tick
 from taskmesh.core.hub.backlog import Lineup
 from taskmesh.core.hub.lanes import MAX_WINDOW
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held, Run
 from tests.core.rig import HubRig, number_of, spec
 
 
@@ -151,12 +152,12 @@ class TestATaskAlone:
     def test_is_cancelled_by_the_same_message(self, rig):
         session = rig.join()
         (number, one) = (number_of(spec()), spec())
-        run = m.Run(number, 0, [1], [b"x"])
+        run = Run(number, 0, [1], [b"x"])
         rig.tell(FromClient(1, m.Submit(1, [(number, one)], [run], [1])))
 
         assert rig.state(1, 1) == "finished"
         ((pool, told),) = [(pool, told) for pool, told in rig.published if isinstance(told, m.Cancel)]
-        assert (pool, told.session, told.tasks) == ("p", session, [m.Held(1, 1, [1])])
+        assert (pool, told.session, told.tasks) == ("p", session, [Held(1, 1, [1])])
 
     @pytest.mark.parametrize("state", ["paused", "draining"])
     def test_waits_while_the_pool_takes_no_work(self, rig, state):

@@ -7,6 +7,7 @@ from taskmesh.core.events import FromClient, FromPool
 from taskmesh.core.hub import collector
 from taskmesh.core.ids import text_of
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Failed
 from tests.core.rig import EPOCH, HubRig, spec
 
 
@@ -69,7 +70,7 @@ def test_each_failed_attempt_is_told_and_the_end_of_a_failed_task_explained(rig,
     rig.submit(1, 2, spec(max_retries=1, backoff=0.0))
 
     def failed(attempt: int) -> list[object]:
-        error = m.Failed(1, 1, attempt, "exception", "ValueError", "no good", "Trace", retryable=True)
+        error = Failed(1, 1, attempt, "exception", "ValueError", "no good", "Trace", retryable=True)
         report = m.Results(EPOCH, session, attempt, [], [error], [])
         return [action.fields for action in rig.tell(FromPool(report)) if isinstance(action, Record)]
 

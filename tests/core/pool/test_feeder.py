@@ -5,7 +5,7 @@ import pytest
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.pool.membership import CLIENT_BITS
-from taskmesh.wire.messages import LaneRun
+from taskmesh.wire.runs import LaneRun
 from tests.core.rig import PoolRig, spec
 
 

@@ -5,6 +5,8 @@ import pytest
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held, LaneRun
+from taskmesh.wire.slot_messages import SlotProgress
 from tests.core.rig import EPOCH, PoolRig, spec
 
 
@@ -35,7 +37,7 @@ class TestWork:
         assert (report.echo, report.held, report.session) == (1.0, 0.25, 1)
 
     def test_tasks_of_another_session_are_not_run(self, rig):
-        rig.tell(ev.FromHub(m.Tasks(EPOCH, 5, 1, 0, 0.0, [(1, spec())], [m.LaneRun(1, 1, 1, 0, [1], [b""])])))
+        rig.tell(ev.FromHub(m.Tasks(EPOCH, 5, 1, 0, 0.0, [(1, spec())], [LaneRun(1, 1, 1, 0, [1], [b""])])))
 
         assert rig.of(m.Misrouted)[0].session == 5
         assert not rig.of(act.HandOver)
@@ -43,7 +45,7 @@ class TestWork:
     def test_what_control_says_of_another_session_is_not_heeded(self, rig):
         rig.push(1, 2, 3)
         rig.tell(ev.FromHub(m.Recall(EPOCH, 99, 5)))
-        rig.tell(ev.FromHub(m.Cancel(EPOCH, 99, [m.Held(1, 1, [3])])))
+        rig.tell(ev.FromHub(m.Cancel(EPOCH, 99, [Held(1, 1, [3])])))
         rig.tell(ev.FromHub(m.ForgetSpecs(EPOCH + 1, rig.pool.session, list(rig.pool.feeder.specs))))
         for slot in (0, 1, 0):
             rig.finish(slot)
@@ -77,7 +79,7 @@ class TestWork:
 
         assert rig.pool.session == 0
         assert rig.of(act.HangUp)
-        assert rig.of(m.Hello)[-1].inventory == [m.Held(1, 1, [1])]
+        assert rig.of(m.Hello)[-1].inventory == [Held(1, 1, [1])]
 
     def test_a_spec_that_it_does_not_have_is_asked_for(self, rig):
         rig.push(1, known=False)
@@ -177,7 +179,7 @@ class TestSession:
     def test_what_has_been_cancelled_is_not_listed(self, rig):
         """A hub that is asked for it anew must not count on it: it ends without a word."""
         rig.push(1, 2, 3, 4, one=spec("long", hard_timeout=5.0))
-        rig.tell(ev.FromHub(m.Cancel(EPOCH, 1, [m.Held(1, 1, [1, 4])])))
+        rig.tell(ev.FromHub(m.Cancel(EPOCH, 1, [Held(1, 1, [1, 4])])))
         rig.lose_lane()
 
         assert sorted(seq for held in rig.of(m.Hello)[-1].inventory for seq in held.seqs) == [2, 3]
@@ -341,7 +343,7 @@ class TestLimits:
 
     def test_one_that_is_taken_back_leaves_no_trap_and_no_slot_unused(self, rig):
         rig.push(1, one=spec("limited", hard_timeout=2.0))
-        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        control(rig, m.Cancel, [Held(1, 1, [1])])
         assert rig.of(act.RecallSlot)
         rig.recalled(0, 1)
         rig.push(2, 3)
@@ -372,7 +374,7 @@ class TestLastProgress:
     def test_goes_with_the_outcome(self):
         rig = PoolRig()
         rig.push(1, 2)
-        rig.tell(ev.SlotReported(0, m.SlotProgress(0, 3, 4)))
+        rig.tell(ev.SlotReported(0, SlotProgress(0, 3, 4)))
         rig.finish(0)
 
         (results,) = [results for results in rig.reports() if results.done]
@@ -381,7 +383,7 @@ class TestLastProgress:
     def test_of_the_next_task_is_kept_when_the_one_before_it_ends(self):
         rig = PoolRig(slots=1)
         rig.push(1, 2)
-        rig.tell(ev.SlotReported(0, m.SlotProgress(1, 3, 4)))
+        rig.tell(ev.SlotReported(0, SlotProgress(1, 3, 4)))
         rig.finish(0)
         rig.finish(0)
 

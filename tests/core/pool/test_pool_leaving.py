@@ -6,6 +6,7 @@ from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.pool.machine import CANCEL_GRACE
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held
 from tests.core.rig import EPOCH, PoolRig
 
 
@@ -21,7 +22,7 @@ def control(rig: PoolRig, kind: type, *fields: object) -> None:
 class TestCancel:
     def test_an_unstarted_task_is_dropped_silently(self, rig):
         rig.push(1, 2, 3)
-        control(rig, m.Cancel, [m.Held(1, 1, [3])])
+        control(rig, m.Cancel, [Held(1, 1, [3])])
         rig.finish(0)
         rig.finish(1)
 
@@ -30,7 +31,7 @@ class TestCancel:
 
     def test_a_running_one_costs_its_slot(self, rig):
         rig.push(1)
-        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        control(rig, m.Cancel, [Held(1, 1, [1])])
         rig.recalled(0, 0)
         assert rig.of(act.CancelSlot) == [act.CancelSlot(0, 0)]
         rig.push(2, 3)
@@ -42,7 +43,7 @@ class TestCancel:
 
     def test_one_that_cleans_up_costs_its_slot_when_it_returns(self, rig):
         rig.push(1)
-        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        control(rig, m.Cancel, [Held(1, 1, [1])])
         rig.recalled(0, 0)
         rig.push(2, 3)
         assert not rig.of(act.KillSlot)
@@ -53,7 +54,7 @@ class TestCancel:
 
     def test_one_that_does_not_return_in_time_is_killed(self, rig):
         rig.push(1)
-        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        control(rig, m.Cancel, [Held(1, 1, [1])])
         rig.recalled(0, 0)
         rig.after(CANCEL_GRACE - 0.1)
         assert not rig.of(act.KillSlot)
@@ -63,7 +64,7 @@ class TestCancel:
 
     def test_one_that_is_done_by_then_does_not(self, rig):
         rig.push(1)
-        control(rig, m.Cancel, [m.Held(1, 1, [1])])
+        control(rig, m.Cancel, [Held(1, 1, [1])])
         rig.finish(0)
         rig.recalled(0, 0)
 
@@ -71,13 +72,13 @@ class TestCancel:
         assert not rig.pool.feeder.doomed
 
     def test_what_is_not_here_is_not_remembered(self, rig):
-        control(rig, m.Cancel, [m.Held(1, 1, [77])])
+        control(rig, m.Cancel, [Held(1, 1, [77])])
 
         assert not rig.pool.feeder.doomed
 
     def test_another_attempt_of_the_task_runs_on(self, rig):
         rig.push(1, attempt=3)
-        control(rig, m.Cancel, [m.Held(1, 2, [1])])
+        control(rig, m.Cancel, [Held(1, 2, [1])])
 
         assert not rig.of(act.RecallSlot)
 
@@ -105,22 +106,22 @@ class TestCancelOfWhatAlreadyStarted:
 
     @pytest.mark.parametrize(("seq", "killed"), [(2, 0), (3, 1)])
     def test_only_the_last_one_costs_the_slot(self, rig, seq, killed):
-        control(rig, m.Cancel, [m.Held(1, 1, [seq])])
+        control(rig, m.Cancel, [Held(1, 1, [seq])])
         rig.recalled(0, 1)
 
         assert len(rig.of(act.CancelSlot)) == killed
 
     def test_while_a_recall_is_under_way_nobody_knows_which_has_started(self, rig):
-        control(rig, m.Cancel, [m.Held(1, 1, [3])])
-        control(rig, m.Cancel, [m.Held(1, 1, [4])])
+        control(rig, m.Cancel, [Held(1, 1, [3])])
+        control(rig, m.Cancel, [Held(1, 1, [4])])
 
         assert len(rig.of(act.RecallSlot)) == 1
         assert not rig.of(act.CancelSlot)
 
     def test_a_slot_that_is_about_to_die_is_not_killed_again(self, rig):
-        control(rig, m.Cancel, [m.Held(1, 1, [3])])
+        control(rig, m.Cancel, [Held(1, 1, [3])])
         rig.recalled(0, 1)
-        control(rig, m.Cancel, [m.Held(1, 1, [2, 3])])
+        control(rig, m.Cancel, [Held(1, 1, [2, 3])])
 
         assert len(rig.of(act.CancelSlot)) == 1
 
@@ -275,7 +276,7 @@ def test_who_has_left_does_and_says_nothing_more(rig):
     before = len(rig.actions)
 
     rig.lose_lane()
-    control(rig, m.Cancel, [m.Held(1, 1, [1])])
+    control(rig, m.Cancel, [Held(1, 1, [1])])
     rig.tell(ev.DrainRequested(5.0))
     rig.after(60)
 

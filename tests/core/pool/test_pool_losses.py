@@ -5,6 +5,7 @@ import pytest
 from taskmesh.core import events as ev
 from taskmesh.core.hub.ventilator import ALONE
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import CHUNK, Held
 from tests.core.rig import EPOCH, HubRig, Key, spec
 
 
@@ -94,7 +95,7 @@ def test_the_limit_can_be_set():
 
 def test_a_chunk_is_split_by_its_client_once_it_is_suspect(rig):
     pools = Pools(rig)
-    (seq,) = rig.submit(1, 1, spec(kind=m.CHUNK))
+    (seq,) = rig.submit(1, 1, spec(kind=CHUNK))
 
     assert play(rig, pools, guilty=seq)[0] == 2
     assert rig.outcomes() == {seq: "crash"}
@@ -135,14 +136,14 @@ class TestNotCharged:
         (seq,) = rig.submit(1, 1)
         pools.die()
         assert self.losses(rig, seq) == 1
-        rig.join(number=2, instance=1, inventory=[m.Held(1, 1, [seq])] if listed else [])
+        rig.join(number=2, instance=1, inventory=[Held(1, 1, [seq])] if listed else [])
 
         assert self.losses(rig, seq) == 0
 
     def test_when_the_session_alone_is_a_new_one(self, rig):
         Pools(rig)
         (seq,) = rig.submit(1, 1)
-        rig.join(number=2, instance=1, inventory=[m.Held(1, 1, [seq])])
+        rig.join(number=2, instance=1, inventory=[Held(1, 1, [seq])])
 
         assert self.losses(rig, seq) == 0
 

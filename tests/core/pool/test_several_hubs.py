@@ -7,6 +7,7 @@ from taskmesh.core import events as ev
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Held, LaneRun, Spec
 from tests.core.client_rig import Client, delivery
 from tests.core.rig import PoolRig, number_of, spec
 
@@ -38,11 +39,11 @@ class TwoHubsRig(PoolRig):
         )
         self.tell(ev.FromHub(welcome, hub))
 
-    def push_from(self, hub: int, *seqs: int, client: int = 1, one: m.Spec | None = None) -> None:
+    def push_from(self, hub: int, *seqs: int, client: int = 1, one: Spec | None = None) -> None:
         one = one or spec()
         member = self.pool.members[hub]
         self.sequence[hub] += 1
-        run = m.LaneRun(number_of(one), client, 1, 0, list(seqs), [b"x"] * len(seqs))
+        run = LaneRun(number_of(one), client, 1, 0, list(seqs), [b"x"] * len(seqs))
         tasks = m.Tasks(
             member.epoch, member.session, self.sequence[hub], 0, 1.0, [(number_of(one), one)], [run]
         )
@@ -92,7 +93,7 @@ def test_slots_see_the_client_as_the_hub_named_it(rig):
 def test_a_cancellation_ends_the_task_of_its_own_hub_alone(rig):
     rig.push_from(A, 1)
     rig.push_from(B, 1)
-    rig.tell(ev.FromHub(m.Cancel(EPOCHS[B], 1, [m.Held(1, 1, [1])]), B))
+    rig.tell(ev.FromHub(m.Cancel(EPOCHS[B], 1, [Held(1, 1, [1])]), B))
     rig.finish(0)
 
     assert rig.of(act.KillSlot) == []
@@ -132,7 +133,7 @@ def test_an_inventory_lists_what_its_own_hub_gave(rig):
     rig.now += 0.6
     rig.tell(ev.HubLaneLost(B))
 
-    assert rig.to(B, m.Hello)[-1].inventory == [m.Held(9, 1, [2])]
+    assert rig.to(B, m.Hello)[-1].inventory == [Held(9, 1, [2])]
     assert rig.pool.members[A].session == 1
     rig.after(1.0)
     assert rig.to(A, m.Beat)[-1].away == ["tcp://b"]
@@ -243,7 +244,7 @@ def test_a_cancelled_task_that_waits_is_remembered_while_its_hub_has_to_say_what
     """Seed 140490402741: the pool stood still for longer than a lease after the cancellation."""
     rig = PoolRig(slots=1)
     rig.push(1, 2, 3, 4)
-    rig.tell(ev.FromHub(m.Cancel(rig.pool.epoch, rig.pool.session, [m.Held(1, 1, [4])])))
+    rig.tell(ev.FromHub(m.Cancel(rig.pool.epoch, rig.pool.session, [Held(1, 1, [4])])))
     rig.now += 10.0
     rig.tell(ev.Tick())
     rig.pool.check()

@@ -6,6 +6,7 @@ from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.pool import feeder, slots
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Spec
 from tests.core.rig import PoolRig, number_of, spec
 
 A, B, C, D = (spec(name) for name in "abcd")
@@ -21,12 +22,12 @@ def forgotten(rig: PoolRig) -> list[int]:
     return [number for hand in rig.of(act.HandOver) for number, one in hand.message.specs if one is None]
 
 
-def sent(rig: PoolRig, one: m.Spec) -> int:
+def sent(rig: PoolRig, one: Spec) -> int:
     """How often the slot was sent a spec."""
     return sum((number_of(one), one) in hand.message.specs for hand in rig.of(act.HandOver))
 
 
-def run(rig: PoolRig, *specs: m.Spec) -> None:
+def run(rig: PoolRig, *specs: Spec) -> None:
     for one in specs:
         rig.push(1, one=one)
         rig.finish(0)

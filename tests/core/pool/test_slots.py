@@ -4,7 +4,8 @@ import pytest
 
 from taskmesh.core.pool.slots import Piece, Slot, SlotCause, SlotState
 from taskmesh.errors import LocalProtocolError
-from taskmesh.wire.messages import LaneRun, SlotFailure, SlotResults, SlotSegment
+from taskmesh.wire.runs import LaneRun
+from taskmesh.wire.slot_messages import SlotFailure, SlotResults, SlotSegment
 
 
 def slot_with(*sizes: int) -> Slot:

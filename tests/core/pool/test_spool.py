@@ -1,7 +1,7 @@
 """Reports are kept until the hub has them."""
 
 from taskmesh.core.pool.spool import FEW, MAX_REPORT, Spool, portion
-from taskmesh.wire.messages import DoneRun, Failed, Held
+from taskmesh.wire.runs import DoneRun, Failed, Held
 
 
 def done(seq: int) -> DoneRun:

@@ -17,6 +17,7 @@ from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable
 from taskmesh.sockets import Context, NoPeerWithinTimeout
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Run
 from tests.net import workload
 from tests.net.abuse.siege import Siege
 from tests.net.intruder import FalsePool, Peer
@@ -87,7 +88,7 @@ def test_a_client_s_flood_is_dropped_and_others_are_served(programs: Programs, r
 def test_a_flood_of_bytes_is_dropped_unread(programs: Programs, ring: Ring):
     programs.env |= {"TASKMESH_KEY_BYTES_PER_S": "4MiB"}
     keyed = Keyed(programs, ring)
-    submit = m.Submit(9, [], [m.Run(7, 0, [1], [bytes(1 << 20)])])
+    submit = m.Submit(9, [], [Run(7, 0, [1], [bytes(1 << 20)])])
     with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.program):
         peer = Peer(context, keyed, "client", "mallory")
         assert isinstance(peer.ask(m.ClientHello(7, 0)), m.ClientWelcome)

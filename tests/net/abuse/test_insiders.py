@@ -15,6 +15,7 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.core import ids
+from taskmesh.core.ids import spec_number
 from taskmesh.framing.fragments import Cutter
 from taskmesh.framing.frames import encode
 from taskmesh.net import wires
@@ -31,7 +32,7 @@ from taskmesh.sockets import (
     Sub,
 )
 from taskmesh.wire import messages as m
-from taskmesh.wire.spec_number import spec_number
+from taskmesh.wire.runs import DoneRun, Failed, Held, Progress, Run, Spec
 from tests.fuzz.forger import Forger
 from tests.net import workload
 from tests.net.abuse.siege import Siege
@@ -95,7 +96,7 @@ def test_A05_a_role_says_what_it_may_and_nothing_else_counts(keyed: Keyed, meet:
 
 def test_A07_frames_without_end_or_without_content(keyed: Keyed, meet: Meet):
     client, pool = meet("client", "mallory"), FalsePool(meet("worker", "mallory"))
-    submit = [bytes(part) for part in encode(m.Submit(1, [], [m.Run(7, 0, [1], [b"x"])]))]
+    submit = [bytes(part) for part in encode(m.Submit(1, [], [Run(7, 0, [1], [b"x"])]))]
     games: list[list[bytes]] = [
         [b""],
         [b""] * 1000,
@@ -167,9 +168,9 @@ def test_A09_no_pool_answers_for_another(keyed: Keyed, false_pool: FalsePool, tm
             (0, 0),
         ]
         for number, ((of, session), attempt) in enumerate(itertools.product(sessions, (0, 1, 2, 99)), 1):
-            done = m.DoneRun(1, client, attempt, "false/0", [seq], [dumps("forged")], 0.1)
-            failed = m.Failed(client, seq, attempt, "crash")
-            held = m.Held(client, attempt, [seq])
+            done = DoneRun(1, client, attempt, "false/0", [seq], [dumps("forged")], 0.1)
+            failed = Failed(client, seq, attempt, "crash")
+            held = Held(client, attempt, [seq])
             false_pool.say(m.Results(of, session, number, [done], [failed], [held]))
         false_pool.say(m.PoolNeedSpec(epoch, own, [1]))
         false_pool.say(m.Beat(epoch, own, "false", 0, 0, 0, []))
@@ -253,12 +254,12 @@ def test_A10_messages_said_again_are_heard_once(keyed: Keyed, meet: Meet, tmp_pa
     keyed.programs.worker(keyed.address, "--name", "bare", "--keys", str(bare))
     (Path(keyed.client) / "mesh.secret").unlink()  # the false client signs nothing
     peer = meet("client", "mallory")
-    spec = m.Spec(dump_function(workload.note), "note")
+    spec = Spec(dump_function(workload.note), "note")
     number = spec_number(spec)
     call = dumps(((str(tmp_path / "journal"), "once"), {}))
     said = [
         m.ClientHello(7, 0),
-        m.Submit(1, [(number, spec)], [m.Run(number, 0, [1], [call])]),
+        m.Submit(1, [(number, spec)], [Run(number, 0, [1], [call])]),
         m.CancelTasks([9]),
     ]
     with keyed.mesh() as mesh, Siege(mesh, keyed.program):
@@ -273,11 +274,11 @@ def test_A10_messages_said_again_are_heard_once(keyed: Keyed, meet: Meet, tmp_pa
 
 def test_A11_the_same_ids_of_two_clients_are_two_clients_tasks(keyed: Keyed, meet: Meet):
     """An id's first half is the session's, which belongs to a key; the other's claim to it is refused."""
-    spec = m.Spec(b"no function", "none", queue="nobody")
+    spec = Spec(b"no function", "none", queue="nobody")
     number = spec_number(spec)
     first, second = meet("client", "one"), meet("client", "two")
     assert isinstance(first.ask(m.ClientHello(7, 0)), m.ClientWelcome)
-    submit = m.Submit(1, [(number, spec)], [m.Run(number, 0, [1, 2, 3], [b"x"] * 3)])
+    submit = m.Submit(1, [(number, spec)], [Run(number, 0, [1, 2, 3], [b"x"] * 3)])
     assert first.ask(submit) == m.Accepted(1)
     assert second.ask(m.ClientHello(7, 0)) == m.ClientRefused("this client session belongs to another key")
     assert isinstance(second.ask(m.ClientHello(8, 0)), m.ClientWelcome)
@@ -293,7 +294,7 @@ def test_A11_the_same_ids_of_two_clients_are_two_clients_tasks(keyed: Keyed, mee
 
 def test_A12_beats_without_end(keyed: Keyed, false_pool: FalsePool):
     welcome, _ = false_pool.join("false")
-    beat = m.Beat(welcome.epoch, welcome.session, "false", 0, 0, 0, [m.Progress(1, 1, 1, 0, -1)] * 5)
+    beat = m.Beat(welcome.epoch, welcome.session, "false", 0, 0, 0, [Progress(1, 1, 1, 0, -1)] * 5)
     with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
         for turn in range(100_000):
             false_pool.say(beat)
@@ -302,7 +303,7 @@ def test_A12_beats_without_end(keyed: Keyed, false_pool: FalsePool):
 
 
 def test_A12_an_inventory_of_a_million_tasks(keyed: Keyed, false_pool: FalsePool):
-    held = [m.Held(client, 1, list(range(10_000))) for client in range(1, 101)]
+    held = [Held(client, 1, list(range(10_000))) for client in range(1, 101)]
     hello = m.Hello("false", 98, 1, 1, ["none"], [], 0, 0, held, key=bytes(32))
     with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
         for number in range(3):
@@ -315,13 +316,13 @@ def test_A13_more_tasks_than_a_client_may_have(programs: Programs, ring: Ring):
     """They wait in its own process; what it says beyond that is BUSY, and the hub keeps nothing of it."""
     programs.env |= {"TASKMESH_CLIENT__MAX_PENDING": "1000"}
     keyed = Keyed(programs, ring)
-    spec = m.Spec(b"no function", "none", queue="nobody")
+    spec = Spec(b"no function", "none", queue="nobody")
     number = spec_number(spec)
     with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
         peer = Peer(context, keyed, "client", "mallory")
         assert isinstance(peer.ask(m.ClientHello(7, 0)), m.ClientWelcome)
         for turn in range(20_000):
-            runs = [m.Run(number, 0, list(range(10 * turn, 10 * turn + 10)), [bytes(500)] * 10)]
+            runs = [Run(number, 0, list(range(10 * turn, 10 * turn + 10)), [bytes(500)] * 10)]
             peer.say(m.Submit(turn + 1, [(number, spec)], runs))
             if turn % 5000 == 0:
                 siege.work()

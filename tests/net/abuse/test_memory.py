@@ -13,7 +13,7 @@ from taskmesh import Mesh
 from taskmesh.framing.fragments import Cutter
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.sockets import Context, EventKind, Push
-from taskmesh.wire.bounds import TOKEN
+from taskmesh.wire.runs import TOKEN
 from tests.conformance.wire import WirePeer
 from tests.net import workload
 from tests.net.abuse.siege import GROWTH, Siege

@@ -15,6 +15,7 @@ from taskmesh.security.credentials import credentials_of
 from taskmesh.security.keys import KeyFolder
 from taskmesh.sockets import raw_key
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, Failed, Run, Spec
 from tests.asking import ask, bearer
 from tests.net import workload
 from tests.net.abuse.siege import Siege
@@ -44,13 +45,13 @@ def marker(tmp_path: Path) -> Path:
 def test_A15_a_hub_unpickles_nothing_that_comes_to_it(keyed: Keyed, meet: Meet, marker: Path):
     bomb = pickle.dumps(Bomb(marker))
     client, pool = meet("client", "mallory"), FalsePool(meet("worker", "mallory"))
-    spec = m.Spec(bomb, "bomb", queue="nobody", retry_filter=bomb)
+    spec = Spec(bomb, "bomb", queue="nobody", retry_filter=bomb)
     welcome, _ = pool.join("false")
     with keyed.mesh() as mesh, Siege(mesh, keyed.program):
         assert isinstance(client.ask(m.ClientHello(7, 0)), m.ClientWelcome)
-        assert client.ask(m.Submit(1, [(1, spec)], [m.Run(1, 0, [1, 2], [bomb, bomb])])) == m.Accepted(1)
-        done = m.DoneRun(1, 7, 1, "false/0", [1], [bomb], 0.1)
-        failed = m.Failed(7, 2, 1, "exception", pickled=bomb, type_name="os.system", text=f"touch {marker}")
+        assert client.ask(m.Submit(1, [(1, spec)], [Run(1, 0, [1, 2], [bomb, bomb])])) == m.Accepted(1)
+        done = DoneRun(1, 7, 1, "false/0", [1], [bomb], 0.1)
+        failed = Failed(7, 2, 1, "exception", pickled=bomb, type_name="os.system", text=f"touch {marker}")
         pool.say(m.Results(welcome.epoch, welcome.session, 1, [done], [failed], []))
         for number, what in enumerate(("status", "pools", "tasks", "events"), 1):
             assert isinstance(client.ask(m.Query(number, what)), m.Answer)
@@ -69,9 +70,9 @@ def answered(keyed: Keyed, false_pool: FalsePool) -> Callable[..., TaskFuture[ob
         (run,) = tasks.runs
         done, failed = [], []
         if failure:
-            failed = [m.Failed(run.client, run.seqs[0], run.attempt, "exception", pickled=payload, **failure)]
+            failed = [Failed(run.client, run.seqs[0], run.attempt, "exception", pickled=payload, **failure)]
         else:
-            done = [m.DoneRun(run.spec, run.client, run.attempt, "false/0", run.seqs, [payload], 0.1)]
+            done = [DoneRun(run.spec, run.client, run.attempt, "false/0", run.seqs, [payload], 0.1)]
         false_pool.say(m.Results(tasks.epoch, tasks.session, 1, done, failed, []))
         return future
 

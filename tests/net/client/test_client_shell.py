@@ -11,6 +11,7 @@ from taskmesh.errors import MeshClosed
 from taskmesh.net.client.port import ThreadPort
 from taskmesh.net.client.shell import ClientShell, Questions
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Run
 from tests.waiting import wait_until
 
 
@@ -46,7 +47,7 @@ class BusySink:
         seq = self.left.pop(0)
         if self.left:  # submitted after the look, so that the next one takes it
             self._shell_of().events.append(Ask(m.CancelTasks(self.left[:1])))
-        return [], [m.Run(1, 0, [seq], [b""], "")]
+        return [], [Run(1, 0, [seq], [b""], "")]
 
 
 @pytest.mark.parametrize("before", [[], [m.CancelTasks([9])], [m.Query(1, "status", "", 100)]])

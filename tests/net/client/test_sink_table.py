@@ -9,7 +9,7 @@ from taskmesh.future import Batch
 from taskmesh.net.client import shell as client_shell
 from taskmesh.net.client.shell import SinkTable
 from taskmesh.serialize.payload import dumps_call
-from taskmesh.wire.messages import DoneRun, Spec
+from taskmesh.wire.runs import DoneRun, Spec
 
 SPECS = {number: Spec(b"%d" % number * 100, "f") for number in range(1, 6)}
 

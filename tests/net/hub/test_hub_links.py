@@ -11,6 +11,7 @@ from taskmesh.net.hub.links import HubSockets
 from taskmesh.sockets import Context, Dealer, Push
 from taskmesh.system.loop import Loop
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun
 from tests.waiting import wait_until
 
 
@@ -43,7 +44,7 @@ def test_a_pool_without_keys_hears_that_there_was_no_room_for_its_report(tmp_pat
         ended: list[list[bytes]] = []
         for session, pool in ((5, first), (6, second)):
             pool.connect(hub.endpoints.collector)
-            done = m.DoneRun(7, 1, 1, "pool/0", [1], [bytes(4 * FRAGMENT)], 0.1)
+            done = DoneRun(7, 1, 1, "pool/0", [1], [bytes(4 * FRAGMENT)], 0.1)
             *fragments, last = Cutter(session).cut(encode(m.Results(1, session, 1, [done], [], [])))
             for fragment in fragments:
                 pool.send_parts(fragment, timeout=5)

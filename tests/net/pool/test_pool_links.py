@@ -15,6 +15,7 @@ from taskmesh.net.pool.links import FEW_HELLOS, PoolSockets
 from taskmesh.sockets import Context, Pull, Router, SocketError
 from taskmesh.system.loop import Loop
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun
 from tests.waiting import wait_until
 
 
@@ -45,7 +46,7 @@ def test_a_result_is_held_against_the_limit_of_the_hub_that_has_opened_the_sessi
             links.dial(f"ipc://{tmp_path}/lane", limit)
             late = m.Welcome(1, 1, "pool", 1, 1, "port", 1.0, 3.0, [], 50)
             links._take([encode(late)], 0)
-            runs = [m.DoneRun(1, 1, 1, "p/0", [size], [bytes(size)], 0.1) for size in (10, 50, 100, 101)]
+            runs = [DoneRun(1, 1, 1, "p/0", [size], [bytes(size)], 0.1) for size in (10, 50, 100, 101)]
             results = m.Results(1, 1, 1, runs, [], [])
             links.send(results)
             taken.append([seq for run in results.done for seq in run.seqs])

@@ -1,8 +1,8 @@
-"""The shapes inside messages: specs, runs of tasks, their outcomes.
+"""The shapes inside messages: specs, runs of tasks, their outcomes; and the bounds of their fields.
 
 Hot shapes (`Run`, `LaneRun`, `DoneRun`) are lists side by side, not lists of objects: a batch of a thousand
 tasks costs a handful of Python objects. A payload is `bytes`, or a `taskmesh.shm.blob.Blob` when it is
-large; no machine ever looks inside one. Decoders hold what comes in against the bounds that types state.
+large; no machine ever looks inside one. Decoders refuse what exceeds the bounds that the types state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from taskmesh.wire.bounds import MOST_NAMES, Amount, Counter, Name, Number
+# --- bounds of fields -----------------------------------------------------------------------------------
+
+TOKEN = 16
+"""Bytes of a pool's token, the first frame of all that it says."""
+LONGEST_NAME = 1024
+"""Characters of a name: of a task, queue, tag, key, pool, client or host."""
+MOST_NAMES = 1000
+"""Queues or tags of one pool or task."""
+LARGEST = (2.0 - 2.0**-52) * 2.0**1023
+"""The largest number that is finite."""
+
+Counter = Annotated[int, Meta(ge=0)]
+"""A task's number with its client: half of a task id, and a negative one would reach into the other half."""
+Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+"""A finite one: a NaN would spoil the order of every queue of times that it gets into."""
+Amount = int | Number
+"""Whole numbers stay whole."""
+Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
+"""What the hub keeps for as long as its owner is there."""
+Names = Annotated[list[Name], Meta(max_length=MOST_NAMES)]
+"""Queues or tags."""
+
+# --- specs, runs of tasks, their outcomes ---------------------------------------------------------------
 
 if TYPE_CHECKING:
     Payload = Any  # `bytes | Blob`: this module is below those that know Blobs
@@ -32,7 +54,7 @@ function encode payloads, and slots hand over bytes."""
 class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What all calls of one task function with the same options share; travels once per link.
 
-    A spec's number is a digest of its bytes (`wire.spec_number`), the same for every client and hub.
+    A spec's number is a digest of its bytes (`core.ids.spec_number`), the same for every client and hub.
 
     Attributes:
         function: the callable's bytes as made by `serialize.code.dump_function`.
