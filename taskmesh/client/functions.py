@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from taskmesh.client.options import NAME, TaskOptions, is_name
-from taskmesh.core.ids import spec_number
+from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, TaskTable
 from taskmesh.serialize.code import FunctionCodec, unwrap

@@ -10,7 +10,7 @@ import msgspec
 from taskmesh.client.functions import spec_of
 from taskmesh.client.options import TaskOptions
 from taskmesh.client.submitter import Submitter
-from taskmesh.core.ids import spec_number
+from taskmesh.core.specs import spec_number
 from taskmesh.future import Batch, TaskFuture
 from taskmesh.outcomes.outcome import Success
 from taskmesh.serialize.payload import Payload, check_size, dumps_call, dumps_encoded

@@ -32,8 +32,8 @@ class CloseLane(msgspec.Struct):
     session: int
 
 
-class Push(msgspec.Struct):
-    """Push work on a lane."""
+class PushTasks(msgspec.Struct):
+    """PushTasks work on a lane."""
 
     session: int
     message: m.Tasks
@@ -46,14 +46,14 @@ class Publish(msgspec.Struct):
     message: m.ToPool
 
 
-class Record(msgspec.Struct):
+class LogEvent(msgspec.Struct):
     """Something worth telling: for logs, metrics and `mesh.events()`. Never one for a successful task."""
 
     kind: str
     fields: dict[str, object]
 
 
-class Store(msgspec.Struct):
+class StoreOutcomes(msgspec.Struct):
     """Outcomes that are kept from now on, for the hub that comes after this one: until when, and what."""
 
     entries: list[tuple[float, Kept]]

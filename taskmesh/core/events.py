@@ -178,7 +178,7 @@ class Queued(msgspec.Struct):
     runs: list[Run]
 
 
-class Ask(msgspec.Struct):
+class Requested(msgspec.Struct):
     """A Query, Command, CancelTasks or ClientBye to pass on."""
 
     message: m.Query | m.Command | m.CancelTasks | m.ClientBye

@@ -1,4 +1,4 @@
-"""The base class of things whose state a table of transitions changes."""
+"""The base of machines with tables of transitions, and the demands on their books."""
 
 from __future__ import annotations
 
@@ -36,3 +36,13 @@ class StateMachine(Generic[StateT, CauseT]):
                 f"a {type(self).__name__.lower()} is {self.state.name}: {cause.name} is not possible"
             )
         self.state = after
+
+
+class BrokenInvariant(AssertionError):
+    """A machine's books do not agree."""
+
+
+def require(holds: bool, what: str, *facts: object) -> None:
+    """Raises BrokenInvariant with the facts unless it holds."""
+    if not holds:
+        raise BrokenInvariant(f"{what}: {', '.join(map(repr, facts))}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.core.ids import spec_bytes, spec_number
+from taskmesh.core.specs import spec_bytes, spec_number
 from taskmesh.errors import BadSignature
 from taskmesh.framing.signing import NO_KEY, Signer, is_signed, refuse, split_key, with_key
 from taskmesh.serialize.code import dump_function

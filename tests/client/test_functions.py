@@ -9,7 +9,7 @@ import pytest
 
 from taskmesh import Retry, task
 from taskmesh.client.functions import FunctionTable
-from taskmesh.core.ids import spec_number
+from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.serialize.code import FunctionCodec, load_function
 from taskmesh.wire.runs import CALL, CHUNK

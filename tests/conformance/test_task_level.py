@@ -76,7 +76,7 @@ def test_task_PIPE_04_payloads_are_pushed_as_they_came(hub: HubRig) -> None:
     run = Run(number_of(one), 0, [1, 2, 3], payloads)
     actions = hub.tell(ev.FromClient(1, m.Submit(1, [(number_of(one), one)], [run])))
 
-    pushed = [action.message for action in actions if isinstance(action, act.Push)]
+    pushed = [action.message for action in actions if isinstance(action, act.PushTasks)]
     assert [data for message in pushed for run in message.runs for data in run.payloads] == payloads
 
 
@@ -227,7 +227,7 @@ def test_task_PIPE_18_a_report_is_answered_elsewhere(hub: HubRig) -> None:
     actions = hub.tell(ev.FromPool(report))
 
     assert actions
-    assert {type(action) for action in actions} <= {act.Push, act.SendClient, act.Publish}
+    assert {type(action) for action in actions} <= {act.PushTasks, act.SendClient, act.Publish}
 
 
 def test_task_PIPE_19_results_are_delivered_as_they_came(hub: HubRig) -> None:

@@ -39,7 +39,7 @@ class HubRig:
         self.published: list[tuple[str, object]] = []
         self.told: dict[int, list[object]] = defaultdict(list)  # by client
         self.closed: list[int] = []
-        self.records: list[act.Record] = []
+        self.records: list[act.LogEvent] = []
         self.stored: list[tuple[float, Kept]] = []
         self._reports: dict[int, int] = defaultdict(int)
         self._submits: dict[int, int] = defaultdict(int)
@@ -55,22 +55,22 @@ class HubRig:
                 case act.CloseLane(session=session):
                     self.closed.append(session)
                     self.held.pop(session, None)
-                case act.Push(session=session, message=message):
+                case act.PushTasks(session=session, message=message):
                     for run in message.runs:
                         self.held[session] += [(run.client, seq, run.attempt) for seq in run.seqs]
                 case act.Publish(pool=pool, message=message):
                     self.published.append((pool, message))
                 case act.SendClient(client=client, message=message):
                     self.told[client].append(message)
-                case act.Record() | act.Store():
+                case act.LogEvent() | act.StoreOutcomes():
                     self._note(action)
         for session in opened:
             self.tell(ev.LaneOpened(session, f"port-{session}" if self.has_ports else ""))
         self.hub.check()
         return actions
 
-    def _note(self, action: act.Record | act.Store) -> None:
-        if isinstance(action, act.Record):
+    def _note(self, action: act.LogEvent | act.StoreOutcomes) -> None:
+        if isinstance(action, act.LogEvent):
             self.records.append(action)
         else:
             self.stored += action.entries

@@ -1,7 +1,7 @@
 """What a client does with the hub's deliveries: each outcome once, and the hub is told that it has come."""
 
 from taskmesh.core import events as ev
-from taskmesh.core.events import Ask
+from taskmesh.core.events import Requested
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun
@@ -51,7 +51,7 @@ class TestOutcomes:
     def test_or_ahead_of_a_goodbye(self, session):
         """What the hub keeps for who has gone counts against his key's sessions."""
         session.hear(delivery(1, 1))
-        session.tell(Ask(m.ClientBye(cancel=False)))
+        session.tell(Requested(m.ClientBye(cancel=False)))
 
         assert [type(message) for message in session.sent] == [m.ResultAck, m.ClientBye]
 

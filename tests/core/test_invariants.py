@@ -2,9 +2,9 @@
 
 import pytest
 
-from taskmesh.core import invariants
 from taskmesh.core.hub.states import State
 from taskmesh.core.pool.slots import Piece
+from taskmesh.core.state_machine import BrokenInvariant
 from tests.core.rig import HubRig, PoolRig, spec
 
 
@@ -42,7 +42,7 @@ def test_a_hubs_book_that_is_wrong_is_found(what):
     rig.hub.check()
     HUB[what](rig)
 
-    with pytest.raises(invariants.BrokenInvariant):
+    with pytest.raises(BrokenInvariant):
         rig.hub.check()
 
 
@@ -73,7 +73,7 @@ def test_a_pools_book_that_is_wrong_is_found(what):
     rig.pool.check()
     POOL[what](rig)
 
-    with pytest.raises(invariants.BrokenInvariant, match=what.split()[-1]):
+    with pytest.raises(BrokenInvariant, match=what.split()[-1]):
         rig.pool.check()
 
 
@@ -83,5 +83,5 @@ def test_caps_are_checked():
     rig.submit(1, 3, spec())
     object.__setattr__(rig.hub.config, "max_tasks", 2)
 
-    with pytest.raises(invariants.BrokenInvariant, match="cap"):
+    with pytest.raises(BrokenInvariant, match="cap"):
         rig.hub.check()

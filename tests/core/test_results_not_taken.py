@@ -2,9 +2,9 @@
 
 import pytest
 
-from taskmesh.core.actions import OpenLane, Push, SendClient
+from taskmesh.core.actions import OpenLane, PushTasks, SendClient
 from taskmesh.core.events import ClientGone, FromClient, FromPool, LaneOpened, Tick
-from taskmesh.core.hub import clients
+from taskmesh.core.hub import client_session
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.wire import messages as m
@@ -32,7 +32,7 @@ class Mesh:
             match action:
                 case OpenLane(session=session):
                     self.tell(LaneOpened(session, "1"))
-                case Push(message=message):
+                case PushTasks(message=message):
                     self.held += [(run.client, seq, run.attempt) for run in message.runs for seq in run.seqs]
                 case SendClient(client=client, message=m.Deliver() as deliver):
                     self.delivered.setdefault(client, []).append(deliver)
@@ -133,7 +133,7 @@ def test_who_is_away_is_sent_nothing_again_until_it_is_back():
 
 
 def test_who_comes_back_gets_what_has_gathered_in_deliveries_of_limited_size(monkeypatch):
-    monkeypatch.setattr(clients, "MAX_DELIVERY", 3000)
+    monkeypatch.setattr(client_session, "MAX_DELIVERY", 3000)
     mesh = Mesh(cap=1 << 20)
     mesh.join(1, 20)
     mesh.tell(ClientGone(1))

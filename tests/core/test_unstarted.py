@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.events import Ask, FromClient, LinksLost
+from taskmesh.core.events import FromClient, LinksLost, Requested
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Failed, Held, Run
 from tests.core.client_rig import delivery
@@ -197,7 +197,7 @@ class TestClient:
 
     def test_a_new_hub_is_told_again_of_what_has_no_outcome(self, session):
         session.submit(1, 2, 3, 4)
-        session.tell(Ask(m.CancelTasks([], [1, 2, 3])))
+        session.tell(Requested(m.CancelTasks([], [1, 2, 3])))
         session.hear(m.Accepted(2))
         session.hear(delivery(1, 1))
         session.hear(m.Deliver(1, 2, [], [Failed(7, 2, 0, "cancelled")]))
@@ -210,9 +210,9 @@ class TestClient:
 
     def test_nothing_is_said_of_what_has_been_given_up_altogether(self, session):
         session.submit(1)
-        session.tell(Ask(m.CancelTasks([], [1])))
+        session.tell(Requested(m.CancelTasks([], [1])))
         del session.pending[1]
-        session.tell(Ask(m.CancelTasks([1])))
+        session.tell(Requested(m.CancelTasks([1])))
         session.welcome(epoch=2)
         session.sent.clear()
         session.welcome(epoch=2)
@@ -223,7 +223,7 @@ class TestClient:
         """Room for a Submit is work for a pool: its tasks started before the word on them had its turn."""
         session.submit(1, 2)
         session.hear(m.Busy(1, 0.1))
-        session.tell(Ask(m.CancelTasks([], [2, 9])))
+        session.tell(Requested(m.CancelTasks([], [2, 9])))
         session.sent.clear()
         session.after(0.2)
         session.hear(m.Accepted(1))
@@ -232,7 +232,7 @@ class TestClient:
 
     def test_the_same_hub_knows(self, session):
         session.submit(1)
-        session.tell(Ask(m.CancelTasks([], [1])))
+        session.tell(Requested(m.CancelTasks([], [1])))
         session.hear(m.Accepted(2))
         session.tell(ev.LinkLost())
         session.sent.clear()

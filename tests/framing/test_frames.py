@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskmesh.core.ids import spec_number
+from taskmesh.core.specs import spec_number
 from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.framing import frames
 from taskmesh.serialize import payload

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from taskmesh.core.ids import spec_number
+from taskmesh.core.specs import spec_number
 from taskmesh.security.credentials import credentials_of
 from taskmesh.security.rights import RIGHTS
 from taskmesh.sockets import (

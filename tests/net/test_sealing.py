@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.core.ids import spec_number
+from taskmesh.core.specs import spec_number
 from taskmesh.errors import BadSignature
 from taskmesh.framing.signing import LENGTH, split_key, with_key
 from taskmesh.security.keys import KeyFolder
@@ -31,7 +31,7 @@ from taskmesh.net.hub.links import HubSockets
 from taskmesh.wire import messages as m
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
-from taskmesh.core.ids import spec_number
+from taskmesh.core.specs import spec_number
 from tests.net import workload
 
 lie, marker = sys.argv[1:3]

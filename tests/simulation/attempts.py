@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from taskmesh.core.hub.collector import POOLS_DIED
-from taskmesh.core.invariants import require
+from taskmesh.core.state_machine import require
 from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Progress
 from tests.simulation.workload import Plan
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from taskmesh.core.credit import LONG, ONE_AHEAD
 from taskmesh.core.hub.backlog import Route
 from taskmesh.core.hub.collector import POOLS_DIED
 from taskmesh.core.hub.lanes import MAX_WINDOW, Lane
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import State
 from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.link import LONG, ONE_AHEAD
 from taskmesh.wire.messages import Deliver, Notice, Tasks
 from taskmesh.wire.runs import CHUNK, DoneRun, Failed, Kept, LaneRun, Run
 from tests.simulation.attempts import Attempts
@@ -84,7 +84,9 @@ class Audit:
                     plan = self._workload.plans[run.client, seq]
                     answers = self._answers.get(epoch, {}) if plan.key else {}
                     until = answers.get((plan.kind.spec.name, plan.key), 0.0)
-                    self.require(hub.memory.now >= until, "S15: run, and the store had the outcome", key)
+                    self.require(
+                        hub.result_cache.now >= until, "S15: run, and the store had the outcome", key
+                    )
                     rises = run.attempt > self._attempts.get(key, 0)
                     self.require(rises, "S5: attempts must rise", key, run.attempt)
                     self._attempts[key] = run.attempt

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from taskmesh.core import actions as act
 from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.settings import ClientSettings
-from taskmesh.core.events import Ask, FromHubToClient, Queued
+from taskmesh.core.events import FromHubToClient, Queued, Requested
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Run, Spec
 from tests.simulation.host import Host
@@ -166,7 +166,7 @@ class ClientHost(Host[ClientMachine]):
             for seq in seqs:
                 del self.table.plans[seq]
                 self.setting.audit.cancelled.add((self.client, seq))
-            self.tell(Ask(m.CancelTasks(seqs)))
+            self.tell(Requested(m.CancelTasks(seqs)))
 
     def cancel_unstarted(self, count: int) -> list[Plan]:
         """Gives up `count` unresolved tasks unless they have started; returns those that the hub has."""
@@ -174,7 +174,7 @@ class ClientHost(Host[ClientMachine]):
         plans = [self.table.plans[seq] for seq in seqs if seq in self.accepted]
         if seqs:
             self.setting.audit.unwanted.update((self.client, seq) for seq in seqs)
-            self.tell(Ask(m.CancelTasks([], seqs)))
+            self.tell(Requested(m.CancelTasks([], seqs)))
         return plans
 
     def leave(self, *, cancel: bool) -> None:
@@ -182,18 +182,18 @@ class ClientHost(Host[ClientMachine]):
         if cancel:
             self.setting.audit.cancelled.update((self.client, seq) for seq in self.table.plans)
             self.table.plans.clear()
-        self.tell(Ask(m.ClientBye(cancel=cancel)))
+        self.tell(Requested(m.ClientBye(cancel=cancel)))
 
     def ask(self, what: str) -> int:
         """Asks for a view; returns the question's number."""
         self.asked += 1
-        self.tell(Ask(m.Query(self.asked, what)))
+        self.tell(Requested(m.Query(self.asked, what)))
         return self.asked
 
     def command(self, verb: str, target: str) -> None:
         """Gives an operator's command."""
         self.asked += 1
-        self.tell(Ask(m.Command(self.asked, verb, target)))
+        self.tell(Requested(m.Command(self.asked, verb, target)))
 
     # --- actions ------------------------------------------------------------------------------------------
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from taskmesh.core.actions import Push
+from taskmesh.core.actions import PushTasks
 from taskmesh.core.hub.backlog import QUANTUM, Group, Lineup, Route, group_of
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import SUSPECT, State
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.core.invariants import require
+from taskmesh.core.state_machine import require
 
 Name = tuple[Route, int]
 """Of a lineup: its route and priority."""
@@ -44,7 +44,7 @@ class Fairness:
         self._epoch = 0
         self._waiting: dict[Name, Waiting] = {}
 
-    def pushed(self, hub: HubMachine, pushes: Sequence[Push]) -> None:
+    def pushed(self, hub: HubMachine, pushes: Sequence[PushTasks]) -> None:
         """Looks at what one event had pushed, and at what waits after it."""
         if hub.config.epoch != self._epoch:
             self._epoch = hub.config.epoch

@@ -4,22 +4,21 @@ from collections.abc import Callable
 
 import pytest
 
-from taskmesh.core.actions import PeekSlot, Push, RecallSlot, Resolve
+from taskmesh.core.actions import PeekSlot, PushTasks, RecallSlot, Resolve
 from taskmesh.core.client.charges import Charges
 from taskmesh.core.client.machine import ClientMachine
-from taskmesh.core.hub import liveness
+from taskmesh.core.hub import pools
 from taskmesh.core.hub.backlog import Backlog, Lineup, Route, group_of
-from taskmesh.core.hub.clients import ClientSession
+from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.intake import Intake
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
 from taskmesh.core.hub.ledger import Ledger
-from taskmesh.core.hub.liveness import PoolSessions
-from taskmesh.core.hub.memory import Memory
+from taskmesh.core.hub.pools import DesiredStates, PoolSessions
+from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.states import Cause, TaskRecord
 from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.hub.ventilator import Ventilator
-from taskmesh.core.hub.wishes import Wishes
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.pool.feeder import Feeder
 from taskmesh.core.pool.machine import PoolMachine
@@ -203,23 +202,23 @@ def result_limit(patch: Patch) -> None:
 
 def stored_outcomes(patch: Patch) -> None:
     """A hub does not look at what the one before has stored."""
-    patch.setattr(Memory, "restore", lambda self, entries: None)
+    patch.setattr(ResultCache, "restore", lambda self, entries: None)
 
 
 def kept_time(patch: Patch) -> None:
     """Outcomes under a key are kept for longer than their tasks have asked for."""
 
-    def find(self: Memory, key: tuple[str, str]) -> object:
+    def find(self: ResultCache, key: tuple[str, str]) -> object:
         until, _, outcome = self._kept.get(key, (0.0, 0, None))
         return outcome if until + 3.0 > self.now else None
 
-    patch.setattr(Memory, "find", find)
-    patch.setattr(Memory, "sweep", lambda self: None)
+    patch.setattr(ResultCache, "find", find)
+    patch.setattr(ResultCache, "sweep", lambda self: None)
 
 
 def draining_lanes(patch: Patch) -> None:
     """A hub gives work to pools that have said that they leave."""
-    patch.setitem(liveness.STATED, "draining", LaneCause.WORK)
+    patch.setitem(pools.STATED, "draining", LaneCause.WORK)
     patch.setitem(LANE_TRANSITIONS, (LaneState.DRAINING, LaneCause.WORK), LaneState.READY)
 
 
@@ -232,7 +231,7 @@ def insisting(patch: Patch) -> None:
 
 def wishes(patch: Patch) -> None:
     """What an operator wants of a pool is forgotten with its session."""
-    patch.setattr(Wishes, "keep", lambda self, lane: None)
+    patch.setattr(DesiredStates, "keep", lambda self, lane: None)
 
 
 def drain_grace(patch: Patch) -> None:
@@ -364,7 +363,12 @@ def kept_lanes(patch: Patch) -> None:
     dispatch = Ventilator._dispatch_lineup
 
     def keep_none(
-        self: Ventilator, lineup: Lineup, lanes: list[Lane], now: float, pushes: list[Push], kept: set[int]
+        self: Ventilator,
+        lineup: Lineup,
+        lanes: list[Lane],
+        now: float,
+        pushes: list[PushTasks],
+        kept: set[int],
     ) -> None:
         dispatch(self, lineup, lanes, now, pushes, set())
 

@@ -11,7 +11,7 @@ import msgspec
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.hub.machine import HubMachine
-from taskmesh.core.hub.memory import KEPT_BYTES
+from taskmesh.core.hub.result_cache import KEPT_BYTES
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.states import Cause, State
 from taskmesh.core.ids import SEQ_BITS
@@ -209,10 +209,10 @@ class HubHost(Host[HubMachine]):
 
     def perform(self, actions: list[object]) -> None:
         """Does what the machine wants done, in order."""
-        pushes: list[act.Push] = []
+        pushes: list[act.PushTasks] = []
         for action in actions:
             match action:
-                case act.Push(session=session, message=message):
+                case act.PushTasks(session=session, message=message):
                     pushes.append(action)
                     self._push(session, message)
                 case act.SendClient(client=client, message=message):
@@ -226,7 +226,7 @@ class HubHost(Host[HubMachine]):
                     self.tell(ev.LaneOpened(session, endpoint))
                 case act.CloseLane(session=session):
                     self._close(session)
-                case act.Record() | act.Store():
+                case act.LogEvent() | act.StoreOutcomes():
                     self._note(action)
                 case _:
                     raise TypeError(f"not an action of a hub: {action!r}")
@@ -235,7 +235,7 @@ class HubHost(Host[HubMachine]):
         elif withheld := self.machine.ledger.backlog.withheld:
             self._fairness.excuse(withheld)
 
-    def _check(self, pushes: list[act.Push]) -> None:
+    def _check(self, pushes: list[act.PushTasks]) -> None:
         audit = self.setting.audit
         if self.setting.calm:  # nothing goes wrong: order can be held against what was asked for
             audit.ordered(self.machine, [run for push in pushes for run in push.message.runs])
@@ -255,8 +255,8 @@ class HubHost(Host[HubMachine]):
         elif self.setting.chance.random() < 0.3:
             self.tell(ev.ClientGone(client))
 
-    def _note(self, action: act.Record | act.Store) -> None:
-        if isinstance(action, act.Record):
+    def _note(self, action: act.LogEvent | act.StoreOutcomes) -> None:
+        if isinstance(action, act.LogEvent):
             self.records[action.kind] += 1
         elif self._store is not None:
             self.setting.audit.kept([(until - self.offset, kept) for until, kept in action.entries])

@@ -283,7 +283,7 @@ class PoolHost(Host[PoolMachine]):
                 self.slots[slot].end(0)
             case act.PeekSlot() | act.RecallSlot() | act.AnswerSlot() | act.CancelSlot() | act.KillSlot():
                 pass  # its exit is about to be told
-            case act.StopSlot() | act.Record():
+            case act.StopSlot() | act.LogEvent():
                 pass  # likewise; for the log
             case _:
                 raise TypeError(f"not an action of a pool: {action!r}")

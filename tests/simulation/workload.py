@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskmesh.core.hub.collector import REFUSALS
-from taskmesh.core.ids import spec_number
+from taskmesh.core.specs import spec_number
 from taskmesh.wire.runs import CHUNK, Spec
 
 _KEY = struct.Struct(">QQ")

@@ -93,7 +93,7 @@ class ClientMachine:
 
     def _from_others(self, event: object, now: float, out: list[object]) -> None:
         match event:
-            case ev.Ask(message=message):
+            case ev.Requested(message=message):
                 self._ask(message, now, out)
             case ev.LinkLost():
                 self._lost(now, out)

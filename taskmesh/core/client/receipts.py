@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from taskmesh.core.link import ACK_DELAY, size_of_delivery
+from taskmesh.core.link import ACK_DELAY, ReceiveWindow, size_of_delivery
 from taskmesh.wire.messages import Deliver
 
 
@@ -12,16 +12,14 @@ class Receipts:
     """Numbers of deliveries, from 1 and mostly in order, and the acknowledgement owed for them.
 
     Attributes:
-        to: every delivery up to this one has arrived.
         due: when the hub is to be told at the latest; infinite when it need not be told of anything.
     """
 
     def __init__(self, credit: int) -> None:
         """Args: credit: bytes that the hub sends ahead; 0 if it asks for no acknowledgement."""
-        self.to = 0
         self.due = math.inf
         self._credit = credit
-        self._early: set[int] = set()
+        self._numbers = ReceiveWindow()
         self._size = 0
 
     def add(self, deliver: Deliver, now: float) -> bool:
@@ -29,13 +27,7 @@ class Receipts:
 
         Then the acknowledgement was lost, and goes again at once. So it does before the credit runs low.
         """
-        number = deliver.number
-        new = number > self.to and number not in self._early
-        if new:
-            self._early.add(number)
-            while self.to + 1 in self._early:
-                self.to += 1
-                self._early.remove(self.to)
+        new = self._numbers.take(deliver.number)
         if self._credit:
             self._size += size_of_delivery(deliver)
             urgent = not new or self._size >= self._credit // 8
@@ -51,10 +43,9 @@ class Receipts:
         """What the hub is now told: how many have arrived, or 0 for nothing."""
         self.due = math.inf
         self._size = 0
-        return self.to if self._credit else 0
+        return self._numbers.to if self._credit else 0
 
     def restart(self) -> None:
         """A new hub counts from 1."""
-        self.to = 0
-        self._early.clear()
+        self._numbers.restart()
         self.tell()

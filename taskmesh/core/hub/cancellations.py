@@ -7,11 +7,11 @@ meanwhile.
 
 from __future__ import annotations
 
-from taskmesh.core.actions import Record
-from taskmesh.core.hub.clients import ClientSession
+from taskmesh.core.actions import LogEvent
+from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.ledger import PORTION, Ledger
-from taskmesh.core.hub.liveness import PoolSessions
+from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.states import Cause, State
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire.runs import Failed
@@ -140,4 +140,4 @@ class Cancellations:
             "tasks": job.count,
             "reason": job.reason,
         }
-        self._pools.out.append(Record("tasks.cancelled", fields))
+        self._pools.out.append(LogEvent("tasks.cancelled", fields))

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from taskmesh.core.actions import Record
-from taskmesh.core.hub.clients import ClientSession
+from taskmesh.core.actions import LogEvent
+from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
-from taskmesh.core.hub.memory import Memory
+from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.states import SENT, SUCCEEDED, SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.wire.runs import DoneRun, Failed, Held, Spec
@@ -58,7 +58,7 @@ class Collector:
         clients: dict[int, ClientSession],
         unclaimed: Callable[[DoneRun | Failed | Held], None],
         *,
-        memory: Memory,
+        result_cache: ResultCache,
         crash_limit: int,
         oom_limit: int,
         pool_loss_limit: int,
@@ -68,7 +68,7 @@ class Collector:
         self._lanes = lanes
         self._clients = clients
         self._unclaimed = unclaimed
-        self._memory = memory
+        self._result_cache = result_cache
         self._crash_limit = crash_limit
         self._oom_limit = oom_limit
         self._pool_loss_limit = pool_loss_limit
@@ -78,7 +78,7 @@ class Collector:
         self.strays = 0
         self.news: set[int] = set()
         self.out: list[object] = []
-        self.records: list[Record] = []
+        self.records: list[LogEvent] = []
         self.ended: OrderedDict[int, dict[str, object]] = OrderedDict()
         self._given_up: OrderedDict[int, dict[int, int]] = OrderedDict()
         self._given_up_count = 0
@@ -184,7 +184,7 @@ class Collector:
         if record.state is State.WAITING:
             self._ledger.move(record, Cause.DUE)
         self._ledger.move(record, Cause.SUCCEED)
-        self._memory.keep(record, part)
+        self._result_cache.keep(record, part)
         for waiter in self._ledger.drop(record):
             self.give(part, waiter)
 
@@ -277,7 +277,7 @@ class Collector:
         reason = f"{failure.type_name}: {failure.text}"[:300]
         entry = record.spec
         if lane is not None and lane.breaker.trip(entry.number, entry.spec.name, reason, lane.heard):
-            self.out.append(Record("pool.refuses", {"pool": lane.pool, "reason": lane.breaker.complaint}))
+            self.out.append(LogEvent("pool.refuses", {"pool": lane.pool, "reason": lane.breaker.complaint}))
         extra.refused.add(record.session)
         if not any(
             other.session not in extra.refused and other.may_take(record.spec)
@@ -397,7 +397,7 @@ class Collector:
         record.losses += 1
         over = record.losses >= self._pool_loss_limit
         if record.losses >= SUSPECT:
-            over = over or (record.spec.is_chunk and self._leave_to_client(record, self._memory.now))
+            over = over or (record.spec.is_chunk and self._leave_to_client(record, self._result_cache.now))
             where = f"attempt {record.attempt - record.returns} on {pool}: pool lost, {reason}"
             record.more().pools.append(where[:300])
         if not over or record.spec.spec.acks == "early":
@@ -447,7 +447,7 @@ class Collector:
         self.release(record)
         self._ledger.move(record, cause)
         told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
-        self._memory.keep(record, told)
+        self._result_cache.keep(record, told)
         waiting = self._ledger.drop(record)
         for waiter in waiting:
             self.give(told, waiter)
@@ -480,7 +480,7 @@ class Collector:
         if failure.kind != "cancelled":
             name, attempt = record.spec.spec.name, record.attempt - record.returns
             fields = {"task_id": text_of(record.id), "name": name, **_told(failure, attempt)}
-            self.records.append(Record("task.failed", fields))
+            self.records.append(LogEvent("task.failed", fields))
         history = record.more().history
         if len(history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
             what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text

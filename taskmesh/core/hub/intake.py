@@ -7,18 +7,17 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from taskmesh.core.actions import Record, SendClient
+from taskmesh.core.actions import LogEvent, SendClient
 from taskmesh.core.hub.cancellations import Cancellations
-from taskmesh.core.hub.clients import WORKER, ClientSession
+from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import ANYBODY, Collector
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
-from taskmesh.core.hub.liveness import PoolSessions
-from taskmesh.core.hub.memory import Memory
-from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.pools import PoolSessions
+from taskmesh.core.hub.result_cache import ResultCache
+from taskmesh.core.hub.settings import REFUSE, HubSettings, difference
 from taskmesh.core.hub.states import SUSPECT, State, TaskRecord
 from taskmesh.core.hub.unclaimed import handed_back
 from taskmesh.core.hub.ventilator import Ventilator
-from taskmesh.core.hub.versions import REFUSE, difference
 from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
@@ -57,7 +56,7 @@ class Intake:
         collector: Collector,
         pools: PoolSessions,
         ventilator: Ventilator,
-        memory: Memory,
+        result_cache: ResultCache,
         cancellations: Cancellations,
     ) -> None:
         self._config = config
@@ -67,7 +66,7 @@ class Intake:
         self._collector = collector
         self._pools = pools
         self._ventilator = ventilator
-        self._memory = memory
+        self._result_cache = result_cache
         self._cancellations = cancellations
         self.most_kept = config.client_max_bytes
         self._of_user: Counter[str] = Counter()
@@ -86,7 +85,7 @@ class Intake:
         odd = difference(config.versions, hello)
         if odd and config.policy == REFUSE:
             self.out.append(SendClient(hello.client, m.ClientRefused(odd)))
-            self.out.append(Record("client.refused", {"client": hello.name, "reason": odd}))
+            self.out.append(LogEvent("client.refused", {"client": hello.name, "reason": odd}))
             return
         session = self._clients.get(hello.client)
         known = session is not None and session.greeted
@@ -105,7 +104,7 @@ class Intake:
         session.name, session.python, session.credit = hello.name, hello.python, hello.credit
         session.slot = hello.slot
         if odd and session.warning != odd:
-            self.out.append(Record("client.versions", {"client": hello.name, "warning": odd}))
+            self.out.append(LogEvent("client.versions", {"client": hello.name, "warning": odd}))
         session.warning = odd
         session.submitted = max(session.submitted, hello.first - 1)
         session.present, session.linked, session.lost, session.heard = True, True, False, now
@@ -293,7 +292,7 @@ class Intake:
             "reason": reason,
         }
         if session.size or session.has_news:
-            self.out.append(Record("outcomes.dropped", fields))
+            self.out.append(LogEvent("outcomes.dropped", fields))
         self._forget(session)
 
     def _is_idle(self, session: ClientSession) -> bool:
@@ -465,7 +464,7 @@ class Intake:
         task = client << SEQ_BITS | run.seqs[0]
         if task in self._ledger.tasks or run.seqs[0] in self._ledger.account(client).finished:
             return True
-        kept = self._memory.find((entry.spec.name, run.key))
+        kept = self._result_cache.find((entry.spec.name, run.key))
         if kept is not None:
             self._ledger.answered(client, run.seqs[0])
             self._collector.give(kept, task)

@@ -12,7 +12,7 @@ from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
-from taskmesh.core.invariants import require
+from taskmesh.core.state_machine import require
 
 
 class HubBooks(Protocol):

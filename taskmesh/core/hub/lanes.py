@@ -5,10 +5,9 @@ from __future__ import annotations
 import enum
 from collections import deque
 
-from taskmesh.core.credit import LONG, ONE_AHEAD
-from taskmesh.core.hub.breaker import Breaker
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
+from taskmesh.core.link import LONG, ONE_AHEAD, ReceiveWindow
 from taskmesh.core.state_machine import StateMachine
 from taskmesh.wire.messages import Hello
 from taskmesh.wire.runs import Held
@@ -28,6 +27,10 @@ MOST_EARLY = 10_000
 """Results ahead of a missing one that are taken in; a pool says the others again."""
 LARGE = 1 << 16
 """Bytes from which on a lane message's size is remembered until it is received."""
+REFUSED_FOR = 60.0
+"""Seconds for which a pool gets no tasks of a function that it has refused, while there is another pool."""
+MOST_REFUSED = 3
+"""Functions refused, and none run in between, after which a pool gets no tasks at all for so long."""
 
 
 class LaneState(enum.Enum):
@@ -75,12 +78,62 @@ READY = LaneState.READY
 """For the hot path: see `states.SENT`."""
 
 
+class Breaker:
+    """A pool's circuit breaker: it keeps functions away from a pool that cannot run them.
+
+    A worker that lacks a module, or has a stale mesh key, refuses a task in no time and asks for the next.
+    Without a breaker it takes most of a queue, and tasks fail that another pool would have run. The breaker
+    opens for each function that the pool refuses, and for all of them when it refuses one after the other.
+
+    Attributes:
+        refused: Spec number -> until when the pool is spared its tasks.
+        complaint: The reason in words, or empty.
+    """
+
+    __slots__ = ("_in_a_row", "_open_until", "complaint", "refused")
+
+    def __init__(self) -> None:
+        self.refused: dict[int, float] = {}
+        self.complaint = ""
+        self._open_until = 0.0
+        self._in_a_row = 0
+
+    def refuses(self, number: int, now: float) -> bool:
+        """Whether the pool is spared tasks of a spec: it has refused some, or everything, not long ago."""
+        return now < self._open_until or now < self.refused.get(number, 0.0)
+
+    def trip(self, number: int, name: str, reason: str, now: float) -> bool:
+        """The pool has refused a task of a spec; returns whether that is news worth telling.
+
+        Args:
+            name: The function's, for people.
+            reason: Why it cannot be run there.
+        """
+        known, was_open = self.refuses(number, now), now < self._open_until
+        first = not self.refused
+        self.refused[number] = now + REFUSED_FOR
+        self._in_a_row += not known
+        if self._in_a_row >= MOST_REFUSED:
+            self._open_until = now + REFUSED_FOR
+        is_open = now < self._open_until
+        self.complaint = f"does not run {'any function' if is_open else name}: {reason}"
+        return first or was_open != is_open
+
+    def close(self, number: int) -> None:
+        """The pool has run a task of a spec: it can."""
+        self._in_a_row = 0
+        self._open_until = 0.0
+        self.refused.pop(number, None)
+        if not self.refused:
+            self.complaint = ""
+
+
 class Lane(StateMachine[LaneState, LaneCause]):
     """One session of one pool.
 
     Attributes:
         outstanding: tasks pushed and not reported back. sequence: last lane_seq pushed.
-        results: last Results number of the unbroken run; early: numbers that came out of turn.
+        reports: numbers of Results.
         horizon: seconds of work that each slot may have outstanding: 20 ms, or twice the refill latency.
         heard: when the pool was last heard of. stale: what its inventory listed and nobody waits for.
         warning: in which versions it differs from the hub, in words, or empty.
@@ -111,8 +164,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.sequence = 0
         self.received = 0
         self.received_moved = now
-        self.results = 0
-        self.early: set[int] = set()
+        self.reports = ReceiveWindow(MOST_EARLY)
         self.acked = 0
         self.outstanding = 0
         self.counts: dict[int, int] = {}
@@ -286,21 +338,6 @@ class Lane(StateMachine[LaneState, LaneCause]):
         return sum(size for _, size in self._flying)
 
     # --- acknowledgements ---------------------------------------------------------------------------------
-
-    def is_new(self, number: int) -> bool:
-        """Takes in a Results number; False when it has been handled before."""
-        if number <= self.results or number in self.early:
-            return False
-        if number != self.results + 1:
-            if len(self.early) >= MOST_EARLY:
-                return False
-            self.early.add(number)
-            return True
-        self.results = number
-        while self.results + 1 in self.early:
-            self.results += 1
-            self.early.remove(self.results)
-        return True
 
     def latency(self, sample: float | None, lag: float) -> None:
         """Takes in a measured round trip, quick to rise and slow to fall, and the pool's own measured lag."""

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 
 from taskmesh.core.hub.backlog import Backlog, Route, group_of
-from taskmesh.core.hub.intervals import COST, IntervalSet
+from taskmesh.core.hub.interval_set import COST, IntervalSet
 from taskmesh.core.hub.states import SUSPECT, TRANSITIONS, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import InvalidTransition

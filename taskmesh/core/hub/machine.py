@@ -5,23 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from taskmesh.core import events as ev
-from taskmesh.core.actions import Publish, Record, SendClient, Store
-from taskmesh.core.eviction import evicted
+from taskmesh.core.actions import LogEvent, Publish, SendClient, StoreOutcomes
 from taskmesh.core.hub.cancellations import Cancellations
-from taskmesh.core.hub.clients import ClientSession
+from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.collector import NOBODY, Collector
 from taskmesh.core.hub.intake import Intake
 from taskmesh.core.hub.invariants import check_hub
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
-from taskmesh.core.hub.liveness import PoolSessions
-from taskmesh.core.hub.memory import Memory
+from taskmesh.core.hub.pools import PoolSessions
+from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.roster import Recovery
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.states import Cause, TaskRecord
 from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.hub.views import Views
+from taskmesh.core.specs import evicted
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Progress
 
@@ -43,13 +43,13 @@ class HubMachine:
         self.clients: dict[int, ClientSession] = {}
         self.lanes: dict[int, Lane] = {}
         self.unclaimed = Unclaimed(config, self.ledger, now)
-        self.memory = Memory(config.kept_bytes, stored=config.stored)
+        self.result_cache = ResultCache(config.kept_bytes, stored=config.stored)
         self.collector = Collector(
             self.ledger,
             self.lanes,
             self.clients,
             lambda report: self.unclaimed.reported(report, self._now),
-            memory=self.memory,
+            result_cache=self.result_cache,
             crash_limit=config.crash_limit,
             oom_limit=config.oom_limit,
             pool_loss_limit=config.pool_loss_limit,
@@ -73,7 +73,7 @@ class HubMachine:
             collector=self.collector,
             pools=self.pools,
             ventilator=self.ventilator,
-            memory=self.memory,
+            result_cache=self.result_cache,
             cancellations=self.cancellations,
         )
         self.views = Views(
@@ -95,7 +95,7 @@ class HubMachine:
         gap = now - self._now
         if gap > self.config.stall:
             self._extend(gap)
-        self._now = self.memory.now = max(now, self._now)
+        self._now = self.result_cache.now = max(now, self._now)
         kind = type(event)  # a class pattern that takes fields, or fails, takes three times as long
         if kind is ev.FromPool:
             self._from_pool(event.message, event.user, now)
@@ -160,7 +160,7 @@ class HubMachine:
             actions += self.ventilator.dispatch(now)
         if len(self.lanes) > 1 and self.ledger.tasks:
             actions += self._recalls(self.ventilator.recalls(now))
-        if self.memory.fresh or self.collector.records:
+        if self.result_cache.fresh or self.collector.records:
             self._report(actions)
         return actions
 
@@ -173,9 +173,9 @@ class HubMachine:
         """Hands over the news for the store and the log."""
         actions += self.collector.records
         self.collector.records = []
-        if self.memory.fresh:
-            actions.append(Store(self.memory.fresh))
-            self.memory.fresh = []
+        if self.result_cache.fresh:
+            actions.append(StoreOutcomes(self.result_cache.fresh))
+            self.result_cache.fresh = []
 
     def _recalls(self, recalls: list[tuple[Lane, int]]) -> list[Publish]:
         epoch = self.config.epoch
@@ -203,7 +203,7 @@ class HubMachine:
     def _take_out(self, out: list[object], actions: list[object], now: float) -> None:
         """Takes over what a part of the machine wants done."""
         for action in out:
-            if type(action) is Record:
+            if type(action) is LogEvent:
                 self.views.remember(action, now)
         actions += out
         out.clear()
@@ -223,7 +223,7 @@ class HubMachine:
                 self.pools.hello(message, now, user)
             case m.Misrouted():
                 self.pools.out.append(
-                    Record("pool.misrouted", {"pool": message.pool, "session": message.session})
+                    LogEvent("pool.misrouted", {"pool": message.pool, "session": message.session})
                 )
             case _:
                 lane = self.pools.current(message.epoch, message.session)
@@ -250,7 +250,7 @@ class HubMachine:
         lane.heard = now
         if results.done or results.failed:
             lane.progress = now
-        if not lane.is_new(results.number):
+        if not lane.reports.take(results.number):
             return
         lane.latency(now - results.echo - results.held if results.echo else None, results.lag)
         if results.done or results.failed:
@@ -342,10 +342,10 @@ class HubMachine:
 
     def _from_store(self, event: ev.Restored | ev.StoreTold) -> None:
         if isinstance(event, ev.Restored):
-            self.memory.restore(event.entries)
+            self.result_cache.restore(event.entries)
             return
         self.views.store = event.view
-        self.pools.out += [Record(kind, fields) for kind, fields in event.news]
+        self.pools.out += [LogEvent(kind, fields) for kind, fields in event.news]
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class HubMachine:
         self.intake.drop_bound(now)
         self.unclaimed.sweep(now)
         self._forget_specs()
-        self.memory.sweep()
+        self.result_cache.sweep()
 
     def _forget_specs(self) -> None:
         """Drops the oldest specs that no live task needs, while they take more than their share of memory."""

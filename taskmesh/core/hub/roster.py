@@ -20,7 +20,7 @@ PORTION = 2_000
 DIGEST_BITS = 64
 
 
-class Roster:
+class PoolRoster:
     """The pools that this hub has, but for the one in its own process, which ends with it.
 
     Args:

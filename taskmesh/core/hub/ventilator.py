@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from taskmesh.core.actions import Push
+from taskmesh.core.actions import PushTasks
 from taskmesh.core.hub.backlog import Lineup, Route, group_of
 from taskmesh.core.hub.lanes import MAX_WINDOW, READY, Lane, LaneState
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
@@ -76,9 +76,9 @@ class Ventilator:
         self._epoch = epoch
         self._last = 0
 
-    def dispatch(self, now: float) -> list[Push]:
+    def dispatch(self, now: float) -> list[PushTasks]:
         """Pushes what can be pushed; one message per lane and round."""
-        pushes: list[Push] = []
+        pushes: list[PushTasks] = []
         if self._ledger.suspects.routes:
             for lineup in self._ledger.suspects.lineups():
                 self._dispatch_alone(lineup, now, pushes)
@@ -99,7 +99,7 @@ class Ventilator:
         return backlog.lineups(dict.fromkeys(queue for lane in lanes for queue in lane.hello.queues))
 
     def _dispatch_lineup(
-        self, lineup: Lineup, every: list[Lane], now: float, pushes: list[Push], kept: set[int]
+        self, lineup: Lineup, every: list[Lane], now: float, pushes: list[PushTasks], kept: set[int]
     ) -> None:
         """Pushes what can be pushed of one lineup.
 
@@ -132,7 +132,7 @@ class Ventilator:
                 share = max(1, lineup.size // (2 * len(lanes)))
             load = self._load(lane, lineup, min(share, MAX_MESSAGE), head.spec)
             lane.pushed(load.size)
-            pushes.append(Push(lane.session, self._message(lane, load.runs, load.records, now)))
+            pushes.append(PushTasks(lane.session, self._message(lane, load.runs, load.records, now)))
         else:
             kept.update(full)
         if len(pushes) > before:
@@ -140,7 +140,7 @@ class Ventilator:
         else:
             self._ledger.backlog.forget_empty(lineup)
 
-    def _dispatch_alone(self, lineup: Lineup, now: float, pushes: list[Push]) -> None:
+    def _dispatch_alone(self, lineup: Lineup, now: float, pushes: list[PushTasks]) -> None:
         """Gives suspects to lanes that have nothing else, one each; the emptiest is given nothing until then.
 
         Not for ever: what runs there may take hours, or wait for tasks of its own. After ALONE seconds a
@@ -221,7 +221,7 @@ class Ventilator:
         load.size = size
         return load
 
-    def straight(self, record: TaskRecord, now: float) -> Push | None:
+    def straight(self, record: TaskRecord, now: float) -> PushTasks | None:
         """A task that comes alone while nothing waits needs no queue: to the lane whose turn it is.
 
         It spares the hub two fifths of what it does before a lone task leaves. None: no slot is idle there.
@@ -234,7 +234,7 @@ class Ventilator:
         self._last = lane.session
         return self._push_one(lane, record, now)
 
-    def _push_one(self, lane: Lane, record: TaskRecord, now: float) -> Push:
+    def _push_one(self, lane: Lane, record: TaskRecord, now: float) -> PushTasks:
         """One task in a message of its own."""
         task, entry = record.id, record.spec
         record.state = SENT
@@ -250,7 +250,7 @@ class Ventilator:
             [record.payload],
         )
         lane.pushed(len(record.payload))
-        return Push(lane.session, self._message(lane, [run], [record], now))
+        return PushTasks(lane.session, self._message(lane, [run], [record], now))
 
     @staticmethod
     def _is_open(lane: Lane, now: float) -> bool:
@@ -292,8 +292,8 @@ class Ventilator:
                 lane.known_specs.add(run.spec)
                 specs.append((run.spec, self._specs[run.spec].spec))
         lane.remember(records)
-        lane.acked = lane.results
-        return Tasks(self._epoch, lane.session, lane.sequence, lane.results, now, specs, runs)
+        lane.acked = lane.reports.to
+        return Tasks(self._epoch, lane.session, lane.sequence, lane.reports.to, now, specs, runs)
 
     # --- recall -------------------------------------------------------------------------------------------
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from taskmesh.core import ids
-from taskmesh.core.actions import Publish, Record
+from taskmesh.core.actions import LogEvent, Publish
 from taskmesh.core.hub.cancellations import Cancellations
-from taskmesh.core.hub.clients import ClientSession
+from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.intake import Intake
 from taskmesh.core.hub.lanes import Lane, LaneState
 from taskmesh.core.hub.ledger import Ledger
-from taskmesh.core.hub.liveness import PoolSessions
+from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.states import ON_ITS_WAY, TRANSITIONS, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
@@ -60,13 +60,13 @@ class Views:
         self._collector = collector
         self._cancellations = cancellations
         self._epoch = epoch
-        self._events: deque[tuple[int, float, Record]] = deque(maxlen=EVENTS_KEPT)
+        self._events: deque[tuple[int, float, LogEvent]] = deque(maxlen=EVENTS_KEPT)
         self._event_count = 0
         self.store: dict[str, object] = {}
         self.shortage = ""
         self._over_rate: dict[str, tuple[int, str]] = {}
 
-    def remember(self, record: Record, now: float) -> None:
+    def remember(self, record: LogEvent, now: float) -> None:
         """Keeps an event for those who ask later."""
         self._event_count += 1
         self._events.append((self._event_count, now, record))

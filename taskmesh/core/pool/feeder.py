@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
-from taskmesh.core.credit import LONG, ONE_AHEAD
-from taskmesh.core.eviction import evicted
+from taskmesh.core.link import LONG, ONE_AHEAD
 from taskmesh.core.pool.membership import CLIENT_MASK, hub_of
 from taskmesh.core.pool.slots import Piece, Slot
+from taskmesh.core.specs import evicted
 from taskmesh.wire.runs import DoneRun, Failed, Held, LaneRun, Spec
 from taskmesh.wire.slot_messages import SlotTasks
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from taskmesh.core.invariants import require
 from taskmesh.core.pool.feeder import Feeder
 from taskmesh.core.pool.slots import Slot, SlotState
+from taskmesh.core.state_machine import require
 
 
 class PoolBooks(Protocol):

@@ -16,8 +16,8 @@ from taskmesh.core.actions import (
     CancelSlot,
     KillSlot,
     Leave,
+    LogEvent,
     PeekSlot,
-    Record,
     SendHub,
     StartSlot,
     StopSlot,
@@ -347,7 +347,7 @@ class PoolMachine:
             "worker": self._worker(slot),
             "kind": kind,
         }
-        self._out.append(Record("task.failed", {**task, **what}))
+        self._out.append(LogEvent("task.failed", {**task, **what}))
 
     def _sort(self, done: list[DoneRun], failed: list[Failed]) -> None:
         """Each report is for the hub that its task came from."""

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from taskmesh.core.events import SlotExited
-from taskmesh.core.eviction import evicted
 from taskmesh.core.pool.membership import CLIENT_MASK
+from taskmesh.core.specs import evicted
 from taskmesh.core.state_machine import StateMachine
 from taskmesh.errors import LocalProtocolError
 from taskmesh.wire.runs import DoneRun, Failed, Held, LaneRun, Spec

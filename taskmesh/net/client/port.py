@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from taskmesh.core.events import Ask
+from taskmesh.core.events import Requested
 from taskmesh.errors import ForkedMeshError, LocalProtocolError, MeshClosed, TaskMeshError
 from taskmesh.net.client.ports import OutcomeSink
 from taskmesh.net.client.settings import new_client
@@ -53,7 +53,7 @@ class ThreadPort:
 
     def cancel(self, seqs: Sequence[int], *, unstarted: bool = False) -> None:
         """Gives tasks up, or those of them that have not started."""
-        self._put(Ask(m.CancelTasks([], list(seqs)) if unstarted else m.CancelTasks(list(seqs))))
+        self._put(Requested(m.CancelTasks([], list(seqs)) if unstarted else m.CancelTasks(list(seqs))))
 
     def query(self, what: str, argument: str = "", limit: int = 100, timeout: float = 5.0) -> object:
         """Asks the hub for a view."""
@@ -142,7 +142,7 @@ class ThreadPort:
     def _blocked(self) -> None:
         self.sleeping = False
 
-    def _put(self, request: Ask) -> None:
+    def _put(self, request: Requested) -> None:
         self._usable().events.append(request)
         self.wake()
 

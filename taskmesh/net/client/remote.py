@@ -9,7 +9,7 @@ import zmq
 
 from taskmesh.config import Config
 from taskmesh.core.client.settings import ClientSettings
-from taskmesh.core.events import Ask
+from taskmesh.core.events import Requested
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net.client.hub_watch import HubWatch
 from taskmesh.net.client.links import GatewayLink
@@ -146,7 +146,7 @@ class RemotePort(ThreadPort):
                     elif shell.machine.open:  # until then whoever opens the mesh is told
                         watch = self._watch()
                 loop.settle()  # a cancellation may have come together with the end
-                shell.perform(shell.machine.handle(Ask(m.ClientBye(cancel=self._cancel)), monotonic()))
+                shell.perform(shell.machine.handle(Requested(m.ClientBye(cancel=self._cancel)), monotonic()))
             finally:
                 if link is not None:
                     link.close(None if self._shell is not None and self._shell.machine.open else 0)

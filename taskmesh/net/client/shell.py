@@ -10,7 +10,7 @@ from typing import Any
 from taskmesh.core import actions as act
 from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.settings import ClientSettings
-from taskmesh.core.events import Ask, Queued, Tick
+from taskmesh.core.events import Queued, Requested, Tick
 from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
 from taskmesh.net.client.ports import OutcomeSink
 from taskmesh.wire import messages as m
@@ -86,7 +86,7 @@ class Questions:
         self._ended = False
 
     def ask(
-        self, make: Callable[[int], m.Query | m.Command], put: Callable[[Ask], None], timeout: float
+        self, make: Callable[[int], m.Query | m.Command], put: Callable[[Requested], None], timeout: float
     ) -> object:
         """Sends a question and waits for its answer.
 
@@ -102,7 +102,7 @@ class Questions:
             self._waiting[number] = question
         try:
             if not self._ended:
-                put(Ask(make(number)))
+                put(Requested(make(number)))
                 question.event.wait(timeout)
         finally:
             with self._lock:
@@ -195,7 +195,7 @@ class ClientShell:
         while left:
             event = events.popleft()
             left -= 1
-            if type(event) is Ask and isinstance(event.message, m.CancelTasks):
+            if type(event) is Requested and isinstance(event.message, m.CancelTasks):
                 left -= _gather(event.message, events, left)
             perform(handle(event, now))
 
@@ -225,7 +225,7 @@ def _gather(cancel: m.CancelTasks, events: deque[object], most: int) -> int:
         How many.
     """
     taken = 0
-    while taken < most and isinstance(ask := events[0], Ask) and isinstance(ask.message, m.CancelTasks):
+    while taken < most and isinstance(ask := events[0], Requested) and isinstance(ask.message, m.CancelTasks):
         cancel.seqs += ask.message.seqs
         cancel.unstarted += ask.message.unstarted
         events.popleft()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 
 from taskmesh.config import Config
-from taskmesh.core.hub.memory import KEPT_BYTES
-from taskmesh.core.hub.settings import HubSettings
-from taskmesh.core.hub.versions import Versions
+from taskmesh.core.hub.result_cache import KEPT_BYTES
+from taskmesh.core.hub.settings import HubSettings, Versions
 from taskmesh.errors import ConfigError
 from taskmesh.net.identity import PYTHON, cloudpickle_version
 from taskmesh.system.cgroups import memory_limit

@@ -54,15 +54,15 @@ class HubShell:
         self._links = links
         self._store = store
         self._perform: dict[type, Callable[[Any], None]] = {
-            act.Push: lambda action: links.push(action.session, action.message),
+            act.PushTasks: lambda action: links.push(action.session, action.message),
             act.SendClient: lambda action: links.send_client(action.client, action.message),
             act.Publish: lambda action: links.publish(action.pool, action.message),
             act.OpenLane: self._open_lane,
             act.CloseLane: lambda action: links.close_lane(action.session),
-            act.Record: lambda action: links.record(action.kind, action.fields),
+            act.LogEvent: lambda action: links.record(action.kind, action.fields),
         }
         if store is not None:
-            self._perform[act.Store] = lambda action: store.put(action.entries)
+            self._perform[act.StoreOutcomes] = lambda action: store.put(action.entries)
 
     @property
     def deadline(self) -> float:

@@ -10,7 +10,7 @@ from typing import Final
 
 from taskmesh.config import Config, HubConfig
 from taskmesh.core.events import Restored
-from taskmesh.core.hub.memory import KEPT_BYTES
+from taskmesh.core.hub.result_cache import KEPT_BYTES
 from taskmesh.errors import ConfigError
 from taskmesh.security.secret_file import read_secret
 from taskmesh.stores.address import StoreAddress

@@ -103,7 +103,7 @@ class PoolShell:
             act.DialLane: lambda action: links[action.hub].dial(action.endpoint, action.max_payload),
             act.HangUp: lambda action: links[action.hub].hang_up(),
             act.Leave: self._leave,
-            act.Record: lambda action: self.record(action.kind, action.fields),
+            act.LogEvent: lambda action: self.record(action.kind, action.fields),
         }
 
     @property

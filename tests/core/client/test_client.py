@@ -4,7 +4,7 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.core.client.machine import MAX_SUBMIT
-from taskmesh.core.events import Ask, Queued
+from taskmesh.core.events import Queued, Requested
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run, Spec
@@ -117,7 +117,7 @@ class TestSubmitting:
         session.hear(m.Accepted(1))
         session.hear(delivery(1, 1))
         session.submit(2)
-        session.tell(Ask(m.Query(5, "status")))
+        session.tell(Requested(m.Query(5, "status")))
         session.sent.clear()
         session.hear(m.Busy(0, 0.5))
         session.after(0.3)
@@ -173,21 +173,21 @@ class TestSubmitting:
         assert session.submitted()[-2:] == [[1111], [3]]
 
     def test_cancellations_are_numbered_too(self, session):
-        session.tell(Ask(m.CancelTasks([1, 2])))
+        session.tell(Requested(m.CancelTasks([1, 2])))
 
         (submit,) = session.of(m.Submit)
         assert (submit.number, submit.cancels) == (1, [1, 2])
         assert not session.of(m.CancelTasks)
 
     def test_so_are_those_of_what_has_not_started(self, session):
-        session.tell(Ask(m.CancelTasks([], [1, 2])))
+        session.tell(Requested(m.CancelTasks([], [1, 2])))
 
         (submit,) = session.of(m.Submit)
         assert (submit.number, submit.cancels, submit.unstarted) == (1, [], [1, 2])
 
     def test_before_the_first_welcome_they_wait_behind_their_tasks(self, client):
         client.submit(1, 2, 3)
-        client.tell(Ask(m.CancelTasks([3], [1, 2])))
+        client.tell(Requested(m.CancelTasks([3], [1, 2])))
         client.welcome(max_tasks=4)
 
         assert client.submitted() == [[1, 2], [3], []]
@@ -196,7 +196,7 @@ class TestSubmitting:
     def test_and_go_ahead_of_what_waits_for_room(self, session):
         """They may be what makes the room."""
         session.submit(1)
-        session.tell(Ask(m.CancelTasks([9])))
+        session.tell(Requested(m.CancelTasks([9])))
 
         assert session.of(m.CancelTasks)[0].seqs == [9]
         assert session.of(m.Submit)[-1].cancels == [9]
@@ -303,7 +303,7 @@ class TestHubLost:
 
 class TestQuestions:
     def test_a_query_is_asked_again_over_a_new_link(self, session):
-        session.tell(Ask(m.Query(1, "status")))
+        session.tell(Requested(m.Query(1, "status")))
         session.tell(ev.LinkLost())
         session.welcome(known=True)
         assert len(session.of(m.Query)) == 2
@@ -316,20 +316,20 @@ class TestQuestions:
 
     def test_a_command_is_not(self, session):
         """It came after its opposite, and undid it (seed 1107)."""
-        session.tell(Ask(m.Command(1, "pause", "p")))
+        session.tell(Requested(m.Command(1, "pause", "p")))
         session.tell(ev.LinkLost())
         session.welcome(known=True)
 
         assert len(session.of(m.Command)) == 1
 
     def test_before_the_first_link_both_wait_for_it(self, client):
-        client.tell(Ask(m.Query(1, "status")))
-        client.tell(Ask(m.Command(2, "pause", "p")))
+        client.tell(Requested(m.Query(1, "status")))
+        client.tell(Requested(m.Command(2, "pause", "p")))
         client.welcome()
         assert [len(client.of(kind)) for kind in (m.Query, m.Command)] == [1, 1]
 
     def test_but_not_for_ever(self, client):
-        client.tell(Ask(m.Command(2, "drain", "p")))
+        client.tell(Requested(m.Command(2, "drain", "p")))
         client.after(6.0)
         client.welcome()
 

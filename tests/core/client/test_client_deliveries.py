@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.core.hub.clients import MAX_DELIVERY, ClientSession
+from taskmesh.core.hub.client_session import MAX_DELIVERY, ClientSession
 from taskmesh.wire.messages import Deliver
 from taskmesh.wire.runs import DoneRun, Failed
 

@@ -6,9 +6,9 @@ Who leaves numbers out has caps too.
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.events import Ask
+from taskmesh.core.events import Requested
 from taskmesh.core.hub import ledger
-from taskmesh.core.hub.intervals import COST
+from taskmesh.core.hub.interval_set import COST
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
 from tests.core.client_rig import Client
@@ -22,7 +22,7 @@ def test_what_was_given_up_on_a_link_that_was_lost_is_told_over_the_next():
     client.submit(1, 2, 3)
     client.submit(4, one=spec("once", acks="early"))
     del client.pending[2]
-    client.tell(Ask(m.CancelTasks([2])))
+    client.tell(Requested(m.CancelTasks([2])))
     client.tell(ev.LinkLost())
     client.sent.clear()
     client.welcome(EPOCH)

@@ -8,7 +8,7 @@ from taskmesh.core import events as ev
 from taskmesh.core.client import machine as client
 from taskmesh.core.client.machine import _portions
 from taskmesh.core.hub import cancellations, ledger
-from taskmesh.core.hub.intervals import IntervalSet
+from taskmesh.core.hub.interval_set import IntervalSet
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig, spec
 

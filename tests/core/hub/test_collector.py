@@ -94,7 +94,7 @@ def test_reports_out_of_order_all_count(rig):
         rig.tell(FromPool(m.Results(EPOCH, 1, number, [done], [], [])))
 
     assert rig.outcomes() == {1: "done", 2: "done"}
-    assert rig.hub.lanes[1].results == 2
+    assert rig.hub.lanes[1].reports.to == 2
 
 
 class TestRetries:

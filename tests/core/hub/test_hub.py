@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.core.actions import Publish, Push
+from taskmesh.core.actions import Publish, PushTasks
 from taskmesh.core.events import FromClient, FromPool, Tick
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.settings import HubSettings
@@ -73,7 +73,7 @@ class TestSpecs:
             rig.report(session, done=((1, seq, 1),))
         run = Run(number_of(spec()), 0, [9], [b""])
         for action in rig.tell(FromClient(1, m.Submit(3, [], [run]))):
-            if isinstance(action, Push):
+            if isinstance(action, PushTasks):
                 sent += action.message.specs
 
         assert sent == []
@@ -86,7 +86,7 @@ class TestSpecs:
         rig.tell(FromPool(m.PoolNeedSpec(EPOCH, session, [number_of(spec())])))
         actions = rig.tell(FromPool(m.Results(EPOCH, session, 1, [], [], [Held(1, 1, [1])])))
 
-        (push,) = [action for action in actions if isinstance(action, Push)]
+        (push,) = [action for action in actions if isinstance(action, PushTasks)]
         assert push.message.specs == [(number_of(spec()), spec())]
 
     def test_those_that_nobody_needs_are_forgotten_when_they_are_many(self):

@@ -19,18 +19,25 @@ def record(task: int, session: int = 4, state: State = State.SENT) -> TaskRecord
 
 
 def test_reports_count_once_in_any_order(lane):
-    assert [lane.is_new(number) for number in (1, 3, 3, 2, 1, 4)] == [True, True, False, True, False, True]
-    assert lane.results == 4
-    assert lane.early == set()
+    assert [lane.reports.take(number) for number in (1, 3, 3, 2, 1, 4)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert lane.reports.to == 4
+    assert lane.reports.early == set()
 
 
 def test_reports_ahead_of_a_missing_one_are_taken_in_up_to_a_bound(lane):
-    taken = [lane.is_new(number) for number in range(2, 2 * MOST_EARLY)]
+    taken = [lane.reports.take(number) for number in range(2, 2 * MOST_EARLY)]
 
-    assert len(lane.early) == sum(taken) == MOST_EARLY
-    assert lane.is_new(1)
-    assert lane.results == MOST_EARLY + 1
-    assert lane.is_new(MOST_EARLY + 2), "said again"
+    assert len(lane.reports.early) == sum(taken) == MOST_EARLY
+    assert lane.reports.take(1)
+    assert lane.reports.to == MOST_EARLY + 1
+    assert lane.reports.take(MOST_EARLY + 2), "said again"
 
 
 def test_the_horizon_follows_the_refill_latency_up_fast_and_down_slowly(lane):

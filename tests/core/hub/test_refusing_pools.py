@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core.events import LinksLost
-from taskmesh.core.hub.breaker import REFUSED_FOR
+from taskmesh.core.hub.lanes import REFUSED_FOR
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import CHUNK
 from tests.core.rig import HubRig, spec

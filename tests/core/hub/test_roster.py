@@ -15,7 +15,7 @@ FORMER = EPOCH - 1
 
 def told_by_former(*pools: str, version: int = 0, epoch: int = FORMER, settled: bool = True) -> m.Roster:
     """What the hub before had told its pools, each the first process of its name."""
-    former = roster.Roster(epoch, "")
+    former = roster.PoolRoster(epoch, "")
     if settled:
         former.settle()
     for pool in pools:

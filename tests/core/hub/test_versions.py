@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.hub.versions import Versions, difference
+from taskmesh.core.hub.settings import Versions, difference
 from taskmesh.wire import messages as m
 from tests.core.rig import HubRig
 

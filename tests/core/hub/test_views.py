@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.core.actions import Publish, Record
+from taskmesh.core.actions import LogEvent, Publish
 from taskmesh.core.events import FromClient, FromPool
 from taskmesh.core.hub import collector
 from taskmesh.core.ids import text_of
@@ -72,7 +72,7 @@ def test_each_failed_attempt_is_told_and_the_end_of_a_failed_task_explained(rig,
     def failed(attempt: int) -> list[object]:
         error = Failed(1, 1, attempt, "exception", "ValueError", "no good", "Trace", retryable=True)
         report = m.Results(EPOCH, session, attempt, [], [error], [])
-        return [action.fields for action in rig.tell(FromPool(report)) if isinstance(action, Record)]
+        return [action.fields for action in rig.tell(FromPool(report)) if isinstance(action, LogEvent)]
 
     [first], [second] = failed(1), failed(2)
 

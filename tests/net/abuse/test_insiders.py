@@ -15,7 +15,7 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.core import ids
-from taskmesh.core.ids import spec_number
+from taskmesh.core.specs import spec_number
 from taskmesh.framing.fragments import Cutter
 from taskmesh.framing.frames import encode
 from taskmesh.net import wires

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from taskmesh.core.client.settings import ClientSettings
-from taskmesh.core.events import Ask, Queued
+from taskmesh.core.events import Queued, Requested
 from taskmesh.errors import MeshClosed
 from taskmesh.net.client.port import ThreadPort
 from taskmesh.net.client.shell import ClientShell, Questions
@@ -46,7 +46,7 @@ class BusySink:
     def drain(self):
         seq = self.left.pop(0)
         if self.left:  # submitted after the look, so that the next one takes it
-            self._shell_of().events.append(Ask(m.CancelTasks(self.left[:1])))
+            self._shell_of().events.append(Requested(m.CancelTasks(self.left[:1])))
         return [], [Run(1, 0, [seq], [b""], "")]
 
 
@@ -54,7 +54,7 @@ class BusySink:
 def test_a_cancellation_never_goes_before_its_task(before):
     shell = ClientShell(BusySink(lambda: shell), ClientSettings(1), 0.0, lambda message: None, lambda: None)
     shell.machine = machine = Recorder()
-    shell.events.extend(Ask(message) for message in before)
+    shell.events.extend(Requested(message) for message in before)
 
     while shell.pending:
         shell.turn(0.0)
@@ -69,7 +69,7 @@ def test_cancellations_in_a_row_are_one_message():
     query = m.Query(1, "status", "", 100)
     told = [m.CancelTasks([1], [8]), m.CancelTasks([2, 3], [9])]
     told += [query, m.CancelTasks([4]), m.CancelTasks([5])]
-    shell.events.extend(Ask(message) for message in told)
+    shell.events.extend(Requested(message) for message in told)
 
     shell.turn(0.0)
 

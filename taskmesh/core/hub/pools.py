@@ -9,17 +9,14 @@ from collections import Counter
 
 import msgspec
 
-from taskmesh.core.actions import CloseLane, OpenLane, Publish, Record
+from taskmesh.core.actions import CloseLane, LogEvent, OpenLane, Publish
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.lanes import MAX_WINDOW, Lane, LaneCause, LaneState
 from taskmesh.core.hub.ledger import Ledger
-from taskmesh.core.hub.rivals import Rivals
-from taskmesh.core.hub.roster import Recovery, Roster
-from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.roster import PoolRoster, Recovery
+from taskmesh.core.hub.settings import REFUSE, HubSettings, difference
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.hub.unclaimed import Attempt, Holding, Unclaimed, handed_back
-from taskmesh.core.hub.versions import REFUSE, difference
-from taskmesh.core.hub.wishes import Wishes
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Progress
@@ -40,6 +37,11 @@ NO_LANE = (
     "start it with more: --lanes FIRST-LAST"
 )
 VERBS = {"ready": "resume", "paused": "pause", "draining": "drain"}
+MOST_DUPLICATES = 1000
+PROOFS = 3
+"""So many signs of life, a beat and more apart, show that a pool lives whose name another one asks for."""
+MOST_DESIRED = 1000
+"""Pools that are waited for: most come back within minutes, or never."""
 
 
 def most_held(slots: int) -> int:
@@ -56,6 +58,54 @@ def for_all(progress: Progress, record: TaskRecord) -> list[Progress]:
         replace(progress, client=task >> SEQ_BITS, seq=task & SEQ_MASK)
         for task in record.extra.waiting(record.id)
     ]
+
+
+class DuplicateNames:
+    """Those who ask, by name and instance, and what has been heard of who has the name since."""
+
+    def __init__(self, beat: float) -> None:
+        self._beat = beat
+        self._seen: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def settled(self, pool: str) -> None:
+        """One of them has the name now."""
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] != pool}
+
+    def doubled(self, current: Lane, hello: m.Hello, now: float) -> str:
+        """Two processes use one name: why the newcomer is refused, or "" while it has to wait.
+
+        A pool that was killed and started again is let in as soon as the links of the one before are closed,
+        or that one is silent. What it had sent before may be heard late, in a burst: that proves nothing.
+        """
+        key = (hello.pool, hello.instance)
+        if len(self._seen) >= MOST_DUPLICATES:
+            self._seen.clear()
+        since, proofs = self._seen.setdefault(key, (now, 0))
+        if current.heard < since + self._beat:
+            return ""
+        self._seen[key] = (current.heard, proofs + 1)
+        if proofs + 1 != PROOFS:
+            return ""
+        other = f"process {current.hello.pid} on {current.hello.host}" if current.hello.pid else "a process"
+        return f"{other} is pool {hello.pool} already: start this one with another --name"
+
+
+class DesiredStates:
+    """A wish for each process that was a pool; one that takes its name meanwhile does not obey it."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, int], str] = {}
+
+    def keep(self, lane: Lane) -> None:
+        """A session is over. What its pool has not obeyed yet is said again should it come back."""
+        if lane.wished:
+            self._of[lane.pool, lane.instance] = lane.wished
+            if len(self._of) > MOST_DESIRED:
+                del self._of[next(iter(self._of))]
+
+    def take(self, pool: str, instance: int) -> str:
+        """A pool has a session again: what is still wanted of it, or empty."""
+        return self._of.pop((pool, instance), "")
 
 
 class PoolSessions:
@@ -79,7 +129,7 @@ class PoolSessions:
         self.lanes = lanes
         self.unclaimed = unclaimed
         self.recovery = recovery
-        self.roster = Roster(config.epoch, config.local)
+        self.roster = PoolRoster(config.epoch, config.local)
         self.out: list[object] = []
         self.refused: dict[str, str] = {}
         self._config = config
@@ -87,8 +137,8 @@ class PoolSessions:
         self._collector = collector
         self._by_pool: dict[str, int] = {}
         self._hellos: dict[str, tuple[int, int]] = {}
-        self._rivals = Rivals(config.beat)
-        self._wishes = Wishes()
+        self._duplicate_names = DuplicateNames(config.beat)
+        self._desired = DesiredStates()
         self._sessions = 0
         self._cancels: dict[int, dict[tuple[int, int], list[int]]] = {}
         self._of_user: Counter[str] = Counter()
@@ -109,7 +159,7 @@ class PoolSessions:
         current = self.lane_of(hello.pool)
         if not self._may_join(hello, odd, current, now) or not self._has_place(hello, user, current, now):
             return
-        self._rivals.settled(hello.pool)
+        self._duplicate_names.settled(hello.pool)
         instance, number = self._hellos.get(hello.pool, (hello.instance, 0))
         if instance == hello.instance:
             if hello.number < number:
@@ -126,7 +176,7 @@ class PoolSessions:
         self._of_user[user] += 1
         self._by_pool[hello.pool] = lane.session
         if odd and lane.warning != odd:
-            self.out.append(Record("pool.versions", {"pool": lane.pool, "warning": odd}))
+            self.out.append(LogEvent("pool.versions", {"pool": lane.pool, "warning": odd}))
         lane.warning = odd
         self._survived(lane)
         self._adopt(lane, hello, current, now)
@@ -136,10 +186,10 @@ class PoolSessions:
         if current is not None:
             died = current.instance != hello.instance
             self._end(current, started=died, died="another process has its name" if died else "")
-        lane.wished = self._wishes.take(hello.pool, hello.instance)
+        lane.wished = self._desired.take(hello.pool, hello.instance)
         self.out.append(OpenLane(lane.session, lane.pool, hello.key))
         self.out.append(
-            Record("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
+            LogEvent("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
         )
 
     def _may_join(self, hello: m.Hello, odd: str, current: Lane | None, now: float) -> bool:
@@ -155,7 +205,7 @@ class PoolSessions:
         ):
             self._refuse(hello, f"it lists {count} tasks, more than {hello.slots} slots can hold")
         elif current is not None and current.instance != hello.instance and self._is_alive(current, now):
-            if reason := self._rivals.doubled(current, hello, now):
+            if reason := self._duplicate_names.doubled(current, hello, now):
                 self._refuse(hello, reason)
         elif current is None and len(self.lanes) >= config.max_pools:
             self._note(hello, f"the hub has {len(self.lanes)} pools and may have no more (hub.max_pools)")
@@ -190,7 +240,7 @@ class PoolSessions:
     def _note(self, hello: m.Hello, reason: str) -> None:
         """Keeps why a pool was not let in, for those who ask. It may ask again."""
         if self.refused.get(hello.pool) != reason:
-            self.out.append(Record("pool.refused", {"pool": hello.pool, "reason": reason}))
+            self.out.append(LogEvent("pool.refused", {"pool": hello.pool, "reason": reason}))
         if hello.pool in self.refused or len(self.refused) < NAMES_KEPT:
             self.refused[hello.pool] = reason
 
@@ -335,7 +385,9 @@ class PoolSessions:
             lane.received_moved = now
         patience = self._config.silent_beats * self._config.beat + lane.flying(beat.received) / SLOWEST
         say_hello = lane.state is LaneState.CUT or now - lane.received_moved > patience
-        reply = m.BeatReply(self._config.epoch, 0 if say_hello else lane.session, lane.results, lane.session)
+        reply = m.BeatReply(
+            self._config.epoch, 0 if say_hello else lane.session, lane.reports.to, lane.session
+        )
         self.out.append(Publish(lane.pool, reply))
         return self._running(lane, beat.running, stalled=lane.is_stalled(now))
 
@@ -393,7 +445,7 @@ class PoolSessions:
         lane = self.lanes.get(session)
         if lane is not None:
             lane.heard = now
-            reply = m.BeatReply(self._config.epoch, session, lane.results, session, wait)
+            reply = m.BeatReply(self._config.epoch, session, lane.reports.to, session, wait)
             self.out.append(Publish(lane.pool, reply))
 
     def lane_lost(self, session: int, now: float) -> None:
@@ -414,7 +466,7 @@ class PoolSessions:
         """A pool left in good order: when all its reports are in, it has not started what it still holds."""
         lane = self.lanes.get(session)
         if lane is not None:
-            self._leave(lane, "left", started=lane.results < sent)
+            self._leave(lane, "left", started=lane.reports.to < sent)
 
     # --- ending -------------------------------------------------------------------------------------------
 
@@ -450,7 +502,7 @@ class PoolSessions:
         if self._by_pool.get(lane.pool) == lane.session:
             del self._by_pool[lane.pool]
         held = self._end(lane, started=started, died="" if reason == "left" else reason)
-        self.out.append(Record("pool.left", {"pool": lane.pool, "reason": reason, "held": held}))
+        self.out.append(LogEvent("pool.left", {"pool": lane.pool, "reason": reason, "held": held}))
 
     def _end(self, lane: Lane, *, started: bool, died: str = "") -> int:
         """Takes from a session what it holds, and what its pool may have started.
@@ -463,7 +515,7 @@ class PoolSessions:
         heir = self.lane_of(lane.pool)
         if heir is None or heir.instance != lane.instance:
             self.roster.remove(lane.pool, lane.instance)
-        self._wishes.keep(lane)
+        self._desired.keep(lane)
         self._collector.gave_up(lane.session, held)
         charged = bool(died) and not lane.leaves and lane.wished != "draining"
         if charged and held:

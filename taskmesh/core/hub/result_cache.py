@@ -22,7 +22,7 @@ Outcome = DoneRun | Failed
 Key = tuple[str, str]
 
 
-class Memory:
+class ResultCache:
     """Outcomes by task name and key. The oldest go when there is no room for a new one.
 
     Args:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 import pytest
 
 from taskmesh.core.events import FromClient
-from taskmesh.core.hub.memory import ENTRY, Memory
+from taskmesh.core.hub.result_cache import ENTRY, ResultCache
 from taskmesh.core.hub.states import TaskRecord
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Run
@@ -53,20 +53,20 @@ def test_without_being_asked_nothing_is_kept(rig):
     rig.submit(2, one=spec(), key="k")
 
     assert len(rig.held[session]) == 1
-    assert len(rig.hub.memory) == 0
+    assert len(rig.hub.result_cache) == 0
 
 
 def test_it_is_forgotten_when_its_time_is_over(rig):
     session = rig.join()
     (first,) = rig.submit(1, one=spec(keep=2.0), key="k")
     rig.report(session, done=((1, first, 1),))
-    assert rig.hub.memory.size > 0
+    assert rig.hub.result_cache.size > 0
 
     rig.after(1.0)
     rig.beat(session)
     rig.after(1.5)
 
-    assert (len(rig.hub.memory), rig.hub.memory.size) == (0, 0)
+    assert (len(rig.hub.result_cache), rig.hub.result_cache.size) == (0, 0)
     rig.submit(2, one=spec(keep=2.0), key="k")
     assert len(rig.held[session]) == 1
 
@@ -81,7 +81,7 @@ def test_of_bad_ends_only_those_that_would_come_again(rig, kind, kept):
 
     (second,) = rig.submit(2, one=spec(**LASTING), key="k")
 
-    assert len(rig.hub.memory) == kept
+    assert len(rig.hub.result_cache) == kept
     assert len(rig.held[session]) == 1 - kept
     assert [(told.client, told.seq, told.text, told.attempt) for told in outcomes(rig, 2)] == [
         (2, second, "bad", 1)
@@ -95,7 +95,7 @@ def test_what_the_retry_filter_admits_may_go_better_the_next_time(rig):
     rig.fail(session, (1, first, 1), text="no route to host")
 
     assert len(outcomes(rig, 1)) == 1
-    assert len(rig.hub.memory) == 0
+    assert len(rig.hub.result_cache) == 0
 
 
 def test_shared_errors_do_not_share_successes_nor_what_is_on_its_way(rig):
@@ -130,7 +130,7 @@ def test_a_submission_that_comes_twice_is_answered_once(rig):
 
 
 def test_the_oldest_make_room():
-    memory = Memory(limit=2 * (ENTRY + 150))
+    memory = ResultCache(limit=2 * (ENTRY + 150))
     for number in range(4):
         memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x" * 100], 0.1))
 
@@ -144,7 +144,7 @@ def test_the_oldest_make_room():
 
 def test_a_small_outcome_counts_for_what_it_takes():
     """Payloads alone were counted: 256 MiB of small ones took five GiB."""
-    memory = Memory(limit=10 * ENTRY)
+    memory = ResultCache(limit=10 * ENTRY)
     for number in range(100):
         memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
 
@@ -158,7 +158,7 @@ def test_what_is_over_goes_and_nothing_else_is_looked_at():
 
         __iter__ = values = keys = items
 
-    memory = Memory()
+    memory = ResultCache()
     for number, now in enumerate((1.0, 5.0, 3.0, 2.0)):
         memory.now = now
         memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
@@ -172,7 +172,7 @@ def test_what_is_over_goes_and_nothing_else_is_looked_at():
 
 
 def test_the_same_key_again_and_again_leaves_nothing():
-    memory = Memory()
+    memory = ResultCache()
     for number in range(1000):
         memory.keep(_record("k"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskmesh.core.hub.intervals import BLOCK, COST, IntervalSet
+from taskmesh.core.hub.interval_set import BLOCK, COST, IntervalSet
 
 NUMBERS = st.integers(min_value=0, max_value=60)
 FEW = st.lists(NUMBERS, max_size=12)

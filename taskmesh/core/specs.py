@@ -1,0 +1,56 @@
+"""Specs: their numbers, the same for every client, hub, pool and slot, and the eviction of old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from taskmesh.wire.runs import Spec
+
+_PACK = msgspec.msgpack.Encoder()
+_LATER: Final = tuple(
+    field.default for field in msgspec.structs.fields(Spec) if field.name in {"keep", "shared"}
+)
+"""Defaults of the fields at the end that the first versions did not have."""
+
+
+def spec_bytes(spec: Spec) -> bytes:
+    """Returns the bytes that a spec's number and signatures are made of.
+
+    They are the same in every version that has the spec's fields.
+    """
+    values = list(msgspec.structs.astuple(spec))
+    if tuple(values[-len(_LATER) :]) == _LATER:
+        del values[-len(_LATER) :]
+    return _PACK.encode(values)
+
+
+def spec_number(spec: Spec) -> int:
+    """Returns the 63 bits that stand for a spec wherever it is known."""
+    return int.from_bytes(blake2b(spec_bytes(spec), digest_size=8).digest(), "big") >> 1
+
+
+def evicted(
+    sizes: Mapping[int, int], is_needed: Callable[[int], object], *, most: int, most_bytes: int
+) -> list[int]:
+    """Returns the specs to evict: the oldest beyond the bounds. Needed ones stay, even if too many do.
+
+    Args:
+        sizes: bytes by spec number, oldest first.
+        is_needed: tells whether a task of a spec is here.
+        most: specs that may stay.
+        most_bytes: bytes that they may have together.
+    """
+    count, size = len(sizes), sum(sizes.values())
+    gone: list[int] = []
+    for number, own in sizes.items():
+        if count <= most and size <= most_bytes:
+            break
+        if not is_needed(number):
+            gone.append(number)
+            count -= 1
+            size -= own
+    return gone
