@@ -27,9 +27,8 @@ from benchmarks.taskmesh_remote import TaskmeshRemote
 from taskmesh.framing.frames import encode, to_client
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.ways import Way
-from taskmesh.security.credentials import credentials_of
 from taskmesh.security.key_files import keys_in
-from taskmesh.security.keys import KeyFolder
+from taskmesh.security.keys import KeyFolder, credentials_of
 from taskmesh.sockets import Context, Dealer, SocketOptions
 from taskmesh.wire import messages as m
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taskmesh.cli import draining, health, keys, operation, programs, submission, views
+from taskmesh.cli import drain, health, keys, operation, programs, submission, views
 from taskmesh.cli.exits import EXIT_CODES
 
 app = typer.Typer(
@@ -40,6 +40,6 @@ programs.add_to(app)
 submission.add_to(app)
 views.add_to(app)
 operation.add_to(app)
-draining.add_to(app)
+drain.add_to(app)
 health.add_to(app)
 keys.add_to(app)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import typer
 
+from taskmesh.cli.format import rendered
 from taskmesh.cli.output import Output, Unprintable
-from taskmesh.cli.wording import rendered
 from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
 OK, FAILED, USAGE, NO_HUB, TOO_LATE, INTERRUPTED = 0, 1, 2, 3, 4, 130

@@ -7,9 +7,9 @@ from typing import Annotated, Any, cast
 import typer
 
 from taskmesh.cli.exits import EPILOG, FAILED, exits
+from taskmesh.cli.format import harmless
 from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach, Timeout
 from taskmesh.cli.output import Output
-from taskmesh.cli.wording import harmless
 from taskmesh.errors import ConfigError
 
 Pool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, or `all`.")]
@@ -30,9 +30,9 @@ def ping(
     out = Output(as_json=json)
     reach = Reach(file, address, timeout, directory)
     with exits(out):
-        from taskmesh.cli.enquiry import hub_at, signs_of_life
+        from taskmesh.cli.operator import hub_session, signs_of_life
 
-        with hub_at(reach) as hub:
+        with hub_session(reach) as hub:
             rows = signs_of_life(hub, pool, timeout)
         out.rows(rows, ("pool", "answered", "seconds"), "no pools: start one with `taskmesh worker`")
         if not all(row["answered"] for row in rows):
@@ -113,9 +113,9 @@ def command(reach: Reach, verb: str, target: str) -> object:
     Raises:
         HubUnreachable: it does not answer. TaskMeshError: it refuses.
     """
-    from taskmesh.cli.enquiry import hub_at
+    from taskmesh.cli.operator import hub_session
 
-    with hub_at(reach) as hub:
+    with hub_session(reach) as hub:
         return hub.command(verb, target, reach.timeout)
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
 
-from taskmesh.cli.wording import encoded, printable, rendered
+from taskmesh.cli.format import encoded, printable, rendered
 
 
 class Unprintable(OSError):

@@ -11,15 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taskmesh.cli.exits import EPILOG, FAILED, TOO_LATE, exits
+from taskmesh.cli.format import is_carried, rendered
 from taskmesh.cli.options import LONGEST_TASK, Address, AsJson, ConfigFile, Keys, Reach
 from taskmesh.cli.output import Output
-from taskmesh.cli.patience import error_of
-from taskmesh.cli.wording import is_carried, rendered
 from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
     from taskmesh.future import TaskFuture
+import math
+import time
+from typing import TYPE_CHECKING, cast
 
+from taskmesh.errors import HubUnreachable, TaskMeshError
+
+if TYPE_CHECKING:
+    from taskmesh.future import TaskFuture
+    from taskmesh.mesh import Mesh
 
 Queue = Annotated[str | None, typer.Option(metavar="NAME", help="The queue it goes to.")]
 Tags = Annotated[str | None, typer.Option(metavar="A,B", help="What its pool must be able to do.")]
@@ -189,3 +196,49 @@ def decoded(text: str) -> object:
 def add_to(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(epilog=EPILOG)(submit)
+
+
+PATIENCE = 3.0
+"""Seconds between two questions to the hub; a task that has ended by then is asked nothing about."""
+ANSWER_S = 1.0
+"""Seconds that the hub has to answer; the task's end is noticed so much later at most."""
+
+
+def error_of(future: TaskFuture[Any], mesh: Mesh, out: Output, timeout: float | None) -> BaseException | None:
+    """What ended the task, None for a result; on stderr, meanwhile, why it does not start.
+
+    Raises:
+        TimeoutError: not ended within `timeout` seconds. CancelledError: it was cancelled.
+    """
+    deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+    told: object = None
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return future.exception(max(0.0, min(left, PATIENCE)))
+        except TimeoutError:
+            if left <= PATIENCE:
+                raise
+        told = _told(future, mesh, out, told)
+
+
+def _told(future: TaskFuture[Any], mesh: Mesh, out: Output, former: object) -> object:
+    """Tells where the task stands, if that is news; returns what is known now.
+
+    A task that has started is on its way, and nothing is told of it but to who has read that it waited.
+    """
+    try:
+        answer = mesh._client.open().query("task", future.task_id, timeout=ANSWER_S)
+    except HubUnreachable:
+        answer = {"state": "UNKNOWN", "why": "the hub does not answer"}
+    except TaskMeshError:  # it has ended just now, or this hub is a new one that it goes to again
+        return former
+    found = cast("dict[str, Any]", answer)
+    state, why = found["state"], found["why"]
+    # A WAITING task's reason counts seconds down: its attempt shows whether it is another wait.
+    now = (state, found["attempt"] if state == "WAITING" else why)
+    waits = state in ("QUEUED", "WAITING", "SENT", "UNKNOWN")
+    if now == former or state == "FINISHED" or not (waits or former):
+        return former
+    out.news("waiting" if waits else "started", f"task {future.task_id}: {why}", {"state": state, "why": why})
+    return now

@@ -7,9 +7,9 @@ from typing import Annotated, Any, cast
 import typer
 
 from taskmesh.cli.exits import EPILOG, exits
+from taskmesh.cli.format import harmless
 from taskmesh.cli.options import EVERYTHING, Address, AsJson, ConfigFile, Keys, Reach, Timeout
 from taskmesh.cli.output import Output
-from taskmesh.cli.wording import harmless
 
 POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
 TASK_COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
@@ -100,9 +100,9 @@ def ask(reach: Reach, what: str, argument: str = "", limit: int = EVERYTHING) ->
     Raises:
         HubUnreachable: it does not answer. TaskMeshError: it has no such thing.
     """
-    from taskmesh.cli.enquiry import hub_at
+    from taskmesh.cli.operator import hub_session
 
-    with hub_at(reach) as hub:
+    with hub_session(reach) as hub:
         return hub.query(what, argument, limit, reach.timeout)
 
 

@@ -16,9 +16,8 @@ from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, TaskTable
 from taskmesh.serialize.code import FunctionCodec, unwrap
-from taskmesh.serialize.footprint import references
-from taskmesh.serialize.payload import check_size
-from taskmesh.serialize.retry_filter import dumps_filter
+from taskmesh.serialize.fingerprint import references
+from taskmesh.serialize.payload import check_size, dumps_filter
 from taskmesh.shm.blob import SMALL
 from taskmesh.wire.runs import CHUNK, LONGEST_NAME, PICKLE, Spec
 

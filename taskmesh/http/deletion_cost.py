@@ -22,8 +22,8 @@ from typing import Any, Self, cast
 from urllib.parse import quote
 
 from taskmesh.errors import ConfigError
-from taskmesh.http.hub_figures import LEAVING
-from taskmesh.http.reception import NoAnswer
+from taskmesh.http.hub_metrics import LEAVING
+from taskmesh.http.requests import NoAnswer
 
 ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -106,7 +106,7 @@ class Pods:
 
 
 @dataclass(slots=True)
-class Written:
+class WrittenCost:
     """What stands at a pod, and when it was written."""
 
     cost: int = 0
@@ -134,7 +134,7 @@ class DeletionCosts:
         self._pods = pods
         self._costs = look
         self._record = record
-        self._written: dict[str, Written] = {}
+        self._written: dict[str, WrittenCost] = {}
         self._complaint = ""
         self._after = -math.inf
         self._over = threading.Event()
@@ -172,11 +172,11 @@ class DeletionCosts:
         costs = {pool: cost for pool, cost in found.items() if pool.startswith(self._prefixes)}
         costs.update(dict.fromkeys(self._written.keys() - costs.keys(), LEAVING))
         due = [pool for pool, cost in costs.items() if self._due(pool, cost, now)]
-        due.sort(key=lambda pool: (costs[pool] != LEAVING, self._written.get(pool, Written()).at))
+        due.sort(key=lambda pool: (costs[pool] != LEAVING, self._written.get(pool, WrittenCost()).at))
         try:
             for pool in due[:MOST]:
                 self._pods.write(pool, costs[pool])
-                self._written[pool] = Written(costs[pool], now)
+                self._written[pool] = WrittenCost(costs[pool], now)
         finally:
             self._pods.close()
 

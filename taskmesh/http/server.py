@@ -14,9 +14,9 @@ from typing import Any, Self, cast
 from urllib.parse import parse_qs
 
 from taskmesh.errors import ConfigError
-from taskmesh.http.hub_figures import QUEUE_HELP
+from taskmesh.http.hub_metrics import QUEUE_HELP
 from taskmesh.http.metrics import CONTENT_TYPE, Family, exposition
-from taskmesh.http.reception import NoAnswer, NothingHere, Reception
+from taskmesh.http.requests import LoopRequests, NoAnswer, NothingHere
 from taskmesh.http.settings import SideSettings
 from taskmesh.system.loopback import is_loopback
 
@@ -45,7 +45,7 @@ def as_json(status: int, value: object) -> Reply:
 
 
 class Requests(BaseHTTPRequestHandler):
-    """One request. Answers are the reception's; nothing here touches a machine."""
+    """One request. Answers are the requests's; nothing here touches a machine."""
 
     server_version = "taskmesh"
     sys_version = ""
@@ -77,10 +77,10 @@ class Requests(BaseHTTPRequestHandler):
     # --- what is asked for --------------------------------------------------------------------------------
 
     def _live(self) -> Reply:
-        reception = self.server.reception
-        if reception.alive:
+        requests = self.server.requests
+        if requests.alive:
             return as_text(200, "live")
-        return as_text(503, f"the loop has not turned for {reception.silence:.1f} s")
+        return as_text(503, f"the loop has not turned for {requests.silence:.1f} s")
 
     def _probe(self, what: str) -> Reply:
         good, text = cast("tuple[bool, str]", self._ask(what))
@@ -98,7 +98,7 @@ class Requests(BaseHTTPRequestHandler):
         return as_json(200, {"queues": found})
 
     def _ask(self, what: str) -> object:
-        return self.server.reception.ask(what)
+        return self.server.requests.ask(what)
 
     # --- around it ----------------------------------------------------------------------------------------
 
@@ -193,9 +193,9 @@ class _Server(ThreadingHTTPServer):
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, settings: SideSettings, reception: Reception) -> None:
+    def __init__(self, settings: SideSettings, requests: LoopRequests) -> None:
         self.settings = settings
-        self.reception = reception
+        self.requests = requests
         self.address_family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         self.answering = Answering()
         self._open: dict[Any, float] = {}
@@ -252,9 +252,9 @@ class SidePort:
         ConfigError: the address cannot be had.
     """
 
-    def __init__(self, settings: SideSettings, reception: Reception) -> None:
+    def __init__(self, settings: SideSettings, requests: LoopRequests) -> None:
         try:
-            self._server = _Server(settings, reception)
+            self._server = _Server(settings, requests)
         except OSError as error:
             raise ConfigError(
                 f"the side port cannot listen at {settings.host}:{settings.port}: {error.strerror or error}; "

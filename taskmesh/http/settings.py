@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from taskmesh.config import Config
 from taskmesh.errors import ConfigError, InsecureBind
-from taskmesh.security.secret_file import read_secret
+from taskmesh.security.key_files import read_secret
 from taskmesh.system.loopback import is_loopback
 
 SHORTEST_TOKEN = 16

@@ -29,7 +29,7 @@ from taskmesh.net.pool.settings import pool_config
 from taskmesh.net.pool.shell import PoolShell
 from taskmesh.pool.host import SlotEvent, SlotHost
 from taskmesh.pool.nursery import Nursery
-from taskmesh.security.sealing import Seal
+from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
 from taskmesh.system.wake_up import WakeUp
@@ -47,7 +47,7 @@ class InProcessLinks:
         self.client: deque[object] = deque()
         self.client_id = 0
         self.inner: InnerGateway | None = None
-        self.seal: Seal | None = None
+        self.seal: PayloadSigner | None = None
 
     # hub's ways
     def push(self, session: int, message: m.Tasks) -> None:

@@ -19,8 +19,8 @@ from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.framing.fragments import Assembler
-from taskmesh.http.hub_figures import hub_answers
-from taskmesh.http.opening import hub_side, side_port
+from taskmesh.http.hub_metrics import hub_answers
+from taskmesh.http.side_port import hub_side, side_port
 from taskmesh.net import wires
 from taskmesh.net.embedded import InProcessLinks, host_slots
 from taskmesh.net.endpoints import Endpoints, check_dialled, check_local, tcp_parts
@@ -39,11 +39,10 @@ from taskmesh.net.pool.settings import pool_config
 from taskmesh.net.pool.shell import PoolShell
 from taskmesh.net.pool.side_answers import both, pool_answers
 from taskmesh.pool.host import SlotHost
-from taskmesh.security.complaints import Complaints
-from taskmesh.security.credentials import Credentials, credentials_of
-from taskmesh.security.gatekeeper import Gatekeeper
-from taskmesh.security.keys import WORKER, KeyFolder
-from taskmesh.security.rates import Rates
+from taskmesh.security.keys import WORKER, Credentials, KeyFolder, credentials_of
+from taskmesh.security.peer_errors import PeerErrors
+from taskmesh.security.rate_limit import RateLimits
+from taskmesh.security.zap import ZapHandler
 from taskmesh.sockets import Context, EndpointError
 from taskmesh.system.cgroups import memory_limit
 from taskmesh.system.loop import Loop
@@ -101,11 +100,11 @@ def run_hub(
         hub = HubShell(HubMachine(settled, time.monotonic()), sockets, store)
         links.hub.extend(restored)
         hub.events = links.hub
-        files = FileLimit(raise_file_limit(), sockets.listeners, links.hub, sockets.complaints.add)
-        memory = MemoryLimit(sockets.cut_off, sockets.complaints.add)
+        files = FileLimit(raise_file_limit(), sockets.listeners, links.hub, sockets.peer_errors.add)
+        memory = MemoryLimit(sockets.cut_off, sockets.peer_errors.add)
         loop.parts = [hub, *sockets.parts, files, memory]
         host = None
-        answers = hub_answers(hub.machine, sockets.complaints.counts)
+        answers = hub_answers(hub.machine, sockets.peer_errors.counts)
         try:
             if slots:
                 pool, host = local_pool(loop, links, sockets, settings, config, modules)
@@ -219,8 +218,8 @@ def listen(
     tries = FREE_PORT_TRIES if free else 1
     for left in reversed(range(tries)):
         local = links.pool if settled.local else None
-        complaints = Complaints(record)
-        gatekeeper = Gatekeeper(context, loop, keys, record, complaints) if keys is not None else None
+        peer_errors = PeerErrors(record)
+        zap_handler = ZapHandler(context, loop, keys, record, peer_errors) if keys is not None else None
         sockets = HubSockets(
             context,
             loop,
@@ -228,12 +227,12 @@ def listen(
             record,
             local_pool=settled.local,
             local=local,
-            gatekeeper=gatekeeper,
+            zap_handler=zap_handler,
             ports=ports,
             assembler=assembler(settled, keyed=keys is not None),
             max_pools=config.hub.max_pools,
-            complaints=complaints,
-            rates=Rates(config.hub.key_messages_per_s, config.hub.key_bytes_per_s),
+            peer_errors=peer_errors,
+            rates=RateLimits(config.hub.key_messages_per_s, config.hub.key_bytes_per_s),
         )
         try:
             sockets.bind(free_ports(bind) if free else Endpoints.of(bind))

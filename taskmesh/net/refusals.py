@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from taskmesh.net.ways import Way
-from taskmesh.security.credentials import Credentials
+from taskmesh.security.keys import Credentials
 from taskmesh.sockets import EventKind, Monitor, Socket
 from taskmesh.system.loop import Loop
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from taskmesh.net.endpoints import Endpoints
-from taskmesh.security.credentials import Credentials
+from taskmesh.security.keys import Credentials
 from taskmesh.sockets import CurveClient, KeyPair, SocketOptions
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from taskmesh.retry import verdict
-from taskmesh.serialize.payload import dumps_exception
-from taskmesh.serialize.retry_filter import loads_filter
+from taskmesh.serialize.payload import dumps_exception, loads_filter
 from taskmesh.serialize.values import class_name
 from taskmesh.wire.runs import Spec
 from taskmesh.wire.slot_messages import SlotFailure

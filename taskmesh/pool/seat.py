@@ -20,7 +20,7 @@ from taskmesh.pool.orders import OUTBOX_SIZE
 from taskmesh.pool.outbox import BREAK, FAILURE, OutboxReader, Record, clock
 from taskmesh.pool.output import OutputTail
 from taskmesh.pool.tickets import TicketPipe
-from taskmesh.serialize.refused import refused
+from taskmesh.serialize.error_payload import refused
 from taskmesh.shm.blob import Blob
 from taskmesh.system.services import System
 from taskmesh.wire.runs import Spec

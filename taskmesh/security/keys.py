@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from taskmesh.errors import KeysUnusable
@@ -313,3 +313,25 @@ def listing(folder: KeyFolder) -> Iterator[dict[str, object]]:
 
 def _row(kind: str, role: str, name: str, public: bytes) -> dict[str, object]:
     return {"kind": kind, "role": role, "name": name, "public": public.decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """One's own pair of a role, the keys that the hub may have, and the mesh key; two while one rotates."""
+
+    role: str
+    pair: KeyPair
+    hub_keys: tuple[bytes, ...]
+    mesh_keys: tuple[bytes, ...] = field(default=(), repr=False)
+
+
+def credentials_of(directory: str, role: str) -> Credentials | None:
+    """The credentials of a role in a directory; None when no directory is given.
+
+    Raises:
+        KeysUnusable: a key is missing, or open to others.
+    """
+    if not directory:
+        return None
+    folder = KeyFolder(directory)
+    return Credentials(role, folder.own(role), folder.hub_keys(), folder.mesh_keys())

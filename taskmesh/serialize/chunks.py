@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from taskmesh.serialize.cures import cannot_pickle, cannot_rebuild
 from taskmesh.serialize.encoding import Definitions, decode, encode, load_definitions
+from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild
 from taskmesh.serialize.values import GLOBAL, MARK, PASS, class_name, encode_plain, type_name
 from taskmesh.shm.files import Buffer
 

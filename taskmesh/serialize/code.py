@@ -17,10 +17,10 @@ from typing import Any, Final
 import msgspec
 
 from taskmesh.errors import FunctionUnavailable, NoMesh, SerializationError
-from taskmesh.serialize.cures import culprit
 from taskmesh.serialize.encoding import decode, encode
-from taskmesh.serialize.footprint import Footprint
-from taskmesh.serialize.remaking import is_cached
+from taskmesh.serialize.explanation import culprit
+from taskmesh.serialize.fingerprint import Fingerprint
+from taskmesh.serialize.reducers import is_cached
 from taskmesh.serialize.values import (
     PASS,
     WrongPython,
@@ -174,7 +174,7 @@ class FunctionCodec:
         # First what it refers to, then the bytes: a change in between is found at the next call.
         inner = unwrap(fn)
         reference = _reference(inner)
-        footprint = Footprint(inner) if reference is None else None
+        fingerprint = Fingerprint(inner) if reference is None else None
         data = dump_function(inner)
         if before is not None and before.ref() is fn and before.data == data:
             data = before.data
@@ -183,32 +183,32 @@ class FunctionCodec:
             ref = weakref.ref(fn, lambda _: known.pop(key, None))
         except TypeError:
             return data
-        known[key] = _Known(ref, data, reference, footprint)
+        known[key] = _Known(ref, data, reference, fingerprint)
         return data
 
 
 class _Known:
     """What the codec remembers of one function."""
 
-    __slots__ = ("_footprint", "_reference", "data", "ref")
+    __slots__ = ("_fingerprint", "_reference", "data", "ref")
 
     def __init__(
         self,
         ref: weakref.ref[Any],
         data: bytes,
         reference: tuple[str, str] | None,
-        footprint: Footprint | None,
+        fingerprint: Fingerprint | None,
     ) -> None:
         self.ref = ref
         self.data = data
         self._reference = reference
-        self._footprint = footprint
+        self._fingerprint = fingerprint
 
     def current(self, fn: Function) -> bool:
         """Whether `data` still says what `fn` is."""
         if self._reference is not None:
             return _found(*self._reference, unwrap(fn))
-        return self._footprint is not None and self._footprint.unchanged()
+        return self._fingerprint is not None and self._fingerprint.unchanged()
 
 
 def _check_allowed(module: str | None, name: str) -> None:

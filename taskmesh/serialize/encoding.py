@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from types import FunctionType
 from typing import Any, Final
 
-from taskmesh.serialize.footprint import Footprint
+from taskmesh.serialize.fingerprint import Fingerprint
 from taskmesh.serialize.values import (
     MARK,
     STOP,
@@ -110,14 +110,14 @@ class Definitions:
         if known is not None and known.holds(objects):
             return known.data
         classes = all(isinstance(obj, type) for obj in objects)
-        footprints = [Footprint(obj) for obj in objects] if classes else []
+        fingerprints = [Fingerprint(obj) for obj in objects] if classes else []
         pickled = encode_by_value(objects, None, lambda obj: None)
         if not classes:
             return pickled
         data = pickled
         if known is not None and known.of(objects):
             data = known.data if known.pickled == pickled else pickled + next(_revisions).to_bytes(8)
-        _remember(_dumped, key, _Dumped(data, pickled, objects, footprints))
+        _remember(_dumped, key, _Dumped(data, pickled, objects, fingerprints))
         return data
 
 
@@ -130,17 +130,19 @@ class _Dumped:
         pickled: the pickle alone.
     """
 
-    __slots__ = ("_footprints", "_refs", "data", "pickled")
+    __slots__ = ("_fingerprints", "_refs", "data", "pickled")
 
-    def __init__(self, data: bytes, pickled: bytes, objects: list[type], footprints: list[Footprint]) -> None:
+    def __init__(
+        self, data: bytes, pickled: bytes, objects: list[type], fingerprints: list[Fingerprint]
+    ) -> None:
         self.data = data
         self.pickled = pickled
         self._refs = [weakref.ref(obj) for obj in objects]
-        self._footprints = footprints
+        self._fingerprints = fingerprints
 
     def holds(self, objects: list[Any]) -> bool:
         """Whether these are the classes, and still what they were."""
-        return self.of(objects) and all(footprint.unchanged() for footprint in self._footprints)
+        return self.of(objects) and all(fingerprint.unchanged() for fingerprint in self._fingerprints)
 
     def of(self, objects: list[Any]) -> bool:
         """Whether these are the classes."""

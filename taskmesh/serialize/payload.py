@@ -15,9 +15,9 @@ import msgspec
 
 from taskmesh.errors import SerializationError, TooLarge
 from taskmesh.serialize.chunks import BadItem, Items, pack_items, unpack_items
-from taskmesh.serialize.cures import cannot_pickle, cannot_rebuild
 from taskmesh.serialize.encoding import decode, encode
 from taskmesh.serialize.exceptions import dumps_exception, load_exception
+from taskmesh.serialize.explanation import cannot_pickle, cannot_rebuild
 from taskmesh.serialize.scalars import BEYOND, MALFORMED, PROTO, SCALARS, decode_scalars, encode_scalars
 from taskmesh.serialize.values import (
     MAIN,
@@ -407,3 +407,34 @@ def _blame(args: Sequence[Any], kwargs: Mapping[str, Any], where: str, error: Ba
         except BaseException as cause:  # noqa: BLE001
             return cannot_pickle(f"argument {name} of {where} (type {type_name(arg)})", cause, arg)
     return cannot_pickle(f"an argument of {where}", error)
+
+
+Classes = tuple[type[BaseException], ...]
+
+
+def dumps_filter(on: Classes, never: Classes) -> bytes:
+    """`Spec.retry_filter` for a Retry's exception classes: empty for the default (Exception,), ().
+
+    Raises:
+        SerializationError: a class cannot be pickled.
+    """
+    if on == (Exception,) and not never:
+        return b""
+    try:
+        return encode((on, never), None)
+    except PASS:
+        raise
+    except BaseException as error:
+        raise SerializationError(cannot_pickle("a class in Retry(on=, never=)", error)) from error
+
+
+def loads_filter(data: bytes) -> tuple[Classes, Classes]:
+    """(on, never) of `dumps_filter`'s bytes.
+
+    Raises:
+        SerializationError: a class cannot be imported or rebuilt here.
+    """
+    if not data:
+        return (Exception,), ()
+    on, never = loads(data, what="a class in Retry(on=, never=)")
+    return on, never

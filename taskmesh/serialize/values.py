@@ -17,7 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any, ClassVar, Final, NamedTuple
 
 from taskmesh.errors import SerializationError, TaskMeshError, TaskTimeout
-from taskmesh.serialize import hints, remaking
+from taskmesh.serialize import annotation, reducers
 from taskmesh.shm.blob import SMALL
 from taskmesh.shm.files import Buffer
 
@@ -176,12 +176,12 @@ def encode_by_value(
 @cache
 def _sharing_pickler() -> Any:
     module = cloudpickle()
-    reducers = remaking.Reducers(module)
-    reducers.update(hints.reducers(module))
-    reducers[io.TextIOWrapper] = _text_file
+    made = reducers.Reducers(module)
+    made.update(annotation.reducers(module))
+    made[io.TextIOWrapper] = _text_file
 
     class SharingPickler(module.Pickler):  # type: ignore[misc,name-defined]
-        dispatch_table: ClassVar[Any] = reducers
+        dispatch_table: ClassVar[Any] = made
 
         def __init__(self, file: io.BytesIO, keep: Any, number: Callable[[object], int | None]) -> None:
             super().__init__(file, 5, buffer_callback=keep)
@@ -198,13 +198,13 @@ def _sharing_pickler() -> Any:
 
         def _by_value(self, obj: Any) -> Any:
             if isinstance(obj, type):
-                slotted = remaking.has_slots(obj)
-                made = remaking.slotted_class(module, obj) if slotted else super().reducer_override(obj)
-                return hints.with_annotations(made, obj)
-            if remaking.is_dispatcher(obj):
-                return remaking.dispatcher(obj)
-            made = super().reducer_override(hints.told(obj))
-            return hints.with_type_params(made, obj)
+                slotted = reducers.has_slots(obj)
+                made = reducers.slotted_class(module, obj) if slotted else super().reducer_override(obj)
+                return annotation.with_annotations(made, obj)
+            if reducers.is_dispatcher(obj):
+                return reducers.dispatcher(obj)
+            made = super().reducer_override(annotation.told(obj))
+            return annotation.with_type_params(made, obj)
 
     return SharingPickler
 

@@ -33,9 +33,9 @@ from taskmesh.sockets.errors import (
     WrongDirection,
     WrongTurn,
 )
-from taskmesh.sockets.keypair import KeyPair, key_text, new_key_pair, pair_of, raw_key
-from taskmesh.sockets.lastvalue import LastValues
-from taskmesh.sockets.library import check_library
+from taskmesh.sockets.keys import KeyPair, key_text, new_key_pair, pair_of, raw_key
+from taskmesh.sockets.last_value import LastValues
+from taskmesh.sockets.libzmq import check_library
 from taskmesh.sockets.monitor import EventKind, Monitor, MonitorEvent
 from taskmesh.sockets.options import CurveClient, CurveServer, SocketOptions
 from taskmesh.sockets.pipeline import Pull, Push
@@ -43,7 +43,7 @@ from taskmesh.sockets.proxy import StopSignal, proxy
 from taskmesh.sockets.pubsub import Cancelled, Pub, Sub, Subscribed, UserMessage, XPub, XPubEvent, XSub
 from taskmesh.sockets.reqrep import Dealer, Pair, Rep, Req, Router
 from taskmesh.sockets.roles import Role
-from taskmesh.sockets.scattergather import Gather, Scatter
+from taskmesh.sockets.scatter_gather import Gather, Scatter
 from taskmesh.sockets.socket import Socket
 from taskmesh.sockets.traffic import ZERO_COPY_BYTES, Part, Sendable
 

@@ -24,8 +24,8 @@ from taskmesh.sockets.errors import (
     SocketClosed,
     SocketError,
 )
+from taskmesh.sockets.libzmq import stretch
 from taskmesh.sockets.roles import Role
-from taskmesh.sockets.stretches import stretch
 
 
 class EventKind(IntEnum):

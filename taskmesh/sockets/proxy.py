@@ -10,7 +10,7 @@ from typing import Self
 import zmq
 
 from taskmesh.sockets.errors import ContextClosed
-from taskmesh.sockets.lastvalue import LastValues
+from taskmesh.sockets.last_value import LastValues
 from taskmesh.sockets.pubsub import CANCEL, SUBSCRIBE, Subscribed, UserMessage, XPub, XPubEvent, XSub
 from taskmesh.sockets.traffic import SendingParts
 

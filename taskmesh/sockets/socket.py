@@ -25,11 +25,11 @@ from taskmesh.sockets.errors import (
     SocketError,
     WrongTurn,
 )
+from taskmesh.sockets.libzmq import stretch
 from taskmesh.sockets.monitor import Monitor
 from taskmesh.sockets.options import SocketOptions
 from taskmesh.sockets.roles import Role
 from taskmesh.sockets.socket_file import SocketFile, obstacle
-from taskmesh.sockets.stretches import stretch
 
 INPROC = "inproc://"
 HIGHEST_PORT = 65_535

@@ -9,7 +9,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from taskmesh.spark.jobs.bridge import MeshSpark
+    from taskmesh.spark.jobs.mesh_spark import MeshSpark
     from taskmesh.spark.steps.delivery import Delivery
     from taskmesh.spark.steps.errors import (
         MeshGatewayLost,
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> object:
     if name != "MeshSpark":
         return getattr(errors, name)
     try:
-        return import_module("taskmesh.spark.jobs.bridge").MeshSpark
+        return import_module("taskmesh.spark.jobs.mesh_spark").MeshSpark
     except ModuleNotFoundError as missing:
         if missing.name not in {"pyspark", "pyarrow"}:
             raise

@@ -1,1 +1,1 @@
-"""Where a hub keeps outcomes for the hub that comes after it: `ports.Store` over Redis."""
+"""Where a hub keeps outcomes for the hub that comes after it: `ports.OutcomeStore` over Redis."""

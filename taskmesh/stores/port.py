@@ -8,14 +8,14 @@ from typing import Protocol
 from taskmesh.wire.runs import Kept
 
 
-class Store(Protocol):
+class OutcomeStore(Protocol):
     """A store that keeps outcomes for the next hub. Called from the hub's thread alone.
 
     It is a cache: what it loses is computed again. Times are the hub's clock, CLOCK_MONOTONIC.
     """
 
     changed: bool
-    """`told` has something new to say."""
+    """`status` has something new to say."""
 
     def load(self, limit: int, timeout: float) -> list[tuple[float, Kept]]:
         """Returns all that is stored, each with its end; the first to expire comes first. Never raises.
@@ -29,7 +29,7 @@ class Store(Protocol):
         """Takes outcomes over, each until when it is kept; never blocks."""
         ...
 
-    def told(self) -> tuple[dict[str, object], list[tuple[str, dict[str, object]]]]:
+    def status(self) -> tuple[dict[str, object], list[tuple[str, dict[str, object]]]]:
         """Returns the store's state in plain data, with what is worth telling since the last call."""
         ...
 

@@ -28,8 +28,8 @@ from redis.retry import Retry
 from taskmesh.errors import ConfigError, RemoteProtocolError
 from taskmesh.framing import kept as form
 from taskmesh.stores.address import StoreAddress
-from taskmesh.stores.waiting import Entry
-from taskmesh.stores.writer import Found, Skipped, StoreAway, Written
+from taskmesh.stores.write_queue import QueuedOutcome
+from taskmesh.stores.writer import Found, Skipped, StoreUnavailable, Written
 from taskmesh.wire.runs import Kept
 
 PREFIX: Final = b"taskmesh:{mesh}:kept:"
@@ -52,7 +52,7 @@ _REMEDIES: tuple[tuple[type[Exception], str], ...] = (
 
 
 class RedisLink:
-    """`stores.writer.Link` to one Redis server.
+    """`stores.writer.StoreLink` to one Redis server.
 
     Args:
         source: gives the address each time that a link is made: a mounted Secret may have changed.
@@ -67,7 +67,7 @@ class RedisLink:
         try:
             address = self._source()
         except ConfigError as error:
-            raise StoreAway(str(error)) from None
+            raise StoreUnavailable(str(error)) from None
         more = {} if address.local else {"socket_keepalive": True, "socket_connect_timeout": CONNECT}
         with _told():
             self._client = redis.Redis.from_url(
@@ -75,8 +75,8 @@ class RedisLink:
             )
             self._client.ping()
 
-    def cut(self) -> None:
-        """Closes the connection; who waits on it in another thread is told at once."""
+    def disconnect(self) -> None:
+        """Closes the connection; who waits on it in another thread is status at once."""
         client = self._client
         if client is not None:
             with contextlib.suppress(RedisError, OSError):
@@ -148,7 +148,7 @@ class RedisLink:
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def write(self, entries: Sequence[Entry]) -> Written:
+    def write(self, entries: Sequence[QueuedOutcome]) -> Written:
         """SET with the time that is left, all in one go; what is over by now is not stored."""
         now = time.monotonic()
         with _told(broken=True):
@@ -161,7 +161,7 @@ class RedisLink:
         refusals = [answer for answer in answers if isinstance(answer, Exception)]
         for refusal in refusals:
             if not isinstance(refusal, OutOfMemoryError):
-                raise StoreAway(reason_of(refusal)) from None
+                raise StoreUnavailable(reason_of(refusal)) from None
         why = reason_of(refusals[0]) if refusals else ""
         return Written(len(answers) - len(refusals), len(refusals), why)
 
@@ -177,15 +177,17 @@ def reason_of(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _told(*, broken: bool = False) -> Iterator[None]:
-    """Turns what redis-py raises into StoreAway."""
+    """Turns what redis-py raises into StoreUnavailable."""
     try:
         yield
-    except StoreAway:
+    except StoreUnavailable:
         raise
     except ResponseError as error:
-        raise StoreAway(reason_of(error)) from error
-    except Exception as error:  # whatever comes of a connection that is cut while another thread waits on it
-        raise StoreAway(reason_of(error), broken=broken) from error
+        raise StoreUnavailable(reason_of(error)) from error
+    except (
+        Exception
+    ) as error:  # whatever comes of a connection that is disconnect while another thread waits on it
+        raise StoreUnavailable(reason_of(error), broken=broken) from error
 
 
 def _is_wrong_type(answer: object) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from taskmesh.stores.waiting import Entry, Waiting
+from taskmesh.stores.write_queue import QueuedOutcome, WriteQueue
 from taskmesh.wire.runs import Kept
 
 QUEUE_BYTES: Final = 64 << 20
@@ -19,7 +19,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 IDLE = 2.0
 """Seconds without work after which the link is looked at."""
 AT_ONCE, EVERY = 10, 10.0
-"""News of a kind that are told one by one, and seconds between two after that."""
+"""News of a kind that are status one by one, and seconds between two after that."""
 TRIES = 3
 """How often a link that answered may break while the same batch is written, before the batch is given up."""
 
@@ -27,7 +27,7 @@ Found = Callable[[float, Kept], None]
 Skipped = Callable[[str], None]
 
 
-class StoreAway(Exception):
+class StoreUnavailable(Exception):
     """Internal: the store cannot be used now, for the reason given, with what to do where that is known.
 
     Attributes:
@@ -48,8 +48,11 @@ class Written:
     reason: str = ""
 
 
-class Link(Protocol):
-    """The way to one store. All but `cut` are called by the writer's thread alone, and raise StoreAway."""
+class StoreLink(Protocol):
+    """The way to one store.
+
+    All but `disconnect` are called by the writer's thread alone, and raise StoreUnavailable.
+    """
 
     def open(self) -> None:
         """Makes a new link, and waits for a sign of life on it."""
@@ -59,7 +62,7 @@ class Link(Protocol):
         """Tells what is stored, `limit` bytes at most, until `stop` says so; and why something is left."""
         ...
 
-    def write(self, entries: Sequence[Entry]) -> Written:
+    def write(self, entries: Sequence[QueuedOutcome]) -> Written:
         """Stores entries."""
         ...
 
@@ -67,22 +70,22 @@ class Link(Protocol):
         """Waits for a sign of life."""
         ...
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Closes the link; from any thread, also while another one waits on it."""
         ...
 
 
 class WritingStore:
-    """`ports.Store` over a link.
+    """`ports.OutcomeStore` over a link.
 
     Args:
         link: the way there. shown: where that leads, for people. limit: bytes that may wait to be written.
     """
 
-    def __init__(self, link: Link, shown: str, limit: int = QUEUE_BYTES) -> None:
+    def __init__(self, link: StoreLink, shown: str, limit: int = QUEUE_BYTES) -> None:
         self.changed = True
         self._link = link
-        self._waiting = Waiting(limit)
+        self._queue = WriteQueue(limit)
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(("stored", "dropped", "loaded", "skipped"), 0)
         self._view: dict[str, object] = {"store": shown, "state": "away", "why": "not reached yet"}
@@ -117,26 +120,26 @@ class WritingStore:
 
     def put(self, entries: Sequence[tuple[float, Kept]]) -> None:
         """Has entries written; the oldest that wait are dropped when there is no room."""
-        self._count("dropped", self._waiting.put(entries))
+        self._count("dropped", self._queue.put(entries))
 
-    def told(self) -> tuple[dict[str, object], list[tuple[str, dict[str, object]]]]:
+    def status(self) -> tuple[dict[str, object], list[tuple[str, dict[str, object]]]]:
         """State, counts and news."""
         with self._lock:
             self.changed = False
             news, self._news = self._news, []
-            waits = {"waiting": len(self._waiting), "waiting_bytes": self._waiting.size}
+            waits = {"waiting": len(self._queue), "waiting_bytes": self._queue.size}
             return {**self._view, **self._counts, **waits}, news
 
     def close(self, timeout: float) -> None:
         """Has what waits written within `timeout` seconds, if the store is there, and ends the thread."""
         self._until = time.monotonic() + timeout
         self._enough.set()
-        self._waiting.close()
+        self._queue.close()
         if not self._thread.ident:
             return
         self._thread.join(timeout)
         if self._thread.is_alive():
-            self._link.cut()
+            self._link.disconnect()
             self._thread.join(1.0)
 
     # --- the writer's thread ------------------------------------------------------------------------------
@@ -150,32 +153,32 @@ class WritingStore:
                 while not self._is_over():
                     self._turn()
                     pause, tries = FIRST_PAUSE, 0
-            except StoreAway as away:
-                self._link.cut()
+            except StoreUnavailable as away:
+                self._link.disconnect()
                 self._is_away(str(away))
-                tries += away.broken and self._waiting.in_hand > 0
+                tries += away.broken and self._queue.in_hand > 0
             if tries >= TRIES:
                 tries = 0
-                self._count("dropped", self._waiting.settle())
-            if self._waiting.closed:
+                self._count("dropped", self._queue.ack())
+            if self._queue.closed:
                 break
-            self._waiting.pause(pause)
+            self._queue.pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-        self._link.cut()
+        self._link.disconnect()
 
     def _is_over(self) -> bool:
-        closed = self._waiting.closed
-        return closed and (not len(self._waiting) or time.monotonic() >= self._until)
+        closed = self._queue.closed
+        return closed and (not len(self._queue) or time.monotonic() >= self._until)
 
     def _turn(self) -> None:
         """Writes a batch, or looks at the link when there is none."""
-        batch = self._waiting.take(BATCH, BATCH_BYTES, IDLE)
+        batch = self._queue.take(BATCH, BATCH_BYTES, IDLE)
         if not batch:
             self._link.check()
             self._is_there()
             return
         written = self._link.write(batch)
-        self._waiting.settle()
+        self._queue.ack()
         self._count("stored", written.stored)
         self._count("dropped", len(batch) - written.stored)
         self._is_there(well=not written.refused)
@@ -224,7 +227,7 @@ class WritingStore:
         self._tell_once("store.away", why)
 
     def _tell_once(self, kind: str, why: str) -> None:
-        """Tells a reason, unless it is the one that was told last."""
+        """Tells a reason, unless it is the one that was status last."""
         with self._lock:
             if why != self._told:
                 self._told = why

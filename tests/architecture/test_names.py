@@ -31,7 +31,7 @@ LATE_IMPORTS = {
     "taskmesh/net/opening.py": "zmq is loaded only where a mesh needs sockets, the hub while its slots start",
     "taskmesh/net/hub/inner.py": "an embedded hub needs zmq only when a task submits tasks",
     "taskmesh/function.py": "a slot loads the mesh only when a task submits tasks",
-    "taskmesh/http/opening.py": "http.server and ssl are slow to load and most programs need neither",
+    "taskmesh/http/side_port.py": "http.server and ssl are slow to load and most programs need neither",
     "taskmesh/net/hub/storing.py": "redis is slow to load, is an extra, and most hubs have no store",
     "taskmesh/system/portable.py": "tempfile is slow to load and only the portable ways use it",
     "taskmesh/shm/files.py": "tempfile is slow to load and only a system without memfd uses it",

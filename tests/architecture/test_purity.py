@@ -26,9 +26,13 @@ SPECIAL_NEEDS = {
     "taskmesh/shm/blob.py": frozenset({"errno", "mmap", "os", "resource"}),  # payloads in memory files
     "taskmesh/shm/files.py": frozenset({"errno", "fcntl", "mmap", "os", "tempfile"}),  # the files
     "taskmesh/serialize/exceptions.py": frozenset({"os"}),  # path arithmetic: which frames are our own
-    "taskmesh/serialize/footprint.py": frozenset({"dis", "logging", "marshal"}),  # what a function refers to
-    "taskmesh/serialize/hints.py": frozenset({"annotationlib", "sys"}),  # which Python defers annotations
-    "taskmesh/serialize/remaking.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells
+    "taskmesh/serialize/fingerprint.py": frozenset(
+        {"dis", "logging", "marshal"}
+    ),  # what a function refers to
+    "taskmesh/serialize/annotation.py": frozenset(
+        {"annotationlib", "sys"}
+    ),  # which Python defers annotations
+    "taskmesh/serialize/reducers.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells
 }
 
 

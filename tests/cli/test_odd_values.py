@@ -8,10 +8,10 @@ import typer
 
 from taskmesh import Mesh
 from taskmesh.cli.exits import exits
+from taskmesh.cli.format import encoded, harmless
 from taskmesh.cli.output import Output
 from taskmesh.cli.submission import decoded
 from taskmesh.cli.views import summary
-from taskmesh.cli.wording import encoded, harmless
 from taskmesh.errors import ConfigError
 from tests.net import workload
 from tests.programs import Programs, command, outcome_of, rows, shared

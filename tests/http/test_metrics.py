@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from taskmesh.http.hub_figures import QUEUE_HELP, hub_answers, hub_families, queues
+from taskmesh.http.hub_metrics import QUEUE_HELP, hub_answers, hub_families, queues
 from taskmesh.http.metrics import Family, exposition
-from taskmesh.http.pool_figures import pool_families
+from taskmesh.http.pool_metrics import pool_families
 from tests.core.rig import HubRig, PoolRig, spec
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"

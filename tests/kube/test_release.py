@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from taskmesh.http.hub_figures import LEAVING
+from taskmesh.http.hub_metrics import LEAVING
 from tests.kube.cluster import LOOK, NODE, Cluster
 from tests.kube.farm import AHEAD
 from tests.kube.release import HUB, NAME, Release, Workload

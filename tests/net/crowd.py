@@ -17,7 +17,7 @@ from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.hub.budget import raise_file_limit
 from taskmesh.net.protocol import ALL, topic
 from taskmesh.net.ways import Way
-from taskmesh.security.credentials import Credentials, credentials_of
+from taskmesh.security.keys import Credentials, credentials_of
 from taskmesh.serialize.payload import dumps
 from taskmesh.sockets import Context, Pull, Push, Socket, Sub, new_key_pair, raw_key
 from taskmesh.wire import messages as m

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from taskmesh.framing.frames import encode, to_client, to_pool
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.ways import Way
-from taskmesh.security.credentials import credentials_of
+from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import (
     Context,
     Dealer,

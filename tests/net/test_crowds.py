@@ -17,7 +17,7 @@ import pytest
 
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.ways import Way
-from taskmesh.security.credentials import credentials_of
+from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import Context
 from taskmesh.wire import messages as m
 from tests.net import workload

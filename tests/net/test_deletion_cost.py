@@ -15,8 +15,8 @@ from taskmesh.core.events import FromPool
 from taskmesh.errors import ConfigError
 from taskmesh.http import deletion_cost
 from taskmesh.http.deletion_cost import ANNOTATION, DeletionCosts, Pods
-from taskmesh.http.hub_figures import LEAVING, deletion_costs
-from taskmesh.http.reception import NoAnswer
+from taskmesh.http.hub_metrics import LEAVING, deletion_costs
+from taskmesh.http.requests import NoAnswer
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig
 from tests.programs import Programs

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(100)
 
 WATCHED_S = 5.0
 BACK_S = 10.0
-DENIED = 'taskmesh_complaints_total{kind="keys.denied"}'
+DENIED = 'taskmesh_peer_errors_total{kind="keys.denied"}'
 
 
 def watch(count: Callable[[], float], seconds: float = WATCHED_S) -> float:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from taskmesh.core.specs import spec_number
-from taskmesh.security.credentials import credentials_of
-from taskmesh.security.rights import RIGHTS
+from taskmesh.security.authorization import RIGHTS
+from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import (
     EventKind,
     Pull,

@@ -12,7 +12,7 @@ from taskmesh.core.specs import spec_number
 from taskmesh.errors import BadSignature
 from taskmesh.framing.signing import LENGTH, split_key, with_key
 from taskmesh.security.keys import KeyFolder
-from taskmesh.security.sealing import Seal
+from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.serialize.code import dump_function
 from taskmesh.shm.blob import Blob
 from taskmesh.wire import messages as m
@@ -199,7 +199,7 @@ def test_outcomes_that_are_shared_under_a_key_are_signed_for_it(keyed: Keyed, tm
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_key_that_the_hub_changes_breaks_the_signature(large):
-    seal, pool = Seal([b"k" * 32]), Seal([b"k" * 32])
+    seal, pool = PayloadSigner([b"k" * 32]), PayloadSigner([b"k" * 32])
     one = Spec(dump_function(workload.add), "add")
     number = spec_number(one)
     payload = Blob.from_parts([b"head", b"x" * 100_000]) if large else b"payload"
@@ -220,13 +220,13 @@ def test_a_key_that_the_hub_changes_breaks_the_signature(large):
     results = pool.results(m.Results(1, 1, 1, [done], [], []))
     mine = seal.deliver(m.Deliver(1, 1, results.done, []))
     assert [run.payloads for run in mine.done] == [[b"result"]]
-    (refused,) = Seal([b"k" * 32]).deliver(m.Deliver(1, 1, results.done, [])).failed
+    (refused,) = PayloadSigner([b"k" * 32]).deliver(m.Deliver(1, 1, results.done, [])).failed
     assert (refused.kind, refused.attempt) == ("signature", 1)
 
 
 def test_a_hub_that_takes_the_beginning_of_a_payload_for_a_key_gets_nothing_run():
     """What it cuts off may end where an argument begins that is a pickle itself, of whoever made it."""
-    seal, pool = Seal([b"k" * 32]), Seal([b"k" * 32])
+    seal, pool = PayloadSigner([b"k" * 32]), PayloadSigner([b"k" * 32])
     one = Spec(dump_function(workload.add), "add")
     number = spec_number(one)
     run = Run(number, 0, [7], [b"begin" + b"evil"])
@@ -241,7 +241,7 @@ def test_a_hub_that_takes_the_beginning_of_a_payload_for_a_key_gets_nothing_run(
 
 def test_a_signature_holds_for_no_function_that_is_not_known():
     """Without the function's digest another client and number, and a key, could make up the same context."""
-    seal, pool = Seal([b"k" * 32]), Seal([b"k" * 32])
+    seal, pool = PayloadSigner([b"k" * 32]), PayloadSigner([b"k" * 32])
     one = Spec(dump_function(workload.add), "add")
     number = spec_number(one)
     run = Run(number, 0, [7], [b"payload"])

@@ -12,9 +12,9 @@ from taskmesh.config import load
 from taskmesh.errors import ConfigError, InsecureBind
 from taskmesh.http import reception as reception_module
 from taskmesh.http import server as side_port_module
-from taskmesh.http.opening import side_port
-from taskmesh.http.reception import Reception
+from taskmesh.http.requests import LoopRequests
 from taskmesh.http.settings import side_settings
+from taskmesh.http.side_port import side_port
 from taskmesh.system.loop import Loop
 from tests.asking import ask, bearer
 from tests.waiting import wait_until
@@ -26,7 +26,7 @@ ANSWERS = {"ready": lambda: (True, "ready"), "startup": lambda: (False, "not yet
 class Place:
     """A side port and the loop that it asks."""
 
-    def __init__(self, loop: Loop, reception: Reception) -> None:
+    def __init__(self, loop: Loop, reception: LoopRequests) -> None:
         self.loop = loop
         self.reception = reception
 

@@ -8,7 +8,7 @@ import pytest
 from taskmesh.retry import NoRetry, RetryAfter
 from taskmesh.serialize import payload
 from taskmesh.serialize.exceptions import load_exception
-from taskmesh.serialize.retry_filter import dumps_filter
+from taskmesh.serialize.payload import dumps_filter
 from taskmesh.wire.runs import CHUNK
 from tests.pool import objects, tasks
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from taskmesh.errors import SerializationError, TaskTimeout, TooLarge
 from taskmesh.serialize import payload
-from taskmesh.serialize.retry_filter import dumps_filter, loads_filter
+from taskmesh.serialize.payload import dumps_filter, loads_filter
 from taskmesh.shm.blob import MAP_FROM, MEMFD_FROM, SMALL, Blob
 
 

@@ -15,7 +15,7 @@ from taskmesh.core.hub.result_cache import KEPT_BYTES
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.states import Cause, State
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.stores.port import Store
+from taskmesh.stores.port import OutcomeStore
 from taskmesh.wire import messages as m
 from tests.simulation.configs import LIMITS
 from tests.simulation.fairness import Fairness
@@ -93,7 +93,7 @@ class HubHost(Host[HubMachine]):
         self.restored = 0
         self.dismissed: list[str] = []
         self._far = far
-        self._store: Store | None = None
+        self._store: OutcomeStore | None = None
         self._config = config
         self._lives = 1
         self.falling = setting.chance.random() < 0.3
@@ -262,7 +262,7 @@ class HubHost(Host[HubMachine]):
             self.setting.audit.kept([(until - self.offset, kept) for until, kept in action.entries])
             self._store.put(action.entries)
             if self._store.changed:
-                self.tell(ev.StoreTold(*self._store.told()))
+                self.tell(ev.StoreTold(*self._store.status()))
 
     def _publish(self, pool: str, message: m.ToPool) -> None:
         if isinstance(message, m.PoolCommand):

@@ -86,7 +86,7 @@ class SimulatedStore:
             self._counts["stored"] += 1
             self._state, self.changed = "connected", True
 
-    def told(self) -> tuple[dict[str, object], list[tuple[str, dict[str, object]]]]:
+    def status(self) -> tuple[dict[str, object], list[tuple[str, dict[str, object]]]]:
         """State and counts; what is worth telling is nothing new here."""
         self.changed = False
         return {"store": "simulated", "state": self._state, **self._counts}, []

@@ -21,7 +21,7 @@ from taskmesh.sockets import (
     UnsupportedLibrary,
 )
 from taskmesh.sockets import errors as socket_errors
-from taskmesh.sockets.library import check_library
+from taskmesh.sockets.libzmq import check_library
 from tests import obstacles
 from tests.waiting import wait_until
 

@@ -27,7 +27,7 @@ from taskmesh.sockets import (
     SocketOptions,
     WrongDirection,
 )
-from taskmesh.sockets.library import has_drafts
+from taskmesh.sockets.libzmq import has_drafts
 from tests.waiting import wait_until
 
 Address = Callable[[str], str]

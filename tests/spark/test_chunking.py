@@ -8,9 +8,9 @@ import pytest
 
 from taskmesh.errors import SerializationError
 from taskmesh.serialize.code import dump_function
-from taskmesh.spark.jobs.chunking import Cutter
-from taskmesh.spark.jobs.pace import Pace
-from taskmesh.spark.jobs.partitions import MOST_BYTES, ColumnWay, _cut, _gathered
+from taskmesh.spark.jobs.batch_size import BatchSizer
+from taskmesh.spark.jobs.partitions import MOST_BYTES, ColumnPartition, _cut, _gathered
+from taskmesh.spark.jobs.pickled_batch import PickledBatcher
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.steps import ipc
 from taskmesh.spark.steps.chunks import ChunkStep, items_of
@@ -38,7 +38,7 @@ def _items(pieces) -> list[int]:
 def test_the_first_batch_is_opened_and_later_ones_travel_as_they_are():
     batches = _batches(100, 120, 120, 50)
 
-    pieces = list(Cutter(Pace(start=START)).pieces(iter(batches)))
+    pieces = list(PickledBatcher(BatchSizer(start=START)).pieces(iter(batches)))
 
     assert [type(chunk) for chunk, _, _ in pieces] == [list, tuple, tuple]
     assert pieces[0][1:] == (100, 0)
@@ -47,43 +47,43 @@ def test_the_first_batch_is_opened_and_later_ones_travel_as_they_are():
 
 
 def test_a_batch_of_more_items_than_a_piece_may_have_is_cut():
-    pieces = list(Cutter(Pace(start=START)).pieces(iter(_batches(10, 3 * START, 10))))
+    pieces = list(PickledBatcher(BatchSizer(start=START)).pieces(iter(_batches(10, 3 * START, 10))))
 
     assert [rows for _, rows, _ in pieces] == [10, START, START, START, 0]
     assert _items(pieces) == list(range(70_000, 70_020 + 3 * START))
 
 
 def test_the_pace_says_how_many_items_make_a_piece_while_it_is_cut():
-    pace = Pace(start=START, by_item=True)
-    pieces = Cutter(pace).pieces(iter(_batches(*[100] * 20)))
+    sizer = BatchSizer(start=START, by_item=True)
+    pieces = PickledBatcher(sizer).pieces(iter(_batches(*[100] * 20)))
 
     next(pieces)
-    pace.learn(START, 0.01)
+    sizer.learn(START, 0.01)
     lengths = [len(chunk) for chunk, _, _ in pieces]
 
-    assert pace.rows == START * 5
+    assert sizer.rows == START * 5
     assert lengths == [12, 7]
 
 
 def test_no_piece_has_many_more_bytes_than_a_mebibyte_unless_one_item_has():
-    pace = Pace(start=1, most_bytes=MOST_BYTES, by_item=True)
+    sizer = BatchSizer(start=1, most_bytes=MOST_BYTES, by_item=True)
     texts = [["x" * 100_000], ["y" * 100_000] * 30, ["z" * 3_000_000]]
     batches = [pickle.dumps([f"{n}{text}" for n, text in enumerate(batch)], 5) for batch in texts]
-    pieces = Cutter(pace).pieces(iter(batches))
+    pieces = PickledBatcher(sizer).pieces(iter(batches))
 
     first = next(pieces)
     for count in (1, 8):
-        pace.learn(count, 1e-6, count * 100_000)
+        sizer.learn(count, 1e-6, count * 100_000)
     rest = list(pieces)
 
-    assert pace.rows == 10
+    assert sizer.rows == 10
     assert [rows for _, rows, _ in [first, *rest]] == [1, 10, 10, 10, 1]
 
 
 def test_items_that_only_pyspark_can_rebuild_are_opened():
     batches = [pickle.dumps([number, "by pyspark.cloudpickle"], 5) for number in range(3)]
 
-    assert [type(chunk) for chunk, _, _ in Cutter(Pace()).pieces(iter(batches))] == [list] * 3
+    assert [type(chunk) for chunk, _, _ in PickledBatcher(BatchSizer()).pieces(iter(batches))] == [list] * 3
 
 
 def test_order_is_kept_when_a_batch_is_opened_between_others():
@@ -91,7 +91,7 @@ def test_order_is_kept_when_a_batch_is_opened_between_others():
         pickle.dumps([text * 5], 5) for text in ("first 0", "second ", "pyspark", "fourth ", "fifth 0")
     ]
 
-    pieces = list(Cutter(Pace()).pieces(iter(batches)))
+    pieces = list(PickledBatcher(BatchSizer()).pieces(iter(batches)))
 
     assert [type(chunk) for chunk, _, _ in pieces] == [list, tuple, list, tuple]
     assert _items(pieces) == [text * 5 for text in ("first 0", "second ", "pyspark", "fourth ", "fifth 0")]
@@ -101,7 +101,9 @@ def test_order_is_kept_when_a_batch_is_opened_between_others():
 def test_partitions_and_batches_may_be_empty(lengths):
     batches = _batches(*lengths)
 
-    assert _items(Cutter(Pace()).pieces(iter(batches))) == list(range(70_000, 70_000 + sum(lengths)))
+    assert _items(PickledBatcher(BatchSizer()).pieces(iter(batches))) == list(
+        range(70_000, 70_000 + sum(lengths))
+    )
 
 
 def test_a_step_takes_items_and_batches_and_says_how_many_there_were():
@@ -135,7 +137,7 @@ def test_small_record_batches_travel_together_and_large_ones_are_cut():
     batch = pa.RecordBatch.from_pydict({"n": pa.array(range(100))})
     batches = [batch, batch, batch, pa.RecordBatch.from_pydict({"n": pa.array(range(600))})]
 
-    pieces = list(_gathered(batches, Pace(start=START), 1 << 22))
+    pieces = list(_gathered(batches, BatchSizer(start=START), 1 << 22))
 
     assert _rows(pieces) == [[100, 100], [100], [256], [256], [88]]
     assert [rows for _, rows, _ in pieces] == [200, 100, 256, 256, 88]
@@ -146,16 +148,16 @@ def test_small_record_batches_travel_together_and_large_ones_are_cut():
 def test_record_batches_of_many_bytes_do_not_travel_together():
     batch = pa.RecordBatch.from_pydict({"raw": pa.array([bytes(400_000)], pa.binary())})
 
-    assert _rows(_gathered([batch] * 5, Pace(), 1 << 22)) == [[1, 1], [1, 1], [1]]
-    assert list(_gathered([batch.slice(0, 0)], Pace(), 1 << 22)) == []
+    assert _rows(_gathered([batch] * 5, BatchSizer(), 1 << 22)) == [[1, 1], [1, 1], [1]]
+    assert list(_gathered([batch.slice(0, 0)], BatchSizer(), 1 << 22)) == []
 
 
 def test_rows_of_many_bytes_are_cut_so_that_a_windows_pieces_fit_in_it():
-    way = ColumnWay(Settings("tcp://127.0.0.1:1", window=4, window_bytes=1 << 20), None)
+    way = ColumnPartition(Settings("tcp://127.0.0.1:1", window=4, window_bytes=1 << 20), None)
     batch = pa.RecordBatch.from_pydict({"raw": pa.array([bytes(100_000)] * 7, pa.binary())})
 
     for cut in (_cut, _gathered):
-        assert _rows(cut([batch], Pace(), way._most)) == [[2], [2], [2], [1]]
-        assert _rows(cut([batch], Pace(), 1)) == [[1]] * 7
+        assert _rows(cut([batch], BatchSizer(), way._most)) == [[2], [2], [2], [1]]
+        assert _rows(cut([batch], BatchSizer(), 1)) == [[1]] * 7
     fixed = replace(way, rows=5)
-    assert _rows(_cut([batch], Pace(5), fixed._most)) == [[5], [2]], "a number that was asked for"
+    assert _rows(_cut([batch], BatchSizer(5), fixed._most)) == [[5], [2]], "a number that was asked for"

@@ -125,7 +125,7 @@ def test_with_shared_results_a_failing_piece_is_tried_again_and_no_other(spark, 
 
 @pytest.mark.parametrize("form", ["map_arrow", "udf", "rows"])
 def test_equal_rows_make_equal_pieces_where_results_are_shared(spark, own_mesh, path, form):
-    """D: pieces were cut by the measured pace, and 3,284 of 4,000 rows were computed again."""
+    """D: pieces were cut by the measured sizer, and 3,284 of 4,000 rows were computed again."""
     own_mesh.pool("one")
     file = str(path)
     bridge = MeshSpark(own_mesh.address, dedupe="result")

@@ -9,12 +9,11 @@ import pytest
 
 from taskmesh.outcomes.outcome import Success
 from taskmesh.serialize.code import dump_function
-from taskmesh.spark.jobs.output import pushed
-from taskmesh.spark.jobs.pace import START, TARGET_S, Pace, pace_of
-from taskmesh.spark.jobs.partitions import ColumnWay
+from taskmesh.spark.jobs.batch_size import START, TARGET_S, BatchSizer, sizer_of
+from taskmesh.spark.jobs.partitions import ColumnPartition, pushed
+from taskmesh.spark.jobs.remote_task import RemoteTask
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.jobs.stream import Stream
-from taskmesh.spark.jobs.work import Work
 from taskmesh.spark.steps import ipc
 from taskmesh.spark.steps.errors import MeshTaskError
 from taskmesh.spark.steps.step import Step
@@ -146,25 +145,25 @@ def test_pieces_go_one_by_one_while_nobody_knows_how_long_they_take():
     assert [most for _, most in learnt[:3]] == [1, 1, 3]
 
 
-def _run(pace, cost, pieces, most=10_000):
+def _run(sizer, cost, pieces, most=10_000):
     """The sizes of pieces that a pace comes to for a function that takes `cost(rows)` seconds."""
     seen = []
     for _ in range(pieces):
-        rows = min(pace.rows, most)
-        pace.learn(rows, cost(rows))
+        rows = min(sizer.rows, most)
+        sizer.learn(rows, cost(rows))
         seen.append(rows)
     return seen
 
 
 @pytest.mark.parametrize("seconds_a_row", [1e-7, 1e-5, 1e-3, 0.05, 10.0])
 def test_a_pace_finds_a_twentieth_of_a_second(seconds_a_row):
-    pace = Pace()
+    sizer = BatchSizer()
 
-    seen = _run(pace, lambda rows: rows * seconds_a_row, 40, 1_000_000)
+    seen = _run(sizer, lambda rows: rows * seconds_a_row, 40, 1_000_000)
 
     assert all(rows * seconds_a_row <= max(1.0, START * seconds_a_row) for rows in seen)
-    assert pace.rows == pytest.approx(max(1, int(TARGET_S / seconds_a_row)), abs=1, rel=0.05) or (
-        pace.rows > 400_000
+    assert sizer.rows == pytest.approx(max(1, int(TARGET_S / seconds_a_row)), abs=1, rel=0.05) or (
+        sizer.rows > 400_000
     )
 
 
@@ -179,7 +178,7 @@ def test_a_fixed_cost_of_a_call_makes_pieces_large_and_not_small(call, start, no
     def cost(rows):
         return call * chance.uniform(1 - noise, 1 + noise) + next(calls, 0.0)
 
-    seen = _run(Pace(), cost, 200)
+    seen = _run(BatchSizer(), cost, 200)
 
     assert sum(seen[:10]) > 25_000
     assert statistics.mean(seen[20:]) > 8_500
@@ -189,7 +188,7 @@ def test_a_fixed_cost_of_a_call_makes_pieces_large_and_not_small(call, start, no
 @pytest.mark.parametrize(("call", "row"), [(0.06, 60e-6), (0.1, 1e-3), (0.02, 1e-4), (1.0, 1e-3)])
 def test_a_pieces_are_no_smaller_than_the_rate_bears_and_not_much_larger(call, row):
     """A: rows a second are never more than a fifth below what one endless call would give."""
-    seen = _run(Pace(), lambda rows: call + rows * row, 60, 10**9)
+    seen = _run(BatchSizer(), lambda rows: call + rows * row, 60, 10**9)
 
     for rows in seen[-10:]:
         if rows > seen[-1] / 2:  # all but the one that looks whether the call still costs so much
@@ -201,51 +200,51 @@ def test_a_start_that_took_long_is_forgotten():
     """A: two first calls of five seconds each are no reason for pieces of 10,000 rows of 2 ms."""
     calls = iter([5.0, 5.0])
 
-    seen = _run(Pace(), lambda rows: 0.002 * rows + next(calls, 0.0), 60)
+    seen = _run(BatchSizer(), lambda rows: 0.002 * rows + next(calls, 0.0), 60)
 
     assert max(seen) <= 1_000
     assert 20 <= seen[-1] <= 30
 
 
 def test_a_function_that_becomes_slower_gets_smaller_pieces_and_a_faster_one_larger_ones():
-    pace = Pace()
-    assert _run(pace, lambda rows: 1e-5 * rows, 20)[-1] == pytest.approx(5_000, rel=0.1)
-    assert _run(pace, lambda rows: 1e-3 * rows, 40)[-1] == pytest.approx(50, rel=0.3)
-    assert _run(pace, lambda rows: 1e-5 * rows, 40)[-1] == pytest.approx(5_000, rel=0.3)
+    sizer = BatchSizer()
+    assert _run(sizer, lambda rows: 1e-5 * rows, 20)[-1] == pytest.approx(5_000, rel=0.1)
+    assert _run(sizer, lambda rows: 1e-3 * rows, 40)[-1] == pytest.approx(50, rel=0.3)
+    assert _run(sizer, lambda rows: 1e-5 * rows, 40)[-1] == pytest.approx(5_000, rel=0.3)
 
 
 def test_a_batchs_small_rest_teaches_nothing_unless_it_is_slow():
-    pace = Pace()
+    sizer = BatchSizer()
 
-    pace.learn(3, 1e-6)
-    assert pace.rows == START
-    pace.learn(3, 6.0)
-    assert pace.rows == START // 2
+    sizer.learn(3, 1e-6)
+    assert sizer.rows == START
+    sizer.learn(3, 6.0)
+    assert sizer.rows == START // 2
 
 
 def test_items_that_are_called_one_by_one_have_no_call_to_pay_for():
-    pace = Pace(0, 1, by_item=True)
+    sizer = BatchSizer(0, 1, by_item=True)
 
-    assert _run(pace, lambda items: 0.1 * items, 5) == [1] * 5
-    assert _run(pace, lambda items: 0.001 * items, 10)[-1] == 50
+    assert _run(sizer, lambda items: 0.1 * items, 5) == [1] * 5
+    assert _run(sizer, lambda items: 0.001 * items, 10)[-1] == 50
 
 
 def test_a_pace_that_is_fixed_stays():
-    pace = Pace(7)
+    sizer = BatchSizer(7)
 
-    pace.learn(7, 100.0)
+    sizer.learn(7, 100.0)
 
-    assert pace.rows == 7
+    assert sizer.rows == 7
 
 
 def test_a_pace_is_found_again_and_does_not_keep_the_functions_bytes():
     function = bytes(range(200))
     before = sys.getrefcount(function)
 
-    pace = pace_of(function)
+    sizer = sizer_of(function)
 
-    assert pace_of(bytes(range(200))) is pace
-    assert pace_of(bytes(range(100))) is not pace
+    assert sizer_of(bytes(range(200))) is sizer
+    assert sizer_of(bytes(range(100))) is not sizer
     assert sys.getrefcount(function) == before
 
 
@@ -253,7 +252,7 @@ def test_h_a_batch_without_rows_before_others_has_a_column_without_rows():
     """H: it was told that a UDF's result had two rows in place of none."""
     step = Step(dump_function(lambda ids: ids), "arrays", ipc.schema_bytes(NUMBERS), "raise")
     settings = Settings(engine="local")
-    way = ColumnWay(settings, Work.of(settings, len, step), 0, ipc.schema_bytes(NUMBERS))
+    way = ColumnPartition(settings, RemoteTask.of(settings, len, step), 0, ipc.schema_bytes(NUMBERS))
     given = [[], [1, 2], [], [], [3], []]
 
     found = list(way.run(iter([pa.array(numbers, pa.int64()) for numbers in given])))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from taskmesh.shm.blob import Blob
 from taskmesh.stores.address import StoreAddress
-from taskmesh.stores.writer import QUEUE_BYTES, Link, WritingStore
+from taskmesh.stores.writer import QUEUE_BYTES, StoreLink, WritingStore
 from taskmesh.wire.runs import DoneRun, Failed, Kept
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ def kept_for(seconds: float, *entries: Kept) -> list[tuple[float, Kept]]:
     return [(time.monotonic() + seconds, kept) for kept in entries]
 
 
-def link_from(source: Callable[[], StoreAddress]) -> Link:
+def link_from(source: Callable[[], StoreAddress]) -> StoreLink:
     """A link to Redis; only tests that have a server come here, so its client is installed."""
     from taskmesh.stores.redis import RedisLink
 
@@ -44,7 +44,7 @@ def opened(url: str, limit: int = QUEUE_BYTES) -> Iterator[WritingStore]:
 
 
 def view(store: WritingStore) -> dict[str, object]:
-    return store.told()[0]
+    return store.status()[0]
 
 
 def becomes(store: WritingStore, timeout: float = 15.0, **expected: object) -> dict[str, object]:

@@ -118,14 +118,14 @@ def test_what_was_edited_by_hand_is_skipped_counted_and_told_once(server: RedisS
 
     with opened(server.url) as store:
         found = store.load(1 << 28, 5.0)
-        seen, news = store.told()
+        seen, news = store.status()
 
     assert len(found) == 3
     assert (seen["skipped"], seen["loaded"], seen["state"]) == (7, 3, "connected")
-    told = [fields for kind, fields in news if kind == "store.skipped"]
-    assert len(told) == 1
-    assert told[0]["entries"] == 7
-    assert "taskmesh:{mesh}:kept:" in told[0]["why"]
+    status = [fields for kind, fields in news if kind == "store.skipped"]
+    assert len(status) == 1
+    assert status[0]["entries"] == 7
+    assert "taskmesh:{mesh}:kept:" in status[0]["why"]
     assert len(server.stored()) == 10, "nothing of it is deleted: another version may be able to read it"
 
 
@@ -164,7 +164,7 @@ def test_an_idle_store_notices_that_its_server_is_gone(server: RedisServer):
         becomes(store, state="away")
         server.start()
         becomes(store, state="connected")
-        kinds = [kind for kind, _ in store.told()[1]]
+        kinds = [kind for kind, _ in store.status()[1]]
 
     assert len(kinds) < 6
 
@@ -198,8 +198,8 @@ def test_a_server_frozen_at_the_start_is_waited_for_no_longer_than_said(server: 
             began = time.monotonic()
             assert store.load(1 << 28, 1.0) == []
             assert 1.0 <= time.monotonic() - began < 2.0
-            (told,) = [fields for kind, fields in store.told()[1] if kind == "store.not_loaded"]
-            assert told["seconds"] == 1.0
+            (status,) = [fields for kind, fields in store.status()[1] if kind == "store.not_loaded"]
+            assert status["seconds"] == 1.0
             store.put(kept_for(60, success("b")))
             server.thaw()
             becomes(store, state="connected", stored=1)
@@ -218,7 +218,7 @@ def test_a_server_that_starts_with_the_hub_is_waited_for(server: RedisServer):
         assert store.load(1 << 28, 10.0) == []
         assert 0.4 < time.monotonic() - began < 5
         starter.join()
-        seen, news = store.told()
+        seen, news = store.status()
 
     assert seen["state"] == "connected"
     assert [kind for kind, _ in news] == ["store.away", "store.connected"]
@@ -247,7 +247,7 @@ def test_a_server_without_memory_refuses_and_that_is_told_with_the_cure(server: 
         with opened(server.url) as store:
             store.load(1, 5.0)
             store.put(kept_for(60, success("a")))
-            news = wait_until(lambda: [one for one in store.told()[1] if one[0] == "store.refused"], 5)
+            news = wait_until(lambda: [one for one in store.status()[1] if one[0] == "store.refused"], 5)
             assert "raise its maxmemory" in str(news)
             becomes(store, dropped=1, waiting=0)
             client.config_set("maxmemory", "0")
@@ -275,7 +275,7 @@ def test_a_wrong_password_is_told_with_the_cure(locked: RedisServer, user: str, 
     with opened(f"redis://{user}127.0.0.1:{locked.port}/0") as store:
         store.load(1, 0.5)
         store.put(kept_for(60, success("a")))
-        seen, news = store.told()
+        seen, news = store.status()
 
     assert cure in str(seen["why"])
     assert "wrong" not in str((seen, news))

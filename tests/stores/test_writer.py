@@ -4,7 +4,7 @@ import threading
 import time
 
 from taskmesh.stores import writer
-from taskmesh.stores.writer import StoreAway, WritingStore, Written
+from taskmesh.stores.writer import StoreUnavailable, WritingStore, Written
 from tests.stores.outcomes import becomes, kept_for, success
 from tests.waiting import wait_until
 
@@ -26,7 +26,7 @@ class Scripted:
     def check(self) -> None:
         """It is there."""
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         self.cuts += 1
         self.released.set()
 
@@ -44,7 +44,7 @@ def test_a_batch_over_which_the_link_breaks_is_tried_a_few_times_and_given_up(mo
     def write(entries):
         if entries[0].kept.key == "bad":
             tries.append(len(entries))
-            raise StoreAway("it broke", broken=True)
+            raise StoreUnavailable("it broke", broken=True)
         return Written(len(entries))
 
     store = store_over(write)
@@ -65,7 +65,7 @@ def test_what_is_refused_for_the_moment_waits(monkeypatch):
 
     def write(entries):
         if not open_now.is_set():
-            raise StoreAway("a replica")
+            raise StoreUnavailable("a replica")
         return Written(len(entries))
 
     store = store_over(write)
@@ -85,7 +85,7 @@ def test_a_store_that_comes_and_goes_does_not_fill_the_log(monkeypatch):
     reasons = iter(range(10_000))
 
     def write(entries):
-        raise StoreAway(f"reason {next(reasons)}")
+        raise StoreUnavailable(f"reason {next(reasons)}")
 
     store = store_over(write)
     try:
@@ -94,7 +94,7 @@ def test_a_store_that_comes_and_goes_does_not_fill_the_log(monkeypatch):
     finally:
         store.close(2.0)
 
-    news = [kind for kind, _ in store.told()[1]]
+    news = [kind for kind, _ in store.status()[1]]
     assert news.count("store.away") == writer.AT_ONCE
 
 
@@ -104,7 +104,7 @@ def test_a_link_that_hangs_does_not_hold_up_the_end():
     def write(entries):
         begun.set()
         store._link.released.wait(30)
-        raise StoreAway("cut")
+        raise StoreUnavailable("disconnect")
 
     store = store_over(write)
     store.put(kept_for(60, success("a")))
@@ -122,4 +122,4 @@ def test_one_that_was_never_asked_to_load_just_closes():
 
     store.close(2.0)
 
-    assert store.told()[0]["state"] == "away"
+    assert store.status()[0]["state"] == "away"

@@ -17,8 +17,8 @@ from taskmesh.net import wires
 from taskmesh.net.protocol import BATCH
 from taskmesh.net.refusals import Refusals
 from taskmesh.net.ways import Way, ways
-from taskmesh.security.credentials import Credentials
-from taskmesh.security.sealing import Lookup, Seal
+from taskmesh.security.keys import Credentials
+from taskmesh.security.payload_signing import Lookup, PayloadSigner
 from taskmesh.sockets import Context, Dealer, SocketError
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
@@ -58,7 +58,7 @@ class GatewayLink:
         self._loop = loop
         self._ways = ways(addresses, credentials)
         self._credentials = credentials
-        self._seal = Seal(credentials.mesh_keys) if credentials is not None else None
+        self._seal = PayloadSigner(credentials.mesh_keys) if credentials is not None else None
         self._client = client
         self._specs_of = specs_of
         self._refusals = Refusals(loop, credentials, len(self._ways), self._refused, self._cut)

@@ -19,8 +19,7 @@ from taskmesh.net.client.ports import OutcomeSink
 from taskmesh.net.client.shell import ClientShell
 from taskmesh.net.endpoints import check_dialled
 from taskmesh.net.identity import cloudpickle_version
-from taskmesh.security.credentials import credentials_of
-from taskmesh.security.keys import CLIENT
+from taskmesh.security.keys import CLIENT, credentials_of
 from taskmesh.sockets import Context
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop

@@ -22,11 +22,11 @@ from taskmesh.net.hub.lane_link import LaneLink
 from taskmesh.net.hub.listening import Listeners, PortRange, bind_path
 from taskmesh.net.hub.subscriptions import Subscriptions
 from taskmesh.net.protocol import ALL, BATCH, topic
-from taskmesh.security.complaints import Complaints
-from taskmesh.security.gatekeeper import COLLECTOR, CONTROL, DOMAINS, GATEWAY, Gatekeeper
-from taskmesh.security.rates import Rates
-from taskmesh.security.rights import NotAllowed, Pass, Rights
-from taskmesh.security.sealing import Seal
+from taskmesh.security.authorization import Authorization, NotAllowed, Pass
+from taskmesh.security.payload_signing import PayloadSigner
+from taskmesh.security.peer_errors import PeerErrors
+from taskmesh.security.rate_limit import RateLimits
+from taskmesh.security.zap import COLLECTOR, CONTROL, DOMAINS, GATEWAY, ZapHandler
 from taskmesh.sockets import (
     Context,
     Part,
@@ -60,9 +60,9 @@ class HubSockets:
 
     Args:
         events: the hub shell's. local_pool, local: the in-process pool's id and its events, if there is one.
-        gatekeeper: who lets peers in, where keys are in use. ports: what lanes are bound to.
+        zap_handler: who lets peers in, where keys are in use. ports: what lanes are bound to.
         assembler: of large messages that come in; by default it takes any. max_pools: how many there may be.
-        complaints: told what peers do wrong. rates: how much each key may say, where keys are in use.
+        peer_errors: told what peers do wrong. rates: how much each key may say, where keys are in use.
 
     Attributes:
         listeners: what peers dial.
@@ -77,12 +77,12 @@ class HubSockets:
         *,
         local_pool: str = "",
         local: deque[object] | None = None,
-        gatekeeper: Gatekeeper | None = None,
+        zap_handler: ZapHandler | None = None,
         ports: PortRange | None = None,
         assembler: Assembler | None = None,
         max_pools: int = 1000,
-        complaints: Complaints | None = None,
-        rates: Rates | None = None,
+        peer_errors: PeerErrors | None = None,
+        rates: RateLimits | None = None,
     ) -> None:
         self.events: deque[object] = deque()  # nothing waits here: what arrives goes to the hub's shell
         self._context = context
@@ -96,17 +96,17 @@ class HubSockets:
         self._identities: dict[int, bytes] = {}
         self._clients: dict[bytes, int] = {}
         self._subscriptions = Subscriptions(max_pools)
-        self.complaints = complaints or Complaints(record)
+        self.peer_errors = peer_errors or PeerErrors(record)
         self._sweep_at = 0.0
-        self._gatekeeper = gatekeeper
-        self._rights: Rights | None = None
-        self._rates = rates or Rates(0, 0)
+        self._zap_handler = zap_handler
+        self._rights: Authorization | None = None
+        self._rates = rates or RateLimits(0, 0)
         self._cutter = Cutter(secrets.randbits(63))
         self._assembler = made = assembler or Assembler()
         self._rates.continues = lambda user, parts: made.continues(parts[1:], user, bytes(parts[0]))
-        if gatekeeper is not None:
-            self._rights = Rights(gatekeeper)
-            gatekeeper.revoked = self.revoke
+        if zap_handler is not None:
+            self._rights = Authorization(zap_handler)
+            zap_handler.revoked = self.revoke
         self._ports = ports or PortRange()
         self.gateway = Router(context, self._keyed(wires.GATEWAY, GATEWAY))
         self.collector = Pull(context, self._keyed(wires.COLLECTOR, COLLECTOR))
@@ -117,15 +117,17 @@ class HubSockets:
     @property
     def parts(self) -> list[LoopPart]:
         """What is to take part in the loop."""
-        return [self] if self._gatekeeper is None else [self, self._gatekeeper]
+        return [self] if self._zap_handler is None else [self, self._zap_handler]
 
     @property
-    def seal(self) -> Seal | None:
+    def seal(self) -> PayloadSigner | None:
         """What the pool in this process verifies tasks and signs results with."""
-        return None if self._gatekeeper is None else self._gatekeeper.seal
+        return None if self._zap_handler is None else self._zap_handler.seal
 
     def _keyed(self, options: SocketOptions, domain: str) -> SocketOptions:
-        return options if self._gatekeeper is None else replace(options, curve=self._gatekeeper.curve(domain))
+        return (
+            options if self._zap_handler is None else replace(options, curve=self._zap_handler.curve(domain))
+        )
 
     def bind(self, endpoints: Endpoints) -> None:
         """Listens on all three and starts to take messages in.
@@ -203,10 +205,10 @@ class HubSockets:
 
     def _bind_lane(self, session: int, pool: str, key: bytes) -> str:
         options = wires.LANE
-        if self._gatekeeper is not None and self._rights is not None:
+        if self._zap_handler is not None and self._rights is not None:
             if not self._rights.opened(session, key):
                 return ""
-            options = replace(options, curve=self._gatekeeper.open_lane(session, key))
+            options = replace(options, curve=self._zap_handler.open_lane(session, key))
         socket = Push(self._context, options)
         lane = self._lanes[session] = LaneLink(socket, pool)
         self._wait_for(session, lane)
@@ -217,8 +219,8 @@ class HubSockets:
     def close_lane(self, session: int) -> None:
         """Closes a lane and destroys its queue."""
         self._local_sessions.discard(session)
-        if self._gatekeeper is not None and self._rights is not None:
-            self._gatekeeper.close_lane(session)
+        if self._zap_handler is not None and self._rights is not None:
+            self._zap_handler.close_lane(session)
             self._rights.closed(session)
         self._hang_up(session)
 
@@ -330,7 +332,7 @@ class HubSockets:
                     self._rates.no_room("", session=error.sender)
         return arrived
 
-    def _from_known_pools(self, rights: Rights) -> list[tuple[str, list[Part]]]:
+    def _from_known_pools(self, rights: Authorization) -> list[tuple[str, list[Part]]]:
         arrived = self.collector.recv_parts_from(FEW)
         for user, frames in self._rates.of_pools(arrived, rights.session_of):
             try:
@@ -347,7 +349,7 @@ class HubSockets:
                     self._rates.no_room(user, session=rights.session_of(user, frames))
         return arrived
 
-    def _check_pool(self, rights: Rights, shown: Pass, message: m.PoolMessage) -> bool:
+    def _check_pool(self, rights: Authorization, shown: Pass, message: m.PoolMessage) -> bool:
         passed = rights.check_pool(shown, message)
         if isinstance(message, m.Hello):
             if self._local_pool and message.pool == self._local_pool:
@@ -357,7 +359,7 @@ class HubSockets:
         return passed
 
     def _refuse(self, who: str, error: RemoteProtocolError) -> None:
-        self.complaints.add("message.refused", {"from": who, "error": str(error)})
+        self.peer_errors.add("message.refused", {"from": who, "error": str(error)})
 
     def _from_subscribers(self) -> None:
         arrived = self.control.recv_events_from(BATCH)
@@ -369,7 +371,7 @@ class HubSockets:
             self._sweep_at = 0.0
         if book.too_many:
             fields: dict[str, object] = {"from": arrived[-1][0] or "somebody", "error": "too many topics"}
-            self.complaints.add("control.flooded", fields)
+            self.peer_errors.add("control.flooded", fields)
             book.forget()
             self.listeners.cut_off(self.control)
 
@@ -394,7 +396,7 @@ class HubSockets:
 
     def turn(self, now: float) -> None:
         """Looks for lanes whose link is gone: a bound PUSH without a peer cannot be written."""
-        self._events += self._rates.told(now, self.complaints)
+        self._events += self._rates.told(now, self.peer_errors)
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP + SWEEP_EACH * len(self._lanes)
@@ -437,8 +439,8 @@ class HubSockets:
             if session in self._lanes:
                 self._events.extend((LaneLost(session), LinksLost(session)))
             self.close_lane(session)
-        if self._gatekeeper is not None:  # who has got another key goes on
-            ended = frozenset(user for user in users if not self._gatekeeper.knows(user))
+        if self._zap_handler is not None:  # who has got another key goes on
+            ended = frozenset(user for user in users if not self._zap_handler.knows(user))
             self._events.append(Revoked(ended))
         roles = {user.partition(":")[0] for user in users}
         if clients or roles - DOMAINS[COLLECTOR]:  # few workers run tasks that submit tasks
@@ -456,5 +458,5 @@ class HubSockets:
             self._loop.unwatch(socket.raw)
             socket.close()
         self.listeners.close()
-        if self._gatekeeper is not None:
-            self._gatekeeper.close()
+        if self._zap_handler is not None:
+            self._zap_handler.close()

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from taskmesh.core import actions as act
 from taskmesh.core.events import LaneOpened, StoreTold, Tick
 from taskmesh.core.hub.machine import HubMachine
-from taskmesh.stores.port import Store
+from taskmesh.stores.port import OutcomeStore
 from taskmesh.wire import messages as m
 
 
@@ -48,7 +48,7 @@ class HubShell:
         store: for outcomes that are kept, if there is one (the machine's config says so, too).
     """
 
-    def __init__(self, machine: HubMachine, links: HubLinks, store: Store | None = None) -> None:
+    def __init__(self, machine: HubMachine, links: HubLinks, store: OutcomeStore | None = None) -> None:
         self.machine = machine
         self.events: deque[object] = deque()
         self._links = links
@@ -78,7 +78,7 @@ class HubShell:
         """Tells the machine what has happened and does what it wants."""
         events, handle, perform = self.events, self.machine.handle, self.perform
         if self._store is not None and self._store.changed:
-            events.append(StoreTold(*self._store.told()))
+            events.append(StoreTold(*self._store.status()))
         if not events:
             perform(handle(Tick(), now))
         for _ in range(len(events)):

@@ -12,9 +12,9 @@ from taskmesh.config import Config, HubConfig
 from taskmesh.core.events import Restored
 from taskmesh.core.hub.result_cache import KEPT_BYTES
 from taskmesh.errors import ConfigError
-from taskmesh.security.secret_file import read_secret
+from taskmesh.security.key_files import read_secret
 from taskmesh.stores.address import StoreAddress
-from taskmesh.stores.port import Store
+from taskmesh.stores.port import OutcomeStore
 
 PATIENCE: Final = 5.0
 """Seconds that a hub waits for its store when it starts."""
@@ -23,7 +23,7 @@ FLUSH: Final = 2.0
 
 
 @contextlib.contextmanager
-def outcome_store(config: Config) -> Iterator[tuple[Store | None, list[object]]]:
+def outcome_store(config: Config) -> Iterator[tuple[OutcomeStore | None, list[object]]]:
     """The store that the settings ask for, from here to the end of the block, and what the hub is to be told.
 
     Reads what is stored, for some seconds at most.
@@ -42,7 +42,7 @@ def outcome_store(config: Config) -> Iterator[tuple[Store | None, list[object]]]
         store.close(FLUSH)
 
 
-def _redis_store(source: Callable[[], StoreAddress]) -> Store:
+def _redis_store(source: Callable[[], StoreAddress]) -> OutcomeStore:
     try:
         from taskmesh.stores.redis import RedisLink
     except ImportError as error:

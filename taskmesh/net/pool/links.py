@@ -23,8 +23,8 @@ from taskmesh.net.pool.sizes import hold_against
 from taskmesh.net.protocol import ALL, BATCH, topic
 from taskmesh.net.refusals import Refusals
 from taskmesh.net.ways import ways
-from taskmesh.security.credentials import Credentials
-from taskmesh.security.sealing import Seal
+from taskmesh.security.keys import Credentials
+from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.shm.files import Buffer
 from taskmesh.sockets import (
     Context,
@@ -112,7 +112,7 @@ class PoolSockets:
         self._loop = loop
         self._ways = ways([address], credentials)
         self._credentials = credentials
-        self._seal = Seal(credentials.mesh_keys) if credentials is not None else None
+        self._seal = PayloadSigner(credentials.mesh_keys) if credentials is not None else None
         self._token = secrets.token_bytes(TOKEN)
         self._sender = secrets.randbits(62) | 1 << 62  # no session has such a number
         self._cutter = Cutter(self._sender)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from taskmesh.core.events import DrainRequested
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.http.metrics import Family
-from taskmesh.http.pool_figures import drain_view, pool_families, readiness, startup
+from taskmesh.http.pool_metrics import drain_view, pool_families, readiness, startup
 from taskmesh.net.pool.shell import PoolShell
 
 

@@ -21,10 +21,14 @@ _lock = threading.Lock()
 _sparings = 0
 
 
-def mesh_of(settings: Settings, haste: float = 1.0) -> Mesh:
+def mesh_of(settings: Settings, speed_up: float = 1.0) -> Mesh:
     """This process's open mesh at the settings' address.
 
-    A forked child gets one of its own; one that broke is replaced. `haste`: what the time-out is divided by.
+    A forked child gets one of its own; one that broke is replaced.
+
+    Args:
+        settings: what to open it with.
+        speed_up: the time-out is divided by this.
 
     Raises:
         HubUnreachable: no hub answers within `connect_timeout` seconds.
@@ -37,7 +41,7 @@ def mesh_of(settings: Settings, haste: float = 1.0) -> Mesh:
             if mesh is not None:
                 mesh.close(cancel=True)  # a client that was refused keeps its thread and sockets until then
             more: dict[str, Any] = {"keys": settings.keys} if settings.keys else {}
-            mesh = Mesh(settings.address, mesh__open_timeout=settings.connect_timeout / haste, **more)
+            mesh = Mesh(settings.address, mesh__open_timeout=settings.connect_timeout / speed_up, **more)
             mesh._client.open()
             _open[key] = mesh
         _spare_what_stays()

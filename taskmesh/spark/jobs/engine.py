@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, Self
 
 from taskmesh import context
 from taskmesh.client.group import TaskGroup
@@ -14,17 +16,60 @@ from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.outcomes.outcome import Success, error_of
 from taskmesh.serialize.code import load_function
+from taskmesh.serialize.payload import Payload
 from taskmesh.serialize.values import class_name, error_text
+from taskmesh.shm.blob import Blob
 from taskmesh.spark.jobs.connection import mesh_of
+from taskmesh.spark.jobs.remote_task import RemoteTask
 from taskmesh.spark.jobs.settings import Settings
-from taskmesh.spark.jobs.sharing import KEPT_S, Sharing
-from taskmesh.spark.jobs.trace import Trace
-from taskmesh.spark.jobs.vigil import Vigil
-from taskmesh.spark.jobs.work import Work
+from taskmesh.spark.jobs.spark_task import SparkTask
+from taskmesh.spark.jobs.watchdog import Watchdog
 from taskmesh.spark.steps.errors import MeshSchemaError, MeshTaskError
 from taskmesh.wire.runs import Failed
 
-HASTE: Final = 4.0
+KEPT_S: Final = 600.0
+"""Seconds for which the hub keeps what pieces ended with."""
+
+
+@dataclass(frozen=True)
+class Dedupe:
+    """Under which key a piece is submitted.
+
+    Results are shared by content alone, and only where the settings say so: a Spark task that is tried again,
+    or has a twin, gets them from the hub. Failures are remembered within a partition of one stage, once
+    `remember_errors` tries of Spark's have failed: before that, the next try may go better; without it, Spark
+    would have the same rows fail four times before it gives a job up.
+
+    Attributes:
+        shared: as in `Spec`. prefix: of the keys.
+    """
+
+    shared: str
+    prefix: str
+
+    @classmethod
+    def of(cls, settings: Settings, trace: SparkTask) -> Self | None:
+        """As the settings say; None if this try shares nothing."""
+        if settings.dedupe == "result":
+            return cls("all", "")
+        if not 0 < settings.remember_errors <= trace.attempt + 1:
+            return None
+        return cls("errors", f"{trace.app} {trace.stage} {trace.partition} ")
+
+    def key(self, number: int, payload: Payload) -> str:
+        """The key of a payload under a spec."""
+        made = hashlib.blake2b(digest_size=20) if self.shared == "all" else _quick()
+        for part in payload.parts if isinstance(payload, Blob) else (payload,):
+            made.update(part)
+        return f"{self.prefix}{number:x} {made.hexdigest()}"
+
+
+def _quick() -> hashlib._Hash:
+    """Twice as fast, and good enough to find the rows of one partition again."""
+    return hashlib.sha1(usedforsecurity=False)
+
+
+LATER_TRIES_FASTER: Final = 4.0
 """By how much Spark's later tries of a task wait less for pools and hub than its first one."""
 
 TEXT_LIMIT: Final = 32 << 10
@@ -60,33 +105,33 @@ class Engine(Protocol):
         ...
 
 
-def engine_of(settings: Settings, work: Work) -> Engine:
+def engine_of(settings: Settings, remote_task: RemoteTask) -> Engine:
     """The engine that the settings ask for, ready to run the work's pieces.
 
     Raises:
         HubUnreachable: no hub answers.
     """
-    return LocalEngine(work) if settings.engine == "local" else MeshEngine(settings, work)
+    return LocalEngine(remote_task) if settings.engine == "local" else MeshEngine(settings, remote_task)
 
 
 class MeshEngine:
     """Pieces are tasks of one group on the mesh."""
 
-    def __init__(self, settings: Settings, work: Work) -> None:
-        self._trace = Trace.here(work.app)
-        haste = HASTE if self._trace.attempt else 1.0
-        mesh = mesh_of(settings, haste)
-        self._sharing = Sharing.of(settings, self._trace)
+    def __init__(self, settings: Settings, remote_task: RemoteTask) -> None:
+        self._spark_task = SparkTask.here(remote_task.app)
+        speed_up = LATER_TRIES_FASTER if self._spark_task.attempt else 1.0
+        mesh = mesh_of(settings, speed_up)
+        self._dedupe = Dedupe.of(settings, self._spark_task)
         self._group = TaskGroup(
             mesh,
-            work.function,
-            work.name,
-            work.options,
-            work.codec,
-            keep=KEPT_S if self._sharing else 0.0,
-            shared=self._sharing.shared if self._sharing else "all",
+            remote_task.function,
+            remote_task.name,
+            remote_task.options,
+            remote_task.codec,
+            keep=KEPT_S if self._dedupe else 0.0,
+            shared=self._dedupe.shared if self._dedupe else "all",
         )
-        self._vigil = Vigil(mesh._client, settings, work.options, haste)
+        self._watchdog = Watchdog(mesh._client, settings, remote_task.options, speed_up)
 
     @property
     def sent(self) -> int:
@@ -95,10 +140,10 @@ class MeshEngine:
 
     def submit(self, data: Any) -> TaskFuture[Any]:
         """Submits a task."""
-        sharing = self._sharing
-        if sharing is None:
+        dedupe = self._dedupe
+        if dedupe is None:
             return self._group.submit(data)
-        return self._group.submit(data, lambda payload: sharing.key(self._group.number, payload))
+        return self._group.submit(data, lambda payload: dedupe.key(self._group.number, payload))
 
     def is_done(self, piece: TaskFuture[Any]) -> bool:
         """Whether it has ended."""
@@ -106,17 +151,17 @@ class MeshEngine:
 
     def wait(self, pieces: Sequence[TaskFuture[Any]]) -> None:
         """Waits; raises NoMeshWorkers or MeshGatewayLost when that is in vain."""
-        self._vigil.wait(pieces)
+        self._watchdog.wait(pieces)
 
     def outcome(self, piece: TaskFuture[Any], where: str) -> tuple[Any, Success]:
         """Result and how it ran; an error is made of its record, and nothing of it unpickled."""
         failed = self._group.failure(piece)
         if failed is not None:
-            raise _error_of(failed, self._group.name, f"{where}, {self._trace}")
+            raise _error_of(failed, self._group.name, f"{where}, {self._spark_task}")
         try:
             return piece.result(), self._group.success(piece)
         except CancelledError:
-            text = f"task {self._group.name} was cancelled on the mesh ({where}, {self._trace})"
+            text = f"task {self._group.name} was cancelled on the mesh ({where}, {self._spark_task})"
             raise MeshTaskError(text) from None
 
     def cancel(self, pieces: Sequence[TaskFuture[Any]]) -> None:
@@ -129,12 +174,15 @@ class LocalEngine:
 
     sent = 0
 
-    def __init__(self, work: Work) -> None:
-        self._name = work.name
-        self._function = load_function(work.function)
-        self._trace = Trace.here(work.app)
+    def __init__(self, remote_task: RemoteTask) -> None:
+        self._name = remote_task.name
+        self._function = load_function(remote_task.function)
+        self._spark_task = SparkTask.here(remote_task.app)
         self._context = context.TaskContext(
-            id="0" * 32, name=work.name, attempt=self._trace.attempt + 1, queue=work.options.queue
+            id="0" * 32,
+            name=remote_task.name,
+            attempt=self._spark_task.attempt + 1,
+            queue=remote_task.options.queue,
         )
 
     def submit(self, data: Any) -> tuple[Any, Success | BaseException]:
@@ -162,7 +210,7 @@ class LocalEngine:
         if isinstance(error, Success):
             return result, error
         text = "".join(traceback.format_exception(error))
-        place = f"{where}, {self._trace}"
+        place = f"{where}, {self._spark_task}"
         if isinstance(error, MeshSchemaError):
             raise MeshSchemaError(_told(self._name, str(error), place, text))
         raise MeshTaskError(_told(self._name, error_text(error), place, text))

@@ -6,6 +6,8 @@ These objects are what Spark's closures hold: bytes and settings, never anything
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -14,14 +16,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from taskmesh.shm.files import Buffer
+from taskmesh.spark.jobs.batch_size import FIXED, BatchSizer, sizer_of
 from taskmesh.spark.jobs.counts import Tally
 from taskmesh.spark.jobs.engine import Engine, engine_of
-from taskmesh.spark.jobs.output import pushed
-from taskmesh.spark.jobs.pace import FIXED, Pace, pace_of
+from taskmesh.spark.jobs.remote_task import RemoteTask
 from taskmesh.spark.jobs.settings import Settings
+from taskmesh.spark.jobs.spark_task import SparkTask
 from taskmesh.spark.jobs.stream import Stream
-from taskmesh.spark.jobs.trace import Trace
-from taskmesh.spark.jobs.work import Work
 from taskmesh.spark.steps import ipc
 from taskmesh.spark.steps.delivery import Delivery
 from taskmesh.spark.steps.errors import MeshSchemaError
@@ -34,44 +35,49 @@ _log = logging.getLogger("taskmesh.spark")
 
 
 @dataclass(frozen=True)
-class Way:
+class Partition:
     """What all ways of a partition share.
 
     Attributes:
-        rows: in one piece; 0 for what the pace finds.
+        rows: in one piece; 0 for what the sizer finds.
     """
 
     settings: Settings
-    work: Work
+    remote_task: RemoteTask
     rows: int = 0
 
     def _engine(self) -> Engine:
-        return engine_of(self.settings, self.work)
+        return engine_of(self.settings, self.remote_task)
 
     def _stream(
-        self, pace: Pace, tally: Tally, *, order: bool = True, rows_of: Callable[[Any], int] | None = None
+        self,
+        sizer: BatchSizer,
+        tally: Tally,
+        *,
+        order: bool = True,
+        rows_of: Callable[[Any], int] | None = None,
     ) -> Stream:
         return Stream(
             self._engine,
             self.settings,
             order=order,
-            learn=pace.learn,
-            is_known=lambda: pace.is_known,
+            learn=sizer.learn,
+            is_known=lambda: sizer.is_known,
             rows_of=rows_of,
             tally=tally,
         )
 
     def _tell(self, tally: Tally) -> None:
         """At the end of the partition, also of one that was left early."""
-        _log.info("%s: %s", self.work.name, tally)
+        _log.info("%s: %s", self.remote_task.name, tally)
         if self.settings.counts is not None:
             self.settings.counts.add(tally)
 
-    def _pace(self) -> Pace:
+    def _new_sizer(self) -> BatchSizer:
         """As many rows as fit the time; shared results need equal pieces for equal input, on any day."""
         if self.rows or self.settings.dedupe == "result":
-            return Pace(self.rows or FIXED)
-        return pace_of(self.work.function)
+            return BatchSizer(self.rows or FIXED)
+        return sizer_of(self.remote_task.function)
 
     @property
     def _most(self) -> int:
@@ -80,7 +86,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class BatchWay(Way):
+class ArrowPartition(Partition):
     """Record batches in and out.
 
     Attributes:
@@ -92,19 +98,19 @@ class BatchWay(Way):
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` calls."""
-        pace, schema, tally = self._pace(), ipc.schema_of(self.schema), Tally()
+        sizer, schema, tally = self._new_sizer(), ipc.schema_of(self.schema), Tally()
         try:
-            results = self._stream(pace, tally, order=self.order).run(self._cut(batches, pace))
+            results = self._stream(sizer, tally, order=self.order).run(self._cut(batches, sizer))
             yield from pushed((batch for data in results for batch in _checked(data, schema, tally)), schema)
         finally:
             self._tell(tally)
 
-    def _cut(self, batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[Encoded]:
-        return _cut(batches, pace) if self.rows else _gathered(batches, pace, self._most)
+    def _cut(self, batches: Iterable[pa.RecordBatch], sizer: BatchSizer) -> Iterator[Encoded]:
+        return _cut(batches, sizer) if self.rows else _gathered(batches, sizer, self._most)
 
 
 @dataclass(frozen=True)
-class SinkWay(BatchWay):
+class SinkPartition(ArrowPartition):
     """Record batches in, each with the delivery that it is; nothing out.
 
     Attributes:
@@ -114,18 +120,18 @@ class SinkWay(BatchWay):
     query: str = ""
     batch: int = 0
 
-    def _cut(self, batches: Iterable[pa.RecordBatch], pace: Pace) -> Iterator[Encoded]:
-        trace = Trace.here()
-        query = self.query or trace.query
+    def _cut(self, batches: Iterable[pa.RecordBatch], sizer: BatchSizer) -> Iterator[Encoded]:
+        spark_task = SparkTask.here()
+        query = self.query or spark_task.query
 
         def noted(schema: pa.Schema, first: int) -> pa.Schema:
-            return Delivery(query, self.batch, trace.partition, first).noted(schema)
+            return Delivery(query, self.batch, spark_task.partition, first).noted(schema)
 
-        return _cut(batches, pace, self._most, noted)
+        return _cut(batches, sizer, self._most, noted)
 
 
 @dataclass(frozen=True)
-class ColumnWay(Way):
+class ColumnPartition(Partition):
     """Columns of a UDF in, one column out, cut exactly as the input.
 
     Attributes:
@@ -143,10 +149,10 @@ class ColumnWay(Way):
             self._tell(tally)
 
     def _columns(self, columns: Iterable[Any], tally: Tally) -> Iterator[pa.Array]:
-        pace, schema = self._pace(), ipc.schema_of(self.schema)
+        sizer, schema = self._new_sizer(), ipc.schema_of(self.schema)
         lengths: deque[int] = deque()
         parts: list[pa.Array] = []
-        for data in self._stream(pace, tally).run(_cut(_noted(columns, lengths), pace, self._most)):
+        for data in self._stream(sizer, tally).run(_cut(_noted(columns, lengths), sizer, self._most)):
             parts += [batch.column(0) for batch in _checked(data, schema, tally)]
             while lengths and sum(map(len, parts)) >= lengths[0]:
                 length = lengths.popleft()
@@ -159,11 +165,11 @@ class ColumnWay(Way):
 
 def _cut(
     batches: Iterable[pa.RecordBatch],
-    pace: Pace,
+    sizer: BatchSizer,
     most: int = 0,
     noted: Callable[[pa.Schema, int], pa.Schema] = lambda schema, first: schema,
 ) -> Iterator[Encoded]:
-    """Batches as encoded pieces of as many rows as the pace says when they are cut, and about `most` bytes.
+    """Batches as encoded pieces of as many rows as the sizer says when they are cut, and about `most` bytes.
 
     `noted` is given the schema and the number of a piece's first row, and may write on the schema.
     """
@@ -171,29 +177,29 @@ def _cut(
     for batch in batches:
         first = 0
         while first < batch.num_rows:
-            part = batch.slice(first, _fitting(batch, pace, most))
+            part = batch.slice(first, _fitting(batch, sizer, most))
             data = ipc.encode(noted(batch.schema, before + first), [part])
             yield data, part.num_rows, data.size
             first += part.num_rows
         before += batch.num_rows
 
 
-def _fitting(batch: pa.RecordBatch, pace: Pace, most: int) -> int:
-    """How many rows of a batch make one piece: what the pace says, or fewer with `most` bytes."""
+def _fitting(batch: pa.RecordBatch, sizer: BatchSizer, most: int) -> int:
+    """How many rows of a batch make one piece: what the sizer says, or fewer with `most` bytes."""
     if not most or batch.nbytes <= most:
-        return pace.rows
-    return max(1, min(pace.rows, int(most * batch.num_rows // batch.nbytes)))
+        return sizer.rows
+    return max(1, min(sizer.rows, int(most * batch.num_rows // batch.nbytes)))
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], pace: Pace, most: int) -> Iterator[Encoded]:
-    """Batches as encoded pieces of at most as many rows as the pace says; small ones travel together."""
+def _gathered(batches: Iterable[pa.RecordBatch], sizer: BatchSizer, most: int) -> Iterator[Encoded]:
+    """Batches as encoded pieces of at most as many rows as the sizer says; small ones travel together."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         first = 0
         while first < batch.num_rows:
-            part = batch.slice(first, _fitting(batch, pace, most))
-            if held and (rows + part.num_rows > pace.rows or size + part.nbytes > min(most, MOST_BYTES)):
+            part = batch.slice(first, _fitting(batch, sizer, most))
+            if held and (rows + part.num_rows > sizer.rows or size + part.nbytes > min(most, MOST_BYTES)):
                 yield _encoded(held, rows)
                 held, rows, size = [], 0, 0
             held.append(part)
@@ -248,3 +254,26 @@ def _joined(parts: list[pa.Array], length: int, schema: pa.Schema) -> pa.Array:
     if len(column) != length:
         raise MeshSchemaError(f"a UDF's result has {len(column)} rows in place of {length}")
     return column
+
+
+HELD_S: Final = 0.1
+"""Seconds for which a batch may stay in the buffer."""
+
+
+def pushed(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, held: float = HELD_S
+) -> Iterator[pa.RecordBatch]:
+    """The batches, and after one that would stay behind as many empty ones as fill the buffer."""
+    room = int(os.environ.get("SPARK_BUFFER_SIZE", "65536"))
+    empty = pa.RecordBatch.from_pylist([], schema)
+    size = pa.ipc.get_record_batch_size(empty)
+    behind, emptied = 0, time.monotonic()
+    for batch in batches:
+        yield batch
+        behind += pa.ipc.get_record_batch_size(batch)
+        if behind > room:
+            behind, emptied = 0, time.monotonic()
+        elif time.monotonic() - emptied > held:
+            for _ in range(room // size + 1):
+                yield empty
+            behind, emptied = 0, time.monotonic()

@@ -16,10 +16,10 @@ from pyspark.serializers import (
 
 from taskmesh.client.options import is_count
 from taskmesh.errors import ConfigError
-from taskmesh.spark.jobs.chunking import ChunkWay, PickledWay
-from taskmesh.spark.jobs.pace import FIXED
+from taskmesh.spark.jobs.batch_size import FIXED
+from taskmesh.spark.jobs.pickled_batch import ChunkPartition, PickledPartition
+from taskmesh.spark.jobs.remote_task import RemoteTask, function_bytes
 from taskmesh.spark.jobs.settings import Settings
-from taskmesh.spark.jobs.work import Work, function_bytes
 from taskmesh.spark.steps.chunks import ChunkForm, ChunkStep
 from taskmesh.wire.runs import PICKLE
 
@@ -78,15 +78,15 @@ class MeshRDD:
         if chunk is not None and not is_count(chunk):
             raise ConfigError(f"chunk has to be a number of items >= 1, or None, not {chunk!r}")
         step = ChunkStep(function_bytes(task), form)
-        work = Work.of(self._settings, task, step, PICKLE)
+        remote_task = RemoteTask.of(self._settings, task, step, PICKLE)
         if chunk is None and self._settings.dedupe == "result":
             chunk = FIXED
-        rdd, way = self._rdd, ChunkWay(self._settings, work, chunk or 0)
+        rdd, partition = self._rdd, ChunkPartition(self._settings, remote_task, chunk or 0)
         if chunk is None and self._settings.engine == "mesh" and _is_pickled(rdd):
-            rdd, way = _as_bytes(rdd), PickledWay(self._settings, work)
+            rdd, partition = _as_bytes(rdd), PickledPartition(self._settings, remote_task)
 
         def offload(items: Iterator[Any]) -> Iterator[Any]:
-            return way.run(items)
+            return partition.run(items)
 
         return rdd.mapPartitions(offload, keeps_partitioning)
 

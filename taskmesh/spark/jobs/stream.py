@@ -14,7 +14,7 @@ from taskmesh.spark.jobs.engine import Engine
 from taskmesh.spark.jobs.settings import Settings
 
 
-class Piece(NamedTuple):
+class RowBatch(NamedTuple):
     """A part of the partition on its way.
 
     Attributes:
@@ -71,7 +71,7 @@ class Stream:
         self._is_known = is_known
         self._rows_of = rows_of
         self._tally = tally or Tally()
-        self._under_way: deque[Piece] = deque()
+        self._under_way: deque[RowBatch] = deque()
         self._bytes = 0
         self._rows = 0
         self._pieces = 0
@@ -103,7 +103,7 @@ class Stream:
         engine = self._engine
         sent = engine.sent
         task = engine.submit(data)
-        piece = Piece(task, self._pieces + 1, self._rows, rows, size or engine.sent - sent)
+        piece = RowBatch(task, self._pieces + 1, self._rows, rows, size or engine.sent - sent)
         self._under_way.append(piece)
         self._pieces += 1
         self._rows = self._rows + rows if rows and self._rows >= 0 else -1
@@ -143,7 +143,7 @@ class Stream:
         self._count(piece, rows, success)
         return result
 
-    def _count(self, piece: Piece, rows: int, success: Success) -> None:
+    def _count(self, piece: RowBatch, rows: int, success: Success) -> None:
         tally = self._tally
         tally.pieces += 1
         tally.rows_in += rows

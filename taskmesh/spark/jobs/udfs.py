@@ -12,9 +12,9 @@ from pyspark.sql.types import DataType, StructType
 
 from taskmesh.client.functions import function_name
 from taskmesh.errors import ConfigError
-from taskmesh.spark.jobs.partitions import ColumnWay
+from taskmesh.spark.jobs.partitions import ColumnPartition
+from taskmesh.spark.jobs.remote_task import RemoteTask, function_bytes
 from taskmesh.spark.jobs.settings import Settings
-from taskmesh.spark.jobs.work import Work, function_bytes
 from taskmesh.spark.steps import ipc
 from taskmesh.spark.steps.step import Format, Step
 
@@ -32,7 +32,7 @@ class MeshUDF:
         task: the function. returns: its type, as text or a DataType.
         takes: "arrow": called with a `pyarrow.Array` for each column; "pandas": with Series; "scalar": with
             the values of one row, for every row. Nulls are given to it like any other value.
-        rows: in a call, at most; 0 for what the pace finds.
+        rows: in a call, at most; 0 for what the sizer finds.
         deterministic: what Spark's optimiser is told: it may call such a function twice for a row, and does
             not filter before one that is not.
 
@@ -109,11 +109,11 @@ class MeshUDF:
             schema = ipc.schema_bytes(to_arrow_schema(struct, timezone=_ZONE))
             errors = self._settings.errors
             step = Step(function_bytes(self._task), self._form, schema, errors)
-            work = Work.of(self._settings, self._task, step)
-            way = ColumnWay(self._settings, work, self._rows, schema)
+            remote_task = RemoteTask.of(self._settings, self._task, step)
+            partition = ColumnPartition(self._settings, remote_task, self._rows, schema)
 
             def offload(columns: Any) -> Any:
-                return way.run(columns)
+                return partition.run(columns)
 
             # What kind of UDF it is PySpark reads from these, and strings would not do.
             offload.__annotations__ = {

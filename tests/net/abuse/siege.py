@@ -15,7 +15,7 @@ import psutil
 
 from taskmesh import Mesh, TaskFuture
 from taskmesh.net.endpoints import tcp_parts
-from taskmesh.security.complaints import AT_ONCE
+from taskmesh.security.peer_errors import AT_ONCE
 from tests.net import workload
 from tests.programs import Program
 from tests.waiting import wait_until

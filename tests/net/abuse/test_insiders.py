@@ -20,7 +20,7 @@ from taskmesh.framing.fragments import Cutter
 from taskmesh.framing.frames import encode
 from taskmesh.net import wires
 from taskmesh.net.endpoints import tcp_parts
-from taskmesh.security.rights import RIGHTS
+from taskmesh.security.authorization import RIGHTS
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
 from taskmesh.sockets import (

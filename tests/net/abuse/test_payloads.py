@@ -11,8 +11,7 @@ import pytest
 
 from taskmesh import Mesh, TaskFuture
 from taskmesh.errors import BadSignature, RemoteError, SerializationError
-from taskmesh.security.credentials import credentials_of
-from taskmesh.security.keys import KeyFolder
+from taskmesh.security.keys import KeyFolder, credentials_of
 from taskmesh.sockets import raw_key
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Run, Spec

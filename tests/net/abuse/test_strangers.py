@@ -11,7 +11,7 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.net.endpoints import Endpoints
 from taskmesh.net.ways import Way
-from taskmesh.security.credentials import credentials_of
+from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import Context, Dealer, EventKind, Push, SocketOptions, Sub
 from tests.faults.cluster import Cluster
 from tests.net import workload

@@ -8,7 +8,7 @@ from pyspark import SparkContext, TaskContext
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class SparkTask:
     """One execution of a Spark task.
 
     Attributes:
@@ -24,7 +24,7 @@ class Trace:
     query: str = ""
 
     @classmethod
-    def here(cls, app: str = "") -> Trace:
+    def here(cls, app: str = "") -> SparkTask:
         """The Spark task that runs in this process; of none outside of Spark's workers.
 
         Spark tells a task its application where a DataFrame's action runs it, and nowhere else: not an RDD's

@@ -131,19 +131,21 @@ def _transitions(machine: HubMachine) -> Family:
     return family
 
 
-def _complaints(counts: Mapping[str, int]) -> Family:
-    family = Family("taskmesh_complaints_total", "counter", "What peers did wrong: refused, denied, cut off.")
+def _peer_errors(counts: Mapping[str, int]) -> Family:
+    family = Family(
+        "taskmesh_peer_errors_total", "counter", "What peers did wrong: refused, denied, cut off."
+    )
     for kind, count in sorted(counts.items()):
         family.add(count, kind=kind)
     return family
 
 
-def hub_answers(machine: HubMachine, complaints: Mapping[str, int]) -> dict[str, Callable[[], Any]]:
+def hub_answers(machine: HubMachine, peer_errors: Mapping[str, int]) -> dict[str, Callable[[], Any]]:
     """What the side port asks a hub that listens; called in the loop's thread."""
     return {
         "ready": lambda: (True, "ready"),
         "startup": lambda: (True, "started"),
-        "metrics": lambda: [*hub_families(machine), _complaints(complaints)],
+        "metrics": lambda: [*hub_families(machine), _peer_errors(peer_errors)],
         "queues": lambda: queues(machine),
         "deletion_costs": lambda: deletion_costs(machine),
     }

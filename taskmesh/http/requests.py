@@ -17,7 +17,7 @@ TURN = 1.0
 STALE = 5.0
 """Seconds without a turn after which the loop counts as stuck."""
 PATIENCE = 2.0
-"""Seconds that a question waits for the loop."""
+"""Seconds that a request waits for the loop."""
 
 Answers = Mapping[str, Callable[[], object]]
 
@@ -27,11 +27,11 @@ class NoAnswer(TaskMeshError):
 
 
 class NothingHere(NoAnswer):
-    """This program has no answer to such a question."""
+    """This program has no answer to such a request."""
 
 
-class Question:
-    """One question, and the event that tells that its answer is there."""
+class LoopRequest:
+    """One request, and the event that tells that its answer is there."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -40,7 +40,7 @@ class Question:
         self.error: BaseException | None = None
 
 
-class Reception:
+class LoopRequests:
     """A part of the loop that answers other threads.
 
     Attributes:
@@ -79,12 +79,12 @@ class Reception:
         """Answers what waits."""
         self.turned = now
         while self.events:
-            question = cast("Question", self.events.popleft())
+            request = cast("LoopRequest", self.events.popleft())
             try:
-                question.answer = self._answers[question.what]()
+                request.answer = self._answers[request.what]()
             except Exception as error:  # noqa: BLE001  the asker's, not the loop's
-                question.error = error
-            question.answered.set()
+                request.error = error
+            request.answered.set()
 
     def close(self) -> None:
         """Nobody is answered any more; those who wait are told."""
@@ -92,9 +92,9 @@ class Reception:
         self._loop.unwatch(self._wake_up.fd)
         self._wake_up.close()
         while self.events:
-            question = cast("Question", self.events.popleft())
-            question.error = NoAnswer("this program is ending")
-            question.answered.set()
+            request = cast("LoopRequest", self.events.popleft())
+            request.error = NoAnswer("this program is ending")
+            request.answered.set()
 
     # --- in other threads ---------------------------------------------------------------------------------
 
@@ -119,13 +119,13 @@ class Reception:
             raise NoAnswer("this program is ending" if self._closed else "this program is starting")
         if what not in self._answers:
             raise NothingHere("this program has no such thing")
-        question = Question(what)
-        self.events.append(question)
+        request = LoopRequest(what)
+        self.events.append(request)
         self._wake_up.ring()
         if self._closed:  # meanwhile
             raise NoAnswer("this program is ending")
-        if not question.answered.wait(PATIENCE):
+        if not request.answered.wait(PATIENCE):
             raise NoAnswer(f"the loop has not come by for {self.silence:.1f} s")
-        if question.error is not None:
-            raise NoAnswer(str(question.error)) from question.error
-        return question.answer
+        if request.error is not None:
+            raise NoAnswer(str(request.error)) from request.error
+        return request.answer

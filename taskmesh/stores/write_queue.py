@@ -14,7 +14,7 @@ SMALLEST = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class QueuedOutcome:
     """An outcome, until when it is kept (CLOCK_MONOTONIC), and the bytes it is counted for."""
 
     until: float
@@ -22,7 +22,7 @@ class Entry:
     size: int
 
 
-class Waiting:
+class WriteQueue:
     """A queue between the hub's thread, which never waits, and the writer's.
 
     What the writer has in hand counts as waiting until it says what became of it.
@@ -33,9 +33,9 @@ class Waiting:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[QueuedOutcome] = deque()
         self._size = 0
-        self._held: list[Entry] = []
+        self._held: list[QueuedOutcome] = []
         self._closed = False
         self._changed = threading.Condition()
 
@@ -56,7 +56,7 @@ class Waiting:
                 if size > self._limit:  # it would cost all others their place, and then its own
                     dropped += 1
                     continue
-                self._entries.append(Entry(until, kept, size))
+                self._entries.append(QueuedOutcome(until, kept, size))
                 self._size += size
             while self._size > self._limit and self._entries:
                 self._size -= self._entries.popleft().size
@@ -69,7 +69,7 @@ class Waiting:
         """Entries that the writer has and has not settled."""
         return len(self._held)
 
-    def take(self, most: int, size: int, timeout: float) -> list[Entry]:
+    def take(self, most: int, size: int, timeout: float) -> list[QueuedOutcome]:
         """What the writer has in hand already, or else up to `most` entries of some `size` bytes.
 
         Empty when nothing has come for `timeout` seconds, or the queue is closed and empty.
@@ -86,7 +86,7 @@ class Waiting:
                 taken += entry.size
             return list(self._held)
 
-    def settle(self) -> int:
+    def ack(self) -> int:
         """The writer is through with what it has in hand; returns how many that were."""
         with self._changed:
             count = len(self._held)

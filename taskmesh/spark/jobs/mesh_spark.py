@@ -14,11 +14,11 @@ from pyspark.sql.types import DataType, StringType, StructType
 from taskmesh.client.options import is_count
 from taskmesh.errors import ConfigError
 from taskmesh.spark.jobs.counts import Counts
-from taskmesh.spark.jobs.partitions import BatchWay, SinkWay
+from taskmesh.spark.jobs.partitions import ArrowPartition, SinkPartition
 from taskmesh.spark.jobs.rdds import MeshRDD
+from taskmesh.spark.jobs.remote_task import RemoteTask, function_bytes
 from taskmesh.spark.jobs.settings import FIELDS, Settings
 from taskmesh.spark.jobs.udfs import MeshUDF, UdfInput
-from taskmesh.spark.jobs.work import Work, function_bytes
 from taskmesh.spark.steps import ipc
 from taskmesh.spark.steps.step import ERROR_COLUMN, Format, Step
 
@@ -130,11 +130,11 @@ class MeshSpark(Settings):
         if self.errors == "column":
             returned = StructType([*declared.fields]).add(ERROR_COLUMN, StringType())
             arrow = arrow.append(pa.field(ERROR_COLUMN, pa.string()))
-        work = Work.of(self, task, step)
-        way = BatchWay(self, work, rows, ipc.schema_bytes(arrow), order)
+        remote_task = RemoteTask.of(self, task, step)
+        partition = ArrowPartition(self, remote_task, rows, ipc.schema_bytes(arrow), order)
 
         def offload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return way.run(batches)
+            return partition.run(batches)
 
         return df.mapInArrow(offload, returned)
 
@@ -196,7 +196,7 @@ class MeshSpark(Settings):
         if self.errors != "raise":
             raise ConfigError(f'errors={self.errors!r} would lose rows: foreach_batch() has "raise" only')
         schema = ipc.schema_bytes(pa.schema([("nothing", pa.int64())]))
-        work = Work.of(self, task, Step(function_bytes(task), "sink", schema, "raise"))
+        remote_task = RemoteTask.of(self, task, Step(function_bytes(task), "sink", schema, "raise"))
         rows, settings = rows_of(batch_rows), self
 
         def sink(df: Any, batch: int) -> None:
@@ -205,10 +205,10 @@ class MeshSpark(Settings):
                     "Spark Connect does not tell which stream a batch is of: deliveries of all streams would "
                     "look alike. Write foreach_batch(f, query='orders')"
                 )
-            way = SinkWay(settings, work, rows, schema, query=query, batch=batch)
+            partition = SinkPartition(settings, remote_task, rows, schema, query=query, batch=batch)
 
             def offload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                return way.run(batches)
+                return partition.run(batches)
 
             df.mapInArrow(offload, "nothing long").write.format("noop").mode("overwrite").save()
 

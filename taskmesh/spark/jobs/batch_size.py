@@ -23,7 +23,7 @@ _SIZES: Final = 4
 _KEPT: Final = 64
 
 
-class Pace:
+class BatchSizer:
     """Rows per piece for one function.
 
     A piece of `rows` takes a + b x rows seconds: a for the call (a request, a kernel launch, a commit), b for
@@ -119,17 +119,19 @@ class Pace:
         return (call, row) if row > 0 else (wt / w, 1e-12)
 
 
-_paces: OrderedDict[int, Pace] = OrderedDict()
+_sizers: OrderedDict[int, BatchSizer] = OrderedDict()
 
 
-def pace_of(function: bytes, start: int = START, most_bytes: int = 0, *, by_item: bool = False) -> Pace:
+def sizer_of(
+    function: bytes, start: int = START, most_bytes: int = 0, *, by_item: bool = False
+) -> BatchSizer:
     """What this process has learnt about a function, in this Spark task or earlier ones.
 
     Its bytes are not kept: they may have a whole model in them, and there may be another one in each job.
     """
     key = hash(function)
-    pace = _paces.setdefault(key, Pace(0, start, most_bytes, by_item=by_item))
-    _paces.move_to_end(key)
-    while len(_paces) > _KEPT:
-        _paces.popitem(last=False)
-    return pace
+    sizer = _sizers.setdefault(key, BatchSizer(0, start, most_bytes, by_item=by_item))
+    _sizers.move_to_end(key)
+    while len(_sizers) > _KEPT:
+        _sizers.popitem(last=False)
+    return sizer

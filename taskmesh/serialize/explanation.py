@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from taskmesh.errors import SerializationError
 from taskmesh.serialize.encoding import encode
-from taskmesh.serialize.footprint import references
+from taskmesh.serialize.fingerprint import references
 from taskmesh.serialize.values import PASS, WrongPython, error_text, is_by_value, type_name
 
 _LEVELS: Final = 20

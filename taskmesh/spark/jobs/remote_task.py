@@ -12,7 +12,7 @@ from taskmesh.errors import ConfigError, SerializationError
 from taskmesh.retry import Retry
 from taskmesh.serialize.code import dump_function
 from taskmesh.spark.jobs.settings import Settings
-from taskmesh.spark.jobs.trace import app_id
+from taskmesh.spark.jobs.spark_task import app_id
 from taskmesh.wire.runs import ARROW_IPC
 
 
@@ -49,7 +49,7 @@ TRANSIENT: Final = (OSError, MemoryError)
 
 
 @dataclass(frozen=True)
-class Work:
+class RemoteTask:
     """What is to be run, the same for all partitions.
 
     Attributes:
@@ -67,7 +67,7 @@ class Work:
     @classmethod
     def of(
         cls, settings: Settings, task: Callable[..., Any], step: Callable[[Any], Any], codec: str = ARROW_IPC
-    ) -> Work:
+    ) -> RemoteTask:
         """A task in its step, with its own options under the settings' queue and tags.
 
         Its tasks are bound to the client that submits them: they end with Spark's worker.

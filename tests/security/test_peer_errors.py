@@ -1,14 +1,14 @@
-"""Complaints about peers: all are counted, few are told."""
+"""PeerErrors about peers: all are counted, few are told."""
 
-from taskmesh.security import complaints as module
-from taskmesh.security.complaints import AT_ONCE, EVERY, Complaints
+from taskmesh.security import peer_errors as module
+from taskmesh.security.peer_errors import AT_ONCE, EVERY, PeerErrors
 
 
 def test_the_first_are_told_then_one_in_ten_seconds_says_how_many(monkeypatch):
     lines: list[tuple[str, dict[str, object]]] = []
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    book = Complaints(lambda kind, fields: lines.append((kind, fields)))
+    book = PeerErrors(lambda kind, fields: lines.append((kind, fields)))
 
     for _ in range(1000):
         book.add("denied", {"at": "gateway"})

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from taskmesh.serialize.remaking import added_attributes, is_cached
+from taskmesh.serialize.reducers import added_attributes, is_cached
 from taskmesh.serialize.values import is_by_name_module, is_by_value
 
 _SCALARS: Final = {int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented)}
@@ -109,7 +109,7 @@ class _Whole:
         return type(value) is self._kind and _all_same(self._marks, _parts(value) or [])
 
 
-class Footprint:
+class Fingerprint:
     """Everything that one function by value leads to, through other functions and classes by value.
 
     Attributes:

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 
 from taskmesh.errors import KeysUnusable
-from taskmesh.security.complaints import Complaints, Record
 from taskmesh.security.keys import CLIENT, HUB, OPERATOR, WORKER, Admission, KeyFolder
-from taskmesh.security.sealing import Seal
+from taskmesh.security.payload_signing import PayloadSigner
+from taskmesh.security.peer_errors import PeerErrors, Record
 from taskmesh.sockets import Context, CurveServer, PeerUnreachable, Router, SocketOptions
 from taskmesh.system.loop import Loop
 
@@ -31,11 +31,11 @@ LOOKS = 20
 """Further looks between two of these, for a key that is not known: it may have been authorized just now."""
 
 
-class Gatekeeper:
+class ZapHandler:
     """A part of the hub's loop.
 
     Args:
-        keys: the hub's directory. complaints: told of handshakes that were refused.
+        keys: the hub's directory. peer_errors: told of handshakes that were refused.
 
     Attributes:
         revoked: called with the users that are not let in any more.
@@ -46,16 +46,16 @@ class Gatekeeper:
     """
 
     def __init__(
-        self, context: Context, loop: Loop, keys: KeyFolder, record: Record, complaints: Complaints
+        self, context: Context, loop: Loop, keys: KeyFolder, record: Record, peer_errors: PeerErrors
     ) -> None:
         self.events: deque[object] = deque()
         self.revoked: Callable[[frozenset[str]], None] = lambda users: None
         self._keys = keys
         self._loop = loop
         self._record = record
-        self._complaints = complaints
+        self._peer_errors = peer_errors
         self._pair = keys.own(HUB)
-        self.seal = Seal(keys.mesh_keys())
+        self.seal = PayloadSigner(keys.mesh_keys())
         self._seen = keys.signature()
         self._admissions = keys.admissions()
         self._users = frozenset(admission.user for admission in self._admissions.values())
@@ -107,7 +107,7 @@ class Gatekeeper:
                 return
             found = self._keys.admissions(problems)
         except KeysUnusable as error:  # what is known goes on to hold
-            self._complaints.add("keys.unreadable", {"error": str(error)})
+            self._peer_errors.add("keys.unreadable", {"error": str(error)})
             return
         self._seen = seen
         former, self._admissions = self._admissions, found
@@ -147,7 +147,7 @@ class Gatekeeper:
 
     def _deny(self, domain: bytes, address: bytes) -> None:
         fields: dict[str, object] = {"at": domain.decode(), "from": address.decode(errors="replace")}
-        self._complaints.add("keys.denied", fields)
+        self._peer_errors.add("keys.denied", fields)
 
     def close(self) -> None:
         """Answers no more."""

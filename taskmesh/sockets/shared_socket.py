@@ -24,12 +24,11 @@ import zmq
 
 from taskmesh.sockets.context import Context
 from taskmesh.sockets.errors import DraftUnavailable, SocketClosed
-from taskmesh.sockets.library import has_drafts
+from taskmesh.sockets.libzmq import LONGEST, has_drafts, stretch
 from taskmesh.sockets.monitor import Monitor
 from taskmesh.sockets.options import SocketOptions
 from taskmesh.sockets.roles import Role
 from taskmesh.sockets.socket import DEFAULTS, Socket
-from taskmesh.sockets.stretches import LONGEST, stretch
 
 T = TypeVar("T")
 

@@ -46,7 +46,7 @@ class NoTasks:
 
 
 @contextmanager
-def hub_at(reach: Reach) -> Iterator[SubmitPort]:
+def hub_session(reach: Reach) -> Iterator[SubmitPort]:
     """An operator's session with the hub that answers first.
 
     Raises:

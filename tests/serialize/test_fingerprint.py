@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from taskmesh.serialize.footprint import Footprint, global_names, references
+from taskmesh.serialize.fingerprint import Fingerprint, global_names, references
 
 LOG = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ STABLE = [
 @pytest.mark.parametrize("value", STABLE, ids=lambda value: repr(value)[:30])
 def test_an_unchanged_value_is_seen_without_pickling(value):
     fn, cell = with_cell(value)
-    print_ = Footprint(fn)
+    print_ = Fingerprint(fn)
 
     assert not print_.volatile
     assert print_.unchanged()
@@ -83,7 +83,7 @@ def test_an_unchanged_value_is_seen_without_pickling(value):
 )
 def test_a_change_in_place_is_seen(value, change):
     fn, _ = with_cell(value)
-    print_ = Footprint(fn)
+    print_ = Fingerprint(fn)
     assert print_.unchanged()
 
     change(value)
@@ -107,7 +107,7 @@ def test_a_change_in_place_is_seen(value, change):
 def test_what_may_change_unseen_is_volatile(value):
     fn, _ = with_cell(value)
 
-    print_ = Footprint(fn)
+    print_ = Fingerprint(fn)
 
     assert print_.volatile
     assert not print_.unchanged()
@@ -122,7 +122,7 @@ def test_an_instance_in_a_closure_is_volatile_though_it_is_behind_a_function():
     def outer():
         return inner()
 
-    assert Footprint(outer).volatile
+    assert Fingerprint(outer).volatile
 
 
 def test_containers_that_hold_themselves_end():
@@ -130,7 +130,7 @@ def test_containers_that_hold_themselves_end():
     loop.append(loop)
     fn, _ = with_cell(loop)
 
-    assert Footprint(fn).volatile
+    assert Fingerprint(fn).volatile
 
 
 def test_functions_that_call_each_other_are_followed_once():
@@ -142,7 +142,7 @@ def test_functions_that_call_each_other_are_followed_once():
     def odd(n):
         return n != limit and even(n - 1)
 
-    print_ = Footprint(even)
+    print_ = Fingerprint(even)
     assert print_.unchanged()
     limit = 4
     assert not print_.unchanged()
@@ -173,17 +173,17 @@ def test_a_class_by_value_is_followed_into_its_methods_and_attributes():
     def uses():
         return Child
 
-    print_ = Footprint(uses)
+    print_ = Fingerprint(uses)
     assert not print_.volatile
     assert print_.unchanged()
     rate = 2
     assert not print_.unchanged()
 
-    print_ = Footprint(uses)
+    print_ = Fingerprint(uses)
     Local.table.append(2)
     assert not print_.unchanged()
 
-    print_ = Footprint(uses)
+    print_ = Fingerprint(uses)
     Local.static = staticmethod(lambda: 0)
     assert not print_.unchanged()
 
@@ -236,7 +236,7 @@ def test_what_stands_behind_a_class_by_value_is_watched(change):
     def uses():
         return classes
 
-    print_ = Footprint(uses)
+    print_ = Fingerprint(uses)
     assert print_.unchanged()
     changes[change]()
 
@@ -250,7 +250,7 @@ def test_a_class_of_many_members_is_seen_to_be_unchanged():
     def uses():
         return many
 
-    print_ = Footprint(uses)
+    print_ = Fingerprint(uses)
 
     assert print_.unchanged()
     many.more = 1
@@ -270,7 +270,7 @@ def test_dataclasses_and_enums_by_value_are_not_volatile():
     def uses():
         return Point(1), Level.LOW
 
-    print_ = Footprint(uses)
+    print_ = Fingerprint(uses)
 
     assert not print_.volatile
     assert print_.unchanged()
@@ -280,11 +280,11 @@ def test_code_defaults_and_attributes_are_watched():
     def fn(a=1, *, b=2):
         return a + b
 
-    print_ = Footprint(fn)
+    print_ = Fingerprint(fn)
     fn.note = 1
     assert not print_.unchanged()
 
-    print_ = Footprint(fn)
+    print_ = Fingerprint(fn)
     fn.__code__ = (lambda a=1, *, b=2: a - b).__code__
     assert not print_.unchanged()
 
@@ -292,7 +292,7 @@ def test_code_defaults_and_attributes_are_watched():
 def test_a_global_that_comes_to_exist_is_seen():
     scope = {"__name__": "elsewhere"}
     exec("def fn(): return later", scope)  # noqa: S102
-    print_ = Footprint(scope["fn"])
+    print_ = Fingerprint(scope["fn"])
     assert print_.unchanged()
 
     scope["later"] = 1
@@ -313,7 +313,7 @@ def test_a_footprint_keeps_nothing_alive():
 
     held = Held()
     fn, _ = with_cell((held, [1], lambda: held))  # noqa: F821 -- deleted below
-    print_ = Footprint(fn)
+    print_ = Fingerprint(fn)
     gone = [weakref.ref(fn), weakref.ref(held)]
 
     del fn, held, _

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from taskmesh.core.events import OverRate
 from taskmesh.framing.fragments import is_fragment
-from taskmesh.security.complaints import Complaints
+from taskmesh.security.peer_errors import PeerErrors
 from taskmesh.sockets import Part
 
 BURST = 1.0
@@ -36,7 +36,7 @@ ANY = 1e18
 Arrived = tuple[str, list[Part]]
 
 
-class Account:
+class RateAccount:
     """What one key may still say: so many messages and bytes. Below nothing is what it has overdrawn."""
 
     __slots__ = ("at", "messages", "size")
@@ -47,7 +47,7 @@ class Account:
         self.at = now
 
 
-class Rates:
+class RateLimits:
     """The caps of each key of a hub, and what was dropped by them.
 
     Args:
@@ -65,7 +65,7 @@ class Rates:
         self._size = float(size) or ANY
         self._texts = f"hub.key_messages_per_s = {messages}", f"hub.key_bytes_per_s = {size}"
         self._clock = clock
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, RateAccount] = {}
         self._over: dict[str, OverRate] = {}
         self.tell_at = math.inf
 
@@ -110,7 +110,7 @@ class Rates:
         over.clients.add(client)
         over.sessions.add(session)
 
-    def told(self, now: float, complaints: Complaints) -> list[OverRate]:
+    def told(self, now: float, peer_errors: PeerErrors) -> list[OverRate]:
         """What has been dropped since the last time, by key, with the time to wait from now on."""
         if now < self.tell_at:
             return []
@@ -121,7 +121,7 @@ class Rates:
             account = self._refilled(each.user, now)
             short = min(account.messages / self._messages, account.size / self._size)
             each.wait = max(each.wait, ROOM - short)
-            complaints.add("rate.exceeded", {"from": each.user, "cap": each.cap}, each.dropped)
+            peer_errors.add("rate.exceeded", {"from": each.user, "cap": each.cap}, each.dropped)
         return over
 
     def _admits(self, user: str, parts: Sequence[Part], now: float) -> bool:
@@ -135,14 +135,14 @@ class Rates:
         account.size -= size
         return True
 
-    def _refilled(self, user: str, now: float) -> Account:
+    def _refilled(self, user: str, now: float) -> RateAccount:
         account = self._accounts.get(user)
         if account is None:
             if len(self._accounts) >= MANY:
                 self._accounts = {
                     name: kept for name, kept in self._accounts.items() if now - kept.at < BURST
                 }
-            account = self._accounts[user] = Account(BURST * self._messages, BURST * self._size, now)
+            account = self._accounts[user] = RateAccount(BURST * self._messages, BURST * self._size, now)
             return account
         passed, account.at = now - account.at, now
         account.messages = min(BURST * self._messages, account.messages + passed * self._messages)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 Record = Callable[[str, dict[str, object]], None]
 
 AT_ONCE = 10
-"""Complaints of a kind that are told one by one."""
+"""PeerErrors of a kind that are told one by one."""
 EVERY = 10.0
 """Seconds between two lines after that; each says how many there have been."""
 
 
-class Complaints:
+class PeerErrors:
     """One line a kind and EVERY seconds.
 
     Args:

@@ -20,7 +20,7 @@ from taskmesh.sockets.errors import (
     NoPeerWithinTimeout,
 )
 from taskmesh.sockets.roles import Role
-from taskmesh.sockets.shared import SharedSocket
+from taskmesh.sockets.shared_socket import SharedSocket
 from taskmesh.sockets.socket import translated
 from taskmesh.sockets.traffic import NOBLOCK, ReceiveOnly, Sendable, SendOnly
 

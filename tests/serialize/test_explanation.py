@@ -66,7 +66,7 @@ def class_with_a_lock():
         (lambda lock: functools.partial(max, 1, lock), ".args[1] (type"),
         (lambda _: Leaves(), ".source (type generator)"),
         (lambda _: class_with_a_lock(), ".__class__.guard (type _thread.lock)"),
-        (lambda _: [1, RaisesInReduce()], "[1] (type tests.serialize.test_cures.RaisesInReduce)"),
+        (lambda _: [1, RaisesInReduce()], "[1] (type tests.serialize.test_explanation.RaisesInReduce)"),
     ],
 )
 def test_an_error_names_the_part_that_is_to_blame(make, way):

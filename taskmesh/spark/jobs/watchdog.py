@@ -21,20 +21,22 @@ _ANSWER_S: Final = 2.0
 _LEAVING: Final = ("draining", "cut")
 
 
-class Vigil:
+class Watchdog:
     """The waits of one Spark task. Any result starts the clocks anew; a look that finds pools stops them.
 
     Args:
-        haste: what all time-outs are divided by: Spark's later tries shall not take as long again.
+        speed_up: all time-outs are divided by this. Spark's later tries shall not take as long again.
     """
 
-    def __init__(self, session: Client, settings: Settings, options: TaskOptions, haste: float = 1.0) -> None:
-        self._client = session
+    def __init__(
+        self, client: Client, settings: Settings, options: TaskOptions, speed_up: float = 1.0
+    ) -> None:
+        self._client = client
         self._addresses = settings.address
         self._where = " or ".join(settings.address)
         self._options = options
-        self._patience = settings.no_worker_timeout / haste
-        self._gateway_patience = settings.gateway_timeout / haste
+        self._patience = settings.no_worker_timeout / speed_up
+        self._gateway_patience = settings.gateway_timeout / speed_up
         self._alone_since: float | None = None
         self._lost_since: float | None = None
 

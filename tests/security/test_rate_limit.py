@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from taskmesh.security.complaints import Complaints
-from taskmesh.security.rates import MANY, SMALL, TELL, Rates
+from taskmesh.security.peer_errors import PeerErrors
+from taskmesh.security.rate_limit import MANY, SMALL, TELL, RateLimits
 
 USER = "client:alice"
 LINK = b"link"
@@ -13,19 +13,19 @@ PLENTY = bytes(SMALL + 1)
 
 
 class Gate:
-    """Rates with a clock by hand."""
+    """RateLimits with a clock by hand."""
 
     def __init__(self, messages: int = 0, size: int = 0) -> None:
         self.now = 100.0
-        self.rates = Rates(messages, size, lambda: self.now)
-        self.complaints = Complaints(lambda kind, fields: None)
+        self.rates = RateLimits(messages, size, lambda: self.now)
+        self.peer_errors = PeerErrors(lambda kind, fields: None)
 
     def admits(self, count: int, body: bytes = b"x", user: str = USER) -> int:
         """How many of so many messages are let through."""
         return len(list(self.rates.of_clients([(user, [LINK, body])] * count, {LINK: 7})))
 
     def told(self) -> list[tuple[str, int, float]]:
-        return [(one.user, one.dropped, one.wait) for one in self.rates.told(self.now, self.complaints)]
+        return [(one.user, one.dropped, one.wait) for one in self.rates.told(self.now, self.peer_errors)]
 
 
 def test_a_second_s_worth_may_come_at_once_and_then_as_much_as_time_brings():
@@ -76,7 +76,7 @@ def test_drops_are_gathered_for_a_moment_and_told_with_the_time_to_wait():
     assert (user, dropped) == (USER, 30)
     assert wait == pytest.approx(0.4), "half a second's worth, of which there is a tenth"
     assert gate.told() == []
-    assert gate.complaints.counts == {"rate.exceeded": 30}
+    assert gate.peer_errors.counts == {"rate.exceeded": 30}
     gate.now += wait
     assert gate.admits(60) >= 49
 
@@ -87,14 +87,14 @@ def test_it_is_told_whose_sessions_are_meant_and_which_cap():
     sent: Iterator[object] = gate.rates.of_pools([(USER, [b"t", b"x"])] * 2, lambda user, parts: 9)
     assert list(sent) == []
     gate.now += TELL
-    (over,) = gate.rates.told(gate.now, gate.complaints)
+    (over,) = gate.rates.told(gate.now, gate.peer_errors)
     assert (over.clients, over.sessions) == ({7}, {9})
     assert over.cap == "hub.key_messages_per_s = 1"
 
     gate = Gate(size=5)
     gate.admits(2, PLENTY)
     gate.now += TELL
-    (over,) = gate.rates.told(gate.now, gate.complaints)
+    (over,) = gate.rates.told(gate.now, gate.peer_errors)
     assert over.cap == "hub.key_bytes_per_s = 5"
 
 

@@ -32,7 +32,7 @@ BAD_SIGNATURE = f"{BadSignature.__module__}.{BadSignature.__qualname__}"
 Lookup = Callable[[Sequence[int]], list[tuple[int, Spec]]]
 
 
-class Seal:
+class PayloadSigner:
     """The mesh key at work on whole messages, which are copied, never changed.
 
     Args:

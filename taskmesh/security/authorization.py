@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskmesh.errors import RemoteProtocolError
-from taskmesh.security.gatekeeper import Gatekeeper
 from taskmesh.security.keys import CLIENT, OPERATOR, WORKER
+from taskmesh.security.zap import ZapHandler
 from taskmesh.sockets import Part
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import TOKEN
@@ -45,11 +45,11 @@ class NotAllowed(RemoteProtocolError):
     """A peer said what its key does not entitle it to."""
 
 
-class Rights:
+class Authorization:
     """The hub's book of who may say what."""
 
-    def __init__(self, gatekeeper: Gatekeeper) -> None:
-        self._gatekeeper = gatekeeper
+    def __init__(self, zap_handler: ZapHandler) -> None:
+        self._zap_handler = zap_handler
         self._owners: OrderedDict[int, str] = OrderedDict()
         self._applicants: OrderedDict[bytes, Pass] = OrderedDict()
         self._passes: dict[int, Pass] = {}
@@ -65,7 +65,7 @@ class Rights:
             NotAllowed: its role may not, or the session is somebody else's.
         """
         role = user.partition(":")[0]
-        if not self._gatekeeper.knows(user):
+        if not self._zap_handler.knows(user):
             raise NotAllowed("its key has been revoked")
         if type(message) not in RIGHTS.get(role, ()):
             raise NotAllowed(f"the key of {user} does not entitle it to a {type(message).__name__}")
@@ -90,7 +90,7 @@ class Rights:
         """
         if len(frames) < 2 or len(frames[0]) != TOKEN:
             raise NotAllowed("a message without its token")
-        if not self._gatekeeper.knows(user):
+        if not self._zap_handler.knows(user):
             raise NotAllowed("its key has been revoked")
         return Pass(user, bytes(frames[0])), frames[1:]
 

@@ -12,60 +12,62 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
+from taskmesh.spark.jobs.batch_size import BatchSizer, sizer_of
 from taskmesh.spark.jobs.counts import Tally
-from taskmesh.spark.jobs.pace import Pace, pace_of
-from taskmesh.spark.jobs.partitions import MOST_BYTES, Way
+from taskmesh.spark.jobs.partitions import MOST_BYTES, Partition
 from taskmesh.spark.steps.chunks import items_of
 
-Piece = tuple[list[Any] | tuple[bytes, ...], int, int]
+RowBatch = tuple[list[Any] | tuple[bytes, ...], int, int]
 """A chunk, its items' number (0: nobody has counted them) and its bytes (0: they are not known either)."""
 
 
 @dataclass(frozen=True)
-class ChunkWay(Way):
+class ChunkPartition(Partition):
     """Objects in and out, in lists."""
 
     def run(self, items: Iterable[Any]) -> Iterator[Any]:
         """What `mapPartitions` calls."""
-        return self._through(lambda pace: _chunks(items, pace))
+        return self._through(lambda sizer: _chunks(items, sizer))
 
-    def _through(self, cut: Callable[[Pace], Iterator[Piece]]) -> Iterator[Any]:
-        tally, pace = Tally(), self._pace()
+    def _through(self, cut: Callable[[BatchSizer], Iterator[RowBatch]]) -> Iterator[Any]:
+        tally, sizer = Tally(), self._new_sizer()
         try:
-            for _, returned in self._stream(pace, tally, rows_of=itemgetter(0)).run(cut(pace)):
+            for _, returned in self._stream(sizer, tally, rows_of=itemgetter(0)).run(cut(sizer)):
                 for items in map(items_of, returned) if isinstance(returned, tuple) else (returned,):
                     tally.rows_out += len(items)
                     yield from items
         finally:
             self._tell(tally)
 
-    def _pace(self) -> Pace:
+    def _new_sizer(self) -> BatchSizer:
         """Of one item at first: that may be the path of a file that takes a minute."""
-        return Pace(self.rows) if self.rows else pace_of(self.work.function, 1, MOST_BYTES, by_item=True)
+        if self.rows:
+            return BatchSizer(self.rows)
+        return sizer_of(self.remote_task.function, 1, MOST_BYTES, by_item=True)
 
 
 @dataclass(frozen=True)
-class PickledWay(ChunkWay):
+class PickledPartition(ChunkPartition):
     """Batches of objects in, as Spark has pickled them; objects out."""
 
     def run(self, items: Iterable[bytes]) -> Iterator[Any]:
         """What `mapPartitions` calls, of an RDD that is read as bytes."""
-        return self._through(lambda pace: Cutter(pace).pieces(items))
+        return self._through(lambda sizer: PickledBatcher(sizer).pieces(items))
 
 
-class Cutter:
-    """Puts pickled batches together to pieces that take as long as the pace says.
+class PickledBatcher:
+    """Puts pickled batches together to pieces that take as long as the sizer says.
 
     How many items a batch has is told by its bytes: the first one is opened, and so is every later one that
     has more items than go into a piece. So are those with items that only a pool with PySpark could rebuild:
     what PySpark's pickler takes by value, it takes by means of PySpark.
     """
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
+    def __init__(self, sizer: BatchSizer) -> None:
+        self._sizer = sizer
         self._item = 0.0  # bytes, as a mean; 0 before the first batch was opened
 
-    def pieces(self, batches: Iterable[bytes]) -> Iterator[Piece]:
+    def pieces(self, batches: Iterable[bytes]) -> Iterator[RowBatch]:
         """Every item once, in order."""
         held: list[bytes] = []
         size = 0
@@ -84,17 +86,17 @@ class Cutter:
 
     def _fits(self, size: int) -> bool:
         """Whether so many bytes of batches make one piece."""
-        return 0 < size <= self._pace.rows * self._item and size <= MOST_BYTES
+        return 0 < size <= self._sizer.rows * self._item and size <= MOST_BYTES
 
-    def _opened(self, batch: bytes) -> Iterator[Piece]:
+    def _opened(self, batch: bytes) -> Iterator[RowBatch]:
         items = items_of(batch)
         mean = len(batch) / max(1, len(items))
         self._item = self._item + 0.5 * (mean - self._item) if self._item else mean
-        return _chunks(items, self._pace)
+        return _chunks(items, self._sizer)
 
 
-def _chunks(items: Iterable[Any], pace: Pace) -> Iterator[Piece]:
-    """Lists of as many items as the pace says. Their bytes are not known before they are pickled."""
+def _chunks(items: Iterable[Any], sizer: BatchSizer) -> Iterator[RowBatch]:
+    """Lists of as many items as the sizer says. Their bytes are not known before they are pickled."""
     rest = iter(items)
-    while chunk := list(islice(rest, pace.rows)):
+    while chunk := list(islice(rest, sizer.rows)):
         yield chunk, len(chunk), 0

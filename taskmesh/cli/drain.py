@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from taskmesh.cli.exits import EPILOG, TOO_LATE, exits
+from taskmesh.cli.format import harmless
 from taskmesh.cli.options import (
     EVERYTHING,
     Address,
@@ -23,7 +24,6 @@ from taskmesh.cli.options import (
     settings,
 )
 from taskmesh.cli.output import Output
-from taskmesh.cli.wording import harmless
 from taskmesh.errors import ConfigError, TaskMeshError
 
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ def ended(out: Output, wait: float, *, left: bool) -> None:
 
 def through_hub(out: Output, verb: str, target: str, reach: Reach, *, wait: float) -> bool:
     """Asks the hub; returns whether all have left within `wait` seconds, or are not waited for."""
-    from taskmesh.cli.enquiry import hub_at
+    from taskmesh.cli.operator import hub_session
 
-    with hub_at(reach) as hub:
+    with hub_session(reach) as hub:
         rows = cast("list[dict[str, Any]]", hub.command(verb, target, reach.timeout))
         what = "" if verb == "scale-in" else f"{verb}ing "
         out.value(rows, "\n".join(f"{what}{row['pool']}" for row in harmless(rows)) or "there are no pools")

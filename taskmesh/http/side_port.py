@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 from taskmesh.config import Config
 from taskmesh.errors import ConfigError
-from taskmesh.http.reception import Reception
+from taskmesh.http.requests import LoopRequests
 from taskmesh.http.settings import side_settings
 from taskmesh.system.loop import Loop
 
 
 @contextlib.contextmanager
-def side_port(config: Config, loop: Loop, tell: Callable[[str], None]) -> Iterator[Reception | None]:
+def side_port(config: Config, loop: Loop, tell: Callable[[str], None]) -> Iterator[LoopRequests | None]:
     """The side port that the settings ask for, from here to the end of the block.
 
     Args:
@@ -28,16 +28,16 @@ def side_port(config: Config, loop: Loop, tell: Callable[[str], None]) -> Iterat
         return
     from taskmesh.http.server import SidePort
 
-    reception = Reception(loop)
+    requests = LoopRequests(loop)
     try:
-        port = SidePort(settings, reception)
+        port = SidePort(settings, requests)
     except BaseException:
-        reception.close()
+        requests.close()
         raise
-    with port, contextlib.closing(reception):  # in the end those who still ask are told, then the port closes
-        reception.address = port.address
+    with port, contextlib.closing(requests):  # in the end those who still ask are told, then the port closes
+        requests.address = port.address
         tell(port.address)
-        yield reception
+        yield requests
 
 
 @contextlib.contextmanager
@@ -46,7 +46,7 @@ def hub_side(
     loop: Loop,
     record: Callable[[str, dict[str, object]], None],
     deployments: tuple[str, ...],
-) -> Iterator[Reception | None]:
+) -> Iterator[LoopRequests | None]:
     """A hub's side port, and what keeps the deletion costs of these Deployments' pods, if asked for.
 
     Args:
@@ -55,13 +55,13 @@ def hub_side(
     Raises:
         ConfigError: the address cannot be had; costs are to be kept without a side port, or not in a pod.
     """
-    with side_port(config, loop, lambda at: record("http", {"address": at})) as reception:
+    with side_port(config, loop, lambda at: record("http", {"address": at})) as requests:
         if not deployments:
-            yield reception
+            yield requests
             return
-        if reception is None:
+        if requests is None:
             raise ConfigError("--deletion-cost needs the side port: give --http HOST:PORT, too")
         from taskmesh.http.deletion_cost import DeletionCosts, Pods
 
-        with DeletionCosts(deployments, Pods(), lambda: reception.ask("deletion_costs"), record):
-            yield reception
+        with DeletionCosts(deployments, Pods(), lambda: requests.ask("deletion_costs"), record):
+            yield requests

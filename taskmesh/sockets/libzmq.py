@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import zmq
 
 from taskmesh.sockets.errors import UnsupportedLibrary
@@ -34,3 +36,12 @@ def has_drafts() -> bool:
 def text(version: tuple[int, int, int]) -> str:
     """4.3.5 for (4, 3, 5)."""
     return ".".join(str(number) for number in version)
+
+
+LONGEST = 3600.0
+"""Seconds of one stretch; who waits looks at the clock after it, and waits on."""
+
+
+def stretch(seconds: float) -> int:
+    """Milliseconds to wait for, when so many seconds are left."""
+    return math.ceil(min(max(seconds, 0.0), LONGEST) * 1000)
