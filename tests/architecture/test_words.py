@@ -82,6 +82,14 @@ SHORT: dict[str, str] = {
     "taskmesh/core/client/receipts.py": "the acknowledgement that a client owes",
     "taskmesh/core/client/runs.py": "",
     "taskmesh/core/client/settings.py": "",
+    "taskmesh/core/credit.py": "",
+    "taskmesh/core/eviction.py": "",
+    "taskmesh/core/hub/breaker.py": "",
+    "taskmesh/core/hub/rivals.py": "",
+    "taskmesh/core/hub/versions.py": "",
+    "taskmesh/core/hub/wishes.py": "",
+    "taskmesh/core/invariants.py": "",
+    "taskmesh/core/link.py": "",
     "taskmesh/core/ids.py": "identities, which every module of the core and many others name",
     "taskmesh/core/pool/invariants.py": "",
     "taskmesh/core/pool/settings.py": "",
@@ -125,7 +133,7 @@ SHORT: dict[str, str] = {
 SHORTEST = 60
 # How many docstrings of a room begin with a clause instead of a sentence or a noun.
 CLAUSES: dict[str, int] = {
-    ".": 27,
+    ".": 26,
     "cli": 13,
     "client": 34,
     "core": 3,
@@ -148,7 +156,7 @@ CLAUSES: dict[str, int] = {
     "spark/steps": 12,
     "stores": 7,
     "system": 19,
-    "wire": 8,
+    "wire": 6,
 }
 # Modules with error texts that say "Cure:" in place of a sentence.
 CURES = {

@@ -115,14 +115,22 @@ def test_payload_that_is_no_pickle(slot):
     assert slot.failure(0, serial).kind == "argument"
 
 
-@pytest.mark.parametrize("what", ["lock", "local", "raises", "deep"])
-def test_result_that_cannot_be_pickled(slot, what):
+@pytest.mark.parametrize(
+    ("what", "remedy"),
+    [
+        ("lock", "Make the lock where it is used"),
+        ("local", "Pass a list made of it"),
+        ("raises", "Pass plain data instead"),
+        ("deep", "flatten it"),
+    ],
+)
+def test_result_that_cannot_be_pickled(slot, what, remedy):
     before, bad, after = slot.call(0, objects.make, ("plain",), (what,), ("plain",))
 
     failure = slot.failure(0, bad)
     assert (failure.kind, failure.type_name) == ("result", "taskmesh.errors.SerializationError")
     assert not failure.retryable
-    assert "Cure" in failure.text
+    assert remedy in failure.text
     slot.run_until(lambda: slot.finished(0, [before, after]))
 
 
