@@ -31,6 +31,7 @@ from taskmesh.net.hub.links import HubSockets
 from taskmesh.wire import messages as m
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
+from taskmesh.core.specs import spec_number
 from taskmesh.wire.runs import Spec
 from tests.net import workload
 
