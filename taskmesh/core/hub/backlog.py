@@ -170,8 +170,11 @@ class Backlog:
         lineup.place = self._places
         self.forget_empty(lineup)
 
-    def append(self, route: Route, priority: int, group: Group, records: Iterable[TaskRecord]) -> None:
-        """Queues new tasks behind the others of their group."""
+    def append(self, route: Route, priority: int, group: Group, records: list[TaskRecord]) -> None:
+        """Queues new tasks behind the others of their group; all of them know of their entries, or none."""
+        if not records[0].lined_up:
+            for record in records:
+                record.lined_up = True
         lineup = self._lineup(route, priority)
         line = lineup.line(group)
         before = len(line)

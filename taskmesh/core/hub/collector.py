@@ -15,9 +15,9 @@ import msgspec
 from taskmesh.core.actions import LogEvent
 from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.lanes import Lane
-from taskmesh.core.hub.ledger import Ledger, SpecEntry
+from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.result_cache import ResultCache
-from taskmesh.core.hub.states import SENT, SUCCEEDED, SUSPECT, Cause, State, TaskRecord
+from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.wire.runs import DoneRun, Failed, Held, Spec
 
@@ -29,7 +29,6 @@ POOLS_DIED = (
     "pools died while they had it, and as a rule nothing else: it may take more memory than a pool has, "
     "and the kernel then kills the whole pool. Give workers more memory, or raise hub.pool_loss_limit"
 )
-SUCCEED = Cause.SUCCEED
 ANYBODY, NOBODY = -1, -2
 """In place of a session: of a report that was looked at before, and of one that is of no session here."""
 RECENT = 1_000
@@ -86,40 +85,20 @@ class Collector:
     # --- successes ----------------------------------------------------------------------------------------
 
     def done(self, run: DoneRun, session: int) -> None:
-        """Successes of one slot; the common case touches each record once and passes the lists on as is.
+        """Successes of one slot; in the common case the lists are passed on as they are.
 
         Args:
             session: the pool session that reports them, ANYBODY or NOBODY.
         """
-        tasks, base, attempt = self._ledger.tasks, run.client << SEQ_BITS, run.attempt
-        take, sent, succeeded = tasks.pop, SENT, SUCCEEDED
-        others = [0, 0, 0, 0]
-        size = 0
-        odd: list[int] = []
-        last: TaskRecord | None = None
-        for index, seq in enumerate(run.seqs):
-            record = take(base | seq, None)
-            if (
-                record is None
-                or record.session != session
-                or record.attempt != attempt
-                or record.extra is not None  # a record with several ids has one
-            ):
-                odd.append(index)
-                if record is not None:
-                    tasks[base | seq] = record
-                continue
-            last = record
-            if record.state is not sent:
-                others[record.state] += 1
-            record.state = succeeded
-            size += len(record.payload)
-            record.payload = b""
-        entry: SpecEntry | None = None
-        if last is not None:
-            entry = last.spec
-            others[sent] = len(run.seqs) - len(odd) - sum(others)
-            self._settle(run, entry, odd, size, others, session)
+        entry, odd = self._ledger.succeed(run, session)
+        if entry is not None:
+            done = len(run.seqs) - len(odd)
+            lane = self._lanes.get(session)
+            if lane is not None:
+                lane.release(entry.number, done)
+                if lane.breaker.refused:
+                    lane.breaker.close(entry.number)
+            entry.measured(len(run.seqs), run.elapsed)
         if not odd:
             size = self._give(run)
             if size and entry is not None:
@@ -131,41 +110,6 @@ class Collector:
             self._give(self._part(run, plain))
         for index in odd:
             self._odd(run, index, session)
-
-    def _settle(
-        self,
-        run: DoneRun,
-        entry: SpecEntry,
-        odd: list[int],
-        size: int,
-        counts: list[int],
-        session: int,
-    ) -> None:
-        ledger = self._ledger
-        done = len(run.seqs) - len(odd)
-        if counts[SENT] == done:
-            ledger.count(SENT, SUCCEED, done)
-        else:
-            for state, count in enumerate(counts):
-                if count:
-                    ledger.count(State(state), SUCCEED, count)
-        lane = self._lanes.get(session)
-        if lane is not None:
-            lane.release(entry.number, done)
-            if lane.breaker.refused:
-                lane.breaker.close(entry.number)
-        account = ledger.accounts[run.client]
-        account.tasks -= done
-        account.size -= size
-        ledger.size -= size
-        ledger.finished += done
-        entry.live -= done
-        entry.measured(len(run.seqs), run.elapsed)
-        if odd:
-            left = set(odd)
-            account.finished.add_all([seq for index, seq in enumerate(run.seqs) if index not in left])
-        else:
-            account.finished.add_all(run.seqs)
 
     def _odd(self, run: DoneRun, index: int, session: int) -> None:
         """One success that is not the common case: unknown, terminal, late, or with several waiters."""
@@ -251,8 +195,7 @@ class Collector:
 
     def failed_before(self, record: TaskRecord, failure: Failed, now: float) -> None:
         """A failure that its pool had reported before its client asked for it: it counts like any other."""
-        self._ledger.move(record, Cause.ADOPT)
-        record.attempt, record.returns, record.session = failure.attempt, failure.returns, NOBODY
+        self._ledger.adopt(record, record.id, failure, NOBODY)
         self._failed(record, failure, now)
 
     def _failed(self, record: TaskRecord, failure: Failed, now: float) -> None:
@@ -305,7 +248,7 @@ class Collector:
         if not again or not (failure.retryable or failure.kind == "hard_timeout"):
             self.end(record, Cause.FAIL, failure)
             return
-        record.errors += 1
+        self._ledger.charge(record, errors=1)
         delay = failure.retry_after
         if delay < 0:
             delay = _backoff(spec, record.errors)
@@ -314,17 +257,19 @@ class Collector:
         self._later(record, failure, now + delay)
 
     def _crashed(self, record: TaskRecord, failure: Failed, now: float) -> None:
-        extra = record.more()
         if record.spec.spec.acks == "early":
             failure.kind = "lost"
             self.end(record, Cause.LOSE, failure)
             return
         if failure.kind == "oom":
-            extra.ooms += 1
-            over, delay = extra.ooms >= self._oom_limit, min(60.0, 2.0 ** (extra.ooms - 1))
+            self._ledger.charge(record, ooms=1)
+            ooms = record.extra.ooms
+            over = ooms >= self._oom_limit
+            delay = min(60.0, 2.0 ** (ooms - 1))
         else:
-            record.crashes += 1
-            over, delay = record.crashes >= self._crash_limit, 0.0
+            self._ledger.charge(record, crashes=1)
+            over = record.crashes >= self._crash_limit
+            delay = 0.0
         if over or (record.spec.is_chunk and self._leave_to_client(record, now)):
             self.end(record, Cause.BURY, failure)
         elif delay:
@@ -346,12 +291,7 @@ class Collector:
         if now - session.heard >= self._silence:
             return False
         if record.spec.spec.on_client_loss == "run":
-            copy = msgspec.structs.replace(record, state=State.QUEUED, session=0, lined_up=False, extra=None)
-            if record.extra is not None:
-                more = copy.more()
-                more.failed, more.ooms = record.extra.failed, record.extra.ooms
-                more.history = list(record.extra.history)
-            session.unsplit[record.id] = copy
+            session.unsplit[record.id] = record.unsent()
         return True
 
     def _later(self, record: TaskRecord, failure: Failed, when: float) -> None:
@@ -394,7 +334,7 @@ class Collector:
         It may have taken all memory: the kernel then kills the pool with all its slots. A chunk is split by
         its client once it is suspect (docs/adr/0007).
         """
-        record.losses += 1
+        self._ledger.charge_loss(record)
         over = record.losses >= self._pool_loss_limit
         if record.losses >= SUSPECT:
             over = over or (record.spec.is_chunk and self._leave_to_client(record, self._result_cache.now))
@@ -416,8 +356,7 @@ class Collector:
     def requeue(self, record: TaskRecord, cause: Cause) -> None:
         """Takes a task from its lane and puts it at the front of its queue."""
         self.release(record)
-        self._ledger.move(record, cause)
-        self._ledger.requeue(record)
+        self._ledger.send_round(record, cause)
 
     def returned(self, held: Held, session: int) -> None:
         """Tasks handed back unstarted, uncharged."""
@@ -431,7 +370,6 @@ class Collector:
 
     def not_started(self, record: TaskRecord) -> None:
         """What its pool has never begun: its next attempt has the number of this one."""
-        record.returns += 1
         self.requeue(record, Cause.RETURN)
 
     def expire(self, record: TaskRecord) -> None:

@@ -15,8 +15,7 @@ from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.settings import REFUSE, HubSettings, difference
-from taskmesh.core.hub.states import SUSPECT, State, TaskRecord
-from taskmesh.core.hub.unclaimed import handed_back
+from taskmesh.core.hub.states import SUSPECT, State, TaskRecord, handed_back
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.core.link import ACK_DELAY
@@ -162,8 +161,8 @@ class Intake:
         if session.unsplit:
             self._ledger.account(session.client).forget_finished()
             for record in session.unsplit.values():
-                record.spec = self._specs.setdefault(record.spec.number, record.spec)  # it may have come anew
-                self._ledger.readmit(record)
+                entry = self._specs.setdefault(record.spec.number, record.spec)
+                self._ledger.readmit(record, entry)
         self._close_account(session.client)
 
     def _close_account(self, client: int) -> None:
@@ -434,14 +433,10 @@ class Intake:
         if run.key and records:
             ledger.set_key(entry.spec.name, run.key, records[0])
         if run.again:
-            for record in records:
-                record.lined_up = False
             records = [record for record in records if not self._known_elsewhere(record, now)]
             for record in [record for record in records if record.losses >= SUSPECT]:
                 ledger.requeue(record)
             records = [record for record in records if record.losses < SUSPECT]
-            for record in records:
-                record.lined_up = True
         if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
             ledger.enqueue(records)
 
@@ -498,7 +493,7 @@ class Intake:
         unclaimed, pools = self._pools.unclaimed, self._pools
         account = self._ledger.account(client_of(task))
         if account.charged and (charged := account.charged.pop(seq_of(task), None)) is not None:
-            self._ledger.charge(record, self._bounded(charged), now)
+            self._ledger.take_over(record, self._bounded(charged), now)
         known = self._reported(record, task, now)
         holding = unclaimed.take(client_of(task), seq_of(task))
         if holding is None or record.state > State.RUNNING:

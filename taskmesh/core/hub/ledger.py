@@ -11,15 +11,27 @@ from collections.abc import Callable
 
 from taskmesh.core.hub.backlog import Backlog, Route, group_of
 from taskmesh.core.hub.interval_set import COST, IntervalSet
-from taskmesh.core.hub.states import SUSPECT, TRANSITIONS, Cause, State, TaskRecord
+from taskmesh.core.hub.states import (
+    QUEUED,
+    SENT,
+    SUCCEEDED,
+    SUSPECT,
+    TRANSITIONS,
+    Attempt,
+    Cause,
+    State,
+    TaskRecord,
+    handed_back,
+)
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import InvalidTransition
-from taskmesh.wire.runs import CHUNK, Charged, Run, Spec
+from taskmesh.wire.runs import CHUNK, Charged, DoneRun, Run, Spec
 
 SCATTERED = 64 << 20
 """Bytes that a client's finished numbers may take at least: no program's lie so far apart."""
 PORTION = 5_000
 """Tasks that are ended or looked for in one step: some 25 ms of work, and others get their turn."""
+PUSHED = (QUEUED, Cause.PUSH)
 FEW_TIMERS = 64
 """Timers kept without asking whether their tasks still live: not many, see `Lane.remember`."""
 
@@ -143,16 +155,23 @@ class Ledger:
     def accept(self, client: int, entry: SpecEntry, run: Run, now: float, *, fresh: bool) -> list[TaskRecord]:
         """Enters a run of tasks; those already known or finished are passed over.
 
-        The new records are QUEUED but in no queue yet. `fresh`: the client says that none can be known here;
-        it is believed after a look that costs little.
+        Args:
+            fresh: the client says that none can be known here; it is believed after a look that costs little.
+
+        Returns:
+            The new records, QUEUED but in no queue yet.
         """
         account = self.account(client)
         base = client << SEQ_BITS
         tasks, group, seqs, payloads = self.tasks, run.group, run.seqs, run.payloads
         finished = account.finished
         if fresh and len(seqs) == 1 and base | seqs[0] not in tasks and seqs[0] >= finished.end:
-            record = tasks[base | seqs[0]] = TaskRecord(base | seqs[0], entry, group, payloads[0])
-            records, count, size = [record], 1, len(payloads[0])  # all of what follows, for a task alone
+            # All of what follows, for a task alone; it may go to a pool at once, past the backlog.
+            record = TaskRecord(base | seqs[0], entry, group, payloads[0], lined_up=False)
+            tasks[record.id] = record
+            records = [record]
+            count = 1
+            size = len(payloads[0])
             account.accepted.add(seqs[0])
         else:
             ids = [base | seq for seq in seqs]
@@ -160,8 +179,12 @@ class Ledger:
                 new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
                 payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
             records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
+            if not fresh:
+                for record in records:  # it may be held by a pool, or be waited for
+                    record.lined_up = False
             tasks.update(zip(ids, records, strict=True))
-            count, size = len(records), sum(map(len, payloads))
+            count = len(records)
+            size = sum(map(len, payloads))
             account.accepted.add_all(seqs)
         self.accepted += count
         self.size += size
@@ -184,7 +207,7 @@ class Ledger:
         account.accepted.add(seq)
         self.accepted += 1
 
-    def charge(self, record: TaskRecord, charged: Charged, now: float) -> None:
+    def take_over(self, record: TaskRecord, charged: Charged, now: float) -> None:
         """Takes over what a task has used up with other hubs.
 
         Args:
@@ -202,8 +225,13 @@ class Ledger:
         if expires > 0 and charged.age > 0:
             self.at(now + expires - charged.age, record, Cause.EXPIRE)
 
-    def readmit(self, record: TaskRecord) -> None:
-        """Enters a task once more whose bad end nobody has heard of; it is QUEUED and has its place."""
+    def readmit(self, record: TaskRecord, entry: SpecEntry) -> None:
+        """Enters a task once more whose bad end nobody has heard of; it is QUEUED and has its place.
+
+        Args:
+            entry: its spec, which may have come anew since.
+        """
+        record.spec = entry
         account = self.account(record.id >> SEQ_BITS)
         self.tasks[record.id] = record
         account.accepted.add(record.id & SEQ_MASK)
@@ -249,6 +277,50 @@ class Ledger:
             self.backlog.left += 1
             self.suspects.left += record.losses > 0
 
+    def push(self, records: list[TaskRecord], session: int) -> None:
+        """PUSH of a lane message: spelt out, since a call of `move` for each task would double its cost."""
+        sent = SENT
+        for record in records:
+            record.state = sent
+            record.session = session
+            record.attempt += 1
+        counts = self.counts
+        counts[PUSHED] = counts.get(PUSHED, 0) + len(records)
+
+    def adopt(self, record: TaskRecord, task: int, held: Attempt, session: int) -> None:
+        """A session holds this attempt of a task, whose record may know of another one or none.
+
+        Args:
+            task: the id under which its pool has it: the record's own, or that of one who waits for it.
+            held: the attempt.
+            session: of the pool.
+        """
+        if not SENT <= record.state <= State.RUNNING:
+            attempt, begun = record.attempt, record.begun
+            self.move(record, Cause.ADOPT)
+            record.attempt = held.attempt  # its pool shows people this number
+            record.returns = handed_back(held)
+            if attempt != held.attempt:  # else it is this one that was heard of
+                record.numbered(attempt, begun)
+        record.session = session
+        if record.extra is not None:
+            record.extra.alias = task if task != record.id else 0
+
+    def charge(self, record: TaskRecord, *, errors: int = 0, crashes: int = 0, ooms: int = 0) -> None:
+        """Counts a bad end of an attempt against the task's budgets."""
+        record.errors += errors
+        record.crashes += crashes
+        if ooms:
+            record.more().ooms += ooms
+
+    def charge_loss(self, record: TaskRecord) -> None:
+        """A pool has died with the task."""
+        record.losses += 1
+
+    def forgive_loss(self, record: TaskRecord) -> None:
+        """The pool has not died: it is back."""
+        record.losses = max(0, record.losses - 1)
+
     def count(self, before: State, cause: Cause, times: int) -> None:
         """Counts transitions that a batch made."""
         key = (before, cause)
@@ -259,6 +331,13 @@ class Ledger:
         if records:
             first = records[0]
             self.backlog.append(first.spec.route, first.spec.priority, group_of(first), records)
+
+    def send_round(self, record: TaskRecord, cause: Cause) -> None:
+        """Queues a task again that a pool had; what was handed back unstarted keeps its attempt's number."""
+        if cause is Cause.RETURN:
+            record.returns += 1
+        self.move(record, cause)
+        self.requeue(record)
 
     def requeue(self, record: TaskRecord) -> None:
         """Puts a QUEUED record before the others of its group: it has waited already."""
@@ -320,6 +399,61 @@ class Ledger:
                 self.requeue(record)
 
     # --- out ----------------------------------------------------------------------------------------------
+
+    def succeed(self, run: DoneRun, session: int) -> tuple[SpecEntry | None, list[int]]:
+        """SUCCEED of a run's tasks that are the common case; touches each record once and drops it.
+
+        Args:
+            run: results of one slot.
+            session: of the pool that reports them.
+
+        Returns:
+            The spec, if any task was the common case, and the places of the others in the run: they are
+            unknown, late, or have more than one waiter.
+        """
+        tasks, base, attempt = self.tasks, run.client << SEQ_BITS, run.attempt
+        take, sent, succeeded = tasks.pop, SENT, SUCCEEDED
+        running = size = 0
+        odd: list[int] = []
+        last: TaskRecord | None = None
+        for index, seq in enumerate(run.seqs):
+            record = take(base | seq, None)
+            if (
+                record is None
+                or record.session != session
+                or record.attempt != attempt
+                or record.extra is not None  # a record with several ids has one
+            ):
+                odd.append(index)
+                if record is not None:
+                    tasks[base | seq] = record
+                continue
+            last = record
+            if record.state is not sent:
+                running += 1
+            record.state = succeeded
+            size += len(record.payload)
+            record.payload = b""
+        if last is None:
+            return None, odd
+        entry: SpecEntry = last.spec
+        seqs = run.seqs
+        if odd:
+            left = set(odd)
+            seqs = [seq for index, seq in enumerate(seqs) if index not in left]
+        done = len(seqs)
+        if running:
+            self.count(State.RUNNING, Cause.SUCCEED, running)
+        if done > running:
+            self.count(sent, Cause.SUCCEED, done - running)
+        account = self.accounts[run.client]
+        account.tasks -= done
+        account.size -= size
+        account.finished.add_all(seqs)
+        self.size -= size
+        self.finished += done
+        entry.live -= done
+        return entry, odd
 
     def drop(self, record: TaskRecord) -> list[int]:
         """Forgets a terminal record; returns every id that waits for its outcome, its own first."""

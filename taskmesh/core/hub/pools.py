@@ -15,8 +15,8 @@ from taskmesh.core.hub.lanes import MAX_WINDOW, Lane, LaneCause, LaneState
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.roster import PoolRoster, Recovery
 from taskmesh.core.hub.settings import REFUSE, HubSettings, difference
-from taskmesh.core.hub.states import Cause, State, TaskRecord
-from taskmesh.core.hub.unclaimed import Attempt, Holding, Unclaimed, handed_back
+from taskmesh.core.hub.states import Attempt, Cause, State, TaskRecord, handed_back
+from taskmesh.core.hub.unclaimed import Holding, Unclaimed
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Progress
@@ -342,15 +342,7 @@ class PoolSessions:
         """
         if State.SENT <= record.state <= State.RUNNING:
             self._collector.release(record)
-        else:
-            attempt, begun = record.attempt, record.begun
-            self._ledger.move(record, Cause.ADOPT)
-            record.attempt, record.returns = held.attempt, handed_back(held)  # its pool shows people these
-            if attempt != held.attempt:  # else it is this one that was heard of
-                record.numbered(attempt, begun)
-        record.session = lane.session
-        if record.extra is not None:
-            record.extra.alias = task if task != record.id else 0
+        self._ledger.adopt(record, task, held, lane.session)
         lane.unwanted |= record.extra is not None and bool(record.extra.unwanted)
 
     # --- living -------------------------------------------------------------------------------------------
@@ -540,7 +532,7 @@ class PoolSessions:
     def _survived(self, lane: Lane) -> None:
         """The process of a session that was thought to be dead is back: no task was to blame."""
         for record in self._died.pop((lane.pool, lane.instance), ()):
-            record.losses = max(0, record.losses - 1)
+            self._ledger.forgive_loss(record)
             if record.state <= State.RUNNING:
                 self._collector.tell(record)
 

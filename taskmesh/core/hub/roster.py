@@ -159,7 +159,6 @@ class Recovery:
             if batch and (batch[-1].spec is not record.spec or group_of(batch[-1]) != group_of(record)):
                 ledger.enqueue(batch)
                 batch = []
-            record.lined_up = True
             batch.append(record)
         ledger.enqueue(batch)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -98,6 +98,25 @@ SUSPECT = 2
 """Pools lost with a task after which it is given to a pool alone, so that no other task is blamed for it."""
 
 
+class Attempt(Protocol):
+    """Whatever names an attempt of a task, of which so many before were handed back unstarted."""
+
+    @property
+    def attempt(self) -> int:
+        """The fencing token."""
+        ...
+
+    @property
+    def returns(self) -> int:
+        """As with `LaneRun`."""
+        ...
+
+
+def handed_back(held: Attempt) -> int:
+    """How often a pool says that it was handed back before, as far as that can be true."""
+    return max(0, min(held.returns, held.attempt - 1))
+
+
 class TaskRecord(msgspec.Struct, gc=False, eq=False):
     """One accepted task: the ledger's row.
 
@@ -110,7 +129,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         state, attempt, session: where it is; (session, attempt) fences failures.
         returns: attempts handed back unstarted. errors, crashes: what was charged to it.
         losses: pools that died while they had it; from SUSPECT on it is handed out alone.
-        lined_up: the backlog has an entry for it, perhaps a stale one, never two; a new record is about to.
+        lined_up: the backlog has an entry for it, perhaps a stale one, never two; or is about to have it.
         extra: rarely needed facts, or None.
     """
 
@@ -164,6 +183,16 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         begun = max(self.begun, begun)
         self.attempt = max(self.attempt, attempt, begun)
         self.returns = self.attempt - begun
+
+    def unsent(self) -> TaskRecord:
+        """Returns a copy that is queued once more, with what its memory kills and failures were."""
+        copy = msgspec.structs.replace(self, state=State.QUEUED, session=0, lined_up=False, extra=None)
+        if self.extra is not None:
+            more = copy.more()
+            more.failed = self.extra.failed
+            more.ooms = self.extra.ooms
+            more.history = list(self.extra.history)
+        return copy
 
     def started(self) -> None:
         """It had started, and goes round again: who gave it up unless it had wants it run."""

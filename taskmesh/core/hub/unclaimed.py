@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.states import handed_back
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.core.link import size_of, size_of_failure
 from taskmesh.wire.runs import DoneRun, Failed, Held
 
 MOST_RESULTS = 100_000
 """Results kept for clients that have not come back to a restarted hub."""
-
-
-class Attempt(Protocol):
-    """Whatever names an attempt of a task, of which so many before were handed back unstarted."""
-
-    @property
-    def attempt(self) -> int:
-        """The fencing token."""
-        ...
-
-    @property
-    def returns(self) -> int:
-        """As with `LaneRun`."""
-        ...
 
 
 class Holding(NamedTuple):
@@ -45,11 +32,6 @@ class Holding(NamedTuple):
     def begun(self) -> int:
         """The number that people are shown."""
         return self.attempt - self.returns
-
-
-def handed_back(held: Attempt) -> int:
-    """How often a pool says that it was handed back before, as far as that can be true."""
-    return max(0, min(held.returns, held.attempt - 1))
 
 
 class Absence:

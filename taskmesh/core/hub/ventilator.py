@@ -9,7 +9,7 @@ from taskmesh.core.actions import PushTasks
 from taskmesh.core.hub.backlog import Lineup, Route, group_of
 from taskmesh.core.hub.lanes import MAX_WINDOW, READY, Lane, LaneState
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
-from taskmesh.core.hub.states import QUEUED, SENT, SUSPECT, Cause, TaskRecord
+from taskmesh.core.hub.states import SUSPECT, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.messages import Tasks
 from taskmesh.wire.runs import LaneRun
@@ -27,7 +27,6 @@ RECALL_AGAIN = 0.020
 MAX_RECALLS = 6
 ALONE = 10.0
 """Seconds that a lane is kept for a suspect until it is empty, and then for the suspect until it ends."""
-PUSHED = (QUEUED, Cause.PUSH)
 
 
 class Load:
@@ -181,10 +180,9 @@ class Ventilator:
         Args:
             first: the spec of the task whose turn it is.
         """
-        session = lane.session
         idle, load = lane.slots - lane.outstanding, Load(lane, self._specs)
         window = min(count, lane.slots * MAX_WINDOW - lane.outstanding)
-        records, sent, size = load.records, SENT, 0
+        records, size = load.records, 0
         entry, left = first, load.room(first, idle)
         seqs: list[int] = []
         payloads: list[object] = []
@@ -211,9 +209,6 @@ class Ventilator:
                 if record.attempt != attempt or record.id >> SEQ_BITS != client or record.returns != returns:
                     client, attempt, returns = record.id >> SEQ_BITS, record.attempt, record.returns
                     seqs, payloads = load.begin(entry, client, attempt + 1, returns)
-                record.state = sent
-                record.session = session
-                record.attempt = attempt + 1
                 records.append(record)
                 seqs.append(record.id & SEQ_MASK)
                 payloads.append(record.payload)
@@ -237,14 +232,10 @@ class Ventilator:
     def _push_one(self, lane: Lane, record: TaskRecord, now: float) -> PushTasks:
         """One task in a message of its own."""
         task, entry = record.id, record.spec
-        record.state = SENT
-        record.session = lane.session
-        record.attempt += 1
-        record.lined_up = False
         run = LaneRun(
             entry.number,
             task >> SEQ_BITS,
-            record.attempt,
+            record.attempt + 1,
             record.returns,
             [task & SEQ_MASK],
             [record.payload],
@@ -282,8 +273,8 @@ class Ventilator:
         return 0
 
     def _message(self, lane: Lane, runs: list[LaneRun], records: list[TaskRecord], now: float) -> Tasks:
-        counts, specs = self._ledger.counts, []
-        counts[PUSHED] = counts.get(PUSHED, 0) + len(records)
+        self._ledger.push(records, lane.session)
+        specs = []
         if not lane.outstanding:
             lane.progress = now
         for run in runs:
