@@ -28,7 +28,7 @@ SPELT_OUT = {
     (State.SENT, Cause.SUCCEED): State.SUCCEEDED,
     (State.RUNNING, Cause.SUCCEED): State.SUCCEEDED,
 }
-# The field of a task's record that its queue owns: whether it has an entry there. The others are the ledger's.
+# The field of a record that its queue owns: whether it has an entry there. The others are the ledger's.
 MARK = "lined_up"
 QUEUES = ("Backlog.", "Lineup.", "Ledger.accept")
 # Counters that are kept by hand, and the class that alone writes them.

@@ -17,6 +17,7 @@ from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.pools import DesiredStates, PoolSessions
 from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.states import Cause, TaskRecord
+from taskmesh.core.hub.timers import Timers
 from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.ids import SEQ_BITS
@@ -166,12 +167,12 @@ def left_behind(patch: Patch) -> None:
 
 def expiry_time(patch: Patch) -> None:
     """Tasks that may expire do so at once if they cannot start at once."""
-    at = Ledger.at
+    at = Timers.at
 
-    def at_once(self: Ledger, when: float, record: TaskRecord, cause: Cause) -> None:
+    def at_once(self: Timers, when: float, record: TaskRecord, cause: Cause) -> None:
         at(self, when - 0.5 if cause is Cause.EXPIRE else when, record, cause)
 
-    patch.setattr(Ledger, "at", at_once)
+    patch.setattr(Timers, "at", at_once)
 
 
 def bound_inventory(patch: Patch) -> None:

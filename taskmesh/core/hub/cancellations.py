@@ -104,7 +104,8 @@ class Cancellations:
         left = PORTION * GLANCES
         while left > 0 and self.pending:
             client, job = next(iter(self.pending.items()))
-            seqs = self._ledger.of_client(client, job.low, left if job.only_bound else -(-left // GLANCES))
+            account = self._ledger.account(client)
+            seqs = account.on_their_way(job.low, left if job.only_bound else -(-left // GLANCES))
             left -= self._cancel_some(client, job, seqs)
             if not seqs or job.low >= job.end:
                 del self.pending[client]

@@ -334,7 +334,7 @@ class Collector:
         It may have taken all memory: the kernel then kills the pool with all its slots. A chunk is split by
         its client once it is suspect (docs/adr/0007).
         """
-        self._ledger.charge_loss(record)
+        self._ledger.charge(record, losses=1)
         over = record.losses >= self._pool_loss_limit
         if record.losses >= SUSPECT:
             over = over or (record.spec.is_chunk and self._leave_to_client(record, self._result_cache.now))

@@ -430,8 +430,6 @@ class Intake:
         if run.key and self._attach(client, run, entry, now):
             return
         records = ledger.accept(client, entry, run, now, fresh=not run.again)
-        if run.key and records:
-            ledger.set_key(entry.spec.name, run.key, records[0])
         if run.again:
             records = [record for record in records if not self._known_elsewhere(record, now)]
             for record in [record for record in records if record.losses >= SUSPECT]:
@@ -443,7 +441,7 @@ class Intake:
     def _goes_straight(self, record: TaskRecord, now: float) -> bool:
         """Whether a task went to a pool at once, past the queue: nothing waits, nor is due to."""
         ledger = self._ledger
-        timers = ledger.timers
+        timers = ledger.timers.heap
         in_the_way = ledger.backlog.routes or ledger.suspects.routes or (timers and timers[0][0] <= now)
         push = None if in_the_way else self._ventilator.straight(record, now)
         if push is None:

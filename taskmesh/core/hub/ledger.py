@@ -6,7 +6,6 @@ finished, so a repeated submission or a late result of it changes nothing.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 
 from taskmesh.core.hub.backlog import Backlog, Route, group_of
@@ -23,6 +22,7 @@ from taskmesh.core.hub.states import (
     TaskRecord,
     handed_back,
 )
+from taskmesh.core.hub.timers import Timers
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import InvalidTransition
 from taskmesh.wire.runs import CHUNK, Charged, DoneRun, Run, Spec
@@ -32,8 +32,6 @@ SCATTERED = 64 << 20
 PORTION = 5_000
 """Tasks that are ended or looked for in one step: some 25 ms of work, and others get their turn."""
 PUSHED = (QUEUED, Cause.PUSH)
-FEW_TIMERS = 64
-"""Timers kept without asking whether their tasks still live: not many, see `Lane.remember`."""
 
 
 class SpecEntry:
@@ -103,6 +101,10 @@ class Account:
         """Of a task that is not on its way: whether nobody can come for it any more."""
         return self.whole or seq in self.finished
 
+    def on_their_way(self, low: int, most: int) -> list[int]:
+        """Returns counters of its tasks on their way, from `low` on and rising; at most so many."""
+        return self.accepted.minus(self.finished, low, most) if self.tasks else []
+
     def is_scattered(self, most: int) -> bool:
         """Whether its numbers take more bytes than that."""
         return COST * (len(self.finished.blocks) + len(self.accepted.blocks)) > max(most, SCATTERED)
@@ -125,7 +127,7 @@ class Ledger:
     Attributes:
         tasks: id -> record; a second submission under a `key=` has its own id and the first one's record.
         backlog: what waits for a lane; suspects: of it, what goes there alone.
-        timers: a heap of when, a number, whose and what for.
+        timers: of tasks that wait, or may expire.
         counts: how often each transition happened, for tests and metrics.
     """
 
@@ -139,9 +141,7 @@ class Ledger:
         self.finished = 0
         self.size = 0
         self._keys: dict[tuple[str, str], TaskRecord] = {}
-        self.timers: list[tuple[float, int, TaskRecord, Cause]] = []
-        self._timer_count = 0
-        self._timer_limit = FEW_TIMERS
+        self.timers = Timers()
 
     # --- in -----------------------------------------------------------------------------------------------
 
@@ -179,13 +179,15 @@ class Ledger:
                 new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
                 payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
             records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
-            if not fresh:
-                for record in records:  # it may be held by a pool, or be waited for
+            if not fresh or len(records) == 1:
+                for record in records:  # a pool may hold it, or it may go to one past the backlog
                     record.lined_up = False
             tasks.update(zip(ids, records, strict=True))
             count = len(records)
             size = sum(map(len, payloads))
             account.accepted.add_all(seqs)
+        if run.key and records:
+            self._set_key(entry.spec.name, run.key, records[0])
         self.accepted += count
         self.size += size
         account.tasks += count
@@ -194,7 +196,7 @@ class Ledger:
         expires = entry.spec.expires
         if expires > 0:
             for record in records:
-                self.at(now + expires, record, Cause.EXPIRE)
+                self.timers.at(now + expires, record, Cause.EXPIRE)
         return records
 
     def attach(self, client: int, seq: int, record: TaskRecord) -> None:
@@ -223,7 +225,7 @@ class Ledger:
             record.losses = max(record.losses, charged.losses)
         expires = record.spec.spec.expires
         if expires > 0 and charged.age > 0:
-            self.at(now + expires - charged.age, record, Cause.EXPIRE)
+            self.timers.at(now + expires - charged.age, record, Cause.EXPIRE)
 
     def readmit(self, record: TaskRecord, entry: SpecEntry) -> None:
         """Enters a task once more whose bad end nobody has heard of; it is QUEUED and has its place.
@@ -252,7 +254,7 @@ class Ledger:
         """The task on its way that was submitted under this key of this task name."""
         return self._keys.get((name, key))
 
-    def set_key(self, name: str, key: str, record: TaskRecord) -> None:
+    def _set_key(self, name: str, key: str, record: TaskRecord) -> None:
         """Makes a record findable by its key until it is terminal."""
         record.more().key = (name, key)
         self._keys[name, key] = record
@@ -272,7 +274,7 @@ class Ledger:
                 f"task {text_of(record.id)} is {before.name}: {cause.name} is not possible"
             )
         record.state = after
-        self.count(before, cause, 1)
+        self._count(before, cause, 1)
         if before is State.QUEUED and record.lined_up:
             self.backlog.left += 1
             self.suspects.left += record.losses > 0
@@ -306,22 +308,17 @@ class Ledger:
         if record.extra is not None:
             record.extra.alias = task if task != record.id else 0
 
-    def charge(self, record: TaskRecord, *, errors: int = 0, crashes: int = 0, ooms: int = 0) -> None:
-        """Counts a bad end of an attempt against the task's budgets."""
+    def charge(
+        self, record: TaskRecord, *, errors: int = 0, crashes: int = 0, ooms: int = 0, losses: int = 0
+    ) -> None:
+        """Counts a bad end of an attempt against the task's budgets, or takes a loss back that was none."""
         record.errors += errors
         record.crashes += crashes
+        record.losses = max(0, record.losses + losses)
         if ooms:
             record.more().ooms += ooms
 
-    def charge_loss(self, record: TaskRecord) -> None:
-        """A pool has died with the task."""
-        record.losses += 1
-
-    def forgive_loss(self, record: TaskRecord) -> None:
-        """The pool has not died: it is back."""
-        record.losses = max(0, record.losses - 1)
-
-    def count(self, before: State, cause: Cause, times: int) -> None:
+    def _count(self, before: State, cause: Cause, times: int) -> None:
         """Counts transitions that a batch made."""
         key = (before, cause)
         self.counts[key] = self.counts.get(key, 0) + times
@@ -345,25 +342,11 @@ class Ledger:
         if (extra := record.extra) is not None:
             extra.over(record)
             if extra.late:
-                self.at(0.0, record, Cause.EXPIRE)
+                self.timers.at(0.0, record, Cause.EXPIRE)
             if extra.unwanted:
-                self.at(0.0, record, Cause.CANCEL)
+                self.timers.at(0.0, record, Cause.CANCEL)
         backlog = self.suspects if record.losses >= SUSPECT else self.backlog
         backlog.push_front(record.spec.route, record.spec.priority, group_of(record), record)
-
-    def at(self, when: float, record: TaskRecord, cause: Cause) -> None:
-        """Sets a timer: DUE ends waiting, EXPIRE and CANCEL end a task that has not started."""
-        self._timer_count += 1
-        if len(self.timers) >= self._timer_limit:
-            self._drop_timers()
-        heapq.heappush(self.timers, (when, self._timer_count, record, cause))
-
-    def _drop_timers(self) -> None:
-        """Forgets the timers of finished tasks, which far expiries would keep by the million."""
-        last = State.RUNNING
-        self.timers = [timer for timer in self.timers if timer[2].state <= last]
-        heapq.heapify(self.timers)
-        self._timer_limit = 2 * len(self.timers) + FEW_TIMERS
 
     def wait(self, record: TaskRecord, until: float) -> None:
         """A record that has just become WAITING is due at `until`."""
@@ -371,12 +354,7 @@ class Ledger:
         extra = record.more()
         extra.over(record)
         extra.due = until
-        self.at(until, record, Cause.DUE)
-
-    @property
-    def deadline(self) -> float | None:
-        """When the next timer fires."""
-        return self.timers[0][0] if self.timers else None
+        self.timers.at(until, record, Cause.DUE)
 
     def due(self, now: float, end: Callable[[TaskRecord, Cause], None]) -> None:
         """Fires timers: tasks that waited are queued, those whose time is over are given to `end`.
@@ -384,10 +362,10 @@ class Ledger:
         At most a portion of them: the others are due at once, in a step of their own. What has been handed
         back and is to end (`requeue`) is no part of it, or a pool would be given it once more.
         """
-        timers = self.timers
+        heap = self.timers.heap
         left = PORTION
-        while timers and timers[0][0] <= now and (left > 0 or not timers[0][0]):
-            when, _, record, cause = heapq.heappop(timers)
+        while heap and heap[0][0] <= now and (left > 0 or not heap[0][0]):
+            when, record, cause = self.timers.pop()
             left -= 1
             if cause is not Cause.DUE:
                 if record.state in (State.QUEUED, State.WAITING) and not record.has_failed:
@@ -443,9 +421,9 @@ class Ledger:
             seqs = [seq for index, seq in enumerate(seqs) if index not in left]
         done = len(seqs)
         if running:
-            self.count(State.RUNNING, Cause.SUCCEED, running)
+            self._count(State.RUNNING, Cause.SUCCEED, running)
         if done > running:
-            self.count(sent, Cause.SUCCEED, done - running)
+            self._count(sent, Cause.SUCCEED, done - running)
         account = self.accounts[run.client]
         account.tasks -= done
         account.size -= size
@@ -501,13 +479,6 @@ class Ledger:
         account.tasks -= 1
         account.finished.add(task & SEQ_MASK)
         self.finished += 1
-
-    def of_client(self, client: int, low: int, most: int) -> list[int]:
-        """Counters of a client's tasks on their way, from `low` on and rising; looks at no other's."""
-        account = self.accounts.get(client)
-        if account is None or not account.tasks:
-            return []
-        return account.accepted.minus(account.finished, low, most)
 
     def forget_client(self, client: int) -> None:
         """The client is gone for good and has no tasks left."""

@@ -126,7 +126,7 @@ class HubMachine:
         if self.cancellations.pending:
             return self._now
         first = min(self._sweep_at, self._now + self.config.stall / 2)
-        timer = self.ledger.deadline
+        timer = self.ledger.timers.deadline
         if timer is not None:
             first = min(first, timer)
         if self.recovery.waiting:

@@ -532,7 +532,7 @@ class PoolSessions:
     def _survived(self, lane: Lane) -> None:
         """The process of a session that was thought to be dead is back: no task was to blame."""
         for record in self._died.pop((lane.pool, lane.instance), ()):
-            self._ledger.forgive_loss(record)
+            self._ledger.charge(record, losses=-1)
             if record.state <= State.RUNNING:
                 self._collector.tell(record)
 

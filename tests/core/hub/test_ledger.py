@@ -2,8 +2,9 @@
 
 import pytest
 
-from taskmesh.core.hub.ledger import FEW_TIMERS, Ledger, SpecEntry
+from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.states import TRANSITIONS, Cause, State
+from taskmesh.core.hub.timers import FEW_TIMERS
 from taskmesh.core.ids import SEQ_MASK
 from taskmesh.errors import InvalidTransition
 from taskmesh.wire.runs import Run
@@ -66,9 +67,10 @@ def test_who_asks_for_a_client_s_tasks_looks_at_no_other_s():
     ledger.tasks = Unread(ledger.tasks)
     seqs = [record.id & SEQ_MASK for record in records]
 
-    assert ledger.of_client(7, 0, 10) == seqs
-    assert ledger.of_client(7, seqs[1], 1) == [seqs[1]]
-    assert ledger.of_client(6, 0, 10) == ledger.of_client(5, 0, 10) == []
+    account = ledger.account(7)
+    assert account.on_their_way(0, 10) == seqs
+    assert account.on_their_way(seqs[1], 1) == [seqs[1]]
+    assert ledger.account(6).on_their_way(0, 10) == ledger.account(5).on_their_way(0, 10) == []
 
 
 def test_a_waiting_task_is_queued_when_it_is_due():
@@ -78,14 +80,14 @@ def test_a_waiting_task_is_queued_when_it_is_due():
 
     ledger.due(4.9, pytest.fail)
     assert record.state is State.WAITING
-    assert ledger.deadline == 5.0
+    assert ledger.timers.deadline == 5.0
     ledger.due(5.0, pytest.fail)
     assert record.state is State.QUEUED
 
 
 def test_the_last_waiter_under_a_key_decides():
     ledger, (record,) = accepted()
-    ledger.set_key("f", "k", record)
+    ledger._set_key("f", "k", record)
     ledger.attach(8, 1, record)
 
     assert not ledger.detach(record.id, record), "another still waits"
@@ -97,7 +99,7 @@ def test_the_last_waiter_under_a_key_decides():
 def test_a_key_outlives_the_client_that_brought_it():
     """The owner's account was gone when the task ended for those who still waited."""
     ledger, (record,) = accepted()
-    ledger.set_key("f", "k", record)
+    ledger._set_key("f", "k", record)
     ledger.attach(8, 1, record)
     ledger.detach(record.id, record)
     ledger.forget_client(7)
@@ -117,7 +119,7 @@ def test_timers_of_finished_tasks_do_not_pile_up():
             ledger.move(record, Cause.CANCEL)
             ledger.drop(record)
 
-    assert len(ledger.timers) <= 2 * (1000 + FEW_TIMERS)
+    assert len(ledger.timers.heap) <= 2 * (1000 + FEW_TIMERS)
 
 
 def test_timers_of_finished_tasks_keep_few_functions():
@@ -129,7 +131,7 @@ def test_timers_of_finished_tasks_keep_few_functions():
         ledger.move(record, Cause.CANCEL)
         ledger.drop(record)
 
-    assert len({timer[2].spec for timer in ledger.timers}) < 100
+    assert len({timer[2].spec for timer in ledger.timers.heap}) < 100
 
 
 class TestExpiry:

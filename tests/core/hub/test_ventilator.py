@@ -110,6 +110,20 @@ class TestATaskAlone:
         assert [key[1:] for key in rig.held[session]] == [(1, 1), (2, 1)]
         assert queued == []
 
+    def test_that_was_submitted_before_goes_straight_and_is_queued_when_it_comes_back(self, rig, queued):
+        session = rig.join(slots=2)
+        run = Run(number_of(spec()), 0, [9], [b"x"])
+        rig.submit()
+        rig.tell(FromClient(1, m.Submit(2, [], [run])))
+        rig.report(session, done=((1, 9, 1),))
+        run = Run(number_of(spec()), 0, [5], [b"x"])
+        rig.tell(FromClient(1, m.Submit(3, [], [run])))
+        rig.hub.check()
+        assert queued == []
+
+        rig.report(session, returned=((1, 5, 1),))
+        rig.hub.check()
+
     def test_waits_for_a_slot_and_others_wait_behind_it(self, rig, queued):
         session = rig.join(slots=1)
         for _ in range(3):
