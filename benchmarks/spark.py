@@ -183,15 +183,15 @@ def rows_of(spark: Any, mesh: Any, scale: float) -> dict[str, Row]:
         df.count()
     tuples = spark.sparkContext.parallelize(range(million), 4).map(lambda n: (n, n * 0.5, f"n{n}")).cache()
     tuples.count()
-    found["3 a million tuples, cheap"] = of_tuples(mesh, tuples, None)
+    found["3 a million tuples, cheap"] = of_tuples(mesh, tuples, "auto")
     found["3 the same, 2,000 a chunk"] = of_tuples(mesh, tuples, 2000)
     return dict(sorted(found.items()))
 
 
-def of_tuples(mesh: Any, tuples: Any, chunk: int | None) -> Row:
+def of_tuples(mesh: Any, tuples: Any, chunksize: int | str) -> Row:
     return {
-        "mesh": lambda: mesh.rdd(tuples).map(cheap_tuple, chunk=chunk).count(),
-        "local": lambda: mesh.local().rdd(tuples).map(cheap_tuple, chunk=chunk).count(),
+        "mesh": lambda: mesh.rdd(tuples).map(cheap_tuple, chunksize=chunksize).count(),
+        "local": lambda: mesh.local().rdd(tuples).map(cheap_tuple, chunksize=chunksize).count(),
         "plain": lambda: tuples.map(cheap_tuple).count(),
     }
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, Unpack, cast
 from taskmesh.client.client import Client, check_slots
 from taskmesh.client.items import MapItems
 from taskmesh.client.map import MapJob
-from taskmesh.client.options import OptionValues, is_count
-from taskmesh.client.submitter import Chunksize, Submitter
+from taskmesh.client.options import Chunksize, OptionValues, is_count
+from taskmesh.client.submitter import Submitter
 from taskmesh.client.wait import wait as wait_for
 from taskmesh.config import load
 from taskmesh.errors import ConfigError

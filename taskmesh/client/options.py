@@ -14,6 +14,8 @@ from taskmesh.retry import Retry
 from taskmesh.wire.runs import LONGEST_NAME, MOST_NAMES
 
 Key = str | Callable[..., str]
+Chunksize = int | Literal["auto"]
+"""How many items or rows travel as one task; "auto" measures."""
 
 
 class OptionValues(TypedDict, total=False):
@@ -154,6 +156,19 @@ def _is_limit(value: Any) -> bool:
 def is_count(value: object) -> TypeGuard[int]:
     """Whether it is a number of things, at least one; True is none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def fixed_chunksize(chunksize: Chunksize) -> int:
+    """Returns how many items make a chunk, 0 for "auto".
+
+    Raises:
+        ConfigError: it is neither "auto" nor a whole number from 1.
+    """
+    if chunksize == "auto":
+        return 0
+    if not is_count(chunksize):
+        raise ConfigError(f'chunksize has to be a whole number >= 1, or "auto", not {chunksize!r}')
+    return chunksize
 
 
 def is_name(value: Any) -> bool:

@@ -13,7 +13,7 @@ from taskmesh.client.functions import FunctionTable
 from taskmesh.client.items import MapItems
 from taskmesh.client.map import MapJob
 from taskmesh.client.map_results import AsyncMapResults, MapResults
-from taskmesh.client.options import OptionValues, is_count
+from taskmesh.client.options import Chunksize, OptionValues, fixed_chunksize, is_count
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import Batch, TaskFuture
 from taskmesh.outcomes.waiters import running_loop
@@ -27,7 +27,6 @@ A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 
-Chunksize = int | Literal["auto"]
 RESULT_CODECS = {"pickle": PICKLE, "safe": SAFE}
 
 
@@ -348,8 +347,7 @@ class Submitter:
         return_exceptions: bool = False,
     ) -> MapResults[Any]:
         """What `map` and `starmap` do with their calls."""
-        if chunksize != "auto" and not is_count(chunksize):
-            raise ConfigError(f'chunksize has to be a number of items >= 1, or "auto", not {chunksize!r}')
+        fixed = fixed_chunksize(chunksize)
         if buffersize is not None and not is_count(buffersize):
             raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
         if not _is_timeout(timeout):
@@ -358,13 +356,12 @@ class Submitter:
         if encoded.options.key is not None:
             raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
         if not encoded.options.is_chunkable or self._results == SAFE:
-            chunksize = 1
-        fixed = None if chunksize == "auto" else chunksize
+            fixed = 1
         job = MapJob(
             self._client,
             encoded,
             items,
-            ChunkSizer(self._client.slots(), items.left, fixed, buffersize),
+            ChunkSizer(self._client.slots(), items.left, fixed or None, buffersize),
             ordered=ordered,
             buffersize=buffersize,
         )

@@ -53,7 +53,7 @@ def noted(
     """Ids through a task that notes what it is called with."""
     bridge = MeshSpark(address, **more)
     df = spark.range(0, rows, numPartitions=4)
-    found = bridge.map_arrow(df, noting(path, seconds), "id long", batch_rows=batch).collect()
+    found = bridge.map_arrow(df, noting(path, seconds), "id long", chunksize=batch).collect()
     return [row.id for row in found]
 
 

@@ -58,15 +58,15 @@ def test_a_call_that_costs_60_ms_gets_sparks_whole_batches(spark, mesh, form, wh
 def test_a_udf_has_a_number_of_rows_too(spark, mesh):
     """A: there was no cure for a UDF."""
     bridge = mesh.counting(spark)
-    lengths = bridge.udf("int", batch_rows=500)(tasks.lengths)
+    lengths = bridge.udf("int", chunksize=500)(tasks.lengths)
 
     texts = spark.range(0, 2_000, numPartitions=1).selectExpr("string(id) as text")
     found = texts.select(lengths("text"))
 
     assert sum(row[0] for row in found.collect()) == sum(len(str(number)) for number in range(2_000))
     assert bridge.counts.value.pieces == 4
-    with pytest.raises(ConfigError, match="batch_rows has to be"):
-        mesh.udf("int", batch_rows=0)
+    with pytest.raises(ConfigError, match="chunksize has to be"):
+        mesh.udf("int", chunksize=0)
 
 
 def test_a_failure_that_goes_away_costs_one_of_sparks_tries(spark, own_mesh, path):
@@ -117,7 +117,7 @@ def test_with_shared_results_a_failing_piece_is_tried_again_and_no_other(spark, 
         return batch
 
     bridge = MeshSpark(own_mesh.address, dedupe="result")
-    df = bridge.map_arrow(spark.range(0, 40, numPartitions=1), busy_once, "id long", batch_rows=10)
+    df = bridge.map_arrow(spark.range(0, 40, numPartitions=1), busy_once, "id long", chunksize=10)
 
     assert [row.id for row in df.collect()] == list(range(40))
     assert sorted(map(int, settled(path))) in ([0, 10, 20, 20, 30], [0, 10, 20, 20, 30, 30])

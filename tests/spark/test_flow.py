@@ -102,7 +102,7 @@ def test_row_24_slow_pools_hold_up_what_is_sent_to_them(spark, own_mesh, frame, 
         threading.Event().wait(STEP_S)
         return batch
 
-    flow = Flow(spark, own_mesh, used, lambda: bridge.map_arrow(frame, slow, frame.schema, batch_rows=ROWS))
+    flow = Flow(spark, own_mesh, used, lambda: bridge.map_arrow(frame, slow, frame.schema, chunksize=ROWS))
 
     # 5 MiB have room for four; on a busy machine Spark may not hand over so many in the time of one
     assert 2 <= max(look.under_way for look in flow.looks) <= 4
@@ -124,7 +124,7 @@ def test_row_24_slow_sinks_hold_up_what_is_computed_for_them(spark, own_mesh, fr
             yield batch.select(["id"])
 
     def plan():
-        return bridge.map_arrow(frame, tasks.same, frame.schema, batch_rows=ROWS).mapInArrow(sink, "id long")
+        return bridge.map_arrow(frame, tasks.same, frame.schema, chunksize=ROWS).mapInArrow(sink, "id long")
 
     flow = Flow(spark, own_mesh, used, plan)
 

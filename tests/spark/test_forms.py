@@ -161,7 +161,7 @@ def test_row_01_rdds(spark, bridge):
 
     assert bridge.rdd(rdd).map(lambda n: n * n).collect() == [n * n for n in range(3000)]
     assert bridge.rdd(texts).flat_map(tasks.split).collect() == ["a", "b", "c"]
-    assert bridge.rdd(rdd).map_partitions(tasks.count, chunk=600).collect() == [600, 400] * 3
+    assert bridge.rdd(rdd).map_partitions(tasks.count, chunksize=600).collect() == [600, 400] * 3
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_row_01_foreach_runs_for_every_item(spark, mesh, tmp_path):
 
         pathlib.Path(folder, str(number)).touch()
 
-    mesh.rdd(spark.sparkContext.parallelize(range(20), 2)).foreach(leave, chunk=3)
+    mesh.rdd(spark.sparkContext.parallelize(range(20), 2)).foreach(leave, chunksize=3)
 
     assert sorted(int(path.name) for path in tmp_path.iterdir()) == list(range(20))
 
@@ -283,8 +283,8 @@ def test_what_is_no_rdd_is_refused(spark, mesh):
 
     with pytest.raises(ConfigError, match="rdd\\(\\) takes an RDD"):
         mesh.rdd([1, 2])
-    with pytest.raises(ConfigError, match="chunk has to be"):
-        mesh.rdd(spark.sparkContext.parallelize([1])).map(str, chunk=0)
+    with pytest.raises(ConfigError, match="chunksize has to be"):
+        mesh.rdd(spark.sparkContext.parallelize([1])).map(str, chunksize=0)
     with pytest.raises(ConfigError, match='an RDD has "raise" only'):
         replace(mesh, errors="null").rdd(spark.sparkContext.parallelize([1]))
 

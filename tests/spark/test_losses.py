@@ -37,7 +37,7 @@ def journal(tmp_path):
 
 def _job(spark, bridge, journal, seconds, partitions=2, rows=ROWS):
     df = spark.range(0, rows, numPartitions=partitions)
-    mapped = bridge.map_arrow(df, journal.task(seconds), "id long", batch_rows=5)
+    mapped = bridge.map_arrow(df, journal.task(seconds), "id long", chunksize=5)
     return Job(spark, lambda: [tuple(row) for row in mapped.collect()])
 
 
@@ -164,7 +164,7 @@ def test_row_16_work_goes_on_as_soon_as_the_hub_is_back(spark, own_mesh, tmp_pat
         return batch
 
     df = spark.range(0, 2 * ROWS, numPartitions=2)
-    mapped = MeshSpark(own_mesh.address).map_arrow(df, timed, "id long", batch_rows=5)
+    mapped = MeshSpark(own_mesh.address).map_arrow(df, timed, "id long", chunksize=5)
     job = Job(spark, lambda: [row.id for row in mapped.collect()])
     wait_until(lambda: len(settled(Path(path))) >= 20, 30)
 
@@ -182,7 +182,7 @@ def test_row_16_and_20_shared_results_outlive_the_hub_that_has_a_store(spark, pr
     hub, address = programs.hub(TASKMESH_STORE=server.url)
     programs.worker(address)
     bridge = MeshSpark(address, dedupe="result")
-    mapped = bridge.map_arrow(spark.range(0, 40, numPartitions=2), journal.task(), "id long", batch_rows=5)
+    mapped = bridge.map_arrow(spark.range(0, 40, numPartitions=2), journal.task(), "id long", chunksize=5)
     assert [row.id for row in mapped.collect()] == list(range(40))
     wait_until(lambda: len(server.stored()) == 8, 10, "all results are stored")
 
@@ -228,7 +228,7 @@ def test_row_22_a_limit_does_not_run_the_rest(spark, own_mesh, journal):
     own_mesh.pool("one")
     df = spark.range(0, 1_000_000, numPartitions=2)
     # pieces that fill the buffer of Spark's worker at once: else it keeps several back before Spark sees one
-    mapped = MeshSpark(own_mesh.address).map_arrow(df, journal.task(0.1), "id long", batch_rows=10_000)
+    mapped = MeshSpark(own_mesh.address).map_arrow(df, journal.task(0.1), "id long", chunksize=10_000)
 
     found = mapped.limit(5).collect()
 
@@ -242,8 +242,8 @@ def test_row_23_two_operators_in_one_stage_on_one_pool(spark, own_mesh):
     bridge = MeshSpark(own_mesh.address, window=1)
     df = spark.range(0, 200, numPartitions=2)
 
-    first = bridge.map_arrow(df, tasks.double, "id long, twice long", batch_rows=20)
-    second = bridge.map_arrow(first, tasks.evens, "id long, twice long", batch_rows=7)
+    first = bridge.map_arrow(df, tasks.double, "id long, twice long", chunksize=20)
+    second = bridge.map_arrow(first, tasks.evens, "id long, twice long", chunksize=7)
 
     job = Job(spark, lambda: [tuple(row) for row in second.collect()])
     assert job.result(30) == [(n, 2 * n) for n in range(0, 200, 2)]

@@ -41,7 +41,7 @@ def test_row_01_the_number_of_rows_is_the_tasks_own(spark, mesh):
 def test_row_01_without_order_all_rows_are_there(spark, mesh):
     df = spark.range(0, 2000, numPartitions=1)
 
-    found = _values(mesh.map_arrow(df, tasks.same, "id long", batch_rows=50, order=False))
+    found = _values(mesh.map_arrow(df, tasks.same, "id long", chunksize=50, ordered=False))
 
     assert sorted(found) == [(number,) for number in range(2000)]
 
@@ -55,7 +55,7 @@ def test_row_01_partitions_run_on_both_pools(spark, mesh):
 
     df = spark.range(0, 400, numPartitions=4)
 
-    found = _values(mesh.map_arrow(df, whereabouts, "pid long", batch_rows=10))
+    found = _values(mesh.map_arrow(df, whereabouts, "pid long", chunksize=10))
 
     assert len(found) == 400
     assert len(set(found)) == 2

@@ -45,7 +45,7 @@ def test_row_20_a_try_that_fails_half_way_leaves_no_row_twice(spark, own_mesh, j
     own_mesh.pool("one")
     bridge = MeshSpark(own_mesh.address, dedupe=dedupe)
     df = spark.range(0, ROWS, numPartitions=1)
-    mapped = bridge.map_arrow(df, journal.task(), "id long", batch_rows=PIECE)
+    mapped = bridge.map_arrow(df, journal.task(), "id long", chunksize=PIECE)
 
     found = mapped.mapInArrow(_half_then_fail, "id long").collect()
 
@@ -58,9 +58,7 @@ def test_row_20_a_try_that_fails_half_way_leaves_no_row_twice(spark, own_mesh, j
 def test_row_20_shared_results_serve_the_next_action_too(spark, own_mesh, journal):
     own_mesh.pool("one")
     bridge = MeshSpark(own_mesh.address, dedupe="result")
-    mapped = bridge.map_arrow(
-        spark.range(0, 40, numPartitions=2), journal.task(), "id long", batch_rows=PIECE
-    )
+    mapped = bridge.map_arrow(spark.range(0, 40, numPartitions=2), journal.task(), "id long", chunksize=PIECE)
 
     assert [row.id for row in mapped.collect()] == [row.id for row in mapped.collect()] == list(range(40))
 
@@ -246,7 +244,7 @@ def test_row_04_one_partition_is_computed_by_two_pools(spark, own_mesh):
     def overlap(seconds):
         """How many pieces ran at a time: one at a time would be below 1, and 2 is all there is."""
         told = "pool long, began double, ended double"
-        found = bridge.map_arrow(df, _timed(seconds), told, batch_rows=5).collect()
+        found = bridge.map_arrow(df, _timed(seconds), told, chunksize=5).collect()
         assert len(found) == 24
         assert min(Counter(row.pool for row in found).values()) < 24, "both pools have had some"
         span = max(row.ended for row in found) - min(row.began for row in found)
@@ -270,7 +268,7 @@ def test_row_05_a_large_partition_keeps_both_pools_busy(spark, own_mesh):
     skewed = spark.sparkContext.parallelize(range(8), 8).flatMap(lambda n: range(360 if n == 0 else 5))
     df = spark.createDataFrame(skewed.map(lambda n: (n,)), "id long")
 
-    found = MeshSpark(own_mesh.address).map_arrow(df, slow, "pool long", batch_rows=5).collect()
+    found = MeshSpark(own_mesh.address).map_arrow(df, slow, "pool long", chunksize=5).collect()
 
     shares = Counter(row.pool for row in found)
     assert sum(shares.values()) == 395
@@ -297,11 +295,11 @@ def test_row_02_a_million_rows_come_back_as_they_went(spark, mesh):
     assert MIB < client < 150 * MIB, "with all that a worker imports"
 
 
-@pytest.mark.parametrize("chunk", [2000, None])
-def test_row_03_tuples_come_back_as_they_went(spark, mesh, chunk):
+@pytest.mark.parametrize("chunksize", [2000, "auto"])
+def test_row_03_tuples_come_back_as_they_went(spark, mesh, chunksize):
     rdd = spark.sparkContext.parallelize(range(200_000), 4).map(lambda n: (n, n * 0.5, f"n{n}")).cache()
 
-    found = mesh.rdd(rdd).map(tasks.plus_one, chunk=chunk)
+    found = mesh.rdd(rdd).map(tasks.plus_one, chunksize=chunksize)
 
     assert (
         found.map(lambda row: row[0] + row[1] + len(row[2])).sum()

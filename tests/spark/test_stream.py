@@ -60,8 +60,8 @@ def _pieces(count, size=10):
     return ((number, 100, size) for number in range(count))
 
 
-def _stream(engine, *, order=True, learn=None, **settings):
-    return Stream(lambda: engine, Settings("tcp://127.0.0.1:1", **settings), order=order, learn=learn)
+def _stream(engine, *, ordered=True, learn=None, **settings):
+    return Stream(lambda: engine, Settings("tcp://127.0.0.1:1", **settings), ordered=ordered, learn=learn)
 
 
 def test_row_24_no_more_than_the_window_is_under_way_and_order_is_kept():
@@ -81,7 +81,7 @@ def test_row_24_nor_more_than_its_bytes_but_always_one(limit, most):
 
 
 def test_without_order_what_is_done_goes_first():
-    found = list(_stream(Engine(), order=False, window=3).run(_pieces(5)))
+    found = list(_stream(Engine(), ordered=False, window=3).run(_pieces(5)))
 
     assert sorted(found) == list(range(5))
     assert found[0] == 2

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StringType, StructType
 
-from taskmesh.client.options import is_count
+from taskmesh.client.options import Chunksize, fixed_chunksize
 from taskmesh.errors import ConfigError
 from taskmesh.spark.jobs.counts import Counts
 from taskmesh.spark.jobs.partitions import ArrowPartition, SinkPartition
@@ -23,7 +23,6 @@ from taskmesh.spark.steps import ipc
 from taskmesh.spark.steps.step import ERROR_COLUMN, Format, Step
 
 _PREFIX = "spark.taskmesh."
-BatchRows = int | Literal["auto"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +62,8 @@ class MeshSpark(Settings):
         task: Callable[..., Any],
         schema: str | StructType,
         *,
-        batch_rows: BatchRows = "auto",
-        order: bool = True,
+        chunksize: Chunksize = "auto",
+        ordered: bool = True,
     ) -> Any:
         """A DataFrame of what `task` returns for record batches of `df`.
 
@@ -72,15 +71,15 @@ class MeshSpark(Settings):
             df: classic or Connect, a batch or a stream.
             task: takes a `pyarrow.RecordBatch`; returns one, a table, or several, of any number of rows.
             schema: of the result. Columns are taken by name, and cast where nothing is lost.
-            batch_rows: rows in a call; "auto" measures what takes a twentieth of a second, or more where a
+            chunksize: rows in a call; "auto" measures what takes a twentieth of a second, or more where a
                 call costs much itself. With dedupe="result" it is 2000: equal rows make equal batches then.
-            order: keeps the partition's order; False gives batches as they are done.
+            ordered: keeps the partition's order; False gives batches as they are done.
 
         Raises:
             SerializationError: the function cannot travel; names what in it cannot.
             ConfigError: an option or the schema cannot be used.
         """
-        return self._mapped(df, task, schema, "arrow", batch_rows, order=order)
+        return self._mapped(df, task, schema, "arrow", chunksize, ordered=ordered)
 
     def map_batches(
         self,
@@ -89,8 +88,8 @@ class MeshSpark(Settings):
         schema: str | StructType,
         format: Literal["arrow", "pandas", "rows"] = "arrow",  # noqa: A002  the word that people look for
         *,
-        batch_rows: BatchRows = "auto",
-        order: bool = True,
+        chunksize: Chunksize = "auto",
+        ordered: bool = True,
     ) -> Any:
         """As `map_arrow`, for tasks over pandas DataFrames ("pandas") or lists of dicts ("rows"), in and out.
 
@@ -99,7 +98,7 @@ class MeshSpark(Settings):
         """
         if format not in {"arrow", "pandas", "rows"}:
             raise ConfigError(f"format has to be arrow, pandas or rows, not {format!r}")
-        return self._mapped(df, task, schema, format, batch_rows, order=order)
+        return self._mapped(df, task, schema, format, chunksize, ordered=ordered)
 
     def _mapped(
         self,
@@ -107,15 +106,15 @@ class MeshSpark(Settings):
         task: Callable[..., Any],
         schema: str | StructType,
         form: Format,
-        batch_rows: BatchRows,
+        chunksize: Chunksize,
         *,
-        order: bool,
+        ordered: bool,
     ) -> Any:
         if not hasattr(df, "mapInArrow"):
             raise ConfigError(
                 f"it takes a Spark DataFrame, not a {type(df).__name__}; for RDDs there is rdd()"
             )
-        rows = rows_of(batch_rows)
+        rows = fixed_chunksize(chunksize)
         declared = struct_of(schema)
         if self.errors != "raise":
             _check_nullable(declared, df.schema)
@@ -131,7 +130,7 @@ class MeshSpark(Settings):
             returned = StructType([*declared.fields]).add(ERROR_COLUMN, StringType())
             arrow = arrow.append(pa.field(ERROR_COLUMN, pa.string()))
         remote_task = RemoteTask.of(self, task, step)
-        partition = ArrowPartition(self, remote_task, rows, ipc.schema_bytes(arrow), order)
+        partition = ArrowPartition(self, remote_task, rows, ipc.schema_bytes(arrow), ordered)
 
         def offload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return partition.run(batches)
@@ -145,7 +144,7 @@ class MeshSpark(Settings):
         input: UdfInput = "arrow",  # noqa: A002  what it is
         queue: str = "",
         tags: Iterable[str] = (),
-        batch_rows: BatchRows = "auto",
+        chunksize: Chunksize = "auto",
         deterministic: bool = False,
     ) -> Callable[[Callable[..., Any]], MeshUDF]:
         """Makes a UDF of a function: `@mesh.udf("double", input="pandas")`.
@@ -154,7 +153,7 @@ class MeshSpark(Settings):
             returnType: of the column that it gives.
             input: what it is called with: "arrow" arrays, "pandas" Series, or "scalar" values row by row.
             queue, tags: which pools, if others than the bridge's.
-            batch_rows: rows in a call, at most, as for `map_arrow`.
+            chunksize: rows in a call, at most, as for `map_arrow`.
             deterministic: whether Spark's optimiser may take it that the same rows give the same. It may call
                 the function twice for a row then; else it filters after it, so that a table is read whole.
 
@@ -168,7 +167,7 @@ class MeshSpark(Settings):
                 f"udf() takes the type of what the function returns, not {name}. "
                 "Write @mesh.udf('double'), or @mesh.udf() for strings: with parentheses"
             )
-        rows = rows_of(batch_rows)
+        rows = fixed_chunksize(chunksize)
         settings = dataclasses.replace(self, queue=queue or self.queue, tags=tuple(tags) or self.tags)
 
         def make(task: Callable[..., Any]) -> MeshUDF:
@@ -177,7 +176,7 @@ class MeshSpark(Settings):
         return make
 
     def foreach_batch(
-        self, task: Callable[..., object], *, query: str = "", batch_rows: BatchRows = "auto"
+        self, task: Callable[..., object], *, query: str = "", chunksize: Chunksize = "auto"
     ) -> Callable[[Any, int], None]:
         """A function for `DataStreamWriter.foreachBatch` that hands every micro-batch to `task`, as a sink.
 
@@ -187,7 +186,7 @@ class MeshSpark(Settings):
                 each row: `delivery` and a key of the rows' own are what it can tell repetitions by.
             query: what deliveries are named by; empty for the id that Spark gave the stream, which it does
                 not tell on Connect.
-            batch_rows: as for `map_arrow`.
+            chunksize: as for `map_arrow`.
 
         Raises:
             ConfigError: errors= is not "raise": rows that a sink refused would be lost. On Connect a stream
@@ -197,7 +196,8 @@ class MeshSpark(Settings):
             raise ConfigError(f'errors={self.errors!r} would lose rows: foreach_batch() has "raise" only')
         schema = ipc.schema_bytes(pa.schema([("nothing", pa.int64())]))
         remote_task = RemoteTask.of(self, task, Step(function_bytes(task), "sink", schema, "raise"))
-        rows, settings = rows_of(batch_rows), self
+        rows = fixed_chunksize(chunksize)
+        settings = self
 
         def sink(df: Any, batch: int) -> None:
             if not query and type(df).__module__.startswith("pyspark.sql.connect"):
@@ -229,19 +229,6 @@ class MeshSpark(Settings):
             ConfigError: it is no RDD of classic Spark.
         """
         return MeshRDD(self, rdd)
-
-
-def rows_of(batch_rows: BatchRows) -> int:
-    """Rows in a piece, 0 for "auto".
-
-    Raises:
-        ConfigError: it is neither "auto" nor a whole number from 1.
-    """
-    if batch_rows == "auto":
-        return 0
-    if not is_count(batch_rows):
-        raise ConfigError(f'batch_rows has to be a number of rows >= 1, or "auto", not {batch_rows!r}')
-    return batch_rows
 
 
 def struct_of(schema: str | StructType) -> StructType:

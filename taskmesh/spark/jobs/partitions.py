@@ -54,13 +54,13 @@ class Partition:
         sizer: BatchSizer,
         tally: Tally,
         *,
-        order: bool = True,
+        ordered: bool = True,
         rows_of: Callable[[Any], int] | None = None,
     ) -> Stream:
         return Stream(
             self._engine,
             self.settings,
-            order=order,
+            ordered=ordered,
             learn=sizer.learn,
             is_known=lambda: sizer.is_known,
             rows_of=rows_of,
@@ -94,13 +94,13 @@ class ArrowPartition(Partition):
     """
 
     schema: bytes = b""
-    order: bool = True
+    ordered: bool = True
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` calls."""
         sizer, schema, tally = self._new_sizer(), ipc.schema_of(self.schema), Tally()
         try:
-            results = self._stream(sizer, tally, order=self.order).run(self._cut(batches, sizer))
+            results = self._stream(sizer, tally, ordered=self.ordered).run(self._cut(batches, sizer))
             yield from pushed((batch for data in results for batch in _checked(data, schema, tally)), schema)
         finally:
             self._tell(tally)

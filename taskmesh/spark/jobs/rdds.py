@@ -14,7 +14,7 @@ from pyspark.serializers import (
     NoOpSerializer,
 )
 
-from taskmesh.client.options import is_count
+from taskmesh.client.options import Chunksize, fixed_chunksize
 from taskmesh.errors import ConfigError
 from taskmesh.spark.jobs.batch_size import FIXED
 from taskmesh.spark.jobs.pickled_batch import ChunkPartition, PickledPartition
@@ -51,39 +51,44 @@ class MeshRDD:
         self._rdd = rdd
 
     def map(
-        self, task: Callable[[Any], Any], *, chunk: int | None = None, keeps_partitioning: bool = False
+        self, task: Callable[[Any], Any], *, chunksize: Chunksize = "auto", keeps_partitioning: bool = False
     ) -> Any:
         """An RDD of `task(item)` for each item, in order."""
-        return self._through(task, "map", chunk, keeps_partitioning=keeps_partitioning)
+        return self._through(task, "map", chunksize, keeps_partitioning=keeps_partitioning)
 
     def flat_map(
-        self, task: Callable[[Any], Any], *, chunk: int | None = None, keeps_partitioning: bool = False
+        self, task: Callable[[Any], Any], *, chunksize: Chunksize = "auto", keeps_partitioning: bool = False
     ) -> Any:
         """An RDD of all that `task(item)` gives for each item, in order."""
-        return self._through(task, "flat_map", chunk, keeps_partitioning=keeps_partitioning)
+        return self._through(task, "flat_map", chunksize, keeps_partitioning=keeps_partitioning)
 
     def map_partitions(
-        self, task: Callable[[list[Any]], Any], *, chunk: int = FIXED, keeps_partitioning: bool = False
+        self,
+        task: Callable[[list[Any]], Any],
+        *,
+        chunksize: Chunksize = FIXED,
+        keeps_partitioning: bool = False,
     ) -> Any:
         """An RDD of all that `task(items)` gives; it gets one chunk at a time, not a whole partition."""
-        return self._through(task, "partition", chunk, keeps_partitioning=keeps_partitioning)
+        return self._through(task, "partition", chunksize, keeps_partitioning=keeps_partitioning)
 
-    def foreach(self, task: Callable[[Any], object], *, chunk: int | None = None) -> None:
+    def foreach(self, task: Callable[[Any], object], *, chunksize: Chunksize = "auto") -> None:
         """Calls `task(item)` for each item: at least once."""
-        self._through(task, "foreach", chunk, keeps_partitioning=False).foreach(_ignore)
+        self._through(task, "foreach", chunksize, keeps_partitioning=False).foreach(_ignore)
 
     def _through(
-        self, task: Callable[..., Any], form: ChunkForm, chunk: int | None, *, keeps_partitioning: bool
+        self, task: Callable[..., Any], form: ChunkForm, chunksize: Chunksize, *, keeps_partitioning: bool
     ) -> Any:
-        if chunk is not None and not is_count(chunk):
-            raise ConfigError(f"chunk has to be a number of items >= 1, or None, not {chunk!r}")
+        size = fixed_chunksize(chunksize)
         step = ChunkStep(function_bytes(task), form)
         remote_task = RemoteTask.of(self._settings, task, step, PICKLE)
-        if chunk is None and self._settings.dedupe == "result":
-            chunk = FIXED
-        rdd, partition = self._rdd, ChunkPartition(self._settings, remote_task, chunk or 0)
-        if chunk is None and self._settings.engine == "mesh" and _is_pickled(rdd):
-            rdd, partition = _as_bytes(rdd), PickledPartition(self._settings, remote_task)
+        if not size and self._settings.dedupe == "result":
+            size = FIXED
+        rdd = self._rdd
+        partition = ChunkPartition(self._settings, remote_task, size)
+        if not size and self._settings.engine == "mesh" and _is_pickled(rdd):
+            rdd = _as_bytes(rdd)
+            partition = PickledPartition(self._settings, remote_task)
 
         def offload(items: Iterator[Any]) -> Iterator[Any]:
             return partition.run(items)

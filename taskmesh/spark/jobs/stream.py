@@ -45,7 +45,7 @@ class Stream:
 
     Args:
         open_engine: called when there is a first piece: an empty partition needs no mesh.
-        order: results in the order of their input; else as they come.
+        ordered: results in the order of their input; else as they come.
         learn: told rows, seconds and bytes of every piece.
         is_known: tells whether it is known how long pieces take. Before that one is under way at a time: it
             is a probe, and the next one is cut when it has been measured.
@@ -58,7 +58,7 @@ class Stream:
         open_engine: Callable[[], Engine],
         settings: Settings,
         *,
-        order: bool = True,
+        ordered: bool = True,
         learn: Callable[[int, float, int], None] | None = None,
         is_known: Callable[[], bool] = lambda: True,
         rows_of: Callable[[Any], int] | None = None,
@@ -66,7 +66,7 @@ class Stream:
     ) -> None:
         self._open_engine = open_engine
         self._settings = settings
-        self._order = order
+        self._ordered = ordered
         self._learn = learn
         self._is_known = is_known
         self._rows_of = rows_of
@@ -119,14 +119,14 @@ class Stream:
         pieces = self._under_way
         if not pieces:
             return False
-        if self._order:
+        if self._ordered:
             return self._engine.is_done(pieces[0].task)
         return any(self._engine.is_done(piece.task) for piece in pieces)
 
     def _next(self) -> Any:
         """Waits for the next result."""
         pieces = self._under_way
-        candidates = [pieces[0]] if self._order else list(pieces)
+        candidates = [pieces[0]] if self._ordered else list(pieces)
         done = [piece for piece in candidates if self._engine.is_done(piece.task)]
         if not done:
             began = time.perf_counter()
