@@ -71,9 +71,25 @@ class TaskTable(Protocol):
 
 
 class Batch:
-    """What tasks of one spec and group share, and those of them that wait for the next drain."""
+    """What tasks of one spec and group share, and those of them that wait for the next drain.
 
-    __slots__ = ("dirty", "group", "is_call", "key", "number", "queued", "spec", "table")
+    Attributes:
+        start_at: the time on `monotonic()`'s scale before which they are not to start; 0 for none.
+        tried: attempts of each that have failed already.
+    """
+
+    __slots__ = (
+        "dirty",
+        "group",
+        "is_call",
+        "key",
+        "number",
+        "queued",
+        "spec",
+        "start_at",
+        "table",
+        "tried",
+    )
 
     def __init__(self, table: TaskTable, number: int, spec: Spec, group: int = 0, key: str = "") -> None:
         self.table = table
@@ -82,6 +98,8 @@ class Batch:
         self.is_call = spec.kind == CALL and spec.codec == PICKLE
         self.group = group
         self.key = key
+        self.start_at = 0.0
+        self.tried = 0
         self.queued: list[TaskFuture[Any]] = []
         self.dirty = False
 

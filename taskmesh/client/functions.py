@@ -19,6 +19,7 @@ from taskmesh.serialize.code import FunctionCodec, unwrap
 from taskmesh.serialize.fingerprint import references
 from taskmesh.serialize.payload import check_size, dumps_filter
 from taskmesh.shm.blob import SMALL
+from taskmesh.system.clock import monotonic
 from taskmesh.wire.runs import CHUNK, LONGEST_NAME, PICKLE, Spec
 
 _BY_REFERENCE = b"R"
@@ -60,6 +61,13 @@ class EncodedFunction:
     def grouped(self, group: int) -> Batch:
         """A batch for single calls of one group."""
         return Batch(self._table, self._number, self.call.spec, group)
+
+    def retried(self, group: int, seconds: float) -> Batch:
+        """A batch for calls of one group that have failed in a chunk, to start again after `seconds`."""
+        batch = self.grouped(group)
+        batch.start_at = monotonic() + seconds
+        batch.tried = 1
+        return batch
 
     def chunked(self, group: int) -> Batch:
         """A batch for chunks of one group."""

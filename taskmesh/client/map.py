@@ -6,6 +6,7 @@ not. An iterable with a `buffersize` is drawn by the consumer alone, as Executor
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from taskmesh.client.functions import EncodedFunction
 from taskmesh.client.items import MapItems
 from taskmesh.errors import ForkedMeshError, SerializationError, TooLarge
 from taskmesh.future import Batch, TaskFuture
-from taskmesh.outcomes.outcome import Success
+from taskmesh.outcomes.outcome import ChunkResult, Success
 from taskmesh.outcomes.waiters import LockEvent
 from taskmesh.serialize.payload import check_size, dumps_call, dumps_chunk
 from taskmesh.wire.runs import Failed
@@ -34,10 +35,11 @@ class Chunk:
         count: how many they are.
         future: of the task that they are; None when it could not be submitted for `error`.
         parts: what it was split into.
+        result: of a part that needs no task any more: its share of the whole chunk's.
         completed: it has its outcome.
     """
 
-    __slots__ = ("_job", "completed", "count", "error", "future", "items", "parts")
+    __slots__ = ("_job", "completed", "count", "error", "future", "items", "parts", "result")
 
     def __init__(self, job: MapJob, items: Sequence[Any]) -> None:
         self._job = job
@@ -46,6 +48,7 @@ class Chunk:
         self.future: TaskFuture[Any] | None = None
         self.error: BaseException | None = None
         self.parts: list[Chunk] | None = None
+        self.result: ChunkResult | None = None
         self.completed = False
 
     def __call__(self, future: object) -> None:
@@ -92,7 +95,10 @@ class MapJob:
         group = client.new_group()
         self._single: Batch = encoded.grouped(group)
         self._chunk: Batch = encoded.chunked(group)
+        self._encoded = encoded
+        self._group = group
         self._early = encoded.options.acks == "early"
+        self._retries = bool(encoded.options.retries.max) and not self._early
         self._limit = client.config.pool.max_payload if client.wired else 0
 
     @property
@@ -271,13 +277,13 @@ class MapJob:
                     self._ready.append(chunk)
                 self._submit(chunk)
 
-    def _submit(self, chunk: Chunk) -> None:
+    def _submit(self, chunk: Chunk, batch: Batch | None = None) -> None:
         """Submits a chunk. Its error, if that fails, is the outcome."""
         self._untaken += 1
         self._held += chunk.count
         self._flying.add(chunk)
         try:
-            chunk.future = self._put(chunk.items or [])
+            chunk.future = self._put(chunk.items or [], batch or self._single)
         except TooLarge as error:
             if chunk.count > 1:
                 self._flying.discard(chunk)
@@ -297,13 +303,13 @@ class MapJob:
                 self._arrivals.append(chunk)
                 self._wanted = True
 
-    def _put(self, items: Sequence[Any]) -> TaskFuture[Any]:
+    def _put(self, items: Sequence[Any], batch: Batch) -> TaskFuture[Any]:
         memfd = not self._client.wired
         starred = self.source.starred
         label = self.label
         first: tuple[Any, ...] = items[0] if starred else (items[0],)
         if len(items) == 1:
-            batch, payload = self._single, dumps_call(first, {}, where=label, memfd=memfd)
+            payload = dumps_call(first, {}, where=label, memfd=memfd)
         else:
             batch = self._chunk
             payload = dumps_chunk(items, where=label, memfd=memfd, starred=starred)
@@ -318,6 +324,8 @@ class MapJob:
         origin = None if future is None or future.cancelled() else future._origin
         if isinstance(origin, Success):
             self._sizer.observe_time(chunk.count, origin.seconds)
+            if self._retries and chunk.count > 1 and self._retry(chunk):
+                return
         elif isinstance(origin, Failed) and future is not None:
             future._retrieved()  # by the map, which raises it in its place
             if self._should_split(chunk, origin):
@@ -343,3 +351,52 @@ class MapJob:
         for part in parts:
             self._submit(part)
         chunk.parts = parts
+
+    def _retry(self, chunk: Chunk) -> bool:
+        """Submits the items of a chunk that failed and may be tried again, each alone; False without any."""
+        items, future = chunk.items, chunk.future
+        if items is None or future is None or self._client.closed:
+            return False
+        try:
+            result: ChunkResult = future.result()
+        except Exception:  # noqa: BLE001  nothing of it can be rebuilt: the consumer is told
+            return False
+        if not result.retryable:
+            return False
+        chunk.items = None
+        self._untaken -= 1
+        self._held -= chunk.count
+        parts: list[Chunk] = []
+        start = 0
+        for index, seconds in sorted(result.retryable.items()):
+            if start < index:
+                parts.append(self._part(result, start, index))
+            part = Chunk(self, [items[index]])
+            self._submit(part, self._encoded.retried(self._group, self._retry_delay(seconds)))
+            parts.append(part)
+            start = index + 1
+        if start < chunk.count:
+            parts.append(self._part(result, start, chunk.count))
+        chunk.parts = parts
+        return True
+
+    def _retry_delay(self, seconds: float) -> float:
+        """Seconds before a second attempt: those that the task has asked for, or the policy's."""
+        if seconds >= 0:
+            return seconds
+        spec = self._single.spec
+        delay = spec.retry_delay(1)
+        return delay * random.uniform(0.5, 1.0) if spec.jitter else delay  # noqa: S311  no secret
+
+    def _part(self, result: ChunkResult, start: int, end: int) -> Chunk:
+        """Consecutive items of a chunk that need no further attempt."""
+        part = Chunk(self, ())
+        part.count = end - start
+        errors = {index - start: error for index, error in result.errors.items() if start <= index < end}
+        part.result = ChunkResult(result.values[start:end], errors, {})
+        part.completed = True
+        self._untaken += 1
+        self._held += part.count
+        if not self._ordered:
+            self._ready.append(part)
+        return part

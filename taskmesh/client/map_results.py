@@ -152,6 +152,8 @@ class MapResults(Generic[R_co]):
         """A chunk's results; rebuilds them, in the consumer's thread."""
         future = chunk.future
         error = chunk.error
+        if chunk.result is not None:
+            return self._with_errors(chunk.result.values, chunk.result.errors)
         if future is not None and not future.cancelled():
             error = future.exception()
             if error is None:

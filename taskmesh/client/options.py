@@ -119,11 +119,11 @@ class TaskOptions:
 
     @property
     def is_chunkable(self) -> bool:
-        """Several calls may share one attempt: retries, a key and the limit that kills belong to each call.
+        """Several calls may share one attempt: a key and the limit that kills belong to each call.
 
-        A slot keeps the soft limit for each item of a chunk.
+        A slot keeps the soft limit for each item of a chunk; a map tries items that have failed again alone.
         """
-        return not (self.retries.max or self.hard_timeout or self.key is not None)
+        return not (self.hard_timeout or self.key is not None)
 
 
 _OPTIONS = tuple(field.name for field in fields(TaskOptions))

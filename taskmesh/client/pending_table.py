@@ -23,6 +23,7 @@ from taskmesh.net.client.ports import SubmitPort
 from taskmesh.outcomes.outcome import Success
 from taskmesh.outcomes.waiters import WaiterPool, interruptible, running_loop, wake
 from taskmesh.serialize.payload import Payload
+from taskmesh.system.clock import monotonic
 from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
 
 if TYPE_CHECKING:
@@ -419,6 +420,7 @@ class PendingTable:
 
 
 def _run(batch: Batch, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
+    delay = max(0.0, batch.start_at - monotonic()) if batch.start_at else 0.0
     return Run(
         batch.number,
         batch.group,
@@ -426,4 +428,6 @@ def _run(batch: Batch, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
         [future._content for future in futures],
         batch.key,
         again,
+        delay,
+        batch.tried,
     )

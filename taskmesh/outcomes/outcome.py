@@ -161,10 +161,17 @@ def error_of(failed: Failed, task: str) -> BaseException:
 
 
 class ChunkResult(NamedTuple):
-    """What the items of a chunk returned, in order, and their errors by index."""
+    """The outcomes of a chunk's items.
+
+    Attributes:
+        values: the items' results, in order.
+        errors: by the item's index.
+        retryable: the errors that the retry policy admits: the seconds that the task asks for, or -1.
+    """
 
     values: list[Any]
     errors: dict[int, BaseException]
+    retryable: dict[int, float]
 
 
 def chunk_of(payload: Payload, task: str, origin: Success) -> ChunkResult:
@@ -178,7 +185,12 @@ def chunk_of(payload: Payload, task: str, origin: Success) -> ChunkResult:
         index: _error(failure, task=task, worker=origin.worker, attempt=origin.attempt, history=())
         for index, failure in failures.items()
     }
-    return ChunkResult(values, errors)
+    retryable = {
+        index: failure.retry_after
+        for index, failure in failures.items()
+        if failure.retryable and failure.kind in {"exception", "timeout"}
+    }
+    return ChunkResult(values, errors, retryable)
 
 
 def _error(

@@ -20,7 +20,7 @@ from taskmesh.framing.signing import NO_KEY, Signer, is_signed, refuse, split_ke
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Run, Spec
+from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Spec
 
 TASK, DONE, FAILED = b"t", b"d", b"f"
 UNKNOWN = bytes(sha256().digest_size)
@@ -67,7 +67,7 @@ class PayloadSigner:
                 payloads = [with_key(key, payload) for payload in payloads]
                 for seq in run.seqs:
                     self._share(client, seq, run.spec, key)
-            runs.append(Run(run.spec, run.group, run.seqs, payloads, run.key, run.again))
+            runs.append(msgspec.structs.replace(run, payloads=payloads))
         return msgspec.structs.replace(message, runs=runs)
 
     def deliver(self, message: m.Deliver) -> m.Deliver:

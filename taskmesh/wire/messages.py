@@ -25,7 +25,7 @@ from taskmesh.wire.runs import (
     Spec,
 )
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
 

@@ -92,9 +92,22 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     keep: Number = 0.0
     shared: Name = "all"
 
+    def retry_delay(self, errors: int) -> float:
+        """Seconds before the next attempt after this many failures, without jitter."""
+        try:
+            return min(self.max_backoff, self.backoff * self.factor ** (errors - 1))
+        except OverflowError:
+            return self.max_backoff if self.backoff else 0.0
+
 
 class Run(msgspec.Struct, array_like=True, gc=False):
-    """Tasks that a client submits: one spec, one group. `again`: submitted before, to another hub or link."""
+    """Tasks that a client submits: one spec, one group.
+
+    Attributes:
+        again: submitted before, to another hub or link.
+        delay: seconds from now in which they are not to start.
+        tried: attempts of each that have failed already, in a chunk, and count against its retries.
+    """
 
     spec: int
     group: int
@@ -102,6 +115,8 @@ class Run(msgspec.Struct, array_like=True, gc=False):
     payloads: list[Payload]
     key: Name = ""
     again: bool = False
+    delay: Number = 0.0
+    tried: Counter = 0
 
 
 class LaneRun(msgspec.Struct, array_like=True, gc=False):

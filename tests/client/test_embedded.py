@@ -9,11 +9,14 @@ import select
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from taskmesh import Mesh, MeshExecutor, as_completed, current_task, errors, gather, task
+from taskmesh import Mesh, MeshExecutor, Retry, as_completed, current_task, errors, gather, task
 from taskmesh.core.pool.machine import CANCEL_GRACE
 from taskmesh.outcomes.outcome import TaskState
 from tests.waiting import wait_until
@@ -55,6 +58,59 @@ def report() -> str:
 def who(seconds: float = 0) -> tuple[str, int]:
     threading.Event().wait(seconds)
     return current_task().id, current_task().attempt
+
+
+def flaky(number: int, failures: int, notes: str) -> tuple[int, int]:
+    """Fails so many times for every third number; returns it with the attempt."""
+    attempt = current_task().attempt
+    with open(notes, "a") as file:
+        file.write(f"{number} {attempt} {time.monotonic()}\n")
+    if number % 3 == 0 and attempt <= failures:
+        raise ValueError(f"{number} fails")
+    return number, attempt
+
+
+class TestMapWithRetries:
+    """A map of a task with `retries=` goes in chunks, and tries the items alone that have failed."""
+
+    @pytest.fixture
+    def mesh(self) -> Iterator[Mesh]:
+        with Mesh(workers=2) as mesh:
+            yield mesh
+
+    def run(self, mesh: Mesh, notes: Path, failures: int, **options: Any) -> list[Any]:
+        retry = task(retries=Retry(max=2, backoff=0.05))(flaky)
+        numbers = range(30)
+        columns = numbers, [failures] * 30, [str(notes)] * 30
+        return list(mesh.map(retry, *columns, chunksize=10, **options))
+
+    @pytest.mark.parametrize("failures", [1, 2])
+    def test_items_that_failed_are_tried_again_in_their_places(self, mesh, tmp_path, failures):
+        found = self.run(mesh, tmp_path / "notes", failures)
+
+        assert found == [(number, 1 + (number % 3 == 0) * failures) for number in range(30)]
+        runs = Counter(line.split()[0] for line in (tmp_path / "notes").read_text().splitlines())
+        assert runs == {str(n): 1 + (n % 3 == 0) * failures for n in range(30)}, "no other item ran again"
+
+    def test_they_wait_for_the_back_off(self, mesh, tmp_path):
+        self.run(mesh, tmp_path / "notes", 1)
+        lines = [line.split() for line in (tmp_path / "notes").read_text().splitlines()]
+        at = {(int(number), int(attempt)): float(when) for number, attempt, when in lines}
+
+        assert all(at[n, 2] - at[n, 1] > 0.025 for n in range(0, 30, 3)), "jitter halves it at most"
+
+    def test_an_item_that_fails_in_the_end_raises_in_its_place(self, mesh, tmp_path):
+        found = self.run(mesh, tmp_path / "notes", 3, return_exceptions=True)
+
+        assert [str(error) for error in found[::3]] == [f"{number} fails" for number in range(0, 30, 3)]
+        assert found[1:3] == [(1, 1), (2, 1)]
+        runs = Counter(line.split()[0] for line in (tmp_path / "notes").read_text().splitlines())
+        assert runs["0"] == 3, "two retries"
+
+    def test_results_come_as_they_end(self, mesh, tmp_path):
+        found = self.run(mesh, tmp_path / "notes", 1, ordered=False)
+
+        assert sorted(found) == [(number, 1 + (number % 3 == 0)) for number in range(30)]
 
 
 @task

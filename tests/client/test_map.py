@@ -136,8 +136,8 @@ def test_map_item_that_cannot_be_pickled_fails_alone(mesh):
     assert next(results) == 3
 
 
-def test_map_of_tasks_with_retries_or_limits_sends_calls(mesh, port):
-    limited = task(retries=2)(stay)
+def test_map_of_tasks_that_may_be_killed_sends_calls(mesh, port):
+    limited = task(hard_timeout=20)(stay)
 
     assert list(mesh.map(limited, range(5), chunksize=5)) == list(range(5))
     assert {port._specs[run.spec].kind for run in port.runs} == {0}

@@ -69,5 +69,6 @@ def test_unknown_option_is_refused_with_the_nearest():
 def test_options_that_belong_to_each_call_forbid_chunks():
     assert TaskOptions().is_chunkable
     assert TaskOptions().with_changes({"timeout": 1}).is_chunkable, "a slot keeps it for each item"
-    for change in ({"retries": 1}, {"hard_timeout": 1}, {"key": "k"}):
+    assert TaskOptions().with_changes({"retries": 1}).is_chunkable, "a map tries items again alone"
+    for change in ({"hard_timeout": 1}, {"key": "k"}):
         assert not TaskOptions().with_changes(change).is_chunkable

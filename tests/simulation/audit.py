@@ -130,10 +130,11 @@ class Audit:
             for seq in run.seqs if run.attempt == 1 else ():
                 plan = self._workload.plans[run.client, seq]
                 line = (run.client, plan.group, run.spec)
-                in_order = plan.key or seq > self._newest.get(line, 0)  # with a key: in a run of its own
-                self.require(bool(in_order), "S17: not first in, first out", line, seq)
-                if not plan.key:
-                    self._newest[line] = seq
+                if plan.key or plan.start_at:
+                    continue  # in a run of its own
+                in_order = seq > self._newest.get(line, 0)
+                self.require(in_order, "S17: not first in, first out", line, seq)
+                self._newest[line] = seq
 
     def received(self, runs: Sequence[Run] | Sequence[DoneRun]) -> None:
         """S14: nothing comes that is larger than this hub takes: it would cut the link for all others."""
@@ -141,6 +142,13 @@ class Audit:
         for run in runs if limit else ():
             largest = max(map(len, run.payloads), default=0)
             self.require(largest <= limit, "S14: larger than the hub takes", largest, limit)
+
+    def submitted(self, client: int, runs: Sequence[Run], now: float) -> None:
+        """Notes when tasks come to a hub for the first time: until then a full link holds them back."""
+        for run in runs if client else ():
+            for seq in run.seqs:
+                plan = self._workload.plans[client, seq]
+                plan.arrived = plan.arrived or now
 
     def restored(self, entries: Sequence[tuple[float, Kept]], epoch: int, now: float, offset: float) -> None:
         """A hub of this epoch starts, at `now` of its clock, with these outcomes of hubs before it."""
@@ -179,8 +187,8 @@ class Audit:
 
     # --- pools and slots ----------------------------------------------------------------------------------
 
-    def started(self, plan: Plan, attempt: int, returns: int, pool: str) -> None:
-        """S2, S5, S6: only what was pushed runs, each attempt once, at-most-once tasks once at all."""
+    def started(self, plan: Plan, attempt: int, returns: int, pool: str, now: float) -> None:
+        """S2, S5, S6, S22: only what was pushed runs, each attempt once, at-most-once tasks once; in time."""
         plan.runs += 1
         self.attempts.began(plan, attempt, returns, pool)
         key = (plan.client, plan.seq, attempt)
@@ -190,6 +198,7 @@ class Audit:
         )
         gone = (plan.client, plan.seq) in self.orphaned
         self.require(not gone, "S13: ran, though bound to a client that is gone", key)
+        self.require(now >= plan.start_at, "S22: started before its time", key, plan.start_at)
         once = plan.kind.spec.acks == "early"
         self.require(plan.runs == 1 or not once, "S6: an at-most-once task ran again", key)
 

@@ -18,6 +18,7 @@ from tests.simulation.host import Host
 from tests.simulation.hub_host import HubHost
 from tests.simulation.network import Link, unpacked
 from tests.simulation.setting import Setting
+from tests.simulation.timetable import Timetable
 from tests.simulation.workload import Plan
 
 _TO_CLIENT = msgspec.msgpack.Decoder(m.ToClient).decode
@@ -32,13 +33,14 @@ Burst = Callable[[int, int, int], list[Plan]]
 class Table:
     """Unresolved tasks, by counter: what futures are in a real client."""
 
-    def __init__(self, client: int) -> None:
+    def __init__(self, client: int, timetable: Timetable) -> None:
         self.plans: dict[int, Plan] = {}
         self._client = client
+        self._timetable = timetable
 
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Every unresolved task, to submit again."""
-        return runs_of(list(self.plans.values()), again=True)
+        return runs_of(list(self.plans.values()), self._timetable.now, again=True)
 
     def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, Spec]]:
         """Specs by number."""
@@ -53,17 +55,18 @@ class Table:
         return [Failed(self._client, seq, 0, "lost", text="the hub was lost") for seq in seqs]
 
 
-def runs_of(plans: list[Plan], *, again: bool) -> tuple[list[tuple[int, Spec]], list[Run]]:
-    """Tasks as runs: one for each spec and group, one for each task with a key."""
+def runs_of(plans: list[Plan], now: float, *, again: bool) -> tuple[list[tuple[int, Spec]], list[Run]]:
+    """Tasks as runs: one for each spec and group, one for each task with a key or a time to start at."""
     specs: dict[int, Spec] = {}
     runs: dict[tuple[int, int, str, int], Run] = {}
     for plan in plans:
         number = plan.kind.number
         specs[number] = plan.kind.spec
-        at = (number, plan.group, plan.key, plan.seq if plan.key else 0)
+        at = (number, plan.group, plan.key, plan.seq if plan.key or plan.start_at else 0)
         run = runs.get(at)
         if run is None:
             run = runs[at] = Run(number, plan.group, [], [], plan.key, again)
+            run.delay = max(0.0, plan.start_at - now)
         run.seqs.append(plan.seq)
         run.payloads.append(plan.payload)
     return list(specs.items()), list(runs.values())
@@ -83,7 +86,7 @@ class ClientHost(Host[ClientMachine]):
         self._unanswered = 0
         self._up_links = [Link("gateway", partial(hub.from_client, config.client)) for hub in hubs]
         self._down_links = [Link("gateway", self._from_hub) for _ in hubs]
-        self.table = Table(config.client)
+        self.table = Table(config.client, setting.timetable)
         self.accepted: dict[int, int] = {}
         self.answers: dict[int, m.Answer] = {}
         self.asked = 0
@@ -144,16 +147,18 @@ class ClientHost(Host[ClientMachine]):
 
     def submit(self, count: int) -> list[Plan]:
         """Submits `count` new tasks."""
-        return self.submit_all(self.setting.workload.burst, count)
+        return self.submit_all(self.setting.workload.burst, count, may_wait=True)
 
-    def submit_all(self, make: Burst, count: int) -> list[Plan]:
-        """Submits `count` new tasks of a sort."""
+    def submit_all(self, make: Burst, count: int, *, may_wait: bool = False) -> list[Plan]:
+        """Submits `count` new tasks of a sort; some of them are to start later if they may."""
         plans = make(self.client, self._next, count)
         self._next += count
         for plan in plans:
             plan.submitted = self.setting.timetable.now
+            if may_wait and plan.seq % 11 == 3 and not plan.key:
+                plan.start_at = plan.submitted + 0.7 * (plan.seq % 5)
         self.table.plans.update((plan.seq, plan) for plan in plans)
-        specs, runs = runs_of(plans, again=False)
+        specs, runs = runs_of(plans, self.setting.timetable.now, again=False)
         fresh = [(number, spec) for number, spec in specs if number not in self._known]
         self._known.update(number for number, _ in fresh)
         self.tell(Queued(fresh, runs))

@@ -177,6 +177,7 @@ class HubHost(Host[HubMachine]):
             message = unpacked(data, _FROM_CLIENT)
             if isinstance(message, m.Submit) and message.epoch == self.epoch:
                 self.setting.audit.received(message.runs)
+                self.setting.audit.submitted(client, message.runs, self.setting.timetable.now)
             self.tell(ev.FromClient(client, message))
 
     def from_pool(self, pool: str, data: object) -> None:

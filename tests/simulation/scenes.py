@@ -135,7 +135,9 @@ def comeback(world: World) -> None:
     """L7: pools that are all back after the hub's death keep nothing waiting that was submitted before it."""
     setting, hub = world.setting, world.hub
     timetable, chance = setting.timetable, setting.chance
-    world.until(max(timetable.now, hub.started + LEASE) + 2 * BEAT)  # pools know of each other
+    # The hub waits for nobody before it, even if it stood still meanwhile, and pools know of each other.
+    settled = timetable.now + hub.machine.recovery.left(hub.clock())
+    world.until(max(settled, hub.started + LEASE) + 2 * BEAT)
     client = chance.choice(world.clients)
     slots = sum(len(pool.machine.slots) for pool in world.pools)
     client.submit_all(setting.workload.steady_burst, 4 * slots)
@@ -244,7 +246,8 @@ def budgets(world: World) -> None:
         setting.audit.faults["crash", "hub between attempts"] += 1
         _replace_hub(world)
     expiring = [plan for plan in plans if plan.kind.spec.expires]
-    world.until(began + expiring[0].kind.spec.expires + LATE)
+    came = max(plan.arrived or timetable.now for plan in expiring)
+    world.until(max(timetable.now, came + expiring[0].kind.spec.expires + LATE))
     for plan in expiring:
         told = setting.audit.outcomes.get((plan.client, plan.seq))
         setting.audit.require(told == "expired", "S8: it has more time to start in than it asked for", plan)

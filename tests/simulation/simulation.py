@@ -378,6 +378,8 @@ class World:
                 spec = plan.kind.spec
                 excused = spec.expires or spec.acks == "early" or spec.on_client_loss == "cancel" or plan.key
                 excused = excused or (plan.client, plan.seq) in audit.unwanted
+                # A chunk that pools died with was left to its client, which goes without splitting it.
+                excused = excused or audit.outcomes.get((plan.client, plan.seq)) == "crash"
                 if epoch in epochs and not excused and (client.client, seq) not in audit.cancelled:
                     self._left_behind += 1
                     audit.require(plan.runs > 0, "S1: accepted and never run", plan)

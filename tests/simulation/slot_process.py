@@ -185,7 +185,9 @@ class SlotProcess:
                 self._queue.popleft()
                 continue
             item = batch.items.popleft()
-            self._world.audit.started(item.plan, item.attempt, item.returns, self._pool)
+            self._world.audit.started(
+                item.plan, item.attempt, item.returns, self._pool, self._world.timetable.now
+            )
             self._running = item
             self._over = False
             if item.plan.seconds == 0.0 and item.plan.act is Act.OK:

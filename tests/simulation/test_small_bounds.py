@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core.client import machine as client
-from taskmesh.core.hub import backlog, clients, lanes, ventilator
+from taskmesh.core.hub import backlog, client_session, lanes, ventilator
 from taskmesh.core.pool import spool
 from tests.simulation import fairness
 from tests.simulation.simulation import World
@@ -18,7 +18,7 @@ def _small_bounds(monkeypatch):
     monkeypatch.setattr(ventilator, "MAX_MESSAGE", 40)
     monkeypatch.setattr(ventilator, "MAX_MESSAGE_BYTES", 150)
     monkeypatch.setattr(ventilator, "CHUNK_TAKEN", 16)
-    monkeypatch.setattr(clients, "MAX_DELIVERY", 200)
+    monkeypatch.setattr(client_session, "MAX_DELIVERY", 200)
     monkeypatch.setattr(spool, "MAX_REPORT", 200)
     monkeypatch.setattr(spool, "FEW", 2)
     monkeypatch.setattr(client, "MAX_SUBMIT", 50)

@@ -41,6 +41,7 @@ class Plan:
         seconds: how long a run takes. times: how often it misbehaves before it succeeds.
         runs: executions started. deaths: slots that died while it ran. calm: no fault can come any more.
         submitted: when, in the world's time.
+        start_at: when it may start; 0 for at once. arrived: when it first came to a hub.
     """
 
     client: int
@@ -56,6 +57,8 @@ class Plan:
     deaths: int = 0
     calm: bool = False
     submitted: float = 0.0
+    start_at: float = 0.0
+    arrived: float = 0.0
 
     @property
     def result(self) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import accumulate
 
+from msgspec.structs import replace
+
 from taskmesh.wire.runs import Run
 
 
@@ -26,4 +28,4 @@ def split_run(run: Run, limit: int, size: int) -> list[Run]:
 
 def part_of(run: Run, start: int, end: int) -> Run:
     """Some tasks of a run as a run."""
-    return Run(run.spec, run.group, run.seqs[start:end], run.payloads[start:end], run.key, run.again)
+    return replace(run, seqs=run.seqs[start:end], payloads=run.payloads[start:end])

@@ -19,7 +19,7 @@ from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
-from taskmesh.wire.runs import DoneRun, Failed, Held, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Held
 
 CRASHES = frozenset({"crash", "oom"})
 REFUSALS = frozenset({"function", "signature"})
@@ -251,7 +251,7 @@ class Collector:
         self._ledger.charge(record, errors=1)
         delay = failure.retry_after
         if delay < 0:
-            delay = _backoff(spec, record.errors)
+            delay = spec.retry_delay(record.errors)
             if spec.jitter:
                 delay *= 0.5 + 0.5 * jitter_of(record.id, record.errors)
         self._later(record, failure, now + delay)
@@ -444,11 +444,3 @@ def jitter_of(task: int, times: int) -> float:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & SEQ_MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & SEQ_MASK
     return ((z ^ (z >> 31)) >> 11) / (1 << 53)
-
-
-def _backoff(spec: Spec, errors: int) -> float:
-    """Seconds before the next attempt, but for jitter."""
-    try:
-        return min(spec.max_backoff, spec.backoff * spec.factor ** (errors - 1))
-    except OverflowError:
-        return spec.max_backoff if spec.backoff else 0.0

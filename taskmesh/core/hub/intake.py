@@ -15,7 +15,7 @@ from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.settings import REFUSE, HubSettings, difference
-from taskmesh.core.hub.states import SUSPECT, State, TaskRecord, handed_back
+from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord, handed_back
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
 from taskmesh.core.link import ACK_DELAY
@@ -430,13 +430,24 @@ class Intake:
         if run.key and self._attach(client, run, entry, now):
             return
         records = ledger.accept(client, entry, run, now, fresh=not run.again)
+        for record in records if run.tried else ():
+            ledger.take_over(record, Charged([], begun=run.tried, failed=run.tried, errors=run.tried), now)
+        if run.delay > 0:  # they have not started at an earlier hub either, and no pool holds them
+            for record in records:
+                ledger.move(record, Cause.DELAY)
+                ledger.wait(record, now + run.delay)
+            return
         if run.again:
-            records = [record for record in records if not self._known_elsewhere(record, now)]
-            for record in [record for record in records if record.losses >= SUSPECT]:
-                ledger.requeue(record)
-            records = [record for record in records if record.losses < SUSPECT]
+            records = self._unknown(records, now)
         if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
             ledger.enqueue(records)
+
+    def _unknown(self, records: list[TaskRecord], now: float) -> list[TaskRecord]:
+        """Returns those of a run submitted before that are to be queued now."""
+        records = [record for record in records if not self._known_elsewhere(record, now)]
+        for record in [record for record in records if record.losses >= SUSPECT]:
+            self._ledger.requeue(record)
+        return [record for record in records if record.losses < SUSPECT]
 
     def _goes_straight(self, record: TaskRecord, now: float) -> bool:
         """Whether a task went to a pool at once, past the queue: nothing waits, nor is due to."""
@@ -561,7 +572,8 @@ class Intake:
             record = self._ledger.tasks.get(task)
             if record is None or record.has_failed:
                 continue
-            if record.state is State.QUEUED:
+            is_delayed = record.state is State.WAITING and record.more().due > 0 and not record.begun
+            if record.state is State.QUEUED or is_delayed:
                 self._cancellations.cancel(task)
             elif task not in record.more().unwanted:
                 record.extra.unwanted.append(task)

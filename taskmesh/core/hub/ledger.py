@@ -179,8 +179,8 @@ class Ledger:
                 new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
                 payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
             records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
-            if not fresh or len(records) == 1:
-                for record in records:  # a pool may hold it, or it may go to one past the backlog
+            if not fresh or len(records) == 1 or run.delay > 0:
+                for record in records:  # a pool may hold it, it may go to one past the backlog, or it waits
                     record.lined_up = False
             tasks.update(zip(ids, records, strict=True))
             count = len(records)

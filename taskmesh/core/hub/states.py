@@ -56,6 +56,8 @@ class Cause(enum.IntEnum):
     """It killed its slot, or pools died with it, as often as the limit allows."""
     LOSE = 12
     """At-most-once, and nobody knows whether it ran."""
+    DELAY = 14
+    """It came with a time before which it is not to start."""
     RECOVER = 13
     """An earlier hub had it: the hub waits for the pools that may hold it."""
 
@@ -75,6 +77,7 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
     (S.RUNNING, C.REQUEUE): S.QUEUED,
     (S.SENT, C.RETRY): S.WAITING,
     (S.RUNNING, C.RETRY): S.WAITING,
+    (S.QUEUED, C.DELAY): S.WAITING,
     (S.QUEUED, C.RECOVER): S.WAITING,
     (S.WAITING, C.DUE): S.QUEUED,
     (S.QUEUED, C.ADOPT): S.SENT,

@@ -229,7 +229,8 @@ class Views:
         if record.state is State.WAITING:
             if record.extra is None or not record.extra.due:
                 return f"it waits {self._pools.recovery.left(now):.1f} s at most for pools to come back"
-            return f"it waits {max(0.0, record.extra.due - now):.1f} s for a retry"
+            what = "a retry" if record.errors or record.begun else "its time to start"
+            return f"it waits {max(0.0, record.extra.due - now):.1f} s for {what}"
         if record.state is not State.QUEUED:
             lane = self._pools.lanes.get(record.session)
             pool = lane.pool if lane is not None else "?"
