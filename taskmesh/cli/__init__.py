@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from taskmesh.cli.probing import probed
+from taskmesh.cli.probe import probed
 
 __all__ = ["main"]
 

@@ -116,7 +116,8 @@ def at_side_port(out: Output, config: Config, timeout: float, wait: float) -> bo
     Raises:
         TaskMeshError: nobody answers, or what answers is no pool that could be drained.
     """
-    from taskmesh.http.client import SidePortUnreachable, side_client
+    from taskmesh.http.client import SidePortUnreachable
+    from taskmesh.http.settings import side_client
 
     side = side_client(config, timeout)
     status, text = side.ask("POST", "/drain")

@@ -10,6 +10,7 @@ import typer
 from taskmesh.cli.exits import EPILOG, FAILED, exits
 from taskmesh.cli.options import AsJson, ConfigFile, Http, answer_within, settings
 from taskmesh.cli.output import Output
+from taskmesh.cli.probe import PATHS
 
 
 class Probe(enum.StrEnum):
@@ -18,9 +19,6 @@ class Probe(enum.StrEnum):
     live = "live"
     ready = "ready"
     startup = "startup"
-
-
-PATHS = {Probe.live: "/livez", Probe.ready: "/readyz", Probe.startup: "/startupz"}
 
 
 def health(
@@ -34,9 +32,9 @@ def health(
     """Ask a hub's or worker's side port whether it is live, ready or started; exit code 1 when it is not."""
     out = Output(as_json=json)
     with exits(out):
-        from taskmesh.http.client import side_client
+        from taskmesh.http.settings import side_client
 
-        status, text = side_client(settings(file, {"http": http}), timeout).ask("GET", PATHS[probe])
+        status, text = side_client(settings(file, {"http": http}), timeout).ask("GET", PATHS[probe.value])
         good = status == 200
         out.value({"probe": probe.value, "ok": good, "message": text}, text)
         if not good:

@@ -22,8 +22,9 @@ class Output:
     Everything else is said if it can be, for a hub does not end because its log is full.
     """
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, program: str = "taskmesh") -> None:
         self.as_json = as_json
+        self._program = program
 
     def value(self, value: object, text: str) -> None:
         """A result: as JSON, or as the text for people."""
@@ -45,7 +46,11 @@ class Output:
 
     def news(self, kind: str, text: str, fields: Mapping[str, object], keep: str = "") -> None:
         """Something that happened while a program runs, on stderr. `keep`: control characters left as is."""
-        line = encoded({"event": kind, **fields}) if self.as_json else f"taskmesh: {printable(text, keep)}"
+        line = (
+            encoded({"event": kind, **fields})
+            if self.as_json
+            else f"{self._program}: {printable(text, keep)}"
+        )
         self._say(sys.stderr, line)
 
     def error(self, error: BaseException, details: Mapping[str, object] | None = None) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
+from taskmesh.cli.output import Output
 from taskmesh.cli.worker_arguments import Arguments, read
-from taskmesh.cli.worker_reports import Reports
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.net.event_log import EventLog
 from taskmesh.net.pool.modules import check_modules, use_current_directory
@@ -17,32 +18,37 @@ DRAINED, FAILED, USAGE = 0, 1, 2
 
 def main(line: Sequence[str]) -> int:
     """Runs the worker; returns its exit code."""
-    reports = Reports(as_json="--json" in line)
+    out = Output(as_json="--json" in line, program="taskmesh worker")
     try:
         arguments = read(line)
         use_current_directory()
         check_modules((*arguments.modules, *arguments.config.pool.only_registered))
-        return _run(arguments, reports)
+        return _run(arguments, out)
     except KeyboardInterrupt:  # before the pool's own handler was there, or after it had gone
         return FAILED
     except ConfigError as error:
-        reports.news("error", str(error))
+        _tell(out, "error", str(error))
         return USAGE
     except TaskMeshError as error:
-        reports.news("error", str(error))
+        _tell(out, "error", str(error))
         return FAILED
 
 
-def _run(arguments: Arguments, reports: Reports) -> int:
+def _tell(out: Output, event: str, text: str) -> None:
+    out.news(event, text, {"message": text})
+
+
+def _run(arguments: Arguments, out: Output) -> int:
     config = arguments.config
     slots = config.pool.slots
     addresses = arguments.addresses
 
     def ready(pool: str, address: str) -> None:
         queues = ", ".join(config.pool.queues)
-        reports.ready(
-            f"ready: pool {pool}, {slots} slot{'s' if slots != 1 else ''}, queues {queues}, hub {address}",
+        plural = "s" if slots != 1 else ""
+        out.ready(
             {
+                "event": "ready",
                 "pool": pool,
                 "slots": slots,
                 "queues": list(config.pool.queues),
@@ -50,6 +56,7 @@ def _run(arguments: Arguments, reports: Reports) -> int:
                 "address": address,
                 "pid": os.getpid(),
             },
+            f"taskmesh worker: ready: pool {pool}, {slots} slot{plural}, queues {queues}, hub {address}",
         )
 
     from taskmesh.net.programs import run_pool
@@ -61,8 +68,8 @@ def _run(arguments: Arguments, reports: Reports) -> int:
         name=arguments.name,
         modules=arguments.modules,
         ready=ready,
-        news=reports.news,
-        record=EventLog(reports.event, arguments.log_level).record,
+        news=partial(_tell, out),
+        record=EventLog(out.news, arguments.log_level).record,
         stay=arguments.stay,
     )
     return DRAINED if drained else FAILED

@@ -1,15 +1,17 @@
-"""The other end of the side port: one request, for `taskmesh health` and `taskmesh drain --http`."""
+"""One request to a side port, for `taskmesh health` and `taskmesh drain --http`.
+
+It loads nothing but a socket: a probe of Kubernetes takes 0.04 s of CPU, and 0.3 s with http.client, the
+settings and the command line.
+"""
 
 from __future__ import annotations
 
-import http.client
-from dataclasses import dataclass
-from pathlib import Path
+import socket
 
-from taskmesh.config import Config
-from taskmesh.errors import ConfigError, TaskMeshError
-from taskmesh.http.settings import http_parts, read_token
+from taskmesh.errors import TaskMeshError
 
+LONGEST = 1 << 20
+"""Bytes of an answer."""
 ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  where a program listens at all addresses, ask here
 
 
@@ -17,45 +19,57 @@ class SidePortUnreachable(TaskMeshError):
     """Nobody answers at a side port."""
 
 
-@dataclass(frozen=True, slots=True)
 class SideClient:
-    """Asks one side port."""
+    """Asks one side port.
 
-    host: str
-    port: int
-    token: str
-    timeout: float
+    Args:
+        token: what the side port wants to see; empty for none.
+        timeout: seconds that connecting, and each wait for a part of the answer, may take.
+    """
+
+    __slots__ = ("_timeout", "_token", "host", "port")
+
+    def __init__(self, host: str, port: int, token: str = "", timeout: float = 3.0) -> None:
+        self.host = ANY.get(host, host)
+        self.port = port
+        self._token = token
+        self._timeout = timeout
 
     def ask(self, method: str, path: str) -> tuple[int, str]:
-        """Status and text of the answer.
+        """Return status and text of the answer.
 
         Raises:
             SidePortUnreachable: there was none within the time-out.
         """
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        link = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
         try:
-            link.request(method, path, headers=headers)
-            answer = link.getresponse()
-            return answer.status, answer.read().decode(errors="replace").strip()
-        except (OSError, http.client.HTTPException) as error:
+            return _parsed(self._exchange(method, path))
+        except (OSError, OverflowError, ValueError) as error:
             raise SidePortUnreachable(
                 f"no side port answers at {self.host}:{self.port}: {error}; "
                 "is the program started with --http?"
             ) from None
-        finally:
-            link.close()
+
+    def _exchange(self, method: str, path: str) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        lines = [
+            f"{method} {path} HTTP/1.0",
+            f"Host: {host}:{self.port}",
+            "Connection: close",
+            "Content-Length: 0",
+        ]
+        if self._token:
+            lines.append(f"Authorization: Bearer {self._token}")
+        answer = b""
+        with socket.create_connection((self.host, self.port), self._timeout) as link:
+            link.sendall("\r\n".join([*lines, "", ""]).encode())
+            while len(answer) < LONGEST and (part := link.recv(1 << 16)):
+                answer += part
+        return answer.decode(errors="replace")
 
 
-def side_client(config: Config, timeout: float) -> SideClient:
-    """The client of the side port that the settings name.
-
-    Raises:
-        ConfigError: they name none, or not a usable one.
-    """
-    program = config.program
-    if not program.http:
-        raise ConfigError("which side port? Give --http HOST:PORT, or set TASKMESH_HTTP")
-    host, port = http_parts(program.http)
-    token = read_token(Path(program.http_token_file)) if program.http_token_file else ""
-    return SideClient(ANY.get(host, host), port, token, timeout)
+def _parsed(answer: str) -> tuple[int, str]:
+    head, end, text = answer.partition("\r\n\r\n")
+    words = head.split(" ", 2)
+    if not end or not words[0].startswith("HTTP/1.") or len(words) < 2:
+        raise ValueError("the answer is not HTTP")
+    return int(words[1]), text.strip()

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from taskmesh.config import Config
 from taskmesh.errors import ConfigError, InsecureBind
+from taskmesh.http.client import SideClient
 from taskmesh.security.key_files import read_secret
 from taskmesh.system.loopback import is_loopback
 
@@ -66,6 +67,20 @@ def side_settings(config: Config) -> SideSettings | None:
             "mode 0600) and give --http-token-file FILE, or take 127.0.0.1"
         )
     return SideSettings(host, port, file)
+
+
+def side_client(config: Config, timeout: float) -> SideClient:
+    """Return the client of the side port that the settings name.
+
+    Raises:
+        ConfigError: they name none, or not a usable one.
+    """
+    program = config.program
+    if not program.http:
+        raise ConfigError("which side port? Give --http HOST:PORT, or set TASKMESH_HTTP")
+    host, port = http_parts(program.http)
+    token = read_token(Path(program.http_token_file)) if program.http_token_file else ""
+    return SideClient(host, port, token, timeout)
 
 
 def http_parts(address: str) -> tuple[str, int]:

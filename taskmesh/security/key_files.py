@@ -70,8 +70,7 @@ def check_secret(file: Path, missing: str) -> None:
         KeysUnusable: it can, or is not there; `missing` says how one is made.
     """
     facts = _facts(file, missing)
-    open_to = facts.st_mode & (0o007 if _is_mounted(file, facts) else 0o077)
-    if open_to:
+    if is_open_to_others(file, facts):
         mode = stat.S_IMODE(facts.st_mode)
         raise KeysUnusable(
             f"{file}: others may read it (mode {mode:04o}): `chmod 600 {file}`, and if they have, "
@@ -122,13 +121,18 @@ def _is_mounted(path: Path, facts: os.stat_result) -> bool:
     return facts.st_uid == 0 and not os.access(path, os.W_OK)
 
 
+def is_open_to_others(file: Path, facts: os.stat_result) -> bool:
+    """Return whether others than its owner may use a secret; a mounted one may be readable by its group."""
+    return bool(facts.st_mode & (0o037 if _is_mounted(file, facts) else 0o077))
+
+
 def _check_owner(path: Path, facts: os.stat_result) -> None:
     if facts.st_uid not in (0, os.geteuid()):
         raise KeysUnusable(f"{path}: belongs to somebody else (user {facts.st_uid}); make it your own")
 
 
 def read_secret(file: Path, what: str) -> str:
-    """What a file holds that only its owner can read, or that root has mounted here; without blanks around.
+    """Read a secret that only its owner can read, or that root has mounted here; blanks around it are cut.
 
     Args:
         what: the file in words, with its article.
@@ -144,13 +148,7 @@ def read_secret(file: Path, what: str) -> str:
         raise ConfigError(f"{what} {file} cannot be read: {error}") from None
     except UnicodeDecodeError:  # whose text would show what the file holds
         raise ConfigError(f"{what} {file} cannot be read: it holds more than ASCII") from None
-    if _is_loose(status, file):
+    if is_open_to_others(file, status):
         mode = stat.S_IMODE(status.st_mode)
         raise ConfigError(f"{what} {file} has mode {mode:04o}, so others may read it: chmod 600 {file}")
     return text
-
-
-def _is_loose(status: os.stat_result, file: Path) -> bool:
-    """A Secret that Kubernetes mounts is root's and group-readable; this process cannot write it."""
-    mounted = status.st_uid == 0 and not os.access(file, os.W_OK)
-    return bool(status.st_mode & (0o037 if mounted else 0o077))

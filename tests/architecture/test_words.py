@@ -13,7 +13,6 @@ from tests.architecture.source import ROOT, line_count, python_files, tree
 # File names that neither the glossary nor that list explains.
 UNEXPLAINED = frozenset(
     {
-        "taskmesh/cli/probing.py",
         "taskmesh/core/client/oversize.py",
         "taskmesh/core/client/questions.py",
         "taskmesh/core/client/receipts.py",
@@ -64,8 +63,6 @@ SAME_NAME: dict[str, str] = {
 SHORT: dict[str, str] = {
     "taskmesh/cli/application.py": "the list of commands",
     "taskmesh/cli/health.py": "one command",
-    "taskmesh/cli/probing.py": "",
-    "taskmesh/cli/worker_reports.py": "",
     "taskmesh/core/client/oversize.py": "",
     "taskmesh/core/client/pending_table.py": "",
     "taskmesh/core/client/questions.py": "",
@@ -117,11 +114,11 @@ SHORTEST = 60
 # How many docstrings of a room begin with a clause instead of a sentence or a noun.
 CLAUSES: dict[str, int] = {
     ".": 26,
-    "cli": 13,
+    "cli": 12,
     "client": 34,
     "core": 3,
     "core/client": 9,
-    "core/hub": 68,
+    "core/hub": 67,
     "core/pool": 29,
     "framing": 3,
     "http": 20,
@@ -131,7 +128,7 @@ CLAUSES: dict[str, int] = {
     "net/pool": 10,
     "outcomes": 6,
     "pool": 29,
-    "security": 21,
+    "security": 20,
     "serialize": 36,
     "shm": 5,
     "sockets": 18,

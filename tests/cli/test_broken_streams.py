@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from taskmesh.cli.worker_reports import Reports
+from taskmesh.cli.output import Output
 from tests.programs import END_S, Programs, command, environment, outcome_of
 from tests.waiting import wait_until
 
@@ -85,10 +85,10 @@ def test_a_worker_that_cannot_write_serves_on(programs: Programs, tmp_path: Path
 def test_a_worker_without_streams_reports_to_nobody(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", None)
-    reports = Reports(as_json=False)
+    out = Output(as_json=False, program="taskmesh worker")
 
-    reports.ready("ready", {})
-    reports.news("http", "side port")
+    out.ready({}, "ready")
+    out.news("http", "side port", {})
 
 
 @pytest.mark.parametrize("option", [[], ["--json"]])

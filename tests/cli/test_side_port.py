@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.cli import probing
+from taskmesh.cli.probe import probed
 from tests.asking import ask, bearer, samples
 from tests.net import workload
 from tests.net.journal import words
@@ -106,10 +106,10 @@ def test_a_probe_of_something_else_is_the_command_s_own_error(programs: Programs
 
         other = threading.Thread(target=hang_up)
         other.start()
-        assert probing.probed(["health", "live", "--http", at]) is None
+        assert probed(["health", "live", "--http", at]) is None
         other.join()
-    assert probing.probed(["health", "live", "--http", at]) is None
-    assert probing.probed(["health", "live"]) is None
+    assert probed(["health", "live", "--http", at]) is None
+    assert probed(["health", "live"]) is None
     outcome = programs.run("health", "live", "--http", at)
 
     assert (outcome.returncode, "no side port answers" in outcome.stderr) == (1, True)
