@@ -73,6 +73,7 @@ SHORT: dict[str, str] = {
     "taskmesh/core/pool/invariants.py": "",
     "taskmesh/core/pool/settings.py": "",
     "taskmesh/core/state_machine.py": "the base of lanes and slots, and of what invariants raise",
+    "taskmesh/cli/probe.py": "loaded before every command",
     "taskmesh/http/metrics.py": "the format of Prometheus",
     "taskmesh/core/specs.py": "numbers and eviction of specs, for whoever keeps some",
     "taskmesh/core/hub/timers.py": "timers; delays of tasks come here as well",
