@@ -279,7 +279,7 @@ class _Findings:
 
 
 def _astray(word: str, body: object) -> str:
-    """What is wrong with a word that stands where only sections may."""
+    """Return what is wrong with a word that stands where only sections may."""
     if word in _OWNERS:
         return f"{word} stands in a section: [{'] or ['.join(_OWNERS[word])}]"
     keys = [] if isinstance(body, Mapping) else difflib.get_close_matches(word, _OWNERS, n=1)
@@ -391,7 +391,7 @@ def _parsed(file: Path) -> dict[str, Any]:
 
 
 def _section_of(file: Path, parsed: dict[str, Any]) -> Mapping[str, object] | None:
-    """What a file says of us; None when it is a pyproject.toml that says nothing."""
+    """Return what a file says of us; None when it is a pyproject.toml that says nothing."""
     if file.name != "pyproject.toml":
         return parsed
     tool = parsed.get("tool", {})

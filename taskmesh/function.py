@@ -109,7 +109,7 @@ class _Address:
 
 
 def _remade(found: Any, options: TaskOptions) -> Any:
-    """What a name has led to; or a task function anew where a bound method brought its function."""
+    """Return what a name has led to, or a task function anew where a bound method brought its function."""
     return Task(found.__func__, options) if isinstance(found, types.MethodType) else found
 
 

@@ -54,11 +54,11 @@ class TaskTable(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether the hub answers."""
+        """True if the hub answers."""
         ...
 
     def is_accepted(self, seq: int) -> bool:
-        """Whether the hub has confirmed the task."""
+        """Return whether the hub has confirmed the task."""
         ...
 
     def cancel(self, futures: Iterable[TaskFuture[Any]]) -> int:
@@ -190,16 +190,16 @@ class TaskFuture(Future[T]):
         return self._state is CANCELLED_AND_NOTIFIED
 
     def cancelled(self) -> bool:
-        """Whether the task was given up."""
+        """Return whether the task was given up."""
         return self._state is CANCELLED_AND_NOTIFIED
 
     def running(self) -> bool:
-        """Whether the task is known to have started and not known to have ended."""
+        """Return whether the task is known to have started and not known to have ended."""
         extras = self._extras
         return self._state is PENDING and extras is not None and extras.progress is not None
 
     def done(self) -> bool:
-        """Whether there is an outcome."""
+        """Return whether there is an outcome."""
         return self._state is not PENDING
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
@@ -233,7 +233,7 @@ class TaskFuture(Future[T]):
 
     @property
     def accepted(self) -> bool:
-        """Whether the hub has confirmed that the task is in its ledger (or ended)."""
+        """True if the hub has confirmed that the task is in its ledger (or ended)."""
         return self._state is FINISHED or self._batch.table.is_accepted(self._seq)
 
     @property
@@ -302,7 +302,7 @@ class TaskFuture(Future[T]):
         return self._content if self._state is FINISHED and self._decode(None) is ERROR else None
 
     def _get_snapshot(self) -> tuple[bool, bool, T | None, BaseException | None]:
-        """What asyncio asks for from Python 3.14 on: done, cancelled, result, exception."""
+        """Return what asyncio asks for from Python 3.14 on: done, cancelled, result, exception."""
         if self._state is FINISHED:
             return True, False, self._result, self._exception
         cancelled = self._state is CANCELLED_AND_NOTIFIED
@@ -364,7 +364,7 @@ class TaskFuture(Future[T]):
             content.retrieved = True
 
     def _has_failed(self) -> bool:
-        """Whether it ended with an error, as far as that is known without rebuilding anything."""
+        """Return whether it ended with an error, as far as that is known without rebuilding anything."""
         return self._state is FINISHED and (self._form is ERROR or isinstance(self._origin, Failed))
 
     def _decode(self, timeout: float | None) -> int:

@@ -88,7 +88,7 @@ class Mesh(Submitter):
 
     @property
     def connected(self) -> bool:
-        """Whether the mesh is open and its hub answers."""
+        """True if the mesh is open and its hub answers."""
         return self._client.is_open and self._client.table.connected
 
     def executor(self, **task_options: Unpack[OptionValues]) -> MeshExecutor:

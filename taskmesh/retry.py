@@ -95,7 +95,7 @@ def verdict(
     on: tuple[type[BaseException], ...] = (Exception,),
     never: tuple[type[BaseException], ...] = (),
 ) -> tuple[BaseException, bool, float]:
-    """What a task's exception means: (exception to report, may be retried, seconds asked for or -1).
+    """Return what a task's exception means: (exception to report, may be retried, seconds asked for or -1).
 
     Its type is asked, as `except` does, and not the exception: its own attribute access may be broken.
     """

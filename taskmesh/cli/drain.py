@@ -136,7 +136,7 @@ def at_side_port(out: Output, config: Config, timeout: float, wait: float) -> bo
 
 
 def seen_within(seconds: float, happened: Callable[[], bool]) -> bool:
-    """Whether something comes true in time."""
+    """Return whether something comes true in time."""
     pause, end = threading.Event(), time.monotonic() + seconds
     while not happened():
         if time.monotonic() >= end:

@@ -119,7 +119,7 @@ def report_failure(out: Output, error: BaseException, future: TaskFuture[Any]) -
 
 
 def details_of(future: TaskFuture[Any]) -> dict[str, object]:
-    """What JSON tells of a task besides its result."""
+    """Return what JSON tells of a task besides its result."""
     return {
         "task_id": future.task_id,
         "state": str(future.state),
@@ -205,7 +205,7 @@ ANSWER_S = 1.0
 
 
 def error_of(future: TaskFuture[Any], mesh: Mesh, out: Output, timeout: float | None) -> BaseException | None:
-    """What ended the task, None for a result; on stderr, meanwhile, why it does not start.
+    """Return what ended the task, None for a result; on stderr, meanwhile, why it does not start.
 
     Raises:
         TimeoutError: not ended within `timeout` seconds. CancelledError: it was cancelled.

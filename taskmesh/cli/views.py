@@ -140,14 +140,14 @@ def summary(found: dict[str, Any]) -> str:
 
 
 def store_line(store: dict[str, Any]) -> str:
-    """How the hub's store is, for people."""
+    """Return how the hub's store is, for people."""
     counts = ", ".join(f"{store[key]} {key}" for key in ("stored", "waiting", "dropped", "loaded", "skipped"))
     why = f" ({store['why']})" if store["why"] else ""
     return f"store:    {store['store']} is {store['state']}{why}: {counts}"
 
 
 def explanation(found: dict[str, Any]) -> str:
-    """Why a task is where it is, for people."""
+    """Return why a task is where it is, for people."""
     about = f" ({found['name']}, queue {found['queue']})" if "name" in found else ""
     lines = [f"task {found['task_id']}{about} is {found['state']}: {found['why']}"]
     counts = [

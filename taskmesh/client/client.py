@@ -95,7 +95,7 @@ class Client:
 
     @property
     def is_open(self) -> bool:
-        """Whether the port is open."""
+        """True if the port is open."""
         return self._port is not None
 
     def open(self) -> SubmitPort:
@@ -232,7 +232,7 @@ class Client:
                 )
 
     def slots(self) -> int:
-        """How many slots the mesh has, or may have: a remote hub is asked."""
+        """Return how many slots the mesh has, or may have: a remote hub is asked."""
         if not self.config.mesh.address:
             return self._configured
         try:

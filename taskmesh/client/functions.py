@@ -119,7 +119,7 @@ class FunctionTable:
         self._kept: dict[tuple[bytes, TaskOptions], EncodedFunction] = {}
 
     def batch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
-        """Where this call goes, when `ready` does not say.
+        """Return where this call goes, when `ready` does not say.
 
         Raises:
             SerializationError: the function cannot travel.
@@ -187,7 +187,7 @@ class FunctionTable:
         return encoded
 
     def _is_over_limit(self, size: int) -> bool:
-        """Whether the oldest has to go, now that a function with this many bytes has been added."""
+        """Return whether the oldest has to go, now that a function with this many bytes has been added."""
         count = len(self._kept)
         if count > _MOST_KEPT:
             return True
@@ -198,7 +198,7 @@ class FunctionTable:
 
 
 def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -> Spec:
-    """What all calls of a function, given as its bytes, with these options share.
+    """Return what all calls of a function, given as its bytes, with these options share.
 
     Raises:
         SerializationError: an exception class in Retry(on=, never=) cannot be pickled.
@@ -237,7 +237,7 @@ def function_name(fn: Any) -> str:
 
 
 def weight_hint(fn: Any, name: str, size: int) -> str:
-    """What makes a function by value heavy, and the cure. Told once: it is slow, and no error."""
+    """Return what makes a function by value heavy, and what to do. Told once: it is slow, and no error."""
     found = references(fn) if isinstance(fn, types.FunctionType) else ()
     words, weight = max(
         ((words, _weight(value)) for words, value in found), key=lambda each: each[1], default=("", 0)

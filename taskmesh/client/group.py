@@ -93,5 +93,5 @@ class TaskGroup:
 
     @staticmethod
     def success(future: TaskFuture[Any]) -> Success:
-        """How a task ran that has succeeded."""
+        """Return the way in which a task ran that has succeeded."""
         return future._origin if isinstance(future._origin, Success) else _UNKNOWN

@@ -73,7 +73,7 @@ class MapItems:
 
     @classmethod
     def drawn(cls, items: Iterator[Any], *, starred: bool = True) -> MapItems:
-        """What an iterator makes, perhaps without an end."""
+        """Return what an iterator makes, perhaps without an end."""
         return cls(lambda count: islice(items, count), None, starred=starred)
 
     def draw(self, count: int) -> Sequence[Any]:

@@ -89,7 +89,7 @@ class MapResults(Generic[R_co]):
                 self.job.abandon()
 
     def _rests(self) -> Iterator[Iterator[R_co]]:
-        """What is left of the chunk in hand, then one chunk after the other.
+        """Return what is left of the chunk in hand, then one chunk after the other.
 
         Nothing here keeps a chunk, which keeps its results: they may be large, and the caller done with them.
         """

@@ -57,13 +57,13 @@ class NestedClient:
         self._own = itertools.count(1 << 62).__next__
 
     def serves(self, place: Place) -> bool:
-        """Whether it leads to the same hub, and has not ended."""
+        """Return whether it leads to the same hub, and has not ended."""
         if self._way != (place.addresses, place.keys):
             return False
         return not self._client.closed and self._client.table.refusal is None
 
     def submitter(self, priority: int) -> Submitter:
-        """Where tasks of this priority go. They end when this process does."""
+        """Return where tasks of this priority go. They end when this process does."""
         found = self._submitters.get(priority)
         if found is None:
             options = {"on_client_loss": "cancel", "priority": priority}

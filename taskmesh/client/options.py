@@ -154,7 +154,7 @@ def _is_limit(value: Any) -> bool:
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether it is a number of things, at least one; True is none."""
+    """Return whether it is a number of things, at least one; True is none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
@@ -183,7 +183,7 @@ def is_name(value: Any) -> bool:
 
 
 def _is_label(value: Any) -> bool:
-    """Whether it can be shown in a table, too."""
+    """Return whether it can be shown in a table, too."""
     return is_name(value) and bool(value.isprintable())
 
 

@@ -43,7 +43,7 @@ class SpecsSent:
         self._known: set[int] = set()
 
     def is_new(self, number: int) -> bool:
-        """Whether a spec has to be sent, which it is now."""
+        """Return whether a spec has to be sent, which it is now."""
         if number in self._known:
             return False
         if len(self._known) >= SPECS_REMEMBERED:
@@ -179,7 +179,7 @@ class PendingTable:
         return len(self._pending) >= self._limits.max_pending or self._weight >= self._limits.max_bytes
 
     def room(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
-        """What to await before `put` is tried again; None when there is room (or never will be)."""
+        """Return what to await before `put` is tried again; None when there is room (or never will be)."""
         with self.lock:
             if not self._is_full() or self.refusal is not None:
                 return None
@@ -316,11 +316,11 @@ class PendingTable:
 
     @property
     def connected(self) -> bool:
-        """Whether the hub answers; before the mesh has opened nothing speaks against it."""
+        """True if the hub answers; before the mesh has opened nothing speaks against it."""
         return self._port is None or self._port.connected
 
     def is_accepted(self, seq: int) -> bool:
-        """Whether the hub has confirmed the task."""
+        """Return whether the hub has confirmed the task."""
         return seq in self._acks
 
     def attend(self, future: TaskFuture[Any]) -> None:

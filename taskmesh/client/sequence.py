@@ -29,7 +29,7 @@ class SequenceNumbers:
         self.draw = self._count
 
     def give_back(self, number: int) -> bool:
-        """What `draw` gave is no task's; returns whether it was a number."""
+        """Take back what `draw` gave, since it became no task; returns whether it was a number."""
         if number == TAKE:
             return False
         self._left_over.append(number)
@@ -90,7 +90,7 @@ class AckSet:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether counters are in the set that stand beyond one that is not."""
+        """True if counters are in the set that stand beyond one that is not."""
         return bool(self._ahead)
 
     def __contains__(self, seq: int) -> bool:

@@ -346,7 +346,7 @@ class Submitter:
         ordered: bool,
         return_exceptions: bool = False,
     ) -> MapResults[Any]:
-        """What `map` and `starmap` do with their calls."""
+        """Start a map: the common part of `map` and `starmap`."""
         fixed = fixed_chunksize(chunksize)
         if buffersize is not None and not is_count(buffersize):
             raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")

@@ -181,7 +181,7 @@ class DeletionCosts:
             self._pods.close()
 
     def _due(self, pool: str, cost: int, now: float) -> bool:
-        """Whether a cost is to be written now."""
+        """Return whether a cost is to be written now."""
         written = self._written.get(pool)
         if written is None:  # a former hub may have written something
             return True

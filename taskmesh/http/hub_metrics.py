@@ -47,7 +47,7 @@ LEAVING = -1
 
 
 def deletion_costs(machine: HubMachine) -> dict[str, int]:
-    """What ending each pool would cost now, by its name: as many tasks as it runs."""
+    """Return what ending each pool would cost now, by its name: as many tasks as it runs."""
     return {
         lane.pool: LEAVING if lane.leaves or lane.state is LaneState.DRAINING else lane.busy_slots
         for lane in machine.lanes.values()
@@ -141,7 +141,7 @@ def _peer_errors(counts: Mapping[str, int]) -> Family:
 
 
 def hub_answers(machine: HubMachine, peer_errors: Mapping[str, int]) -> dict[str, Callable[[], Any]]:
-    """What the side port asks a hub that listens; called in the loop's thread."""
+    """Return what the side port asks a hub that listens; called in the loop's thread."""
     return {
         "ready": lambda: (True, "ready"),
         "startup": lambda: (True, "started"),

@@ -8,7 +8,7 @@ from taskmesh.http.metrics import Family
 
 
 def drain_view(machine: PoolMachine) -> dict[str, object]:
-    """How far a pool is with leaving: its state, and what it still has."""
+    """Return how far a pool is with leaving: its state, and what it still has."""
     return {
         "pool": machine.config.pool,
         "state": machine.state,
@@ -19,12 +19,12 @@ def drain_view(machine: PoolMachine) -> dict[str, object]:
 
 
 def running(machine: PoolMachine) -> int:
-    """How many tasks run in its slots."""
+    """Return how many tasks run in its slots."""
     return sum(slot.running() is not None for slot in machine.slots.values())
 
 
 def readiness(machine: PoolMachine) -> tuple[bool, str]:
-    """Whether it takes work, and why not."""
+    """Return whether it takes work, and why not."""
     if machine.state == "draining":
         return False, "draining"
     if not machine.session:

@@ -72,7 +72,7 @@ class LoopRequests:
 
     @property
     def pending(self) -> bool:
-        """Whether questions wait."""
+        """True if questions wait."""
         return bool(self.events)
 
     def turn(self, now: float) -> None:
@@ -105,7 +105,7 @@ class LoopRequests:
 
     @property
     def alive(self) -> bool:
-        """Whether the loop turns. What slots do has no part in it."""
+        """True if the loop turns. What slots do has no part in it."""
         return self.silence < STALE
 
     def ask(self, what: str) -> object:

@@ -133,7 +133,7 @@ class Requests(BaseHTTPRequestHandler):
             return as_text(400, str(error))
 
     def _refusal(self, path: str) -> Reply | None:
-        """Who may not: without a token browsers, with one whoever does not have it."""
+        """Return the refusal: of a browser where there is no token, else of whoever lacks the token."""
         if path in ("/livez", "/readyz", "/startupz"):
             return None
         settings = self.server.settings

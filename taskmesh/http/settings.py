@@ -27,7 +27,7 @@ class SideSettings:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         return is_loopback(self.host)
 
     def admits(self, authorization: str) -> bool:
@@ -47,7 +47,7 @@ class SideSettings:
 
 
 def side_settings(config: Config) -> SideSettings | None:
-    """What `http` and `http_token_file` say; None for no side port.
+    """Return what `http` and `http_token_file` say; None for no side port.
 
     Raises:
         ConfigError: the address or the token file cannot be used.

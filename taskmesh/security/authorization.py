@@ -99,7 +99,7 @@ class Authorization:
         return self._sessions.get(Pass(user, bytes(frames[0])), 0) if len(frames[0]) == TOKEN else 0
 
     def check_pool(self, shown: Pass, message: m.PoolMessage) -> bool:
-        """Whether to pass a message on: not results of a session that this hub never opened.
+        """Return whether to pass a message on: not results of a session that this hub never opened.
 
         A pool that had it with the hub before gives them again in its next session.
 

@@ -117,7 +117,7 @@ def _facts(path: Path, missing: str) -> os.stat_result:
 
 
 def _is_mounted(path: Path, facts: os.stat_result) -> bool:
-    """Whether root has put it there for us to read only, as Kubernetes does with a Secret."""
+    """Return whether root has put it there for us to read only, as Kubernetes does with a Secret."""
     return facts.st_uid == 0 and not os.access(path, os.W_OK)
 
 

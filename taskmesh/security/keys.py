@@ -110,7 +110,7 @@ class KeyFolder:
         return tuple(raw_key(key) for key in keys_in(file))
 
     def admissions(self, problems: list[str] | None = None) -> dict[bytes, Admission]:
-        """Whom the hub lets in, by the 32 bytes of the public key.
+        """Return whom the hub lets in, by the 32 bytes of the public key.
 
         Args:
             problems: gathers what is wrong with files, whose holders are left out then, in place of an error.
@@ -143,7 +143,7 @@ class KeyFolder:
                 )
 
     def signature(self) -> tuple[object, ...]:
-        """What changes whenever somebody is authorized or revoked; cheap enough for every second."""
+        """Return what changes whenever somebody is authorized or revoked; cheap enough for every second."""
         found: list[object] = []
         for role in PEERS:
             for _, file in self._authorized(role, check=False):
@@ -295,7 +295,7 @@ def _tell(problems: list[str] | None, error: KeysUnusable) -> None:
 
 
 def listing(folder: KeyFolder) -> Iterator[dict[str, object]]:
-    """What a directory holds, one row for each key, secrets left out.
+    """Return what a directory holds, one row for each key, secrets left out.
 
     Raises:
         KeysUnusable: a file is no key, or open to others.

@@ -177,7 +177,7 @@ class PayloadSigner:
             self._shared.popitem(last=False)
 
     def _outcome(self, kind: bytes, client: int, seq: int) -> bytes:
-        """What an outcome is signed for: one task, or a key."""
+        """Return what an outcome is signed for: one task, or a key."""
         shared = self._shared.get((client, seq))
         return kind + (struct.pack(">QQ", client, seq) if shared is None else b"key" + shared)
 

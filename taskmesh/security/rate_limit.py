@@ -70,19 +70,19 @@ class RateLimits:
         self.tell_at = math.inf
 
     def of_clients(self, arrived: Sequence[Arrived], clients: Mapping[bytes, int]) -> Iterator[Arrived]:
-        """What came to the gateway, as far as it is within the caps; clients: sessions by link."""
+        """Return what came to the gateway, as far as it is within the caps; clients: sessions by link."""
         return self._within(arrived, lambda over, _, parts: over.clients.add(clients.get(bytes(parts[0]), 0)))
 
     def of_pools(
         self, arrived: Sequence[Arrived], session_of: Callable[[str, list[Part]], int]
     ) -> Iterator[Arrived]:
-        """What came to the collector, as far as it is within the caps."""
+        """Return what came to the collector, as far as it is within the caps."""
         return self._within(arrived, lambda over, user, parts: over.sessions.add(session_of(user, parts)))
 
     def _within(
         self, arrived: Sequence[Arrived], note: Callable[[OverRate, str, list[Part]], None]
     ) -> Iterator[Arrived]:
-        """What is within the caps; of anything else is noted who said it."""
+        """Return what is within the caps; of anything else is noted who said it."""
         now = self._clock()
         for user, parts in arrived:
             if self._admits(user, parts, now):
@@ -111,7 +111,7 @@ class RateLimits:
         over.sessions.add(session)
 
     def told(self, now: float, peer_errors: PeerErrors) -> list[OverRate]:
-        """What has been dropped since the last time, by key, with the time to wait from now on."""
+        """Return what has been dropped since the last time, by key, with the time to wait from now on."""
         if now < self.tell_at:
             return []
         over, self._over, self.tell_at = list(self._over.values()), {}, math.inf

@@ -81,7 +81,7 @@ class ZapHandler:
         self._lanes.pop(f"{LANE}{session}", None)
 
     def knows(self, user: str) -> bool:
-        """Whether a user may still come in."""
+        """Return whether a user may still come in."""
         return user in self._users
 
     # --- part of the loop ---------------------------------------------------------------------------------

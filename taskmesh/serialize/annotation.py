@@ -68,7 +68,7 @@ def told(fn: FunctionType) -> FunctionType:
 
 
 def with_type_params(reduced: tuple[Any, ...], fn: FunctionType) -> tuple[Any, ...]:
-    """What cloudpickle's reducer says of a function by value, and its type parameters."""
+    """Return what cloudpickle's reducer says of a function by value, and its type parameters."""
     params = getattr(fn, "__type_params__", ())
     if params:
         reduced[2][1]["__type_params__"] = params
@@ -76,7 +76,7 @@ def with_type_params(reduced: tuple[Any, ...], fn: FunctionType) -> tuple[Any, .
 
 
 def with_annotations(reduced: tuple[Any, ...], cls: type) -> tuple[Any, ...]:
-    """What cloudpickle's reducer says of a class by value, and its annotations."""
+    """Return what cloudpickle's reducer says of a class by value, and its annotations."""
     if not any(name in vars(cls) for name in _UNSENT):
         return reduced  # as they were in the class statement: before Python 3.14
     texts = _texts(cls)

@@ -166,7 +166,7 @@ class FunctionCodec:
         return self._encode_anew(fn, known)
 
     def remembers(self, fn: Function) -> bool:
-        """Whether `encode` would give the bytes of the last time without making them anew."""
+        """Return whether `encode` would give the bytes of the last time without making them anew."""
         known = self._known.get(id(fn))
         return known is not None and known.ref() is fn and known.current(fn)
 
@@ -205,7 +205,7 @@ class _Known:
         self._fingerprint = fingerprint
 
     def current(self, fn: Function) -> bool:
-        """Whether `data` still says what `fn` is."""
+        """Return whether `data` still says what `fn` is."""
         if self._reference is not None:
             return _found(*self._reference, unwrap(fn))
         return self._fingerprint is not None and self._fingerprint.unchanged()
@@ -230,7 +230,7 @@ def _reference(fn: Any) -> tuple[str, str] | None:
 
 
 def _found(module: str, name: str, fn: Any) -> bool:
-    """Whether the name stands for `fn`, or for the task made of it, in this process."""
+    """Return whether the name stands for `fn`, or for the task made of it, in this process."""
     try:
         obj: Any = sys.modules[module]
         for part in name.split("."):
@@ -261,7 +261,7 @@ def _import(module: str, name: str) -> Any:
 
 
 def _import_problem(module: str, error: BaseException) -> str:
-    """What is wrong when a module cannot be imported here, and what to do."""
+    """Return what is wrong when a module cannot be imported here, and what to do."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         shown = [entry or "." for entry in sys.path[:4]]
         more = f" and {len(sys.path) - 4} more" if len(sys.path) > 4 else ""

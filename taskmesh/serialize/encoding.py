@@ -141,11 +141,11 @@ class _Dumped:
         self._fingerprints = fingerprints
 
     def holds(self, objects: list[Any]) -> bool:
-        """Whether these are the classes, and still what they were."""
+        """Return whether these are the classes, and still what they were."""
         return self.of(objects) and all(fingerprint.unchanged() for fingerprint in self._fingerprints)
 
     def of(self, objects: list[Any]) -> bool:
-        """Whether these are the classes."""
+        """Return whether these are the classes."""
         return all(ref() is obj for ref, obj in zip(self._refs, objects, strict=True))
 
 

@@ -83,7 +83,7 @@ def load_exception(
 
 
 def _alike(copy: BaseException, exc: BaseException) -> bool:
-    """Whether a copy is worth sending: of the same class, and no note is lost."""
+    """Return whether a copy is worth sending: of the same class, and no note is lost."""
     notes = getattr(copy, "__notes__", ())
     return type(copy) is type(exc) and all(note in notes for note in getattr(exc, "__notes__", ()))
 
@@ -120,7 +120,7 @@ def _surviving(exc: BaseException, depth: int) -> tuple[Any, bytes] | None:
 
 
 def _texts(exc: BaseException) -> list[str]:
-    """What an exception and, of a group, its members say."""
+    """Return what an exception and, of a group, its members say."""
     texts, todo = [], [exc]
     while todo:
         one = todo.pop()

@@ -84,7 +84,7 @@ def _fails(named: tuple[str, Any]) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What is pickled with a value, with the words for it."""
+    """Return what is pickled with a value, with the words for it."""
     match value:
         case FunctionType():
             if is_by_value(value):

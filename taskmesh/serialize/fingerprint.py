@@ -88,7 +88,7 @@ class _Content:
         self._bytes = _plain(value)
 
     def same(self, value: object) -> bool:
-        """Whether `value` is such a container with the same content."""
+        """Return whether `value` is such a container with the same content."""
         try:
             return _plain(value) == self._bytes
         except ValueError:
@@ -105,7 +105,7 @@ class _Whole:
         self._marks = marks
 
     def same(self, value: object) -> bool:
-        """Whether `value` is of the same type and made of the same."""
+        """Return whether `value` is of the same type and made of the same."""
         return type(value) is self._kind and _all_same(self._marks, _parts(value) or [])
 
 
@@ -130,7 +130,7 @@ class Fingerprint:
         self._seen.clear()
 
     def unchanged(self) -> bool:
-        """Whether every name still stands for what it stood for."""
+        """Return whether every name still stands for what it stood for."""
         if self.volatile:
             return False
         for ref, names, marks in self._places:
@@ -212,7 +212,7 @@ def _all_same(marks: list[Any], values: list[Any]) -> bool:
 
 
 def _values(place: Any, names: tuple[str, ...]) -> list[Any]:
-    """What a function or class itself refers to just now, always in the same order."""
+    """Return what a function or class itself refers to just now, always in the same order."""
     if not isinstance(place, types.FunctionType):
         if not isinstance(place, type):
             added = added_attributes(place) if is_cached(place) else getattr(place, "__dict__", {})

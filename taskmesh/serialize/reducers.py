@@ -26,7 +26,7 @@ _DISPATCHER: Final = functools.singledispatch(len).__code__  # type: ignore[attr
 
 
 def has_slots(cls: type) -> bool:
-    """Whether a class by value has to be remade with slots.
+    """Return whether a class by value has to be remade with slots.
 
     Named tuples are left to cloudpickle: their metaclass refuses `__slots__`, and tuples have none anyway.
     """
@@ -34,7 +34,7 @@ def has_slots(cls: type) -> bool:
 
 
 def slotted_class(cloudpickle: ModuleType, cls: type) -> tuple[Any, ...]:
-    """What a reducer says of a class by value that has slots: as cloudpickle's, with the slots."""
+    """Return what a reducer says of a class by value that has slots: as cloudpickle's, with the slots."""
     metaclass, name, bases, members, *rest = cloudpickle._class_getnewargs(cls)
     slots = _slots(cls)
     state = _state(cloudpickle._extract_class_dict(cls), cls, slots)
@@ -79,12 +79,12 @@ def _state(members: dict[str, Any], cls: type, slots: list[str]) -> dict[str, An
 
 
 def is_dispatcher(fn: FunctionType) -> bool:
-    """Whether functools.singledispatch made a function."""
+    """Return whether functools.singledispatch made a function."""
     return fn.__code__ is _DISPATCHER
 
 
 def dispatcher(fn: Any) -> tuple[Any, ...]:
-    """What a reducer says of a function of functools.singledispatch that goes by value."""
+    """Return what a reducer says of a function of functools.singledispatch that goes by value."""
     attributes = {name: getattr(fn, name) for name in _NAMING}
     attributes.update((name, value) for name, value in vars(fn).items() if name not in _SET_BY_DISPATCH)
     state = (list(fn.registry.items()), attributes)
@@ -100,7 +100,7 @@ def set_dispatcher(fn: Any, state: tuple[list[tuple[type, Callable[..., Any]]], 
 
 
 def is_cached(fn: object) -> bool:
-    """Whether functools.cache or lru_cache made a function."""
+    """Return whether functools.cache or lru_cache made a function."""
     return isinstance(fn, functools._lru_cache_wrapper)
 
 

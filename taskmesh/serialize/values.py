@@ -75,7 +75,7 @@ def by_value_module(module: ModuleType) -> None:
 
 
 def is_by_value_module(name: str) -> bool:
-    """Whether functions of the module `name` travel by value: `__main__`, and what was registered."""
+    """Return whether functions of the module `name` travel by value: `__main__`, and what was registered."""
     if name == "__main__":
         return True
     if not REGISTERED:
@@ -90,7 +90,7 @@ def is_by_name_module(module: ModuleType) -> bool:
 
 
 def names_by_value(data: bytes) -> bool:
-    """Whether a pickle seems to import from a module whose classes and functions travel by value."""
+    """Return whether a pickle seems to import from a module whose classes and functions travel by value."""
     return MAIN in data or any(name in data for name in REGISTERED)
 
 
@@ -273,7 +273,7 @@ class ByValueUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
     def states(self) -> States:
-        """What classes are given by `load`."""
+        """Return what classes are given by `load`."""
         if self._states is None:
             self._states = States()
         return self._states
@@ -307,7 +307,7 @@ class States:
         self._given.append((cls, number))
 
     def hold(self) -> bool:
-        """Whether none of the classes has been given another state since."""
+        """Return whether none of the classes has been given another state since."""
         latest = _latest[0]
         if self._seen == latest:
             return True
@@ -362,7 +362,7 @@ def class_name(cls: type) -> str:
 
 
 def own_text(error: BaseException) -> str:
-    """What an error's own __str__ says, which may be broken."""
+    """Return what an error's own __str__ says, which may be broken."""
     try:
         return str(error)
     except PASS:

@@ -140,12 +140,12 @@ class Context:
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called; nothing can be made in it any more."""
+        """True if close() was called; nothing can be made in it any more."""
         return self._closing
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one that made the context."""
+        """True if this process is a fork of the one that made the context."""
         return os.getpid() != self._pid
 
     def check_usable(self) -> None:

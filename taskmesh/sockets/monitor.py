@@ -111,7 +111,7 @@ class Monitor:
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """True if close() was called."""
         return self._raw.closed
 
     def recv(self, timeout: float | None = None) -> MonitorEvent:

@@ -34,7 +34,7 @@ class StopSignal:
         self.close()
 
     def fileno(self) -> int:
-        """What a poller waits on: readable for good once set() was called."""
+        """Return what a poller waits on: readable for good once set() was called."""
         return self._waiting.fileno()
 
     def set(self) -> None:

@@ -41,7 +41,7 @@ class Role(Enum):
         return PEERS[self]
 
     def accepts(self, other: Role) -> bool:
-        """Whether a socket of this role may be connected to one of the other role."""
+        """Return whether a socket of this role may be connected to one of the other role."""
         return other in PEERS[self]
 
 

@@ -68,7 +68,7 @@ class SharedSocket(Socket):
 
     @property
     def native(self) -> bool:
-        """Whether this is libzmq's own type."""
+        """True if this is libzmq's own type."""
         return self._native
 
     @property

@@ -103,7 +103,7 @@ class Socket:
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """True if close() was called."""
         return self._closed
 
     @property

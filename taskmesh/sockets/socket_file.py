@@ -46,7 +46,7 @@ class SocketFile:
 
 
 def obstacle(endpoint: str) -> str:
-    """What is in the way of an endpoint's file and is no socket, and what to do; "" for nothing.
+    """Return what is in the way of an endpoint's file and is no socket, and what to do; "" for nothing.
 
     libzmq removes whatever it finds there, without a word.
     """

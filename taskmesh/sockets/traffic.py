@@ -303,7 +303,7 @@ class ReceivingParts(Receiving):
 
 
 def part_of(frame: Frame) -> Part:
-    """What a frame holds; a large one is not copied."""
+    """Return what a frame holds; a large one is not copied."""
     return frame.bytes if len(frame) < ZERO_COPY_BYTES else frame.buffer
 
 
@@ -320,7 +320,7 @@ def whole_frame(part: Sendable) -> Sendable:
 
 
 def user_of(frame: Frame) -> str:
-    """Who sent it, by the name that the ZAP handler gave."""
+    """Return who sent it, by the name that the ZAP handler gave."""
     try:
         return str(frame.get("User-Id"))
     except zmq.ZMQError:  # no handler was asked

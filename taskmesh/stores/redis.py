@@ -167,7 +167,7 @@ class RedisLink:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a store cannot be used, with what to do where that is known; servers name no passwords."""
+    """Return why a store cannot be used, with what to do where that is known; servers name no passwords."""
     text = str(error) or type(error).__name__
     remedies = [remedy for kind, remedy in _REMEDIES if isinstance(error, kind)]
     if isinstance(error, AuthenticationError) and text.startswith("Authentication required"):
@@ -191,7 +191,7 @@ def _told(*, broken: bool = False) -> Iterator[None]:
 
 
 def _is_wrong_type(answer: object) -> bool:
-    """Whether a key holds no string, which is its own fault; raises what is not."""
+    """Return whether a key holds no string, which is its own fault; raises what is not."""
     if not isinstance(answer, Exception):
         return False
     if not str(answer).startswith("WRONGTYPE"):

@@ -70,7 +70,7 @@ class WriteQueue:
         return len(self._held)
 
     def take(self, most: int, size: int, timeout: float) -> list[QueuedOutcome]:
-        """What the writer has in hand already, or else up to `most` entries of some `size` bytes.
+        """Return what the writer has in hand already, or else up to `most` entries of some `size` bytes.
 
         Empty when nothing has come for `timeout` seconds, or the queue is closed and empty.
         """
@@ -101,7 +101,7 @@ class WriteQueue:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more comes."""
+        """True if nothing more comes."""
         return self._closed
 
     def close(self) -> None:

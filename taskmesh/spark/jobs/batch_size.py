@@ -50,7 +50,7 @@ class BatchSizer:
 
     @property
     def is_known(self) -> bool:
-        """Whether enough has been measured to have many pieces under way."""
+        """True if enough has been measured to have many pieces under way."""
         return self.fixed or self._by_item or len(self._sizes) > 1
 
     def learn(self, rows: int, seconds: float, size: int = 0) -> None:
@@ -125,7 +125,7 @@ _sizers: OrderedDict[int, BatchSizer] = OrderedDict()
 def sizer_of(
     function: bytes, start: int = START, most_bytes: int = 0, *, by_item: bool = False
 ) -> BatchSizer:
-    """What this process has learnt about a function, in this Spark task or earlier ones.
+    """Return what this process has learnt about a function, in this Spark task or earlier ones.
 
     Its bytes are not kept: they may have a whole model in them, and there may be another one in each job.
     """

@@ -89,7 +89,7 @@ class Engine(Protocol):
         ...
 
     def is_done(self, piece: Any) -> bool:
-        """Whether its outcome is there."""
+        """Return whether its outcome is there."""
         ...
 
     def wait(self, pieces: Sequence[Any]) -> None:
@@ -146,7 +146,7 @@ class MeshEngine:
         return self._group.submit(data, lambda payload: dedupe.key(self._group.number, payload))
 
     def is_done(self, piece: TaskFuture[Any]) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return piece.done()
 
     def wait(self, pieces: Sequence[TaskFuture[Any]]) -> None:

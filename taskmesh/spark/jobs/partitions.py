@@ -97,7 +97,7 @@ class ArrowPartition(Partition):
     ordered: bool = True
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` calls."""
+        """Run the partition: `mapInArrow` calls it."""
         sizer, schema, tally = self._new_sizer(), ipc.schema_of(self.schema), Tally()
         try:
             results = self._stream(sizer, tally, ordered=self.ordered).run(self._cut(batches, sizer))
@@ -141,7 +141,7 @@ class ColumnPartition(Partition):
     schema: bytes = b""
 
     def run(self, columns: Iterable[Any]) -> Iterator[pa.Array]:
-        """What an iterator `arrow_udf` calls: an array, or a tuple of them, for each batch."""
+        """Run the partition: an iterator `arrow_udf` gives an array, or a tuple of them, for each batch."""
         tally = Tally()
         try:
             yield from self._columns(columns, tally)
@@ -185,7 +185,7 @@ def _cut(
 
 
 def _fitting(batch: pa.RecordBatch, sizer: BatchSizer, most: int) -> int:
-    """How many rows of a batch make one piece: what the sizer says, or fewer with `most` bytes."""
+    """Return how many rows of a batch make one piece: what the sizer says, or fewer with `most` bytes."""
     if not most or batch.nbytes <= most:
         return sizer.rows
     return max(1, min(sizer.rows, int(most * batch.num_rows // batch.nbytes)))

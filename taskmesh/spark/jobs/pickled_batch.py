@@ -26,7 +26,7 @@ class ChunkPartition(Partition):
     """Objects in and out, in lists."""
 
     def run(self, items: Iterable[Any]) -> Iterator[Any]:
-        """What `mapPartitions` calls."""
+        """Run the partition: `mapPartitions` calls it."""
         return self._through(lambda sizer: _chunks(items, sizer))
 
     def _through(self, cut: Callable[[BatchSizer], Iterator[RowBatch]]) -> Iterator[Any]:
@@ -51,7 +51,7 @@ class PickledPartition(ChunkPartition):
     """Batches of objects in, as Spark has pickled them; objects out."""
 
     def run(self, items: Iterable[bytes]) -> Iterator[Any]:
-        """What `mapPartitions` calls, of an RDD that is read as bytes."""
+        """Run the partition of an RDD that is read as bytes: `mapPartitions` calls it."""
         return self._through(lambda sizer: PickledBatcher(sizer).pieces(items))
 
 
@@ -85,7 +85,7 @@ class PickledBatcher:
             yield tuple(held), 0, size
 
     def _fits(self, size: int) -> bool:
-        """Whether so many bytes of batches make one piece."""
+        """Return whether so many bytes of batches make one piece."""
         return 0 < size <= self._sizer.rows * self._item and size <= MOST_BYTES
 
     def _opened(self, batch: bytes) -> Iterator[RowBatch]:

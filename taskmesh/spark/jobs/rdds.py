@@ -97,7 +97,7 @@ class MeshRDD:
 
 
 def _is_pickled(rdd: RDD[Any]) -> bool:
-    """Whether Spark hands its Python workers this RDD as plain pickles of lists.
+    """Return whether Spark hands its Python workers this RDD as plain pickles of lists.
 
     Not if it is what a Python function gives and is nowhere kept: Spark then runs that function and the next
     one in the same worker, and pickles nothing in between.

@@ -32,11 +32,11 @@ class ChunkStep:
         self._loaded: Callable[..., Any] | None = None
 
     def plain_values(self) -> tuple[str | bytes, ...]:
-        """What it is made of, for `dump_function`: it travels without a pickle."""
+        """Return what it is made of, for `dump_function`: it travels without a pickle."""
         return self.function, self.form
 
     def __call__(self, chunk: list[Any] | Batches) -> tuple[int, list[Any] | Batches]:
-        """How many items the chunk has, and what it comes to, in the form that it has itself.
+        """Return how many items the chunk has, and what it comes to, in the form that it has itself.
 
         Batches are done one by one: objects of a few thousand items stay in the processor's cache and are
         soon gone from the garbage collector's sight (0.46 in place of 0.74 us for a small tuple).

@@ -119,7 +119,7 @@ def _first_lost(column: pa.Array, kind: pa.DataType) -> int:
 
 
 def _null_inside(column: pa.Array, kind: pa.DataType) -> str:
-    """Where a nested column has a null that its type forbids, for error texts; empty if nowhere.
+    """Return where a nested column has a null that its type forbids, for error texts; empty if nowhere.
 
     Arrow's own checks do not look for these, and Spark would fail in the midst of reading the memory.
     """
@@ -143,14 +143,14 @@ def _inner(column: pa.Array, kind: pa.DataType) -> Iterable[tuple[pa.Field, pa.A
 
 
 def zone_trouble(expected: pa.DataType) -> tuple[str, str]:
-    """What a timestamp of the other kind is called, and what to do."""
+    """Return what a timestamp of the other kind is called, and what to do."""
     if expected.tz is not None:
         return "a naive datetime", "give it a time zone, or declare the column TIMESTAMP_NTZ"
     return "a datetime with a time zone", "make it naive, or declare the column TIMESTAMP"
 
 
 def _obstacle(got: pa.DataType, expected: pa.DataType) -> str:
-    """Why no cast is tried from one type to the other; empty when it is."""
+    """Return why no cast is tried from one type to the other; empty when it is."""
     if types.is_dictionary(got):
         return _obstacle(got.value_type, expected)
     if types.is_null(got) or got == expected:
@@ -189,7 +189,7 @@ def _struct_obstacle(got: pa.DataType, expected: pa.DataType) -> str:
 
 
 def family(kind: pa.DataType) -> str:
-    """What a type is one of, in plain words; empty for those that nothing is cast to."""
+    """Return what a type is one of, in plain words; empty for those that nothing is cast to."""
     return next((name for name, tests in _FAMILIES if any(test(kind) for test in tests)), "")
 
 

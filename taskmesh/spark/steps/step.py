@@ -49,7 +49,7 @@ class Step:
         self._loaded: tuple[Callable[..., Any], pa.Schema] | None = None
 
     def plain_values(self) -> tuple[str | bytes, ...]:
-        """What it is made of, for `dump_function`: it travels without a pickle."""
+        """Return what it is made of, for `dump_function`: it travels without a pickle."""
         return self.function, self.form, self.schema, self.errors
 
     def __call__(self, data: Buffer) -> pa.Buffer:
