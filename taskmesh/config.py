@@ -31,14 +31,14 @@ MOST_SLOTS = 4096
 """Slots of a pool: each is a process, and costs the pool half a dozen descriptors."""
 
 
-def _setting(default: Any, expects: str, **limits: Any) -> Any:
+def setting(default: Any, expects: str, *, kw_only: bool = True, **limits: Any) -> Any:
     """Declares a key: its default, what values it takes in words, and limits.
 
     `least` and `most` are of numbers, or of a list's length; `why` there is a most; `among` is of texts.
     """
     most = _MOST_SECONDS if isinstance(default, float) else _MOST
     rule = {"least": 0, "most": most, "why": "", "among": (), "expects": expects}
-    return field(default=default, metadata=rule | limits)
+    return field(default=default, metadata=rule | limits, kw_only=kw_only)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +53,10 @@ class MeshConfig:
             can be reached. An embedded mesh needs none.
     """
 
-    address: tuple[str, ...] = _setting((), "an endpoint like 'tcp://127.0.0.1:5550', or a list of them")
-    hub: str = _setting("thread", "'thread' or 'process'", among=("thread", "process"))
-    open_timeout: float = _setting(10.0, "seconds, more than 0", least=1e-3)
-    keys: str = _setting("", "a directory")
+    address: tuple[str, ...] = setting((), "an endpoint like 'tcp://127.0.0.1:5550', or a list of them")
+    hub: str = setting("thread", "'thread' or 'process'", among=("thread", "process"))
+    open_timeout: float = setting(10.0, "seconds, more than 0", least=1e-3)
+    keys: str = setting("", "a directory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +72,10 @@ class ClientConfig:
             that this program unpickles nothing that comes from others.
     """
 
-    max_pending: int = _setting(2_000_000, "a whole number of tasks, at least 1", least=1)
-    max_bytes: int = _setting(1 << 30, "bytes, as a number or like '256MiB'", least=1)
-    hub_timeout: float = _setting(0.0, "seconds, 0 for any time", least=0)
-    result_codec: str = _setting("pickle", "'pickle' or 'safe'", among=("pickle", "safe"))
+    max_pending: int = setting(2_000_000, "a whole number of tasks, at least 1", least=1)
+    max_bytes: int = setting(1 << 30, "bytes, as a number or like '256MiB'", least=1)
+    hub_timeout: float = setting(0.0, "seconds, 0 for any time", least=0)
+    result_codec: str = setting("pickle", "'pickle' or 'safe'", among=("pickle", "safe"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,22 +103,22 @@ class HubConfig:
         store_file: a file with that URL, for one with a password.
     """
 
-    lease: float = _setting(10.0, "seconds, more than 0", least=1e-3)
-    beat: float = _setting(1.0, "seconds, more than 0", least=1e-3)
-    max_tasks: int = _setting(4_000_000, "a whole number of tasks, at least 1", least=1)
-    max_bytes: int = _setting(0, "bytes, as a number or like '4GiB', 0 for half of the memory", least=0)
-    max_pools: int = _setting(1000, "a whole number of pools, at least 1", least=1)
-    max_clients: int = _setting(10_000, "a whole number of clients, at least 1", least=1)
-    key_sessions: int = _setting(4096, "a whole number of sessions, 0 for any", least=0)
-    key_messages_per_s: int = _setting(200_000, "a whole number of messages, 0 for any", least=0)
-    key_bytes_per_s: int = _setting(2 << 30, "bytes, as a number or like '2GiB', 0 for any", least=0)
-    crash_limit: int = _setting(3, "a whole number, at least 1", least=1)
-    pool_loss_limit: int = _setting(5, "a whole number, at least 2", least=2)
-    result_ttl: float = _setting(3600.0, "seconds", least=0)
-    versions: str = _setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))
-    lanes: str = _setting("", "a range of ports like '5600-6799'")
-    store: str = _setting("", "a URL like 'redis://127.0.0.1:6379/0'")
-    store_file: str = _setting("", "the path of a file")
+    lease: float = setting(10.0, "seconds, more than 0", least=1e-3)
+    beat: float = setting(1.0, "seconds, more than 0", least=1e-3)
+    max_tasks: int = setting(4_000_000, "a whole number of tasks, at least 1", least=1)
+    max_bytes: int = setting(0, "bytes, as a number or like '4GiB', 0 for half of the memory", least=0)
+    max_pools: int = setting(1000, "a whole number of pools, at least 1", least=1)
+    max_clients: int = setting(10_000, "a whole number of clients, at least 1", least=1)
+    key_sessions: int = setting(4096, "a whole number of sessions, 0 for any", least=0)
+    key_messages_per_s: int = setting(200_000, "a whole number of messages, 0 for any", least=0)
+    key_bytes_per_s: int = setting(2 << 30, "bytes, as a number or like '2GiB', 0 for any", least=0)
+    crash_limit: int = setting(3, "a whole number, at least 1", least=1)
+    pool_loss_limit: int = setting(5, "a whole number, at least 2", least=2)
+    result_ttl: float = setting(3600.0, "seconds", least=0)
+    versions: str = setting("warn", "'warn' or 'refuse'", among=("warn", "refuse"))
+    lanes: str = setting("", "a range of ports like '5600-6799'")
+    store: str = setting("", "a URL like 'redis://127.0.0.1:6379/0'")
+    store_file: str = setting("", "the path of a file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,18 +133,18 @@ class PoolConfig:
         max_payload: bytes of one call's arguments or result on the wire; an embedded pool has no limit.
     """
 
-    concurrency: int = _setting(
+    concurrency: int = setting(
         0,
         "a whole number of slots, 0 for one per CPU",
         least=0,
         most=MOST_SLOTS,
         why=" (each slot is a process; start further pools for more)",
     )
-    queues: tuple[str, ...] = _setting(("default",), "a list of queue names, at least one", least=1)
-    tags: tuple[str, ...] = _setting((), "a list of tags")
-    grace: float = _setting(30.0, "seconds", least=0)
-    only_registered: tuple[str, ...] = _setting((), "a list of modules")
-    max_payload: int = _setting(256 << 20, "bytes, as a number or like '256MiB'", least=1)
+    queues: tuple[str, ...] = setting(("default",), "a list of queue names, at least one", least=1)
+    tags: tuple[str, ...] = setting((), "a list of tags")
+    grace: float = setting(30.0, "seconds", least=0)
+    only_registered: tuple[str, ...] = setting((), "a list of modules")
+    max_payload: int = setting(256 << 20, "bytes, as a number or like '256MiB'", least=1)
 
     @property
     def slots(self) -> int:
@@ -161,8 +161,8 @@ class ProgramConfig:
         http_token_file: a file with the token that its users need; required beyond loopback.
     """
 
-    http: str = _setting("", "HOST:PORT like '127.0.0.1:5580'")
-    http_token_file: str = _setting("", "the path of a file")
+    http: str = setting("", "HOST:PORT like '127.0.0.1:5580'")
+    http_token_file: str = setting("", "the path of a file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +227,7 @@ def load(
     )
 
 
-class _TooMuchError(ValueError):
+class TooMuchError(ValueError):
     """A number is above what its key may be; the text is that limit."""
 
 
@@ -270,8 +270,8 @@ class _Findings:
             self.problems.append(f"{where}: unknown key {key!r} in [{section}]{_near(key, _KEYS[section])}")
             return
         try:
-            self.values[section][key] = _converted(known.metadata, known.default, value)
-        except _TooMuchError as error:
+            self.values[section][key] = converted(known.metadata, known.default, value)
+        except TooMuchError as error:
             self.problems.append(f"{where}: {section}.{key} may be {error}, not {value!r}")
         except (TypeError, ValueError, OverflowError):  # the last: sizes such as 'infMiB'
             expects = known.metadata["expects"]
@@ -294,8 +294,8 @@ def _near(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
 
 
-def _converted(rule: Mapping[str, Any], default: object, value: object) -> object:
-    """The value in the type of the key's default; text is read as the environment and TOML write it."""
+def converted(rule: Mapping[str, Any], default: object, value: object) -> object:
+    """Return a value in the type of the key's default; text is read as the environment and TOML write it."""
     if isinstance(default, tuple):
         texts = _listed(value)
         if len(texts) < rule["least"]:
@@ -310,7 +310,7 @@ def _converted(rule: Mapping[str, Any], default: object, value: object) -> objec
     if number < rule["least"]:
         raise ValueError
     if number > rule["most"]:
-        raise _TooMuchError(f"{rule['most']:,.0f} at most{rule['why']}")
+        raise TooMuchError(f"{rule['most']:,.0f} at most{rule['why']}")
     return number
 
 

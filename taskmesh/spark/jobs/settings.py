@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal
 
+from taskmesh.config import converted, setting
 from taskmesh.errors import ConfigError
 from taskmesh.net.endpoints import Endpoints
-from taskmesh.spark.steps.step import Errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 
 _SWITCHES: Final = {"true": 2, "false": 0, "0": 0}
-_UNITS: Final = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,19 +44,21 @@ class Settings:
         ConfigError: a value cannot be used.
     """
 
-    address: tuple[str, ...] = dataclasses.field(default=(), kw_only=False)
-    queue: str = ""
-    tags: tuple[str, ...] = ()
-    window: int = 4
-    window_bytes: int = 16 << 20
-    errors: Errors = "raise"
-    connect_timeout: float = 10.0
-    no_worker_timeout: float = 30.0
-    gateway_timeout: float = 30.0
-    dedupe: Literal["none", "result"] = "none"
-    remember_errors: int = 2
-    keys: str = ""
-    engine: Literal["mesh", "local"] = "mesh"
+    address: tuple[str, ...] = setting((), "an endpoint, or a list of them", kw_only=False)
+    queue: str = setting("", "text")
+    tags: tuple[str, ...] = setting((), "text, or a list of texts")
+    window: int = setting(4, "a whole number, at least 1", least=1)
+    window_bytes: int = setting(16 << 20, "bytes, at least 1, as a number or like '16MiB'", least=1)
+    errors: Literal["raise", "null", "column"] = setting(
+        "raise", "one of raise, null, column", among=("raise", "null", "column")
+    )
+    connect_timeout: float = setting(10.0, "seconds, more than 0", least=1e-9)
+    no_worker_timeout: float = setting(30.0, "seconds, more than 0", least=1e-9)
+    gateway_timeout: float = setting(30.0, "seconds, more than 0", least=1e-9)
+    dedupe: Literal["none", "result"] = setting("none", "one of none, result", among=("none", "result"))
+    remember_errors: int = setting(2, "a whole number, True or False", least=1)
+    keys: str = setting("", "the path of a directory")
+    engine: Literal["mesh", "local"] = setting("mesh", "one of mesh, local", among=("mesh", "local"))
     counts: Counts | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,10 +68,11 @@ class Settings:
             if field.name == "remember_errors" and str(value).lower() in _SWITCHES:
                 object.__setattr__(self, field.name, _SWITCHES[str(value).lower()])
                 continue
-            object.__setattr__(self, field.name, _plain(field.name, value, field.default))
-        _among("errors", self.errors, get_args(Errors))
-        _among("dedupe", self.dedupe, ("none", "result"))
-        _among("engine", self.engine, ("mesh", "local"))
+            try:
+                object.__setattr__(self, field.name, converted(field.metadata, field.default, value))
+            except (TypeError, ValueError, OverflowError):
+                expects = field.metadata["expects"]
+                raise ConfigError(f"{field.name} has to be {expects}, not {value!r}") from None
         if not self.address and self.engine == "mesh":
             raise ConfigError(
                 "no address: give MeshSpark('tcp://HOST:5550') or set spark.taskmesh.address in the conf"
@@ -83,47 +84,3 @@ class Settings:
 
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Settings)[:-1])
 """What people set by name."""
-
-
-def _among(name: str, value: str, choices: Iterable[str]) -> None:
-    if value not in choices:
-        raise ConfigError(f"{name} has to be one of {', '.join(choices)}, not {value!r}")
-
-
-def _plain(name: str, value: Any, default: object) -> Any:
-    """The value in its default's type."""
-    try:
-        if isinstance(default, tuple):
-            parts = value.split(",") if isinstance(value, str) else value
-            return tuple(part.strip() for part in parts if part.strip())
-        if isinstance(default, str):
-            return value if isinstance(value, str) else _refuse()
-        number = float(value) if isinstance(default, float) else _size(value)
-    except (TypeError, ValueError, AttributeError):
-        number = -1
-    if not number > 0:
-        raise ConfigError(f"{name} has to be {_expected(default)}, not {value!r}")
-    return number
-
-
-def _refuse() -> str:
-    raise TypeError
-
-
-def _size(value: object) -> int:
-    """A whole number, or text such as '16MiB'."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise TypeError
-    text = str(value).strip().lower()
-    for unit, factor in _UNITS.items():
-        if text.endswith(unit):
-            return int(float(text.removesuffix(unit)) * factor)
-    return int(text)
-
-
-def _expected(default: object) -> str:
-    if isinstance(default, tuple):
-        return "text, or a list of texts"
-    if isinstance(default, str):
-        return "text"
-    return "seconds, more than 0" if isinstance(default, float) else "a whole number, at least 1"
