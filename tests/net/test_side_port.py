@@ -10,7 +10,7 @@ import pytest
 
 from taskmesh.config import load
 from taskmesh.errors import ConfigError, InsecureBind
-from taskmesh.http import reception as reception_module
+from taskmesh.http import requests as requests_module
 from taskmesh.http import server as side_port_module
 from taskmesh.http.requests import LoopRequests
 from taskmesh.http.settings import side_settings
@@ -26,17 +26,17 @@ ANSWERS = {"ready": lambda: (True, "ready"), "startup": lambda: (False, "not yet
 class Place:
     """A side port and the loop that it asks."""
 
-    def __init__(self, loop: Loop, reception: LoopRequests) -> None:
+    def __init__(self, loop: Loop, requests: LoopRequests) -> None:
         self.loop = loop
-        self.reception = reception
+        self.requests = requests
 
     @property
     def address(self) -> tuple[str, int]:
-        host, port = self.reception.address.removeprefix("http://").rsplit(":", 1)
+        host, port = self.requests.address.removeprefix("http://").rsplit(":", 1)
         return host, int(port)
 
     def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
-        return ask(self.reception.address + path, method, **headers)
+        return ask(self.requests.address + path, method, **headers)
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def place_of() -> Iterator[Callable[..., Place]]:
         loop = Loop()
         config = load({"program": {"http": "127.0.0.1:0", **settings}}, environ={})
         opened = side_port(config, loop, lambda _: None)
-        reception = opened.__enter__()
-        assert reception is not None
-        reception.serve(ANSWERS)
+        requests = opened.__enter__()
+        assert requests is not None
+        requests.serve(ANSWERS)
         thread = threading.Thread(target=loop.run)
 
         def end() -> None:
@@ -62,7 +62,7 @@ def place_of() -> Iterator[Callable[..., Place]]:
         ends.append(end)
         if turning:
             thread.start()
-        return Place(loop, reception)
+        return Place(loop, requests)
 
     yield make
     for end in ends:
@@ -90,8 +90,8 @@ def test_a_queue_that_is_asked_for_is_there(place_of):
 
 
 def test_a_loop_that_stands_is_not_live_and_answers_nothing(place_of, monkeypatch):
-    monkeypatch.setattr(reception_module, "STALE", 0.2)
-    monkeypatch.setattr(reception_module, "PATIENCE", 0.1)
+    monkeypatch.setattr(requests_module, "STALE", 0.2)
+    monkeypatch.setattr(requests_module, "PATIENCE", 0.1)
     place = place_of(turning=False)
 
     wait_until(lambda: place.ask("/livez")[0] == 503)

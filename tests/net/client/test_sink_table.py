@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.client.callbacks import Delivery
+from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.future import Batch
@@ -23,7 +23,7 @@ class Port:
 
 @pytest.fixture
 def pending():
-    table = PendingTable(ClientConfig(), Delivery(), lambda: table.attach(Port()))
+    table = PendingTable(ClientConfig(), CallbackThread(), lambda: table.attach(Port()))
     return table
 
 
