@@ -59,6 +59,8 @@ class StoreOutcomes(msgspec.Struct):
     entries: list[tuple[float, Kept]]
 
 
+HubAction = SendClient | OpenLane | CloseLane | PushTasks | Publish | LogEvent | StoreOutcomes
+
 # --- pool (`hub`: the place of the one meant in the list of those that it serves) -------------------------
 
 

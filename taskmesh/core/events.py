@@ -8,6 +8,13 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Kept, Run, Spec
 from taskmesh.wire.slot_messages import SlotProgress, SlotResults
 
+# --- all --------------------------------------------------------------------------------------------------
+
+
+class Tick(msgspec.Struct):
+    """The deadline that the machine had asked for has come (or any other time: harmless)."""
+
+
 # --- hub --------------------------------------------------------------------------------------------------
 
 
@@ -91,6 +98,11 @@ class StoreTold(msgspec.Struct):
     view: dict[str, object]
     news: list[tuple[str, dict[str, object]]]
 
+
+RareHubEvent = (
+    ClientGone | Revoked | Shortage | OverRate | LaneOpened | LaneLost | LinksLost | Restored | StoreTold
+)
+HubEvent = FromPool | FromClient | Tick | RareHubEvent
 
 # --- pool -------------------------------------------------------------------------------------------------
 
@@ -196,10 +208,3 @@ class LinkCut(msgspec.Struct):
 
 class LinkLost(msgspec.Struct):
     """The gateway's link is closed (or the hub was silent too long)."""
-
-
-# --- all --------------------------------------------------------------------------------------------------
-
-
-class Tick(msgspec.Struct):
-    """The deadline that the machine had asked for has come (or any other time: harmless)."""

@@ -26,11 +26,11 @@ def queues(machine: HubMachine) -> Queues:
     def of(queue: str) -> dict[str, int]:
         return found.setdefault(queue, dict.fromkeys(QUEUE_HELP, 0))
 
-    for entry in machine.specs.values():
+    for entry in machine.state.specs.values():
         of(entry.route[0])["depth"] += entry.live
-    for lane in machine.lanes.values():
+    for lane in machine.state.lanes.values():
         for number, count in lane.counts.items():
-            entry = machine.specs[number]
+            entry = machine.state.specs[number]
             row = of(entry.route[0])
             row["running"] += count
             row["depth"] -= count
@@ -50,13 +50,13 @@ def deletion_costs(machine: HubMachine) -> dict[str, int]:
     """Return what ending each pool would cost now, by its name: as many tasks as it runs."""
     return {
         lane.pool: LEAVING if lane.leaves or lane.state is LaneState.DRAINING else lane.busy_slots
-        for lane in machine.lanes.values()
+        for lane in machine.state.lanes.values()
     }
 
 
 def hub_families(machine: HubMachine) -> list[Family]:
     """A hub's figures."""
-    ledger, collector = machine.ledger, machine.collector
+    ledger, collector = machine.state.ledger, machine.collector
     return [
         *_queue_families(queues(machine)),
         *_pool_families(machine),
@@ -65,10 +65,10 @@ def hub_families(machine: HubMachine) -> list[Family]:
         _transitions(machine),
         Family("taskmesh_tasks_bytes", "gauge", "Bytes of arguments in the ledger.").add(ledger.size),
         Family("taskmesh_tasks_orphaned", "gauge", "Tasks whose client has left: lost if this hub ends.").add(
-            machine.intake.orphans
+            machine.clients.orphans
         ),
         Family("taskmesh_clients", "gauge", "Clients with an open session.").add(
-            sum(session.present for session in machine.clients.values())
+            sum(session.present for session in machine.state.clients.values())
         ),
         Family("taskmesh_results_duplicate_total", "counter", "Results of tasks that had one.").add(
             collector.duplicates
@@ -100,7 +100,7 @@ def _pool_families(machine: HubMachine) -> list[Family]:
     states = Family("taskmesh_pools", "gauge", "Pool sessions by state.")
     counts = dict.fromkeys(LaneState, 0)
     outstanding = Family("taskmesh_pool_outstanding", "gauge", "Tasks that a pool has.")
-    for lane in machine.lanes.values():
+    for lane in machine.state.lanes.values():
         counts[lane.state] += 1
         outstanding.add(lane.outstanding, pool=lane.pool)
     for state, count in counts.items():
@@ -126,7 +126,7 @@ def _store_families(store: Mapping[str, Any]) -> list[Family]:
 
 def _transitions(machine: HubMachine) -> Family:
     family = Family("taskmesh_task_transitions_total", "counter", "What happened to tasks, in which state.")
-    for (state, cause), count in sorted(machine.ledger.counts.items()):
+    for (state, cause), count in sorted(machine.state.ledger.counts.items()):
         family.add(count, state=state.name.lower(), cause=cause.name.lower())
     return family
 

@@ -128,7 +128,7 @@ def close_all(host: SlotHost | None, files: FileLimit, sockets: HubSockets) -> N
 
 def tell_of_tasks_left(machine: HubMachine, record: Record, parent: int) -> None:
     """A hub that is nobody's child ends: says how many tasks it had, and how many will not come again."""
-    total, orphans = len(machine.ledger.tasks), machine.intake.orphans
+    total, orphans = len(machine.state.ledger.tasks), machine.clients.orphans
     if total and not parent:
         record(
             "tasks.left",

@@ -23,7 +23,7 @@ RIGHTS: dict[str, frozenset[type]] = {
 }
 """Messages of each role at the gateway. The collector admits no other key than a worker's.
 
-A worker's is shown at the gateway by tasks that submit tasks: `Intake` says which of these it takes in.
+A worker's is shown at the gateway by tasks that submit tasks: `Submissions` says which of these it takes in.
 """
 KEY = 32
 REMEMBERED = 100_000

@@ -16,7 +16,6 @@ UNEXPLAINED = frozenset(
         "taskmesh/core/client/oversize.py",
         "taskmesh/core/client/questions.py",
         "taskmesh/core/client/receipts.py",
-        "taskmesh/core/hub/intake.py",
         "taskmesh/core/pool/feeder.py",
         "taskmesh/framing/kept.py",
         "taskmesh/net/client/hub_watch.py",
@@ -142,7 +141,6 @@ CLAUSES: dict[str, int] = {
 # Modules with error texts that say "Cure:" in place of a sentence.
 CURES = {
     "taskmesh/core/client/oversize.py",
-    "taskmesh/core/hub/intake.py",
     "taskmesh/net/client/port.py",
     "taskmesh/net/hub/file_limit.py",
     "taskmesh/net/hub/memory_limit.py",

@@ -15,6 +15,7 @@ STATES = {
     "Ledger.move": "one transition of a task, by the table",
     "Ledger.push": "PUSH of a lane message: a call for each task would double its cost",
     "Ledger.succeed": "SUCCEED of a run: the same",
+    "HubMachine.__init__": "the books of a hub, which are called so too",
     "Lane.__init__": "the beginning",
     "Slot.__init__": "the beginning",
     "StateMachine.move": "one transition of a lane or slot, by the table",

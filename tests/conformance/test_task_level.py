@@ -124,7 +124,7 @@ def test_task_PIPE_09_a_pools_leaving_closes_its_lane(hub: HubRig) -> None:
     hub.tell(ev.FromPool(m.Bye(EPOCH, session)))
 
     assert hub.closed == [session]
-    assert session not in hub.hub.lanes
+    assert session not in hub.hub.state.lanes
 
 
 def test_task_PIPE_10_what_the_lane_held_is_thrown_away_and_pushed_again(hub: HubRig) -> None:
@@ -247,7 +247,7 @@ def test_task_PIPE_20_each_pools_reports_are_numbered_by_themselves(hub: HubRig)
     for session in sessions:  # both say: my report number 1
         hub.report(session, done=tuple(hub.held[session]))
 
-    assert [hub.hub.lanes[session].results for session in sessions] == [1, 1]
+    assert [hub.hub.state.lanes[session].results for session in sessions] == [1, 1]
     assert hub.outcomes() == dict.fromkeys(submitted, "done")
 
 
@@ -276,11 +276,11 @@ def test_task_PIPE_22_reports_outlive_a_broken_connection() -> None:
 
 
 def test_task_PIPE_23_a_pools_hello_opens_its_account(hub: HubRig) -> None:
-    assert hub.hub.lanes == {}
+    assert hub.hub.state.lanes == {}
     session = hub.join("p")
 
-    assert [lane.pool for lane in hub.hub.lanes.values()] == ["p"]
-    assert hub.hub.lanes[session].results == 0
+    assert [lane.pool for lane in hub.hub.state.lanes.values()] == ["p"]
+    assert hub.hub.state.lanes[session].results == 0
 
 
 def test_task_PIPE_24_reports_that_a_leaving_pool_had_sent_still_count(hub: HubRig) -> None:

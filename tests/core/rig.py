@@ -110,7 +110,7 @@ class HubRig:
         running: tuple[Key, ...] = (),
         slots: int = -1,
     ) -> None:
-        lane = self.hub.lanes.get(session)
+        lane = self.hub.state.lanes.get(session)
         received = lane.sequence if lane is not None else 0
         progress = [Progress(client, seq, attempt, 0, -1) for client, seq, attempt in running]
         self.tell(ev.FromPool(m.Beat(EPOCH, session, pool, received, 0, 0, progress, state, slots=slots)))
@@ -134,7 +134,7 @@ class HubRig:
         self.tell(ev.FromPool(message))
 
     def spec_of(self, key: Key) -> int:
-        record = self.hub.ledger.tasks.get(key[0] << 64 | key[1])
+        record = self.hub.state.ledger.tasks.get(key[0] << 64 | key[1])
         return record.spec.number if record is not None else 1
 
     def fail(self, session: int, key: Key, kind: str = "exception", **more: object) -> None:
@@ -190,7 +190,7 @@ class HubRig:
         return found
 
     def state(self, client: int, seq: int) -> str:
-        record = self.hub.ledger.tasks.get(client << 64 | seq)
+        record = self.hub.state.ledger.tasks.get(client << 64 | seq)
         return record.state.name if record is not None else "finished"
 
 

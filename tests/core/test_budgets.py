@@ -246,7 +246,7 @@ class TestTheNextHubGoesOn:
         session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
         rig.fail(session, (1, 1, 1))
 
-        assert rig.hub.ledger.tasks[1 << 64 | 1].errors == 1, "once for one failure"
+        assert rig.hub.state.ledger.tasks[1 << 64 | 1].errors == 1, "once for one failure"
 
     def test_a_failure_that_came_before_its_client_counts(self):
         rig, one = HubRig(), spec(max_retries=1, backoff=0.0)
@@ -277,13 +277,13 @@ class TestTheNextHubGoesOn:
             rig.tell(FromClient(client, m.Submit(1, [], [], charged=charged)))
             rig.tell(FromClient(client, m.Submit(2, [(number_of(one), one)], [run])))
 
-        assert rig.hub.ledger.tasks[1 << 64 | 1].errors == 3
+        assert rig.hub.state.ledger.tasks[1 << 64 | 1].errors == 3
 
     def test_what_a_client_says_of_tasks_that_never_come_is_forgotten(self):
         rig = HubRig()
         again(rig, spec(), Charged([1, 2, 3], 1))
 
-        assert not rig.hub.ledger.accounts[1].charged
+        assert not rig.hub.state.ledger.accounts[1].charged
 
 
 class TestNumbersThatAPoolKnows:
@@ -331,7 +331,7 @@ class TestNumbersThatAPoolKnows:
         again(rig, spec(), Charged([1], 3))
         session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
 
-        assert rig.hub.lanes[session].stale == [Held(1, 1, [1])]
+        assert rig.hub.state.lanes[session].stale == [Held(1, 1, [1])]
         rig.after(0.8)
         rig.beat(session)
         rig.after(0.4)

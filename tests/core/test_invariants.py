@@ -17,21 +17,21 @@ def busy_hub() -> HubRig:
 
 
 def first(rig: HubRig) -> object:
-    return rig.hub.ledger.tasks[1 << 64 | 1]
+    return rig.hub.state.ledger.tasks[1 << 64 | 1]
 
 
 HUB = {
-    "accepted = finished": lambda rig: setattr(rig.hub.ledger, "accepted", 99),
-    "account's count": lambda rig: setattr(rig.hub.ledger.account(1), "tasks", 4),
-    "ledger's size": lambda rig: setattr(rig.hub.ledger, "size", 1),
+    "accepted = finished": lambda rig: setattr(rig.hub.state.ledger, "accepted", 99),
+    "account's count": lambda rig: setattr(rig.hub.state.ledger.account(1), "tasks", 4),
+    "ledger's size": lambda rig: setattr(rig.hub.state.ledger, "size", 1),
     "terminal task has a record": lambda rig: setattr(first(rig), "state", State.SUCCEEDED),
     "more returns than attempts": lambda rig: setattr(first(rig), "returns", 2),
     "crashed too often": lambda rig: setattr(first(rig), "crashes", 3),
     "session that has ended": lambda rig: setattr(first(rig), "session", 8),
-    "lane's count": lambda rig: setattr(rig.hub.lanes[1], "outstanding", 3),
-    "counts by spec": lambda rig: rig.hub.lanes[1].counts.clear(),
+    "lane's count": lambda rig: setattr(rig.hub.state.lanes[1], "outstanding", 3),
+    "counts by spec": lambda rig: rig.hub.state.lanes[1].counts.clear(),
     "live count": lambda rig: setattr(first(rig).spec, "live", 1),
-    "was forgotten": lambda rig: rig.hub.specs.clear(),
+    "was forgotten": lambda rig: rig.hub.state.specs.clear(),
     "queued tasks and the backlog": lambda rig: setattr(first(rig), "state", State.QUEUED),
 }
 

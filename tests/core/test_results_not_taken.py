@@ -69,7 +69,7 @@ def test_no_more_is_run_until_the_client_has_taken_its_results(mesh):
     mesh.join(11, tasks=200)
 
     assert 20 <= mesh.run_all() < 100, "to the cap, and what was on its way then"
-    assert mesh.hub.clients[11].size > 20_000
+    assert mesh.hub.state.clients[11].size > 20_000
 
     mesh.acknowledge(11)
     assert mesh.run_all() >= 20
@@ -92,13 +92,13 @@ def test_all_of_it_is_run_by_a_client_that_keeps_up(mesh):
         mesh.acknowledge(11)
 
     assert mesh.results == 200
-    assert not mesh.hub.ledger.tasks
+    assert not mesh.hub.state.ledger.tasks
 
 
 def test_people_are_told_why(mesh):
     mesh.join(11, tasks=200)
     mesh.run_all()
-    waiting = next(iter(mesh.hub.ledger.tasks))
+    waiting = next(iter(mesh.hub.state.ledger.tasks))
 
     view = mesh.hub.views.answer(m.Query(1, "task", f"{waiting:032x}"), mesh.now)
 

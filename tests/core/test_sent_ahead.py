@@ -58,7 +58,10 @@ class TestAFunctionThatTurnsSlow:
         hand_back(rig, session)
         assert [key[1] for key in rig.held[session]] == [2, 3]
         assert rig.state(1, 4) == "QUEUED"
-        assert rig.hub.ledger.tasks[1 << 64 | 4].attempt - rig.hub.ledger.tasks[1 << 64 | 4].returns == 0
+        assert (
+            rig.hub.state.ledger.tasks[1 << 64 | 4].attempt - rig.hub.state.ledger.tasks[1 << 64 | 4].returns
+            == 0
+        )
 
     def test_lets_what_is_urgent_have_the_next_free_slot(self, rig, session):
         hand_back(rig, session)
@@ -103,7 +106,9 @@ class TestAFunctionThatTurnsSlow:
         """Another pool is given no thousands of them meanwhile."""
         hand_back(rig, session)
         progress = [Progress(1, seq, 1, 0, -1, "p/0", elapsed) for seq, elapsed in ((2, 1.2), (3, 0.1))]
-        rig.tell(ev.FromPool(m.Beat(EPOCH, session, "p", rig.hub.lanes[session].sequence, 0, 0, progress)))
+        rig.tell(
+            ev.FromPool(m.Beat(EPOCH, session, "p", rig.hub.state.lanes[session].sequence, 0, 0, progress))
+        )
         other = rig.join("q", slots=2)
 
         assert len(rig.held[other]) == 2

@@ -28,8 +28,8 @@ def come_back(order: str, **options: object) -> tuple[HubRig, int]:
             session = rig.join(epoch=EPOCH - 1, inventory=[HELD])
         else:
             submit(rig, *{"A": (A, 7), "B": (B, 3)}[who], one)
-    assert rig.hub.ledger.tasks[B << 64 | 3] is rig.hub.ledger.tasks[A << 64 | 7]
-    assert rig.hub.lanes[session].outstanding == 1
+    assert rig.hub.state.ledger.tasks[B << 64 | 3] is rig.hub.state.ledger.tasks[A << 64 | 7]
+    assert rig.hub.state.lanes[session].outstanding == 1
     return rig, session
 
 
@@ -52,7 +52,7 @@ def test_so_does_a_failure(order):
 
     assert rig.outcomes(A) == {7: "exception"}
     assert rig.outcomes(B) == {3: "exception"}
-    assert rig.hub.lanes[session].outstanding == 0
+    assert rig.hub.state.lanes[session].outstanding == 0
 
 
 @ORDERS
@@ -101,8 +101,8 @@ def test_a_pool_that_says_hello_again_keeps_it(order):
     rig, session = come_back(order)
     again = rig.join(number=2, epoch=EPOCH, session=session, inventory=[HELD])
 
-    assert rig.hub.lanes[again].outstanding == 1
-    assert rig.hub.lanes[again].stale == []
+    assert rig.hub.state.lanes[again].outstanding == 1
+    assert rig.hub.state.lanes[again].stale == []
     rig.fail(again, AT_POOL)
     assert rig.outcomes(A) == {7: "exception"}
 
@@ -138,7 +138,7 @@ def test_what_a_pool_holds_under_a_key_that_another_runs_is_dropped():
 
     cancels = [(pool, message.tasks) for pool, message in rig.published if isinstance(message, m.Cancel)]
     assert cancels == [("p", [Held(A, 2, [7])])]
-    assert rig.hub.lanes[session].outstanding == 0
+    assert rig.hub.state.lanes[session].outstanding == 0
 
 
 def test_the_seed_that_found_it():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from taskmesh.core.events import FromClient
-from taskmesh.core.hub.intake import LARGE, MAX_WINDOW, MOST_WINDOWS
+from taskmesh.core.hub.clients import MAX_WINDOW, MOST_WINDOWS
+from taskmesh.core.hub.submission import LARGE
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
 from tests.core.client_rig import Client

@@ -65,7 +65,10 @@ class Audit:
     def pushed(self, hub: HubMachine, place: int, lane: Lane, messages: Sequence[Tasks]) -> None:
         """S5, S9 and S11 of what one event had pushed on one lane."""
         epoch = hub.config.epoch
-        tasks, total = hub.ledger.tasks, sum(len(run.seqs) for message in messages for run in message.runs)
+        tasks, total = (
+            hub.state.ledger.tasks,
+            sum(len(run.seqs) for message in messages for run in message.runs),
+        )
         before = lane.outstanding - total
         leaves = (epoch, lane.session) in self.draining
         self.require(not leaves, "S16: work for a pool that leaves", lane.pool)
@@ -84,9 +87,7 @@ class Audit:
                     plan = self._workload.plans[run.client, seq]
                     answers = self._answers.get(epoch, {}) if plan.key else {}
                     until = answers.get((plan.kind.spec.name, plan.key), 0.0)
-                    self.require(
-                        hub.result_cache.now >= until, "S15: run, and the store had the outcome", key
-                    )
+                    self.require(hub.state.now >= until, "S15: run, and the store had the outcome", key)
                     rises = run.attempt > self._attempts.get(key, 0)
                     self.require(rises, "S5: attempts must rise", key, run.attempt)
                     self._attempts[key] = run.attempt
@@ -97,7 +98,7 @@ class Audit:
         """S9: a task of a second and more, or whose time is unknown, goes to a free slot only."""
         if before + count <= lane.slots:
             return
-        service = hub.specs[spec].service
+        service = hub.state.specs[spec].service
         short = service is not None and service < LONG
         self.require(short, "S9: prefetched a long task", lane.pool, before, count, service)
 
@@ -109,7 +110,7 @@ class Audit:
         horizon = lane.horizon
 
         def cost(spec: int) -> float:
-            service = hub.specs[spec].service
+            service = hub.state.specs[spec].service
             if service is None or service >= LONG:
                 return horizon
             return min(ONE_AHEAD * horizon, max(service, 1e-7))
@@ -120,11 +121,14 @@ class Audit:
     def ordered(self, hub: HubMachine, runs: Sequence[LaneRun]) -> None:
         """S17 of what an event had pushed: nothing goes before what is more urgent, nor before its elders."""
         urgent: dict[Route, int] = {}
-        for record in hub.ledger.backlog.entries():
-            if record.state is State.QUEUED and record.id >> SEQ_BITS not in hub.ledger.backlog.withheld:
+        for record in hub.state.ledger.backlog.entries():
+            if (
+                record.state is State.QUEUED
+                and record.id >> SEQ_BITS not in hub.state.ledger.backlog.withheld
+            ):
                 urgent[record.spec.route] = max(record.spec.spec.priority, urgent.get(record.spec.route, 0))
         for run in runs:
-            entry = hub.specs[run.spec]
+            entry = hub.state.specs[run.spec]
             waits = urgent.get(entry.route, 0)
             self.require(waits <= entry.spec.priority, "S17: pushed before what is more urgent", entry.spec)
             for seq in run.seqs if run.attempt == 1 else ():

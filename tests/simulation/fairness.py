@@ -53,15 +53,15 @@ class Fairness:
         order: list[tuple[Name, int]] = []
         for push in pushes:
             for run in push.message.runs:
-                entry = hub.specs[run.spec]
+                entry = hub.state.specs[run.spec]
                 name = entry.route, entry.priority
-                records = [hub.ledger.tasks.get(run.client << SEQ_BITS | seq) for seq in run.seqs]
+                records = [hub.state.ledger.tasks.get(run.client << SEQ_BITS | seq) for seq in run.seqs]
                 if any(record is not None and record.losses >= SUSPECT for record in records):
                     continue  # it goes alone, when there is a pool for it
                 served.setdefault(name, []).extend(group_of(record) for record in records if record)
                 order.append((name, push.session))
         former, self._waiting = self._waiting, {}
-        for lineup in hub.ledger.backlog.lineups():
+        for lineup in hub.state.ledger.backlog.lineups():
             name = lineup.route, lineup.priority
             waiting = self._look(lineup, former.get(name), served.get(name, []))
             if waiting.heads:
@@ -103,7 +103,7 @@ def _others(hub: HubMachine, name: Name, order: list[tuple[Name, int]]) -> set[N
     for other, session in reversed(order):
         if other == name:
             break
-        lane = hub.lanes[session]
+        lane = hub.state.lanes[session]
         if lane.serves(name[0]) and not lane.breaker.refused:  # else it may be spared what waits
             others.add(other)
     return others

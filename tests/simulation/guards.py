@@ -8,10 +8,11 @@ from taskmesh.core.actions import PeekSlot, PushTasks, RecallSlot, Resolve
 from taskmesh.core.client.charges import Charges
 from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.hub import pools
+from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.backlog import Backlog, Lineup, Route, group_of
 from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
-from taskmesh.core.hub.intake import Intake
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.pools import DesiredStates, PoolSessions
@@ -63,7 +64,7 @@ def attempt_fencing(patch: Patch) -> None:
 
 def sequence_check(patch: Patch) -> None:
     """Neither pool nor hub notices that a lane message was lost."""
-    beat = PoolSessions.beat
+    beat = PoolSessions.on_beat
 
     def admit(self: Membership, tasks: m.Tasks, now: float) -> bool:
         self.received = max(self.received, tasks.lane_seq)
@@ -76,12 +77,12 @@ def sequence_check(patch: Patch) -> None:
         return beat(self, message, now)
 
     patch.setattr(Membership, "admits", admit)
-    patch.setattr(PoolSessions, "beat", believe)
+    patch.setattr(PoolSessions, "on_beat", believe)
 
 
 def lost_message_check(patch: Patch) -> None:
     """The pool sees a gap, but when the last message is lost nobody compares the counts."""
-    beat = PoolSessions.beat
+    beat = PoolSessions.on_beat
 
     def believe(self: PoolSessions, message: m.Beat, now: float) -> m.Notice | None:
         lane = self.current(message.epoch, message.session)
@@ -89,33 +90,33 @@ def lost_message_check(patch: Patch) -> None:
             lane.received_moved = now
         return beat(self, message, now)
 
-    patch.setattr(PoolSessions, "beat", believe)
+    patch.setattr(PoolSessions, "on_beat", believe)
 
 
 def inventory(patch: Patch) -> None:
     """What a pool says that it still holds is not looked at."""
-    adopt = PoolSessions._adopt
+    adopt = Adoption.take_inventory
 
-    def adopt_nothing(self: PoolSessions, lane: Lane, hello: m.Hello, *others: object) -> None:
+    def adopt_nothing(self: Adoption, lane: Lane, hello: m.Hello, *others: object) -> None:
         hello.inventory = []
         adopt(self, lane, hello, *others)
 
-    patch.setattr(PoolSessions, "_adopt", adopt_nothing)
+    patch.setattr(Adoption, "take_inventory", adopt_nothing)
 
 
 def adoption_check(patch: Patch) -> None:
     """A pool's inventory is believed even when another pool has the task by now."""
-    patch.setattr(PoolSessions, "may_adopt", staticmethod(lambda record, task, attempt, former: True))
+    patch.setattr(Adoption, "may_adopt", staticmethod(lambda record, task, attempt, former: True))
 
 
 def waiters_id(patch: Patch) -> None:
     """A pool that has a task under a waiter's id is believed to have it under the record's own (V1)."""
-    adopt = PoolSessions.adopt
+    adopt = Adoption.adopt
 
-    def forget(self: PoolSessions, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
+    def forget(self: Adoption, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
         adopt(self, record, record.id, lane, held)
 
-    patch.setattr(PoolSessions, "adopt", forget)
+    patch.setattr(Adoption, "adopt", forget)
 
 
 def crash_blame(patch: Patch) -> None:
@@ -161,8 +162,8 @@ def lease(patch: Patch) -> None:
 
 def left_behind(patch: Patch) -> None:
     """All tasks of a client that says goodbye are cancelled, also when it wants them to be run."""
-    bye = Intake.bye
-    patch.setattr(Intake, "bye", lambda self, session, *, cancel: bye(self, session, cancel=True))
+    bye = Clients.on_bye
+    patch.setattr(Clients, "on_bye", lambda self, session, *, cancel: bye(self, session, cancel=True))
 
 
 def expiry_time(patch: Patch) -> None:
@@ -177,7 +178,7 @@ def expiry_time(patch: Patch) -> None:
 
 def bound_inventory(patch: Patch) -> None:
     """After a restart nobody looks whose tasks are bound to clients that do not come back."""
-    patch.setattr(Intake, "drop_bound", lambda self, now: None)
+    patch.setattr(Clients, "drop_bound", lambda self, now: None)
 
 
 def bound_repeated(patch: Patch) -> None:
@@ -203,18 +204,18 @@ def result_limit(patch: Patch) -> None:
 
 def stored_outcomes(patch: Patch) -> None:
     """A hub does not look at what the one before has stored."""
-    patch.setattr(ResultCache, "restore", lambda self, entries: None)
+    patch.setattr(ResultCache, "restore", lambda self, entries, now: None)
 
 
 def kept_time(patch: Patch) -> None:
     """Outcomes under a key are kept for longer than their tasks have asked for."""
 
-    def find(self: ResultCache, key: tuple[str, str]) -> object:
+    def find(self: ResultCache, key: tuple[str, str], now: float) -> object:
         until, _, outcome = self._kept.get(key, (0.0, 0, None))
-        return outcome if until + 3.0 > self.now else None
+        return outcome if until + 3.0 > now else None
 
     patch.setattr(ResultCache, "find", find)
-    patch.setattr(ResultCache, "sweep", lambda self: None)
+    patch.setattr(ResultCache, "sweep", lambda self, now: None)
 
 
 def draining_lanes(patch: Patch) -> None:
@@ -243,8 +244,8 @@ def drain_grace(patch: Patch) -> None:
 
 def left_in_order(patch: Patch) -> None:
     """What was on its way to a pool that has left is taken for started."""
-    bye = PoolSessions.bye
-    patch.setattr(PoolSessions, "bye", lambda self, session, sent: bye(self, session, sent + 1))
+    bye = PoolSessions.on_bye
+    patch.setattr(PoolSessions, "on_bye", lambda self, session, sent: bye(self, session, sent + 1))
 
 
 def named_process(patch: Patch) -> None:
@@ -272,14 +273,14 @@ def handed_back(patch: Patch) -> None:
 
 def handed_back_before(patch: Patch) -> None:
     """It does after a restart of the hub."""
-    adopt = PoolSessions.adopt
+    adopt = Adoption.adopt
 
-    def count(self: PoolSessions, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
+    def count(self: Adoption, record: TaskRecord, task: int, lane: Lane, held: Held) -> None:
         returns = record.returns
         adopt(self, record, task, lane, held)
         record.returns = returns
 
-    patch.setattr(PoolSessions, "adopt", count)
+    patch.setattr(Adoption, "adopt", count)
 
 
 def charges_told(patch: Patch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from taskmesh.core.events import Tick
 from tests.simulation.audit import Violation
@@ -22,7 +22,7 @@ class Machine(Protocol):
         """When a Tick is due at the latest."""
         ...
 
-    def handle(self, event: object, now: float) -> list[object]:
+    def handle(self, event: Any, now: float) -> list[Any]:
         """Takes in one event; returns what is to be done."""
         ...
 

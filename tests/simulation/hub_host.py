@@ -138,15 +138,15 @@ class HubHost(Host[HubMachine]):
     def take_counts(self) -> None:
         """Adds the present life's transitions to the others'."""
         if self.up:
-            self.transitions.update(self.machine.ledger.counts)
-            self.machine.ledger.counts.clear()
+            self.transitions.update(self.machine.state.ledger.counts)
+            self.machine.state.ledger.counts.clear()
 
     def _handle(self, event: object) -> None:
         beat = event.message if type(event) is ev.FromPool else None
         if isinstance(beat, m.Beat) and beat.state == "draining":
             self.setting.audit.draining.add((beat.epoch, beat.session))
         hello = event.message if isinstance(event, ev.FromClient) else None
-        if isinstance(hello, m.ClientHello) and hello.client not in self.machine.clients:
+        if isinstance(hello, m.ClientHello) and hello.client not in self.machine.state.clients:
             self.setting.audit.welcomed(self.epoch, hello.client, young=self._young)
         if isinstance(event, ev.FromClient) and isinstance(event.message, m.Submit):
             self._asked(event.client, event.message)
@@ -159,7 +159,7 @@ class HubHost(Host[HubMachine]):
     def _asked(self, client: int, submit: m.Submit) -> None:
         if submit.epoch != self.epoch:
             return
-        tasks = self.machine.ledger.tasks
+        tasks = self.machine.state.ledger.tasks
         seqs = [seq for run in submit.runs if run.again for seq in run.seqs]
         new = [(client, seq) for seq in seqs if client << SEQ_BITS | seq not in tasks]
         self.setting.audit.attempts.asked(self.epoch, new, young=self._young)
@@ -202,8 +202,8 @@ class HubHost(Host[HubMachine]):
         if life != self._life:
             return
         wait = max(0.0, self.capped.get(peer, 0.0) - self.setting.timetable.now)
-        clients = {client for client in self.machine.clients if peer == f"client-{client}"}
-        sessions = {session for session, lane in self.machine.lanes.items() if lane.pool == peer}
+        clients = {client for client in self.machine.state.clients if peer == f"client-{client}"}
+        sessions = {session for session, lane in self.machine.state.lanes.items() if lane.pool == peer}
         self.tell(ev.OverRate(peer, 1, "hub.key_messages_per_s", wait, clients, sessions))
 
     # --- actions ------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class HubHost(Host[HubMachine]):
                     raise TypeError(f"not an action of a hub: {action!r}")
         if pushes:
             self._check(pushes)
-        elif withheld := self.machine.ledger.backlog.withheld:
+        elif withheld := self.machine.state.ledger.backlog.withheld:
             self._fairness.excuse(withheld)
 
     def _check(self, pushes: list[act.PushTasks]) -> None:
@@ -245,7 +245,7 @@ class HubHost(Host[HubMachine]):
         for push in pushes:
             by_lane.setdefault(push.session, []).append(push.message)
         for session, messages in by_lane.items():
-            audit.pushed(self.machine, self.place, self.machine.lanes[session], messages)
+            audit.pushed(self.machine, self.place, self.machine.state.lanes[session], messages)
 
     def _send_client(self, client: int, message: m.ToClient) -> None:
         if isinstance(message, m.Deliver):

@@ -106,7 +106,7 @@ def orphans(world: World) -> None:
         world.until(timetable.now + 1.0)  # one may be cleaning up, with others behind it
     audit.require(not left, "S13: pools hold what is bound to a client that is gone", left)
     audit.orphaned.update((plan.client, plan.seq) for plan in plans)
-    unclaimed = len(hub.machine.unclaimed)
+    unclaimed = len(hub.machine.state.unclaimed)
     audit.require(not unclaimed, "S13: the hub still counts on a client that is gone", unclaimed)
 
 
@@ -136,7 +136,7 @@ def comeback(world: World) -> None:
     setting, hub = world.setting, world.hub
     timetable, chance = setting.timetable, setting.chance
     # The hub waits for nobody before it, even if it stood still meanwhile, and pools know of each other.
-    settled = timetable.now + hub.machine.recovery.left(hub.clock())
+    settled = timetable.now + hub.machine.state.recovery.left(hub.clock())
     world.until(max(settled, hub.started + LEASE) + 2 * BEAT)
     client = chance.choice(world.clients)
     slots = sum(len(pool.machine.slots) for pool in world.pools)
@@ -153,7 +153,7 @@ def comeback(world: World) -> None:
         other.tell(LinkLost())
     # Which of two rosters is the newest cannot be told where epochs fall: then it may take a lease
     world.until(timetable.now + (LEASE + 2 * BEAT if hub.falling else BACK_AGAIN))
-    waiting = len(hub.machine.recovery.waiting)
+    waiting = len(hub.machine.state.recovery.waiting)
     setting.audit.require(not waiting, "L7: all pools are back, and what was submitted again waits")
     world.finish("L7", LEAVES)
 
@@ -200,12 +200,12 @@ def turned_slow(world: World) -> list[Plan]:
     plans += client.submit_all(setting.workload.slow_burst, SLOW * slots)
     world.until(timetable.now + CALLED_BACK)
     urgent = client.submit_all(setting.workload.steady_burst, 1)
-    for lane in world.hub.machine.lanes.values():
+    for lane in world.hub.machine.state.lanes.values():
         stays = lane.outstanding > lane.slots
         audit.require(not stays, "S9: sent ahead, and not called back", lane.pool, lane.outstanding)
     world.until(timetable.now + BACK)
     task = client.client << SEQ_BITS | urgent[0].seq
-    came = task in world.hub.machine.ledger.tasks  # else its caps are reached
+    came = task in world.hub.machine.state.ledger.tasks  # else its caps are reached
     world.until(timetable.now + SLOW_SECONDS + JOINS - CALLED_BACK - BACK)
     starts = urgent[0].runs > 0 or not came
     audit.require(starts, "S9: urgent, and behind what was sent ahead", urgent[0])
@@ -258,8 +258,8 @@ def budgets(world: World) -> None:
 def _is_told(world: World, client: ClientHost) -> bool:
     """Whether no attempt is under way, and client and hub know all that has been charged."""
     hub = world.hub.machine
-    session = hub.clients.get(client.client)
-    waiting = all(record.state < State.SENT for record in hub.ledger.tasks.values())
+    session = hub.state.clients.get(client.client)
+    waiting = all(record.state < State.SENT for record in hub.state.ledger.tasks.values())
     told = session is not None and session.resend_deadline is None and not session.has_news
     return waiting and told and client.machine.open and not client.machine.under_way
 

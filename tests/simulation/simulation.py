@@ -326,7 +326,7 @@ class World:
         for hub in self.hubs:
             if not hub.up or hub.paused or now - hub.resumed <= DETECTION:
                 continue
-            for lane in hub.machine.lanes.values():
+            for lane in hub.machine.state.lanes.values():
                 silence = now - hub.heard.get(lane.pool, 0.0)
                 late = silence > DETECTION and lane.outstanding
                 self.setting.audit.require(
@@ -336,7 +336,7 @@ class World:
     # --- liveness -----------------------------------------------------------------------------------------
 
     def _settled(self) -> bool:
-        tasks = any(hub.machine.ledger.tasks for hub in self.hubs)
+        tasks = any(hub.machine.state.ledger.tasks for hub in self.hubs)
         return not tasks and not any(client.table.plans for client in self.clients)
 
     def finish(self, promise: str, bound: float) -> None:
@@ -362,7 +362,7 @@ class World:
                 record.spec.spec.name,
             )
             for hub in self.hubs
-            for record in hub.machine.ledger.tasks.values()
+            for record in hub.machine.state.ledger.tasks.values()
         ]
         waiting = {client.name: sorted(client.table.plans)[:10] for client in self.clients}
         pools = [pool.machine.snapshot() for pool in self.pools]
@@ -396,7 +396,7 @@ class World:
             self.setting.audit.require(in_time, "L1: Submits that nobody acknowledges", waiting)
             self._step()
         for client in self.clients:
-            account = self.hub.machine.ledger.accounts.get(client.client)
+            account = self.hub.machine.state.ledger.accounts.get(client.client)
             pieces = account.finished.pieces if account is not None else 0
             self.setting.audit.require(pieces <= 1, "S19: numbers are left out", client.name, pieces)
 
@@ -437,7 +437,7 @@ class World:
                 self._step()
         self.setting.audit.check_once(plans)
         deadline = timetable.now + LEASE + 1.0  # a pool that left without a session has said no goodbye
-        while left := [lane.pool for hub in self.hubs for lane in hub.machine.lanes.values()]:
+        while left := [lane.pool for hub in self.hubs for lane in hub.machine.state.lanes.values()]:
             self.setting.audit.require(timetable.now < deadline, "L5: sessions of pools that left", left)
             self._step()
         self._check()

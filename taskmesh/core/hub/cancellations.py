@@ -7,14 +7,13 @@ meanwhile.
 
 from __future__ import annotations
 
-from taskmesh.core.actions import LogEvent
-from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.collector import Collector
-from taskmesh.core.hub.ledger import PORTION, Ledger
-from taskmesh.core.hub.pools import PoolSessions
+from taskmesh.core.hub.ledger import PORTION
+from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State
-from taskmesh.core.ids import SEQ_BITS
-from taskmesh.wire.runs import Failed
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.wire.messages import Cancel
+from taskmesh.wire.runs import Failed, Held
 
 GLANCES = 4
 """Tasks that are looked at in the time in which one is cancelled, at least."""
@@ -47,18 +46,11 @@ class Cancellations:
         pending: what is to be cancelled, by client.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        clients: dict[int, ClientSession],
-        *,
-        collector: Collector,
-        pools: PoolSessions,
-    ) -> None:
-        self._ledger = ledger
-        self._clients = clients
+    def __init__(self, hub: HubState, collector: Collector) -> None:
+        self._hub = hub
+        self._ledger = hub.ledger
         self._collector = collector
-        self._pools = pools
+        self._at_pools: dict[int, dict[tuple[int, int], list[int]]] = {}
         self.pending: dict[int, Pending] = {}
 
     def cancel(self, task: int, *, quiet: bool = False) -> bool:
@@ -70,7 +62,7 @@ class Cancellations:
             return True  # it is run for others
         if self._ledger.detach(task, record):
             if State.SENT <= record.state <= State.RUNNING:
-                self._pools.cancel_at_pool(record.session, record.attempt, record.known_as)
+                self.cancel_at_pool(record.session, record.attempt, record.known_as)
                 self._collector.release(record)
             self._ledger.move(record, Cause.CANCEL)
             self._ledger.drop(record)
@@ -84,7 +76,7 @@ class Cancellations:
         Returns:
             How many tasks it has.
         """
-        session = self._clients.get(client)
+        session = self._hub.clients.get(client)
         if session is not None and not only_bound:
             session.unsplit.clear()
         account = self._ledger.accounts.get(client)
@@ -110,14 +102,14 @@ class Cancellations:
             if not seqs or job.low >= job.end:
                 del self.pending[client]
                 self._ledger.backlog.withheld.discard(client)
-                self._collector.news.add(client)  # it may have too many results to take besides
+                self._hub.news.add(client)  # it may have too many results to take besides
                 self._tell(client, job)
                 done.append(client)
         return done
 
     def _cancel_some(self, client: int, job: Pending, seqs: list[int]) -> int:
         """Cancels what is to be of these; returns what that cost, in looks."""
-        tasks, base, quiet, looks = self._ledger.tasks, client << SEQ_BITS, client not in self._clients, 1
+        tasks, base, quiet, looks = self._ledger.tasks, client << SEQ_BITS, client not in self._hub.clients, 1
         for seq in seqs:
             if seq >= job.end:
                 job.low = job.end
@@ -141,4 +133,27 @@ class Cancellations:
             "tasks": job.count,
             "reason": job.reason,
         }
-        self._pools.out.append(LogEvent("tasks.cancelled", fields))
+        self._hub.log("tasks.cancelled", fields)
+
+    # --- at pools -----------------------------------------------------------------------------------------
+
+    def cancel_at_pool(self, session: int, attempt: int, task: int) -> None:
+        """Has the pool that holds a task told to drop it, with others of this moment."""
+        cancels = self._at_pools.setdefault(session, {})
+        cancels.setdefault((task >> SEQ_BITS, attempt), []).append(task & SEQ_MASK)
+
+    def drop_unclaimed(self, client: int, *, only_bound: bool) -> None:
+        """Nobody will ask for what pools hold for a client, or for what is bound to it: they drop that."""
+        unclaimed = self._hub.unclaimed
+        holdings = unclaimed.drop_bound(client) if only_bound else unclaimed.take_all(client)
+        for seq, holding in holdings.items():
+            self.cancel_at_pool(holding.session, holding.attempt, client << SEQ_BITS | seq)
+
+    def publish(self) -> None:
+        """One message to each pool that is to drop tasks."""
+        for session, cancels in self._at_pools.items():
+            lane = self._hub.lanes.get(session)
+            if lane is not None:
+                held = [Held(client, attempt, seqs) for (client, attempt), seqs in cancels.items()]
+                self._hub.publish(lane.pool, Cancel(self._hub.config.epoch, session, held))
+        self._at_pools.clear()

@@ -62,6 +62,13 @@ class ClientSession:
         self._failed: list[Failed] = []
         self._charged: dict[int, tuple[int, ...]] = {}
 
+    def hear(self, now: float) -> None:
+        """The client is there, and knows this session."""
+        self.heard = now
+        self.present = True
+        self.lost = False
+        self.greeted = True
+
     @property
     def has_news(self) -> bool:
         """Whether outcomes wait that were never sent."""

@@ -8,15 +8,12 @@ for another.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from taskmesh.core.actions import LogEvent
-from taskmesh.core.hub.client_session import ClientSession
-from taskmesh.core.hub.lanes import Lane
-from taskmesh.core.hub.ledger import Ledger
-from taskmesh.core.hub.result_cache import ResultCache
+from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.wire.runs import DoneRun, Failed, Held
@@ -44,47 +41,23 @@ class Collector:
 
     Attributes:
         duplicates: successes that came after the task was terminal. stale: failures of older attempts.
-        out: what is to be told of pools.
         strays: successes of attempts that their sender was never given.
-        records: failed attempts that are to be told, each once.
         ended: the latest bad ends by task id, as people are told them; RECENT of them.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        lanes: dict[int, Lane],
-        clients: dict[int, ClientSession],
-        unclaimed: Callable[[DoneRun | Failed | Held], None],
-        *,
-        result_cache: ResultCache,
-        crash_limit: int,
-        oom_limit: int,
-        pool_loss_limit: int,
-        silence: float,
-    ) -> None:
-        self._ledger = ledger
-        self._lanes = lanes
-        self._clients = clients
-        self._unclaimed = unclaimed
-        self._result_cache = result_cache
-        self._crash_limit = crash_limit
-        self._oom_limit = oom_limit
-        self._pool_loss_limit = pool_loss_limit
-        self._silence = silence
+    def __init__(self, hub: HubState) -> None:
+        self._hub = hub
+        self._ledger = hub.ledger
         self.duplicates = 0
         self.stale = 0
         self.strays = 0
-        self.news: set[int] = set()
-        self.out: list[object] = []
-        self.records: list[LogEvent] = []
         self.ended: OrderedDict[int, dict[str, object]] = OrderedDict()
         self._given_up: OrderedDict[int, dict[int, int]] = OrderedDict()
         self._given_up_count = 0
 
     # --- successes ----------------------------------------------------------------------------------------
 
-    def done(self, run: DoneRun, session: int) -> None:
+    def on_done(self, run: DoneRun, session: int) -> None:
         """Successes of one slot; in the common case the lists are passed on as they are.
 
         Args:
@@ -93,7 +66,7 @@ class Collector:
         entry, odd = self._ledger.succeed(run, session)
         if entry is not None:
             done = len(run.seqs) - len(odd)
-            lane = self._lanes.get(session)
+            lane = self._hub.lanes.get(session)
             if lane is not None:
                 lane.release(entry.number, done)
                 if lane.breaker.refused:
@@ -118,7 +91,7 @@ class Collector:
         part = self._part(run, [index])
         if record is None:
             self.duplicates += 1
-            self._unclaimed(part)
+            self._hub.unclaimed.reported(part, self._hub.now)
             return
         if not self._was_given(record, task, run.attempt, session):
             self.strays += 1
@@ -128,7 +101,7 @@ class Collector:
         if record.state is State.WAITING:
             self._ledger.move(record, Cause.DUE)
         self._ledger.move(record, Cause.SUCCEED)
-        self._result_cache.keep(record, part)
+        self._hub.result_cache.keep(record, part, self._hub.now)
         for waiter in self._ledger.drop(record):
             self.give(part, waiter)
 
@@ -161,10 +134,10 @@ class Collector:
         )
 
     def _give(self, run: DoneRun) -> int:
-        client = self._clients.get(run.client)
+        client = self._hub.clients.get(run.client)
         if client is None:
             return 0
-        self.news.add(run.client)
+        self._hub.news.add(run.client)
         return client.done(run)
 
     def give(self, outcome: DoneRun | Failed, task: int) -> None:
@@ -173,20 +146,20 @@ class Collector:
         if isinstance(outcome, DoneRun):
             self._give(msgspec.structs.replace(outcome, client=client, seqs=[seq]))
             return
-        session = self._clients.get(client)
+        session = self._hub.clients.get(client)
         if session is not None:
             session.failed(msgspec.structs.replace(outcome, client=client, seq=seq))
-            self.news.add(client)
+            self._hub.news.add(client)
 
     # --- failures -----------------------------------------------------------------------------------------
 
-    def failed(self, failure: Failed, session: int, now: float) -> None:
+    def on_failed(self, failure: Failed, session: int, now: float) -> None:
         """One attempt that did not succeed: ends the task, or sends it round again."""
         task = failure.client << SEQ_BITS | failure.seq
         record = self._ledger.tasks.get(task)
         if record is None:
             self.stale += 1
-            self._unclaimed(failure)
+            self._hub.unclaimed.reported(failure, self._hub.now)
             return
         if not self.is_current(record, task, session, failure.attempt):
             self.stale += 1
@@ -216,15 +189,15 @@ class Collector:
 
         A worker that lacks a module fails at once, and would otherwise get task after task.
         """
-        lane, extra = self._lanes.get(record.session), record.more()
+        lane, extra = self._hub.lanes.get(record.session), record.more()
         reason = f"{failure.type_name}: {failure.text}"[:300]
         entry = record.spec
         if lane is not None and lane.breaker.trip(entry.number, entry.spec.name, reason, lane.heard):
-            self.out.append(LogEvent("pool.refuses", {"pool": lane.pool, "reason": lane.breaker.complaint}))
+            self._hub.log("pool.refuses", {"pool": lane.pool, "reason": lane.breaker.complaint})
         extra.refused.add(record.session)
         if not any(
             other.session not in extra.refused and other.may_take(record.spec)
-            for other in self._lanes.values()
+            for other in self._hub.lanes.values()
         ):
             return False
         where = f"attempt {record.attempt - record.returns} on {failure.worker}: refused, {reason}"
@@ -264,11 +237,11 @@ class Collector:
         if failure.kind == "oom":
             self._ledger.charge(record, ooms=1)
             ooms = record.extra.ooms
-            over = ooms >= self._oom_limit
+            over = ooms >= self._hub.config.oom_limit
             delay = min(60.0, 2.0 ** (ooms - 1))
         else:
             self._ledger.charge(record, crashes=1)
-            over = record.crashes >= self._crash_limit
+            over = record.crashes >= self._hub.config.crash_limit
             delay = 0.0
         if over or (record.spec.is_chunk and self._leave_to_client(record, now)):
             self.end(record, Cause.BURY, failure)
@@ -283,12 +256,12 @@ class Collector:
 
         It is there until it is found not to be: the chunk is kept until it has acknowledged.
         """
-        session = self._clients.get(record.id >> SEQ_BITS)
+        session = self._hub.clients.get(record.id >> SEQ_BITS)
         if session is None or not session.present:
             return False
         if not session.credit:
             return True
-        if now - session.heard >= self._silence:
+        if now - session.heard >= self._hub.config.silence:
             return False
         if record.spec.spec.on_client_loss == "run":
             session.unsplit[record.id] = record.unsent()
@@ -309,12 +282,12 @@ class Collector:
         """Lets who waits for it know what it has used up: they tell the next hub, should this one die."""
         extra = record.extra
         for task in [record.id] if extra is None else extra.waiting(record.id):
-            session = self._clients.get(task >> SEQ_BITS)
+            session = self._hub.clients.get(task >> SEQ_BITS)
             if session is not None and session.credit:
                 ooms, failed = (0, 0) if extra is None else (extra.ooms, extra.failed)
                 used = (record.begun, failed, record.errors, record.crashes, ooms, record.losses)
                 session.charged(task & SEQ_MASK, used)
-                self.news.add(session.client)
+                self._hub.news.add(session.client)
 
     def lost(self, record: TaskRecord, failure: Failed | None = None) -> None:
         """Its session is over, or its result is gone: again and uncharged; an at-most-once task is LOST."""
@@ -335,9 +308,9 @@ class Collector:
         its client once it is suspect (docs/adr/0007).
         """
         self._ledger.charge(record, losses=1)
-        over = record.losses >= self._pool_loss_limit
+        over = record.losses >= self._hub.config.pool_loss_limit
         if record.losses >= SUSPECT:
-            over = over or (record.spec.is_chunk and self._leave_to_client(record, self._result_cache.now))
+            over = over or (record.spec.is_chunk and self._leave_to_client(record, self._hub.now))
             where = f"attempt {record.attempt - record.returns} on {pool}: pool lost, {reason}"
             record.more().pools.append(where[:300])
         if not over or record.spec.spec.acks == "early":
@@ -358,13 +331,15 @@ class Collector:
         self.release(record)
         self._ledger.send_round(record, cause)
 
-    def returned(self, held: Held, session: int) -> None:
+    def on_returned(self, held: Held, session: int) -> None:
         """Tasks handed back unstarted, uncharged."""
         base = held.client << SEQ_BITS
         for seq in reversed(held.seqs):
             record = self._ledger.tasks.get(base | seq)
             if record is None:
-                self._unclaimed(Held(held.client, held.attempt, [seq], returns=held.returns))
+                self._hub.unclaimed.reported(
+                    Held(held.client, held.attempt, [seq], returns=held.returns), self._hub.now
+                )
             elif self.is_current(record, base | seq, session, held.attempt):
                 self.not_started(record)
 
@@ -385,7 +360,7 @@ class Collector:
         self.release(record)
         self._ledger.move(record, cause)
         told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
-        self._result_cache.keep(record, told)
+        self._hub.result_cache.keep(record, told, self._hub.now)
         waiting = self._ledger.drop(record)
         for waiter in waiting:
             self.give(told, waiter)
@@ -410,7 +385,7 @@ class Collector:
 
     def release(self, record: TaskRecord) -> None:
         """Takes a task off the books of the lane that holds it, if one does."""
-        lane = self._lanes.get(record.session)
+        lane = self._hub.lanes.get(record.session)
         if lane is not None and State.SENT <= record.state <= State.RUNNING:
             lane.release(record.spec.number, 1)
 
@@ -418,7 +393,7 @@ class Collector:
         if failure.kind != "cancelled":
             name, attempt = record.spec.spec.name, record.attempt - record.returns
             fields = {"task_id": text_of(record.id), "name": name, **_told(failure, attempt)}
-            self.records.append(LogEvent("task.failed", fields))
+            self._hub.out.append(LogEvent("task.failed", fields))
         history = record.more().history
         if len(history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
             what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text

@@ -5,26 +5,14 @@ Slow (it looks at everything) and meant for tests; a failure names the book that
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from taskmesh.core.hub.lanes import Lane
-from taskmesh.core.hub.ledger import Ledger, SpecEntry
-from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.state_machine import require
 
 
-class HubBooks(Protocol):
-    """The part of a hub machine that the checks read."""
-
-    config: HubSettings
-    ledger: Ledger
-    lanes: dict[int, Lane]
-    specs: dict[int, SpecEntry]
-
-
-def check_hub(hub: HubBooks) -> None:
+def check_hub(hub: HubState) -> None:
     """S9 (caps), S10 (conservation) and the agreement of ledger, accounts, lanes, specs and backlog."""
     ledger = hub.ledger
     records = {id(record): record for record in ledger.tasks.values()}.values()
@@ -81,7 +69,7 @@ def _check_accounts(ledger: Ledger) -> None:
         require(account.size >= 0, "an account's size is negative", client, account.size)
 
 
-def _check_record(hub: HubBooks, record: TaskRecord) -> None:
+def _check_record(hub: HubState, record: TaskRecord) -> None:
     require(record.state <= State.RUNNING, "S3: a terminal task has a record", record.id, record.state)
     require(0 <= record.returns <= record.attempt, "more returns than attempts", record.id)
     limits = hub.config
@@ -100,7 +88,7 @@ def _check_record(hub: HubBooks, record: TaskRecord) -> None:
         require(record.session == 0, "a task that waits is some session's", record.id, record.session)
 
 
-def _check_lanes(hub: HubBooks) -> None:
+def _check_lanes(hub: HubState) -> None:
     for lane in hub.lanes.values():
         held = lane.held()
         require(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import assert_never
 
 from taskmesh.core import events as ev
-from taskmesh.core.actions import LogEvent, Publish, SendClient, StoreOutcomes
+from taskmesh.core.actions import HubAction, StoreOutcomes
+from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import NOBODY, Collector
-from taskmesh.core.hub.intake import Intake
 from taskmesh.core.hub.invariants import check_hub
 from taskmesh.core.hub.lanes import Lane
-from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.pools import PoolSessions
-from taskmesh.core.hub.result_cache import ResultCache
-from taskmesh.core.hub.roster import Recovery
 from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, TaskRecord
-from taskmesh.core.hub.unclaimed import Unclaimed
+from taskmesh.core.hub.submission import Submissions
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.hub.views import Views
 from taskmesh.core.specs import evicted
@@ -34,161 +33,130 @@ class HubMachine:
 
     The same events at the same times give the same actions. Call `handle` with a Tick no later than
     `deadline`.
+
+    Attributes:
+        state: the books.
     """
 
     def __init__(self, config: HubSettings, now: float) -> None:
         self.config = config
-        self.ledger = Ledger()
-        self.specs: dict[int, SpecEntry] = {}
-        self.clients: dict[int, ClientSession] = {}
-        self.lanes: dict[int, Lane] = {}
-        self.unclaimed = Unclaimed(config, self.ledger, now)
-        self.result_cache = ResultCache(config.kept_bytes, stored=config.stored)
-        self.collector = Collector(
-            self.ledger,
-            self.lanes,
-            self.clients,
-            lambda report: self.unclaimed.reported(report, self._now),
-            result_cache=self.result_cache,
-            crash_limit=config.crash_limit,
-            oom_limit=config.oom_limit,
-            pool_loss_limit=config.pool_loss_limit,
-            silence=config.silent_beats * config.beat,
-        )
-        self.recovery = Recovery(self.ledger, config.epoch, now + config.lease)
-        self.pools = PoolSessions(
-            config, self.ledger, self.collector, self.lanes, self.unclaimed, self.recovery
-        )
-        self.collector.out = self.pools.out
-        self.ventilator = Ventilator(self.ledger, self.specs, config.epoch)
-        self.ventilator.lanes = self.lanes
-        self.cancellations = Cancellations(
-            self.ledger, self.clients, collector=self.collector, pools=self.pools
-        )
-        self.intake = Intake(
-            config,
-            self.ledger,
-            self.specs,
-            self.clients,
-            collector=self.collector,
+        self.state = state = HubState(config, now)
+        self.collector = Collector(state)
+        self.cancellations = Cancellations(state, self.collector)
+        self.adoption = Adoption(state, self.collector, self.cancellations)
+        self.pools = PoolSessions(state, self.collector, self.adoption)
+        self.ventilator = Ventilator(state)
+        self.clients = Clients(state, self.cancellations)
+        self.submissions = Submissions(
+            state,
+            self.collector,
+            cancellations=self.cancellations,
+            adoption=self.adoption,
             pools=self.pools,
             ventilator=self.ventilator,
-            result_cache=self.result_cache,
-            cancellations=self.cancellations,
         )
-        self.views = Views(
-            self.ledger,
-            self.pools,
-            self.intake,
-            self.clients,
-            collector=self.collector,
-            cancellations=self.cancellations,
-            epoch=config.epoch,
-        )
-        self._now = now
+        self.views = Views(state, self.collector, self.cancellations, pools=self.pools, clients=self.clients)
         self._sweep_at = now
 
     # --- the machine contract -----------------------------------------------------------------------------
 
-    def handle(self, event: Any, now: float) -> list[object]:
+    def handle(self, event: ev.HubEvent, now: float) -> list[HubAction]:
         """Takes in one event; returns what is to be done, in order."""
-        gap = now - self._now
+        state = self.state
+        gap = now - state.now
         if gap > self.config.stall:
             self._extend(gap)
-        self._now = self.result_cache.now = max(now, self._now)
-        kind = type(event)  # a class pattern that takes fields, or fails, takes three times as long
-        if kind is ev.FromPool:
-            self._from_pool(event.message, event.user, now)
-        elif kind is ev.FromClient:
-            self._from_client(event.client, event.message, event.user, now)
-        elif kind is not ev.Tick:
-            self._from_others(event, now)
-        return self._finish(now)
+        if gap > 0:
+            state.now = now
+        if isinstance(event, ev.FromPool):  # a class pattern that takes fields, or fails, takes longer
+            self._on_pool_message(event.message, event.user, now)
+        elif isinstance(event, ev.FromClient):
+            self._on_client_message(event.client, event.message, event.user, now)
+        elif not isinstance(event, ev.Tick):
+            self._on_others(event, now)
+        self._finish(now)
+        actions = state.out
+        state.out = []
+        return actions
 
-    def _from_others(self, event: object, now: float) -> None:
+    def _on_others(self, event: ev.RareHubEvent, now: float) -> None:
         match event:
             case ev.LaneOpened() | ev.LaneLost() | ev.LinksLost() | ev.ClientGone():
-                self._from_links(event, now)
+                self._on_link(event, now)
             case ev.Restored() | ev.StoreTold():
-                self._from_store(event)
+                self._on_store(event)
             case ev.OverRate():
-                self._over_rate(event, now)
+                self._on_over_rate(event, now)
             case ev.Revoked(users=users):
-                self.intake.revoked(users)
+                self.clients.on_revoked(users)
             case ev.Shortage(text=text):
                 self.views.shortage = text
             case _:
-                raise TypeError(f"not an event of a hub: {event!r}")
+                assert_never(event)
 
     @property
     def deadline(self) -> float:
         """When a Tick is due at the latest."""
+        state = self.state
+        now = state.now
         if self.cancellations.pending:
-            return self._now
-        first = min(self._sweep_at, self._now + self.config.stall / 2)
-        timer = self.ledger.timers.deadline
+            return now
+        first = min(self._sweep_at, now + self.config.stall / 2)
+        timer = state.ledger.timers.deadline
         if timer is not None:
             first = min(first, timer)
-        if self.recovery.waiting:
-            first = min(first, self.recovery.deadline(self._now))
-        if self.intake.owing:
-            first = min(first, next(iter(self.intake.owing.values())))
-        if len(self.lanes) > 1 and self.ledger.tasks:
-            recall = self.ventilator.recall_deadline(self._now)
+        if state.recovery.waiting:
+            first = min(first, state.recovery.deadline(now))
+        if state.acks_due:
+            first = min(first, next(iter(state.acks_due.values())))
+        if len(state.lanes) > 1 and state.ledger.tasks:
+            recall = self.ventilator.recall_deadline(now)
             if recall is not None:
                 first = min(first, recall)
         return first
 
-    def _finish(self, now: float) -> list[object]:
+    def _finish(self, now: float) -> None:
+        """Does what every event may have made due; the order of these steps is the order of their actions."""
+        state = self.state
+        ledger = state.ledger
         if now >= self._sweep_at:
             self._sweep(now)
-        if self.cancellations.pending or self.recovery.waiting:
+        if self.cancellations.pending or state.recovery.waiting:
             self._go_on(now)
-        self.ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
-        self.pools.publish_cancels()
-        actions: list[object] = []
-        if self.pools.out:
-            self._take_out(self.pools.out, actions, now)
-        if self.intake.owing:
-            self.intake.acknowledge_due(now)
-        if self.intake.out:
-            self._take_out(self.intake.out, actions, now)
-        news = self.collector.news
-        if news:
-            self._deliver(news, actions, now)  # before what tells pools that they need not keep them any more
-        if self.ledger.backlog.routes or self.ledger.suspects.routes:
-            actions += self.ventilator.dispatch(now)
-        if len(self.lanes) > 1 and self.ledger.tasks:
-            actions += self._recalls(self.ventilator.recalls(now))
-        if self.result_cache.fresh or self.collector.records:
-            self._report(actions)
-        return actions
+        ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
+        self.cancellations.publish()
+        if state.acks_due:
+            self.submissions.acknowledge_due(now)
+        if state.news:
+            self._deliver(now)  # before what tells pools that they need not keep them any more
+        if ledger.backlog.routes or ledger.suspects.routes:
+            state.out += self.ventilator.dispatch(now)
+        if len(state.lanes) > 1 and ledger.tasks:
+            self._recall(self.ventilator.recalls(now))
+        if state.result_cache.fresh:
+            state.out.append(StoreOutcomes(state.result_cache.fresh))
+            state.result_cache.fresh = []
 
     def _go_on(self, now: float) -> None:
         """Does the next portion of what takes longer than one event may."""
-        self.intake.go_on()
-        self.recovery.release(now)
+        self.clients.go_on()
+        self.state.recovery.release(now)
 
-    def _report(self, actions: list[object]) -> None:
-        """Hands over the news for the store and the log."""
-        actions += self.collector.records
-        self.collector.records = []
-        if self.result_cache.fresh:
-            actions.append(StoreOutcomes(self.result_cache.fresh))
-            self.result_cache.fresh = []
-
-    def _recalls(self, recalls: list[tuple[Lane, int]]) -> list[Publish]:
+    def _recall(self, recalls: list[tuple[Lane, int]]) -> None:
+        """Asks pools for unstarted tasks."""
         epoch = self.config.epoch
-        return [Publish(lane.pool, m.Recall(epoch, lane.session, count)) for lane, count in recalls]
+        for lane, count in recalls:
+            self.state.publish(lane.pool, m.Recall(epoch, lane.session, count))
 
-    def _deliver(self, news: set[int], actions: list[object], now: float) -> None:
+    def _deliver(self, now: float) -> None:
         """Sends clients what they may have of their outcomes.
 
         A client that is there and takes no results gets no more made: completions are always taken in.
         """
-        withheld, most = self.ledger.backlog.withheld, self.intake.most_kept
-        for client in news:
-            session = self.clients.get(client)
+        state = self.state
+        withheld, most = state.ledger.backlog.withheld, self.clients.most_kept
+        for client in state.news:
+            session = state.clients.get(client)
             if session is not None and session.size > most and session.linked:
                 withheld.add(client)
             elif withheld and client not in self.cancellations.pending:
@@ -196,56 +164,48 @@ class HubMachine:
             if session is not None:
                 deliveries = session.deliveries(now)
                 if deliveries:
-                    actions += deliveries
-                    self.intake.owing.pop(client, None)  # they say it
-        news.clear()
-
-    def _take_out(self, out: list[object], actions: list[object], now: float) -> None:
-        """Takes over what a part of the machine wants done."""
-        for action in out:
-            if type(action) is LogEvent:
-                self.views.remember(action, now)
-        actions += out
-        out.clear()
+                    state.out += deliveries
+                    state.acks_due.pop(client, None)  # they say it
+        state.news.clear()
 
     # --- pools --------------------------------------------------------------------------------------------
 
-    def _from_pool(self, message: m.PoolMessage, user: str, now: float) -> None:
+    def _on_pool_message(self, message: m.PoolMessage, user: str, now: float) -> None:
         if isinstance(message, m.Results):
-            self._results(message, now)
+            self._on_results(message, now)
             return
         match message:
             case m.Beat():
-                notice = self.pools.beat(message, now)
+                notice = self.pools.on_beat(message, now)
                 if notice is not None:
-                    self._tell(notice)
+                    self._notify(notice)
             case m.Hello():
-                self.pools.hello(message, now, user)
-            case m.Misrouted():
-                self.pools.out.append(
-                    LogEvent("pool.misrouted", {"pool": message.pool, "session": message.session})
-                )
-            case _:
+                self.pools.on_hello(message, now, user)
+            case m.Misrouted(pool=pool, session=session):
+                self.state.log("pool.misrouted", {"pool": pool, "session": session})
+            case m.Bye() | m.PoolNeedSpec() | m.SlotGone():
                 lane = self.pools.current(message.epoch, message.session)
                 if lane is not None:
                     self._in_session(lane, message)
+            case _:
+                assert_never(message)
 
     def _in_session(self, lane: Lane, message: m.Bye | m.PoolNeedSpec | m.SlotGone) -> None:
         match message:
             case m.Bye(sent=sent):
-                self.pools.bye(lane.session, sent)
+                self.pools.on_bye(lane.session, sent)
             case m.PoolNeedSpec(specs=specs):
                 lane.known_specs.difference_update(specs)
             case m.SlotGone(pid=pid):
-                self.intake.slot_gone(f"{lane.pool}/{pid}")
+                self.clients.on_slot_gone(f"{lane.pool}/{pid}")
+            case _:
+                assert_never(message)
 
-    def _results(self, results: m.Results, now: float) -> None:
+    def _on_results(self, results: m.Results, now: float) -> None:
+        collector = self.collector
         lane = self.pools.current(results.epoch, results.session)
         if lane is None:
-            ours = results.epoch == self.config.epoch and results.session > 0
-            over = results.session if ours else NOBODY
-            for run in results.done:
-                self.collector.done(run, over)
+            self._on_late_results(results)
             return
         lane.heard = now
         if results.done or results.failed:
@@ -255,104 +215,111 @@ class HubMachine:
         lane.latency(now - results.echo - results.held if results.echo else None, results.lag)
         if results.done or results.failed:
             lane.recalls = 0
-        if results.told and (notice := self.pools.last_progress(lane, results.told)) is not None:
-            self._tell(notice)
+        if results.told:
+            notice = self.pools.last_progress(lane, results.told)
+            if notice is not None:
+                self._notify(notice)
         for run in results.done:
-            self.collector.done(run, lane.session)
+            collector.on_done(run, lane.session)
         for failure in results.failed:
-            self.collector.failed(failure, lane.session, now)
+            collector.on_failed(failure, lane.session, now)
         for held in results.returned:
-            self.collector.returned(held, lane.session)
+            collector.on_returned(held, lane.session)
 
-    def _tell(self, notice: m.Notice) -> None:
+    def _on_late_results(self, results: m.Results) -> None:
+        """Of a session that is over, or of another hub's, only successes count."""
+        ours = results.epoch == self.config.epoch and results.session > 0
+        for run in results.done:
+            self.collector.on_done(run, results.session if ours else NOBODY)
+
+    def _notify(self, notice: m.Notice) -> None:
+        """Passes news of running tasks on to the clients that are there."""
         by_client: dict[int, list[Progress]] = {}
         for progress in notice.progress:
             by_client.setdefault(progress.client, []).append(progress)
         for client, progress_list in by_client.items():
-            session = self.clients.get(client)
+            session = self.state.clients.get(client)
             if session is not None and session.present:
-                self.pools.out.append(SendClient(client, m.Notice(progress_list)))
+                self.state.send(client, m.Notice(progress_list))
 
     # --- clients ------------------------------------------------------------------------------------------
 
-    def _from_client(self, client: int, message: m.ClientMessage, user: str, now: float) -> None:
-        if type(message) is m.ClientHello:
-            self.intake.hello(message, now, user)
+    def _on_client_message(self, client: int, message: m.ClientMessage, user: str, now: float) -> None:
+        if isinstance(message, m.ClientHello):
+            self.clients.on_hello(message, now, user)
             return
-        session = self.clients.get(client)
+        session = self.state.clients.get(client)
         if session is None:
-            self.intake.out.append(SendClient(client, m.ClientRefused()))
+            self.state.send(client, m.ClientRefused())
             return
-        session.heard, session.present, session.lost, session.greeted = now, True, False, True
-        if type(message) is m.Submit:
-            self.intake.submit(session, message, now)
+        session.hear(now)
+        if isinstance(message, m.Submit):
+            self.submissions.on_submit(session, message, now)
             return
         match message:
             case m.ResultAck(epoch=epoch, number=number):
-                self.intake.taken(session, epoch, number, now)
+                self.submissions.on_result_ack(session, epoch, number, now)
             case m.CancelTasks(seqs=seqs, unstarted=unstarted):
-                self.intake.give_up(client, seqs, unstarted)
+                self.submissions.on_cancel(client, seqs, unstarted)
             case m.ClientBye(cancel=cancel):
-                self.intake.bye(session, cancel=cancel)
+                self.clients.on_bye(session, cancel=cancel)
             case m.ClientBeat(epoch=epoch):
-                self._beat(session, epoch)
-            case m.Query() | m.Command():
-                self._answer(client, message, now)
+                self._on_client_beat(session, epoch)
+            case m.Query():
+                self.state.send(client, self.views.answer(message, now))
+            case m.Command():
+                self.state.send(client, self.views.obey(message, now))
+            case _:
+                assert_never(message)
 
-    def _beat(self, session: ClientSession, epoch: int) -> None:
+    def _on_client_beat(self, session: ClientSession, epoch: int) -> None:
         """A client waits: it is told how far it is; or to say hello, if it waits for an earlier hub."""
         if epoch in (0, self.config.epoch):
-            self.intake.out.append(SendClient(session.client, m.Accepted(session.submitted)))
-            self.collector.news.add(session.client)
+            self.state.send(session.client, m.Accepted(session.submitted))
+            self.state.news.add(session.client)
         else:
-            self.intake.out.append(SendClient(session.client, m.ClientRefused()))
+            self.state.send(session.client, m.ClientRefused())
 
-    def _answer(self, client: int, question: m.Query | m.Command, now: float) -> None:
-        if isinstance(question, m.Query):
-            answer = self.views.answer(question, now)
-        else:
-            actions, answer = self.views.obey(question, now)
-            self.intake.out += actions
-        self.intake.out.append(SendClient(client, answer))
-
-    def _over_rate(self, over: ev.OverRate, now: float) -> None:
+    def _on_over_rate(self, over: ev.OverRate, now: float) -> None:
         """Messages were dropped: who may have said them waits, and says again what is not acknowledged."""
         self.views.over_rate(over.user, over.dropped, over.cap)
         for session in over.sessions:
             self.pools.slow_down(session, over.wait, now)
         for client in over.clients:
-            self.intake.slow_down(client, over.wait, now)
+            self.clients.slow_down(client, over.wait, now)
 
     # --- links --------------------------------------------------------------------------------------------
 
-    def _from_links(
-        self, event: ev.LaneOpened | ev.LaneLost | ev.LinksLost | ev.ClientGone, now: float
-    ) -> None:
+    def _on_link(self, event: ev.LaneOpened | ev.LaneLost | ev.LinksLost | ev.ClientGone, now: float) -> None:
         match event:
             case ev.LaneOpened(session=session, endpoint=endpoint):
-                self.pools.lane_opened(session, endpoint)
+                self.pools.on_lane_opened(session, endpoint)
             case ev.LaneLost(session=session):
-                self.pools.lane_lost(session, now)
+                self.pools.on_lane_lost(session)
             case ev.LinksLost(session=session):
-                self.pools.links_lost(session, now)
+                self.pools.on_links_lost(session, now)
             case ev.ClientGone(client=client):
-                self.intake.gone(client)
+                self.clients.on_gone(client)
+            case _:
+                assert_never(event)
 
     # --- the store ----------------------------------------------------------------------------------------
 
-    def _from_store(self, event: ev.Restored | ev.StoreTold) -> None:
+    def _on_store(self, event: ev.Restored | ev.StoreTold) -> None:
         if isinstance(event, ev.Restored):
-            self.result_cache.restore(event.entries)
+            self.state.result_cache.restore(event.entries, self.state.now)
             return
         self.views.store = event.view
-        self.pools.out += [LogEvent(kind, fields) for kind, fields in event.news]
+        for kind, fields in event.news:
+            self.state.log(kind, fields)
 
     # --- time ---------------------------------------------------------------------------------------------
 
     def _extend(self, gap: float) -> None:
         self.pools.extend(gap)
-        self.unclaimed.extend(gap)
-        for session in self.clients.values():
+        self.state.recovery.extend(gap)
+        self.state.unclaimed.extend(gap)
+        for session in self.state.clients.values():
             session.heard += gap
 
     def _sweep(self, now: float) -> None:
@@ -361,39 +328,37 @@ class HubMachine:
         self._sweep_at = now + min(0.25, config.lease / 8)
         self.pools.check_leases(now)
         self.pools.tell_roster(now)
-        self.pools.out += self._recalls(self.ventilator.overdue(now))
-        for session in list(self.clients.values()):
+        self._recall(self.ventilator.overdue(now))
+        for session in list(self.state.clients.values()):
             if session.credit and not session.lost and now - session.heard >= config.client_grace:
-                self.intake.silent(session, now)
+                self.clients.on_silence(session, now)
             resend = session.resend_deadline
             if resend is not None and now >= resend:
-                self.intake.out += session.again(now)
-        self.intake.forget_absent(now)
-        self.ledger.backlog.tidy(len(self.ledger.tasks))
-        self.ledger.suspects.tidy(len(self.ledger.tasks))
-        self.intake.drop_bound(now)
-        self.unclaimed.sweep(now)
+                self.state.out += session.again(now)
+        self.clients.forget_absent(now)
+        self.state.ledger.backlog.tidy(len(self.state.ledger.tasks))
+        self.state.ledger.suspects.tidy(len(self.state.ledger.tasks))
+        self.clients.drop_bound(now)
+        self.state.unclaimed.sweep(now)
         self._forget_specs()
-        self.result_cache.sweep()
+        self.state.result_cache.sweep(now)
 
     def _forget_specs(self) -> None:
         """Drops the oldest specs that no live task needs, while they take more than their share of memory."""
-        sizes = {number: entry.size for number, entry in self.specs.items()}
+        sizes = {number: entry.size for number, entry in self.state.specs.items()}
         gone = evicted(
             sizes,
-            lambda number: self.specs[number].live,
+            lambda number: self.state.specs[number].live,
             most=MOST_SPECS,
             most_bytes=self.config.spec_bytes,
         )
         for number in gone:
-            del self.specs[number]
-        for lane in self.lanes.values() if gone else ():
+            del self.state.specs[number]
+        for lane in self.state.lanes.values() if gone else ():
             known = [number for number in gone if number in lane.known_specs]
             if known:
                 lane.known_specs.difference_update(known)
-                self.pools.out.append(
-                    Publish(lane.pool, m.ForgetSpecs(self.config.epoch, lane.session, known))
-                )
+                self.state.publish(lane.pool, m.ForgetSpecs(self.config.epoch, lane.session, known))
 
     def _expire(self, record: TaskRecord, cause: Cause) -> None:
         """It has not started in time, or before its client gave it up."""
@@ -407,8 +372,8 @@ class HubMachine:
 
     def snapshot(self) -> dict[str, object]:
         """A view in plain data: counts by state, pools, clients."""
-        return self.views.status(self._now)
+        return self.views.status(self.state.now)
 
     def check(self) -> None:
         """Raises AssertionError when the machine's own books do not agree; for tests."""
-        check_hub(self)
+        check_hub(self.state)

@@ -9,14 +9,14 @@ from collections import Counter
 
 import msgspec
 
-from taskmesh.core.actions import CloseLane, LogEvent, OpenLane, Publish
+from taskmesh.core.actions import CloseLane, OpenLane, Publish
+from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.lanes import MAX_WINDOW, Lane, LaneCause, LaneState
-from taskmesh.core.hub.ledger import Ledger
-from taskmesh.core.hub.roster import PoolRoster, Recovery
-from taskmesh.core.hub.settings import REFUSE, HubSettings, difference
-from taskmesh.core.hub.states import Attempt, Cause, State, TaskRecord, handed_back
-from taskmesh.core.hub.unclaimed import Holding, Unclaimed
+from taskmesh.core.hub.roster import PoolRoster
+from taskmesh.core.hub.settings import REFUSE, difference
+from taskmesh.core.hub.state import HubState
+from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Progress
@@ -112,48 +112,36 @@ class PoolSessions:
     """Sessions of pools, and their leases.
 
     Attributes:
-        unclaimed: what they hold for clients that have not come back yet.
-        roster: those who are there. recovery: how far those of the hub before are back.
-        out: the actions that handlers here have asked for; the hub machine empties it.
+        roster: those who are there.
+        refused: why pools were not let in, by name.
     """
 
-    def __init__(
-        self,
-        config: HubSettings,
-        ledger: Ledger,
-        collector: Collector,
-        lanes: dict[int, Lane],
-        unclaimed: Unclaimed,
-        recovery: Recovery,
-    ) -> None:
-        self.lanes = lanes
-        self.unclaimed = unclaimed
-        self.recovery = recovery
-        self.roster = PoolRoster(config.epoch, config.local)
-        self.out: list[object] = []
+    def __init__(self, hub: HubState, collector: Collector, adoption: Adoption) -> None:
+        self.roster = PoolRoster(hub.config.epoch, hub.config.local)
         self.refused: dict[str, str] = {}
-        self._config = config
-        self._ledger = ledger
+        self._hub = hub
+        self._config = hub.config
+        self._ledger = hub.ledger
         self._collector = collector
+        self._adoption = adoption
         self._by_pool: dict[str, int] = {}
         self._hellos: dict[str, tuple[int, int]] = {}
-        self._duplicate_names = DuplicateNames(config.beat)
+        self._duplicate_names = DuplicateNames(hub.config.beat)
         self._desired = DesiredStates()
         self._sessions = 0
-        self._cancels: dict[int, dict[tuple[int, int], list[int]]] = {}
         self._of_user: Counter[str] = Counter()
         self._died: dict[tuple[str, int], list[TaskRecord]] = {}
 
     def have_work(self, user: str) -> bool:
         """Whether pools that show this key have any task."""
-        lanes = [lane for lane in self.lanes.values() if lane.user == user]
-        return any(lane.outstanding for lane in lanes) or self.unclaimed.are_held(
+        lanes = [lane for lane in self._hub.lanes.values() if lane.user == user]
+        return any(lane.outstanding for lane in lanes) or self._hub.unclaimed.are_held(
             {lane.session for lane in lanes}
         )
 
     # --- joining ------------------------------------------------------------------------------------------
 
-    def hello(self, hello: m.Hello, now: float, user: str = "") -> None:
+    def on_hello(self, hello: m.Hello, now: float, user: str = "") -> None:
         """A pool asks for a session: old ones of its name end, what it still holds moves over."""
         odd = difference(self._config.versions, hello)
         current = self.lane_of(hello.pool)
@@ -172,14 +160,14 @@ class PoolSessions:
             self._hellos = {pool: at for pool, at in self._hellos.items() if pool in self._by_pool}
         self._sessions += 1
         lane = Lane(self._sessions, hello, now, user)
-        self.lanes[lane.session] = lane
+        self._hub.lanes[lane.session] = lane
         self._of_user[user] += 1
         self._by_pool[hello.pool] = lane.session
         if odd and lane.warning != odd:
-            self.out.append(LogEvent("pool.versions", {"pool": lane.pool, "warning": odd}))
+            self._hub.log("pool.versions", {"pool": lane.pool, "warning": odd})
         lane.warning = odd
         self._survived(lane)
-        self._adopt(lane, hello, current, now)
+        self._adoption.take_inventory(lane, hello, current, now)
         if hello.inventory:
             self.roster.add(lane.pool, lane.instance)
         lane.hello = msgspec.structs.replace(hello, inventory=[], ended=[])  # it may be large
@@ -187,10 +175,8 @@ class PoolSessions:
             died = current.instance != hello.instance
             self._end(current, started=died, died="another process has its name" if died else "")
         lane.wished = self._desired.take(hello.pool, hello.instance)
-        self.out.append(OpenLane(lane.session, lane.pool, hello.key))
-        self.out.append(
-            LogEvent("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
-        )
+        self._hub.out.append(OpenLane(lane.session, lane.pool, hello.key))
+        self._hub.log("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
 
     def _may_join(self, hello: m.Hello, odd: str, current: Lane | None, now: float) -> bool:
         """Whether a pool may have a session; tells it, or those who ask, why not."""
@@ -207,8 +193,10 @@ class PoolSessions:
         elif current is not None and current.instance != hello.instance and self._is_alive(current, now):
             if reason := self._duplicate_names.doubled(current, hello, now):
                 self._refuse(hello, reason)
-        elif current is None and len(self.lanes) >= config.max_pools:
-            self._note(hello, f"the hub has {len(self.lanes)} pools and may have no more (hub.max_pools)")
+        elif current is None and len(self._hub.lanes) >= config.max_pools:
+            self._note(
+                hello, f"the hub has {len(self._hub.lanes)} pools and may have no more (hub.max_pools)"
+            )
         else:
             return True
         return False
@@ -222,36 +210,36 @@ class PoolSessions:
             f"{limit} pools show the key {user} already, and no more may (hub.key_sessions): "
             "make a key for some of them with `taskmesh keys new worker`, or raise that"
         )
-        if sum(lane.user == user and self._is_alive(lane, now) for lane in self.lanes.values()) < limit:
+        if sum(lane.user == user and self._is_alive(lane, now) for lane in self._hub.lanes.values()) < limit:
             self._note(hello, reason)
         else:
             self._refuse(hello, reason)
         return False
 
     def _is_alive(self, lane: Lane, now: float) -> bool:
-        silence = self._config.silent_beats * self._config.beat
+        silence = self._config.silence
         return lane.lost_at is None and now - lane.heard < silence
 
     def _refuse(self, hello: m.Hello, reason: str) -> None:
         """Tells a pool that it is not wanted: it ends."""
         self._note(hello, reason)
-        self.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
+        self._hub.out.append(Publish(hello.pool, m.Refused(hello.pool, hello.instance, reason)))
 
     def _note(self, hello: m.Hello, reason: str) -> None:
         """Keeps why a pool was not let in, for those who ask. It may ask again."""
         if self.refused.get(hello.pool) != reason:
-            self.out.append(LogEvent("pool.refused", {"pool": hello.pool, "reason": reason}))
+            self._hub.log("pool.refused", {"pool": hello.pool, "reason": reason})
         if hello.pool in self.refused or len(self.refused) < NAMES_KEPT:
             self.refused[hello.pool] = reason
 
-    def lane_opened(self, session: int, endpoint: str) -> None:
+    def on_lane_opened(self, session: int, endpoint: str) -> None:
         """The shell has bound the lane: the pool may dial it. Work follows its first beat.
 
         Without an endpoint there was none to be had; the next session of the pool may have more luck.
         """
-        lane = self.lanes.get(session)
+        lane = self._hub.lanes.get(session)
         if lane is None:
-            self.out.append(CloseLane(session))
+            self._hub.out.append(CloseLane(session))
             return
         if not endpoint:
             self._note(lane.hello, NO_LANE)
@@ -275,94 +263,26 @@ class PoolSessions:
                 lane.stale,
                 config.max_payload,
             )
-            self.out.append(Publish(lane.pool, welcome))
-
-    def _adopt(self, lane: Lane, hello: m.Hello, former: Lane | None, now: float) -> None:
-        """Moves what the pool still holds into the new session; what nobody waits for is stale there."""
-        taken: list[TaskRecord] = []
-        if hello.epoch != self._config.epoch:
-            self._count(hello.ended, now)
-        for held in hello.inventory:
-            gone, unclaimed = [], []
-            for seq in held.seqs:
-                task = held.client << SEQ_BITS | seq
-                record = self._ledger.tasks.get(task)
-                if record is None and not self._is_over(held.client, seq):
-                    unclaimed.append(seq)
-                elif record is not None and self.may_adopt(record, task, held, former):
-                    self.adopt(record, task, lane, held)
-                    taken.append(record)
-                else:
-                    if record is not None and hello.epoch != self._config.epoch:
-                        record.numbered(held.attempt, held.attempt - handed_back(held))
-                    gone.append(seq)
-            if unclaimed:
-                self.unclaimed.listed(held, unclaimed, lane.session, now)
-            if gone:
-                lane.stale.append(Held(held.client, held.attempt, gone))
-        lane.hold(taken)
-
-    def _count(self, ended: list[Held], now: float) -> None:
-        """Attempts that hubs before this one knew to have ended have had their numbers."""
-        for held in ended:
-            begun, unclaimed = held.attempt - handed_back(held), []
-            for seq in held.seqs:
-                record = self._ledger.tasks.get(held.client << SEQ_BITS | seq)
-                if record is not None:
-                    record.numbered(held.attempt, begun)
-                elif not self._is_over(held.client, seq):
-                    unclaimed.append(seq)
-            if unclaimed:
-                self.unclaimed.ended(held, unclaimed, now)
-
-    def _is_over(self, client: int, seq: int) -> bool:
-        """Whether nobody wants a task any more that is not on its way."""
-        account = self._ledger.accounts.get(client)
-        return (account is not None and account.is_over(seq)) or self.unclaimed.is_dropped(client, seq)
-
-    @staticmethod
-    def may_adopt(record: TaskRecord, task: int, held: Attempt, former: Lane | None) -> bool:
-        """Whether an attempt that a pool lists is the newest heard of, and its failure has not been charged.
-
-        Args:
-            task: the id under which the pool has it. former: the session in which it had it from this hub.
-        """
-        if record.state in (State.QUEUED, State.WAITING):
-            number = held.attempt - handed_back(held)
-            return number >= record.begun and not (record.has_failed and number <= record.extra.failed)
-        return former is not None and Collector.is_current(record, task, former.session, held.attempt)
-
-    def adopt(self, record: TaskRecord, task: int, lane: Lane, held: Held | Holding) -> None:
-        """A pool holds this attempt of the task already: it is this session's now, and not sent again.
-
-        The caller puts it on the lane's books with `hold`.
-
-        Args:
-            task: the id under which the pool has it: the record's own, or that of one who waits for it.
-        """
-        if State.SENT <= record.state <= State.RUNNING:
-            self._collector.release(record)
-        self._ledger.adopt(record, task, held, lane.session)
-        lane.unwanted |= record.extra is not None and bool(record.extra.unwanted)
+            self._hub.out.append(Publish(lane.pool, welcome))
 
     # --- living -------------------------------------------------------------------------------------------
 
     def lane_of(self, pool: str) -> Lane | None:
         """The current session's lane of a pool."""
-        return self.lanes.get(self._by_pool.get(pool, 0))
+        return self._hub.lanes.get(self._by_pool.get(pool, 0))
 
     def current(self, epoch: int, session: int) -> Lane | None:
         """The lane of a session of this hub, if it is one that still lives."""
-        return self.lanes.get(session) if epoch == self._config.epoch else None
+        return self._hub.lanes.get(session) if epoch == self._config.epoch else None
 
-    def beat(self, beat: m.Beat, now: float) -> m.Notice | None:
+    def on_beat(self, beat: m.Beat, now: float) -> m.Notice | None:
         """A pool lives. Returns news of what it runs, for clients."""
         lane = self.current(beat.epoch, beat.session)
         if lane is None:
-            self.out.append(Publish(beat.pool, m.BeatReply(self._config.epoch, 0, 0, beat.session)))
+            self._hub.out.append(Publish(beat.pool, m.BeatReply(self._config.epoch, 0, 0, beat.session)))
             return None
         lane.heard = now
-        self.recovery.heard(lane.hello, now)  # a Hello alone may be an old one that came late
+        self._hub.recovery.heard(lane.hello, now)  # a Hello alone may be an old one that came late
         lane.busy_slots = beat.busy_slots
         lane.sized(beat.slots)
         lane.other_hubs = beat.served, beat.away
@@ -375,12 +295,12 @@ class PoolSessions:
         if beat.received > lane.received or beat.received >= lane.sequence:
             lane.received = max(lane.received, beat.received)
             lane.received_moved = now
-        patience = self._config.silent_beats * self._config.beat + lane.flying(beat.received) / SLOWEST
+        patience = self._config.silence + lane.flying(beat.received) / SLOWEST
         say_hello = lane.state is LaneState.CUT or now - lane.received_moved > patience
         reply = m.BeatReply(
             self._config.epoch, 0 if say_hello else lane.session, lane.reports.to, lane.session
         )
-        self.out.append(Publish(lane.pool, reply))
+        self._hub.out.append(Publish(lane.pool, reply))
         return self._running(lane, beat.running, stalled=lane.is_stalled(now))
 
     def _insisted(self, lane: Lane, state: str) -> str:
@@ -392,7 +312,7 @@ class PoolSessions:
         if state in (lane.wished, "draining"):
             lane.wished = ""
             return state
-        self.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], instance=lane.instance)))
+        self._hub.out.append(Publish(lane.pool, m.PoolCommand(VERBS[lane.wished], instance=lane.instance)))
         return lane.wished
 
     def _running(self, lane: Lane, running: list[Progress], *, stalled: bool) -> m.Notice | None:
@@ -406,7 +326,7 @@ class PoolSessions:
             task = progress.client << SEQ_BITS | progress.seq
             record = self._ledger.tasks.get(task)
             if record is None or not Collector.is_current(record, task, lane.session, progress.attempt):
-                if record is not None or self._is_over(progress.client, progress.seq):
+                if record is not None or self._adoption.is_over(progress.client, progress.seq):
                     stale.append(Held(progress.client, progress.attempt, [progress.seq]))
                 continue
             if record.state is State.SENT:
@@ -416,7 +336,7 @@ class PoolSessions:
             progress.attempt -= record.returns
             told += for_all(progress, record)
         if stale:
-            self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, stale)))
+            self._hub.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, lane.session, stale)))
         if lane.unwanted:
             self.recall_unwanted(lane)
         return m.Notice(told) if told else None
@@ -434,29 +354,29 @@ class PoolSessions:
 
     def slow_down(self, session: int, wait: float, now: float) -> None:
         """Something that a pool said was dropped, since its key says too much: it is told, and lives."""
-        lane = self.lanes.get(session)
+        lane = self._hub.lanes.get(session)
         if lane is not None:
             lane.heard = now
             reply = m.BeatReply(self._config.epoch, session, lane.reports.to, session, wait)
-            self.out.append(Publish(lane.pool, reply))
+            self._hub.out.append(Publish(lane.pool, reply))
 
-    def lane_lost(self, session: int, now: float) -> None:
+    def on_lane_lost(self, session: int) -> None:
         """The lane's link closed: no more work on it; its pool will say Hello, or its lease runs out."""
-        lane = self.lanes.get(session)
+        lane = self._hub.lanes.get(session)
         if lane is not None and lane.state is not LaneState.CUT:
             lane.move(LaneCause.LINK_LOST)
-            self.out.append(Publish(lane.pool, m.BeatReply(self._config.epoch, 0, 0, session)))
+            self._hub.out.append(Publish(lane.pool, m.BeatReply(self._config.epoch, 0, 0, session)))
 
-    def links_lost(self, session: int, now: float) -> None:
+    def on_links_lost(self, session: int, now: float) -> None:
         """Every link closed: the pool has `links_grace` to come back with its inventory."""
-        lane = self.lanes.get(session)
+        lane = self._hub.lanes.get(session)
         if lane is not None and lane.lost_at is None:
             lane.move(LaneCause.LINK_LOST)
             lane.lost_at = now
 
-    def bye(self, session: int, sent: int) -> None:
+    def on_bye(self, session: int, sent: int) -> None:
         """A pool left in good order: when all its reports are in, it has not started what it still holds."""
-        lane = self.lanes.get(session)
+        lane = self._hub.lanes.get(session)
         if lane is not None:
             self._leave(lane, "left", started=lane.reports.to < sent)
 
@@ -464,15 +384,14 @@ class PoolSessions:
 
     def tell_roster(self, now: float) -> None:
         """Tells every pool who is there, when that has changed."""
-        if self.recovery.is_over(now):
+        if self._hub.recovery.is_over(now):
             self.roster.settle()
         if self.roster.changed:
-            self.out.append(Publish("", self.roster.message()))
+            self._hub.out.append(Publish("", self.roster.message()))
 
     def extend(self, gap: float) -> None:
         """The hub itself stood still for `gap` seconds: nobody could be heard, so nobody is late."""
-        self.recovery.extend(gap)
-        for lane in self.lanes.values():
+        for lane in self._hub.lanes.values():
             lane.heard += gap
             lane.received_moved += gap
             lane.progress += gap
@@ -482,19 +401,19 @@ class PoolSessions:
     def check_leases(self, now: float) -> None:
         """Ends sessions that have been silent too long."""
         config = self._config
-        for lane in list(self.lanes.values()):
+        for lane in list(self._hub.lanes.values()):
             if lane.lost_at is not None and now - lane.lost_at >= config.links_grace:
                 self._leave(lane, "links lost")
             elif now - lane.heard >= config.lease:
                 self._leave(lane, "lease expired")
-            elif lane.state is LaneState.READY and now - lane.heard > config.silent_beats * config.beat:
+            elif lane.state is LaneState.READY and now - lane.heard > config.silence:
                 lane.move(LaneCause.SILENCE)
 
     def _leave(self, lane: Lane, reason: str, *, started: bool = True) -> None:
         if self._by_pool.get(lane.pool) == lane.session:
             del self._by_pool[lane.pool]
         held = self._end(lane, started=started, died="" if reason == "left" else reason)
-        self.out.append(LogEvent("pool.left", {"pool": lane.pool, "reason": reason, "held": held}))
+        self._hub.log("pool.left", {"pool": lane.pool, "reason": reason, "held": held})
 
     def _end(self, lane: Lane, *, started: bool, died: str = "") -> int:
         """Takes from a session what it holds, and what its pool may have started.
@@ -521,12 +440,12 @@ class PoolSessions:
                 self._collector.lost(record)
             else:
                 self._collector.not_started(record)
-        del self.lanes[lane.session]
+        del self._hub.lanes[lane.session]
         self._of_user[lane.user] -= 1
         if not self._of_user[lane.user]:
             del self._of_user[lane.user]
-        self.unclaimed.session_over(lane.session)
-        self.out.append(CloseLane(lane.session))
+        self._hub.unclaimed.session_over(lane.session)
+        self._hub.out.append(CloseLane(lane.session))
         return len(held)
 
     def _survived(self, lane: Lane) -> None:
@@ -536,28 +455,9 @@ class PoolSessions:
             if record.state <= State.RUNNING:
                 self._collector.tell(record)
 
-    def cancel_at_pool(self, session: int, attempt: int, task: int) -> None:
-        """Has the pool that holds a task told to drop it, with others of this moment."""
-        cancels = self._cancels.setdefault(session, {})
-        cancels.setdefault((task >> SEQ_BITS, attempt), []).append(task & SEQ_MASK)
-
-    def drop_unclaimed(self, client: int, *, only_bound: bool) -> None:
-        """Nobody will ask for what pools hold for a client, or for what is bound to it: they drop that."""
-        unclaimed = self.unclaimed
-        holdings = unclaimed.drop_bound(client) if only_bound else unclaimed.take_all(client)
-        for seq, holding in holdings.items():
-            self.cancel_at_pool(holding.session, holding.attempt, client << SEQ_BITS | seq)
-
     def recall_unwanted(self, lane: Lane) -> None:
         """Has a pool hand back what it has not started; again with its beats: tasks may be on their way."""
         if lane.holds_unwanted():
-            self.out.append(Publish(lane.pool, m.Recall(self._config.epoch, lane.session, lane.outstanding)))
-
-    def publish_cancels(self) -> None:
-        """One message to each pool that is to drop tasks."""
-        for session, cancels in self._cancels.items():
-            lane = self.lanes.get(session)
-            if lane is not None:
-                held = [Held(client, attempt, seqs) for (client, attempt), seqs in cancels.items()]
-                self.out.append(Publish(lane.pool, m.Cancel(self._config.epoch, session, held)))
-        self._cancels.clear()
+            self._hub.out.append(
+                Publish(lane.pool, m.Recall(self._config.epoch, lane.session, lane.outstanding))
+            )

@@ -29,12 +29,11 @@ class ResultCache:
         limit: bytes of all outcomes together. stored: whether `fresh` is to be filled.
 
     Attributes:
-        now: the hub's clock. size: bytes that are kept.
+        size: bytes that are kept.
         fresh: what was kept and has not been taken to the store: until when, and what.
     """
 
     def __init__(self, limit: int = KEPT_BYTES, *, stored: bool = False) -> None:
-        self.now = 0.0
         self.size = 0
         self.fresh: list[tuple[float, Kept]] = []
         self._stored = stored
@@ -45,7 +44,7 @@ class ResultCache:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, record: TaskRecord, outcome: Outcome) -> None:
+    def keep(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
         """Notes how a task ended, if it has a key and its spec asks for that."""
         spec, extra = record.spec.spec, record.extra
         if spec.keep <= 0 or extra is None or extra.key is None:
@@ -59,11 +58,11 @@ class ResultCache:
             return
         else:
             kept = Kept(name, key, spec.keep, [outcome], [])
-        until = self.now + spec.keep
+        until = now + spec.keep
         if self._put(extra.key, until, outcome) and self._stored:
             self.fresh.append((until, kept))
 
-    def restore(self, entries: Iterable[tuple[float, Kept]]) -> None:
+    def restore(self, entries: Iterable[tuple[float, Kept]], now: float) -> None:
         """Takes in what an earlier hub has kept, but nothing in place of what is known here.
 
         Nobody vouches for what a store says: no outcome is kept for longer than its task asked for.
@@ -71,9 +70,9 @@ class ResultCache:
         for until, kept in entries:
             key = (kept.name, kept.key)
             outcome: Outcome = kept.done[0] if kept.done else kept.failed[0]
-            end = min(until, self.now + kept.keep)
+            end = min(until, now + kept.keep)
             fit = not isinstance(outcome, Failed) or _would_come_again(outcome)
-            if fit and end > self.now and self.find(key) is None:
+            if fit and end > now and self.find(key, now) is None:
                 self._put(key, end, outcome)
 
     def _put(self, key: Key, until: float, outcome: Outcome) -> bool:
@@ -93,16 +92,16 @@ class ResultCache:
             heapq.heapify(self._ends)
         return True
 
-    def find(self, key: Key) -> Outcome | None:
+    def find(self, key: Key, now: float) -> Outcome | None:
         """What the key's task ended with, if that is still kept."""
         until, _, outcome = self._kept.get(key, (0.0, 0, None))
-        return outcome if until > self.now else None
+        return outcome if until > now else None
 
-    def sweep(self) -> None:
+    def sweep(self, now: float) -> None:
         """Forgets what is over; looks at nothing else."""
-        while self._ends and self._ends[0][0] <= self.now:
+        while self._ends and self._ends[0][0] <= now:
             _, key = heapq.heappop(self._ends)
-            if key in self._kept and self._kept[key][0] <= self.now:
+            if key in self._kept and self._kept[key][0] <= now:
                 self._forget(key)
 
     def _forget(self, key: Key) -> None:

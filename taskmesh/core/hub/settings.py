@@ -85,6 +85,11 @@ class HubSettings:
     stored: bool = False
     local: str = ""
 
+    @property
+    def silence(self) -> float:
+        """Seconds of silence after which a pool gets no new work, and a client may be away."""
+        return self.silent_beats * self.beat
+
 
 def difference(ours: Versions, theirs: Stated) -> str:
     """What differs, in words, with the cure; empty when nothing does."""

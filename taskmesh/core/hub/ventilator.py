@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from taskmesh.core.actions import PushTasks
 from taskmesh.core.hub.backlog import Lineup, Route, group_of
 from taskmesh.core.hub.lanes import MAX_WINDOW, READY, Lane, LaneState
-from taskmesh.core.hub.ledger import Ledger, SpecEntry
+from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.messages import Tasks
@@ -68,11 +69,9 @@ class Load:
 class Ventilator:
     """Pushes queued tasks to lanes with room, in rotation; recalls from lanes that are stuck."""
 
-    def __init__(self, ledger: Ledger, specs: dict[int, SpecEntry], epoch: int) -> None:
-        self.lanes: dict[int, Lane] = {}
-        self._ledger = ledger
-        self._specs = specs
-        self._epoch = epoch
+    def __init__(self, hub: HubState) -> None:
+        self._hub = hub
+        self._ledger = hub.ledger
         self._last = 0
 
     def dispatch(self, now: float) -> list[PushTasks]:
@@ -82,7 +81,7 @@ class Ventilator:
             for lineup in self._ledger.suspects.lineups():
                 self._dispatch_alone(lineup, now, pushes)
         kept: set[int] = set()
-        lanes = [lane for lane in self.lanes.values() if not lane.full and self._is_open(lane, now)]
+        lanes = [lane for lane in self._hub.lanes.values() if not lane.full and self._is_open(lane, now)]
         for lineup in self._in_turn(lanes):
             self._dispatch_lineup(lineup, lanes, now, pushes, kept)
         return pushes
@@ -117,7 +116,7 @@ class Ventilator:
                 break
             turn %= len(lanes)
             lane = lanes[turn]
-            if lane.outstanding >= lane.slots and not lane.has_room(head.spec, self._specs):
+            if lane.outstanding >= lane.slots and not lane.has_room(head.spec, self._hub.specs):
                 full.append(lane.session)
                 del lanes[turn]
                 continue
@@ -153,7 +152,7 @@ class Ventilator:
                 continue
             lanes = [
                 lane
-                for lane in self.lanes.values()
+                for lane in self._hub.lanes.values()
                 if lane.state is READY
                 and lane.slots
                 and lane.serves(lineup.route)
@@ -180,7 +179,7 @@ class Ventilator:
         Args:
             first: the spec of the task whose turn it is.
         """
-        idle, load = lane.slots - lane.outstanding, Load(lane, self._specs)
+        idle, load = lane.slots - lane.outstanding, Load(lane, self._hub.specs)
         window = min(count, lane.slots * MAX_WINDOW - lane.outstanding)
         records, size = load.records, 0
         entry, left = first, load.room(first, idle)
@@ -252,12 +251,12 @@ class Ventilator:
     def _is_spared(self, lane: Lane, entry: SpecEntry) -> bool:
         """Whether a pool that has refused tasks of a spec gets none, since there is another for them."""
         refuses = lane.breaker.refuses(entry.number, lane.heard)
-        return refuses and any(other.may_take(entry) for other in self.lanes.values())
+        return refuses and any(other.may_take(entry) for other in self._hub.lanes.values())
 
     def _next_lane(self, route: Route, now: float) -> Lane | None:
         """The lane whose turn it is among those that may be given the route's tasks: see `_turn`."""
         last, first = self._last, None
-        for lane in self.lanes.values():
+        for lane in self._hub.lanes.values():
             comes = lane.session > last
             if (comes or first is None) and lane.serves(route) and self._is_open(lane, now):
                 if comes:
@@ -281,10 +280,10 @@ class Ventilator:
             lane.charge(run.spec, len(run.seqs))
             if run.spec not in lane.known_specs:
                 lane.known_specs.add(run.spec)
-                specs.append((run.spec, self._specs[run.spec].spec))
+                specs.append((run.spec, self._hub.specs[run.spec].spec))
         lane.remember(records)
         lane.acked = lane.reports.to
-        return Tasks(self._epoch, lane.session, lane.sequence, lane.reports.to, now, specs, runs)
+        return Tasks(self._hub.config.epoch, lane.session, lane.sequence, lane.reports.to, now, specs, runs)
 
     # --- recall -------------------------------------------------------------------------------------------
 
@@ -306,8 +305,8 @@ class Ventilator:
         In the hub they wait behind what is more urgent, take turns with others, and may expire.
         """
         found = []
-        for lane in self.lanes.values():
-            if lane.state is READY and lane.recall_after <= now and lane.is_overdue(now, self._specs):
+        for lane in self._hub.lanes.values():
+            if lane.state is READY and lane.recall_after <= now and lane.is_overdue(now, self._hub.specs):
                 self._recalled(lane, now)
                 found.append((lane, lane.outstanding - lane.slots))
         return found
@@ -325,13 +324,15 @@ class Ventilator:
         )
 
     def _stuck(self, now: float) -> Iterator[tuple[Lane, int]]:
-        if len(self.lanes) < 2:
+        if len(self._hub.lanes) < 2:
             return
-        idle = [lane for lane in self.lanes.values() if lane.state is READY and lane.outstanding < lane.slots]
+        idle = [
+            lane for lane in self._hub.lanes.values() if lane.state is READY and lane.outstanding < lane.slots
+        ]
         if not idle:
             return
         free: dict[frozenset[int], int] = {}  # most lanes hold tasks of the same specs
-        for lane in self.lanes.values():
+        for lane in self._hub.lanes.values():
             if lane.outstanding <= lane.slots or lane.state is LaneState.OPENING:
                 continue
             held = frozenset(lane.counts)
@@ -343,4 +344,4 @@ class Ventilator:
                 yield lane, free[held]
 
     def _helps(self, idle: Lane, held: frozenset[int]) -> bool:
-        return any(idle.may_take(self._specs[number]) for number in held)
+        return any(idle.may_take(self._hub.specs[number]) for number in held)

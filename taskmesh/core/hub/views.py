@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from taskmesh.core import ids
-from taskmesh.core.actions import LogEvent, Publish
 from taskmesh.core.hub.cancellations import Cancellations
-from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
-from taskmesh.core.hub.intake import Intake
 from taskmesh.core.hub.lanes import Lane, LaneState
-from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.pools import PoolSessions
+from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import ON_ITS_WAY, TRANSITIONS, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 
-EVENTS_KEPT = 1000
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
 KEYS_KEPT = 1000
@@ -44,32 +40,22 @@ class Views:
 
     def __init__(
         self,
-        ledger: Ledger,
-        pools: PoolSessions,
-        intake: Intake,
-        clients: dict[int, ClientSession],
-        *,
+        hub: HubState,
         collector: Collector,
         cancellations: Cancellations,
-        epoch: int,
+        *,
+        pools: PoolSessions,
+        clients: Clients,
     ) -> None:
-        self._ledger = ledger
-        self._pools = pools
-        self._intake = intake
-        self._clients = clients
+        self._hub = hub
+        self._ledger = hub.ledger
         self._collector = collector
         self._cancellations = cancellations
-        self._epoch = epoch
-        self._events: deque[tuple[int, float, LogEvent]] = deque(maxlen=EVENTS_KEPT)
-        self._event_count = 0
+        self._pools = pools
+        self._clients = clients
         self.store: dict[str, object] = {}
         self.shortage = ""
         self._over_rate: dict[str, tuple[int, str]] = {}
-
-    def remember(self, record: LogEvent, now: float) -> None:
-        """Keeps an event for those who ask later."""
-        self._event_count += 1
-        self._events.append((self._event_count, now, record))
 
     def over_rate(self, user: str, dropped: int, cap: str) -> None:
         """So many more messages of who shows this key were dropped, by this cap."""
@@ -87,7 +73,7 @@ class Views:
                 case "status":
                     value: object = self.status(now)
                 case "pools":
-                    value = [pool_view(lane, now) for lane in self._pools.lanes.values()][:limit]
+                    value = [pool_view(lane, now) for lane in self._hub.lanes.values()][:limit]
                 case "tasks":
                     value = self.tasks(query.argument, limit, now)
                 case "task":
@@ -109,17 +95,17 @@ class Views:
         for record in ledger.tasks.values():
             by_state[record.state.name] += 1
         return {
-            "epoch": self._epoch,
+            "epoch": self._hub.config.epoch,
             "accepted": ledger.accepted,
             "finished": ledger.finished,
             "ended": self._ended(),
             "tasks": by_state,
-            "orphans": self._intake.orphans,
-            "unclaimed": len(self._pools.unclaimed),
+            "orphans": self._clients.orphans,
+            "unclaimed": len(self._hub.unclaimed),
             "bytes": ledger.size,
             "duplicate_results": self._collector.duplicates,
             "stale_failures": self._collector.stale,
-            "pools": [pool_view(lane, now) for lane in self._pools.lanes.values()],
+            "pools": [pool_view(lane, now) for lane in self._hub.lanes.values()],
             "refused": dict(self._pools.refused),
             "warnings": self._warnings(),
             "store": self.store,
@@ -134,7 +120,7 @@ class Views:
                     "present": session.present,
                     "tasks": ledger.account(session.client).tasks,
                 }
-                for session in self._clients.values()
+                for session in self._hub.clients.values()
             ],
         }
 
@@ -150,9 +136,9 @@ class Views:
         """What this hub lacks, who has other versions than it, and which pools do not run what they get."""
         pools = {
             f"pool {lane.pool}": "; ".join(filter(None, (lane.warning, lane.breaker.complaint)))
-            for lane in self._pools.lanes.values()
+            for lane in self._hub.lanes.values()
         }
-        clients = {f"client {session.name}": session.warning for session in self._clients.values()}
+        clients = {f"client {session.name}": session.warning for session in self._hub.clients.values()}
         return {who: text for who, text in {"hub": self.shortage, **pools, **clients}.items() if text}
 
     def tasks(self, state: str, limit: int, now: float) -> list[dict[str, Any]]:
@@ -207,14 +193,14 @@ class Views:
         if since and not since.isdigit():
             raise QuestionError(f"events are asked for since a number, not {since!r}")
         after = int(since or 0)
-        newest = [event for event in self._events if event[0] > after][-limit:]
+        newest = [event for event in self._hub.events if event[0] > after][-limit:]
         return [
             {"number": number, "ago": round(now - when, 3), "kind": record.kind, **record.fields}
             for number, when, record in newest
         ]
 
     def _brief(self, task: int, record: TaskRecord) -> dict[str, Any]:
-        lane = self._pools.lanes.get(record.session)
+        lane = self._hub.lanes.get(record.session)
         held = State.SENT <= record.state <= State.RUNNING
         return {
             "task_id": ids.text_of(task),
@@ -228,17 +214,17 @@ class Views:
     def _why(self, record: TaskRecord, now: float) -> str:
         if record.state is State.WAITING:
             if record.extra is None or not record.extra.due:
-                return f"it waits {self._pools.recovery.left(now):.1f} s at most for pools to come back"
+                return f"it waits {self._hub.recovery.left(now):.1f} s at most for pools to come back"
             what = "a retry" if record.errors or record.begun else "its time to start"
             return f"it waits {max(0.0, record.extra.due - now):.1f} s for {what}"
         if record.state is not State.QUEUED:
-            lane = self._pools.lanes.get(record.session)
+            lane = self._hub.lanes.get(record.session)
             pool = lane.pool if lane is not None else "?"
             return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
         if record.id >> SEQ_BITS in self._ledger.backlog.withheld:
             return "its client has to take results that wait for it first (client.max_bytes), or cancels it"
         queue, tags = record.spec.route
-        serving = [lane for lane in self._pools.lanes.values() if lane.serves(record.spec.route)]
+        serving = [lane for lane in self._hub.lanes.values() if lane.serves(record.spec.route)]
         if not serving:
             wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
             return f"no pool serves {wish}: start one, or look at `taskmesh pools`"
@@ -257,19 +243,18 @@ class Views:
 
     # --- commands -----------------------------------------------------------------------------------------
 
-    def obey(self, command: m.Command, now: float) -> tuple[list[object], m.Answer]:
-        """Carries an operator's command out: what is to be done, and the answer."""
+    def obey(self, command: m.Command, now: float) -> m.Answer:
+        """Carries an operator's command out; returns the answer."""
         try:
             if command.verb in CANCELS:
-                return [], m.Answer(command.number, self._cancel(command.verb, command.target))
+                return m.Answer(command.number, self._cancel(command.verb, command.target))
             verb, lanes = command.verb, self._meant(command)
         except QuestionError as error:
-            return [], m.Answer(command.number, None, str(error))
-        actions: list[object] = []
+            return m.Answer(command.number, None, str(error))
         for lane in lanes:
             told = "drain" if verb == "scale-in" else verb
             lane.wish(told)
-            actions.append(Publish(lane.pool, m.PoolCommand(told, command.number, lane.instance)))
+            self._hub.publish(lane.pool, m.PoolCommand(told, command.number, lane.instance))
         value = [
             {
                 "pool": lane.pool,
@@ -280,7 +265,7 @@ class Views:
             }
             for lane in lanes
         ]
-        return actions, m.Answer(command.number, value)
+        return m.Answer(command.number, value)
 
     def _meant(self, command: m.Command) -> list[Lane]:
         """The pools that a command is for."""
@@ -303,7 +288,7 @@ class Views:
             raise QuestionError(f"{number!r} is no number of pools")
         there = [
             lane
-            for lane in self._pools.lanes.values()
+            for lane in self._hub.lanes.values()
             if lane.state not in AWAY and (name in (lane.pool, "all") or lane.pool.startswith(f"{name}-"))
         ]
         if len(there) < int(number):
@@ -315,10 +300,10 @@ class Views:
 
     def _addressed(self, target: str) -> list[Lane]:
         if target == "all":
-            return list(self._pools.lanes.values())
+            return list(self._hub.lanes.values())
         lane = self._pools.lane_of(target)
         if lane is None:
-            there = pools_named(self._pools.lanes.values())
+            there = pools_named(self._hub.lanes.values())
             raise QuestionError(f"no pool {target!r} is here; there are: {there}")
         return [lane]
 
@@ -339,7 +324,7 @@ class Views:
         if not target or not found:
             what = "client that shows the key" if verb == "cancel-key" else "client of the name or id"
             raise QuestionError(f"no {what} {target!r} is or was here: `taskmesh status --json` names them")
-        tasks = self._intake.cancel_tasks_of(found, "an operator's command")
+        tasks = self._clients.cancel_tasks_of(found, "an operator's command")
         return {"cancelled": tasks, "clients": [f"{client:016x}" for client in found]}
 
 

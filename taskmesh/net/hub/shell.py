@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from taskmesh.core import actions as act
@@ -50,7 +50,7 @@ class HubShell:
 
     def __init__(self, machine: HubMachine, links: HubLinks, store: OutcomeStore | None = None) -> None:
         self.machine = machine
-        self.events: deque[object] = deque()
+        self.events: deque[Any] = deque()
         self._links = links
         self._store = store
         self._perform: dict[type, Callable[[Any], None]] = {
@@ -84,7 +84,7 @@ class HubShell:
         for _ in range(len(events)):
             perform(handle(events.popleft(), now))
 
-    def perform(self, actions: list[object]) -> None:
+    def perform(self, actions: Sequence[act.HubAction]) -> None:
         """Performs actions in order."""
         table = self._perform
         for action in actions:

@@ -379,8 +379,8 @@ class TestHubThatTakesLess:
         rig.hub.cancellations.cancel_all(7, only_bound=False)
         rig.tell(ev.Tick())
 
-        assert rig.hub.ledger.account(7).finished.pieces == 1
-        assert not rig.hub.ledger.tasks
+        assert rig.hub.state.ledger.account(7).finished.pieces == 1
+        assert not rig.hub.state.ledger.tasks
 
     @pytest.mark.parametrize("limit", [0, 1000, 5000])
     def test_one_that_takes_as_much_gets_everything(self, limit):

@@ -28,13 +28,13 @@ def test_what_was_given_up_on_a_link_that_was_lost_is_told_over_the_next():
     client.welcome(EPOCH)
 
     rig.client(7)
-    rig.hub.clients[7].submitted = client.of(m.Submit)[0].number - 1
+    rig.hub.state.clients[7].submitted = client.of(m.Submit)[0].number - 1
     for submit in client.of(m.Submit):
         rig.tell(ev.FromClient(7, submit))
     rig.hub.cancellations.cancel_all(7, only_bound=False)
     rig.tell(ev.Tick())
 
-    assert rig.hub.ledger.account(7).finished.pieces == 1
+    assert rig.hub.state.ledger.account(7).finished.pieces == 1
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def test_numbers_far_from_each_other_that_are_given_up_have_a_bound():
     for number in range(1, 6):
         rig.cancel(1, *range(number * 10**6, number * 10**6 + 10**9, 10**6))
 
-    assert rig.hub.clients[1].submitted == 5, "what makes room is always taken"
-    assert COST * len(rig.hub.ledger.account(1).finished.blocks) < 150_000
+    assert rig.hub.state.clients[1].submitted == 5, "what makes room is always taken"
+    assert COST * len(rig.hub.state.ledger.account(1).finished.blocks) < 150_000
 
 
 @pytest.mark.usefixtures("_small_cap")
@@ -71,4 +71,4 @@ def test_who_has_left_so_many_numbers_out_submits_no_more():
     rig.tell(ev.FromClient(1, m.Submit(3, [], [Run(1, 0, [10], [b"x"])])))
 
     assert rig.told[1][-1] == m.Busy(3, 0.05)
-    assert rig.hub.clients[1].submitted == 2
+    assert rig.hub.state.clients[1].submitted == 2

@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core.events import ClientGone, FromClient
-from taskmesh.core.hub.intake import IDLE_TTL
+from taskmesh.core.hub.clients import IDLE_TTL
 from taskmesh.wire import messages as m
 from tests.core.rig import HubRig
 
@@ -34,7 +34,7 @@ def test_clients_that_are_away_and_have_nothing_make_room(rig):
     rig.client(4)
 
     assert isinstance(rig.told[4][-1], m.ClientWelcome)
-    assert set(rig.hub.clients) == {2, 3, 4}
+    assert set(rig.hub.state.clients) == {2, 3, 4}
 
 
 def test_who_went_without_a_word_and_left_nothing_is_forgotten_after_a_while(rig):
@@ -47,10 +47,10 @@ def test_who_went_without_a_word_and_left_nothing_is_forgotten_after_a_while(rig
         rig.tell(ClientGone(client))
 
     rig.after(IDLE_TTL - 6)
-    assert set(rig.hub.clients) == {1, 2}
+    assert set(rig.hub.state.clients) == {1, 2}
     rig.after(12)
-    assert set(rig.hub.clients) == {2}
-    assert set(rig.hub.ledger.accounts) == {2}
+    assert set(rig.hub.state.clients) == {2}
+    assert set(rig.hub.state.ledger.accounts) == {2}
 
 
 def test_a_client_that_stays_is_not_forgotten(rig):
@@ -59,4 +59,4 @@ def test_a_client_that_stays_is_not_forgotten(rig):
         rig.after(2)
         rig.tell(FromClient(1, m.ClientBeat()))
 
-    assert set(rig.hub.clients) == {1}
+    assert set(rig.hub.state.clients) == {1}

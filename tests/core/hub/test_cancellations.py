@@ -22,7 +22,7 @@ def _small_portions(monkeypatch):
 
 
 def on_their_way(rig: HubRig, who: int) -> int:
-    account = rig.hub.ledger.accounts.get(who)
+    account = rig.hub.state.ledger.accounts.get(who)
     return account.tasks if account is not None else 0
 
 
@@ -49,8 +49,8 @@ def test_a_client_that_ends_with_many_tasks_is_ended_in_portions():
     rig.submit(2, 1)
     assert rig.held[session] == [(2, 1, 1)]  # others' tasks go on, none of the client's starts
     assert go_on(rig) > 3
-    assert 1 not in rig.hub.ledger.accounts
-    assert not rig.hub.ledger.backlog.withheld
+    assert 1 not in rig.hub.state.ledger.accounts
+    assert not rig.hub.state.ledger.backlog.withheld
     assert [held for held in rig.held[session] if held[0] == 1] == []
 
 
@@ -180,7 +180,7 @@ def test_tasks_of_a_revoked_client_do_not_start_and_end(left):
     go_on(rig)
 
     assert {client for client, _, _ in rig.held[session]} == {2}
-    assert 1 not in rig.hub.ledger.accounts
+    assert 1 not in rig.hub.state.ledger.accounts
     (told,) = [record for record in rig.records if record.kind == "tasks.cancelled"]
     assert told.fields["tasks"] == 30
     assert told.fields["reason"] == "the key of client:mallory was revoked"

@@ -49,7 +49,7 @@ def test_so_does_one_that_comes_while_a_retry_waits(rig):
 
     assert rig.outcomes() == {1: "done"}
     rig.after(6.0)
-    assert not rig.hub.ledger.tasks
+    assert not rig.hub.state.ledger.tasks
 
 
 @pytest.mark.parametrize("epoch", [EPOCH, EPOCH - 1])
@@ -75,7 +75,7 @@ def test_a_failure_of_an_older_attempt_changes_nothing(rig):
 
     assert rig.hub.collector.stale == 1
     assert rig.state(1, 1) == "SENT"
-    assert rig.hub.ledger.tasks[1 << 64 | 1].crashes == 0
+    assert rig.hub.state.ledger.tasks[1 << 64 | 1].crashes == 0
 
 
 def test_a_report_that_comes_twice_counts_once(rig):
@@ -84,7 +84,7 @@ def test_a_report_that_comes_twice_counts_once(rig):
     for _ in range(2):
         rig.tell(FromPool(results))
 
-    assert rig.hub.ledger.tasks[1 << 64 | 1].crashes == 1
+    assert rig.hub.state.ledger.tasks[1 << 64 | 1].crashes == 1
 
 
 def test_reports_out_of_order_all_count(rig):
@@ -94,7 +94,7 @@ def test_reports_out_of_order_all_count(rig):
         rig.tell(FromPool(m.Results(EPOCH, 1, number, [done], [], [])))
 
     assert rig.outcomes() == {1: "done", 2: "done"}
-    assert rig.hub.lanes[1].reports.to == 2
+    assert rig.hub.state.lanes[1].reports.to == 2
 
 
 class TestRetries:
@@ -222,7 +222,7 @@ class TestHandedBack:
         rig.report(1, returned=((1, 1, 1),))
 
         assert rig.held[1] == [(1, 1, 2)]
-        assert rig.hub.ledger.tasks[1 << 64 | 1].returns == 1
+        assert rig.hub.state.ledger.tasks[1 << 64 | 1].returns == 1
 
 
 class TestKeys:
@@ -258,7 +258,7 @@ class TestKeys:
         """With a key on each of them no task of the function was ever sent ahead."""
         rig.submit(1, 1, key="k")
         rig.report(1, done=((1, 1, 1),), elapsed=0.25)
-        (entry,) = rig.hub.specs.values()
+        (entry,) = rig.hub.state.specs.values()
 
         assert entry.service == 0.25
 

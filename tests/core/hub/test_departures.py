@@ -85,7 +85,7 @@ class TestCommandToLeave:
         rig.join()
         self.command(rig, verb)
         rig.after(rig.config.lease + 1.0)
-        assert not rig.hub.lanes
+        assert not rig.hub.state.lanes
         session = rig.join(instance=instance, number=2)
         rig.submit(1, 1)
 

@@ -50,7 +50,7 @@ def test_a_client_over_its_rate_is_told_to_wait_and_counts_as_alive(rig):
         rig.tell(OverRate("client:a", 30, "hub.key_messages_per_s = 5", 0.4, {1, 99}, set()))
 
     assert rig.told[1][-1] == m.Busy(0, 0.4)
-    assert not rig.hub.clients[1].lost
+    assert not rig.hub.state.clients[1].lost
     assert rig.hub.snapshot()["over_rate"] == {
         "client:a": {"dropped": 600, "cap": "hub.key_messages_per_s = 5"}
     }

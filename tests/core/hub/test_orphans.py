@@ -19,7 +19,7 @@ def run_all(rig: HubRig, session: int) -> int:
 
 
 def kept(rig: HubRig, who: int) -> int:
-    session = rig.hub.clients.get(who)
+    session = rig.hub.state.clients.get(who)
     return session.size if session is not None else 0
 
 
@@ -35,8 +35,8 @@ def test_tasks_of_a_client_that_said_goodbye_run_and_then_nothing_of_it_is_left(
     assert run_all(rig, rig.join()) == 20
     rig.after(1.0)
     assert rig.hub.snapshot()["orphans"] == 0
-    assert 1 not in rig.hub.ledger.accounts
-    assert 1 not in rig.hub.clients
+    assert 1 not in rig.hub.state.ledger.accounts
+    assert 1 not in rig.hub.state.clients
 
 
 def test_tasks_of_a_client_that_was_killed_outlive_the_time_for_which_outcomes_wait():
@@ -93,7 +93,7 @@ def test_a_client_that_is_back_after_its_outcomes_were_dropped_gets_each_all_the
     assert not rig.told[1][0].known  # so it submits all that it waits for
 
     run = Run(1, 0, seqs, [b"x" * 8] * 6, again=True)
-    run.spec = rig.hub.ledger.tasks[1 << 64 | seqs[-1]].spec.number
+    run.spec = rig.hub.state.ledger.tasks[1 << 64 | seqs[-1]].spec.number
     rig.tell(ev.FromClient(1, m.Submit(2, [], [run], whole=True)))
     assert set(running) <= set(rig.held[session])  # what was on its way is found, not sent again
     for _ in range(5):
@@ -127,7 +127,7 @@ def test_results_of_clients_that_stand_still_wait_within_their_credit():
         rig.report(session, done=tuple(rig.held[session]), elapsed=1.5)
         rig.beat(session)
         rig.after(0.3)
-        if not rig.hub.ledger.tasks:
+        if not rig.hub.state.ledger.tasks:
             break
     for who in clients:
         assert rig.outcomes(who) == dict.fromkeys(seqs[who], "done")
@@ -151,7 +151,7 @@ def test_one_that_turns_out_to_be_gone_is_not_waited_for():
         run_all(rig, session)
         rig.after(0.4)
         rig.beat(session)
-    assert not rig.hub.ledger.tasks
+    assert not rig.hub.state.ledger.tasks
 
 
 def test_a_chunk_of_a_client_that_has_left_runs_again_when_its_slot_dies():
@@ -194,7 +194,7 @@ def test_a_chunk_runs_again_whose_client_was_gone_before_it_heard_of_the_crash(h
     assert rig.held[session] == [(1, 2, 1)] + ([] if heard else [(1, 1, 2)])
     rig.report(session, done=tuple(rig.held[session]))
     rig.after(100.0)
-    assert not rig.hub.ledger.tasks
+    assert not rig.hub.state.ledger.tasks
 
 
 @pytest.mark.parametrize("who", ["client", "operator"])
@@ -213,7 +213,7 @@ def test_a_chunk_that_was_given_up_before_its_client_was_gone_does_not_run_again
     rig.tell(ev.FromClient(1, m.ClientBye(cancel=False)))
 
     assert rig.held[session] == []
-    assert not rig.hub.ledger.tasks
+    assert not rig.hub.state.ledger.tasks
 
 
 def test_a_chunk_runs_again_whose_spec_was_forgotten_and_has_come_anew():
@@ -225,18 +225,18 @@ def test_a_chunk_runs_again_whose_spec_was_forgotten_and_has_come_anew():
     rig.submit(1, 1, one=chunk)
     session = rig.join()
     rig.fail(session, (1, 1, 1), "crash", retryable=False)
-    (number,) = rig.hub.specs
+    (number,) = rig.hub.state.specs
     for name in "abcdefgh":
         rig.submit(2, 1, one=spec(name))
         rig.report(session, done=tuple(rig.held[session]))
     rig.after(0.5)
-    assert number not in rig.hub.specs
+    assert number not in rig.hub.state.specs
     rig.submit(2, 1, one=chunk)
     rig.tell(ev.ClientGone(1))
 
     rig.report(session, done=tuple(rig.held[session]))
-    assert not rig.hub.ledger.tasks
-    assert rig.hub.specs[number].live == 0
+    assert not rig.hub.state.ledger.tasks
+    assert rig.hub.state.specs[number].live == 0
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -255,7 +255,7 @@ def test_a_client_that_is_back_finds_the_chunk_that_it_was_to_split(gone):
     if not gone:
         assert rig.outcomes(1) == {1: "crash"}
         return
-    number = rig.hub.ledger.tasks[1 << 64 | 1].spec.number
+    number = rig.hub.state.ledger.tasks[1 << 64 | 1].spec.number
     run = Run(number, 0, [1], [b"x" * 8], again=True)
     rig.tell(ev.FromClient(1, m.Submit(2, [], [run], whole=True)))
     rig.report(session, done=((1, 1, 2),))
@@ -272,4 +272,4 @@ def test_what_a_slots_tasks_have_submitted_ends_with_the_slot():
     rig.tell(ev.FromPool(m.SlotGone(EPOCH, session, 77)))
     rig.tell(ev.Tick())
 
-    assert {record.id >> 64 for record in rig.hub.ledger.tasks.values()} == {6, 7}
+    assert {record.id >> 64 for record in rig.hub.state.ledger.tasks.values()} == {6, 7}

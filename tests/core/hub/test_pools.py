@@ -32,23 +32,23 @@ class TestHello:
         rig.hello()
 
         assert [message.session for _, message in rig.published if isinstance(message, m.Welcome)] == [1, 1]
-        assert list(rig.hub.lanes) == [1]
+        assert list(rig.hub.state.lanes) == [1]
 
     def test_an_older_one_is_passed_over(self, rig):
         rig.hello(number=1)
         rig.hello(number=2)
         rig.hello(number=1)
 
-        assert list(rig.hub.lanes) == [2]
+        assert list(rig.hub.state.lanes) == [2]
 
     def test_repeated_after_its_session_has_ended_it_opens_another(self, rig):
         """With only the way to the pool cut, it goes on saying the same Hello; it was ignored for ever."""
         rig.hello()
         rig.after(11.0)
-        assert not rig.hub.lanes
+        assert not rig.hub.state.lanes
         rig.hello()
 
-        assert list(rig.hub.lanes) == [2]
+        assert list(rig.hub.state.lanes) == [2]
         assert last(rig, m.Welcome).session == 2
 
     def test_another_version_is_told_so(self, rig):
@@ -56,7 +56,7 @@ class TestHello:
 
         assert "install the same taskmesh" in last(rig, m.Refused).reason
         assert "p" in rig.hub.snapshot()["refused"]
-        assert not rig.hub.lanes
+        assert not rig.hub.state.lanes
 
     def test_without_a_lane_those_who_ask_are_told_once_until_there_is_one(self, rig):
         rig.has_ports = False
@@ -171,7 +171,7 @@ class TestSilence:
         session = rig.join()
         rig.after(3.0)
         rig.submit(1, 1)
-        assert rig.hub.lanes[session].state is LaneState.SILENT
+        assert rig.hub.state.lanes[session].state is LaneState.SILENT
         assert rig.held[session] == []
 
         rig.beat(session)
@@ -195,7 +195,7 @@ class TestSilence:
         rig.now += 60.0
         rig.beat(session)
 
-        assert session in rig.hub.lanes
+        assert session in rig.hub.state.lanes
         assert rig.state(1, 1) == "SENT"
 
     def test_a_beat_of_a_session_that_is_over_is_answered_with_who_are_you(self, rig):
@@ -239,7 +239,7 @@ class TestLinks:
         assert rig.held[session] == []
         assert last(rig, m.BeatReply).session == 0
         rig.beat(session)
-        assert rig.hub.lanes[session].state is LaneState.CUT
+        assert rig.hub.state.lanes[session].state is LaneState.CUT
 
     def test_with_every_link_lost_it_has_a_second(self, rig):
         rig.join("p", slots=1)
@@ -261,14 +261,14 @@ class TestLinks:
         rig.tell(LinksLost(first))
         rig.after(2.0)
 
-        assert rig.hub.lanes[second].state is LaneState.READY
+        assert rig.hub.state.lanes[second].state is LaneState.READY
         assert rig.state(1, 1) == "SENT"
 
     def test_a_pool_that_says_goodbye_is_gone_at_once(self, rig):
         session = rig.join()
         rig.tell(FromPool(m.Bye(EPOCH, session)))
 
-        assert not rig.hub.lanes
+        assert not rig.hub.state.lanes
         assert rig.closed == [session]
 
     def test_what_was_on_its_way_to_a_pool_that_said_goodbye_is_no_attempt(self, rig):
@@ -276,7 +276,7 @@ class TestLinks:
         session = rig.join()
         rig.submit(1, 1)
         rig.tell(FromPool(m.Bye(EPOCH, session)))
-        record = rig.hub.ledger.tasks[1 << 64 | 1]
+        record = rig.hub.state.ledger.tasks[1 << 64 | 1]
 
         assert (record.state.name, record.attempt - record.returns) == ("QUEUED", 0)
 
@@ -284,7 +284,7 @@ class TestLinks:
         rig.join("p")
         rig.submit(1, 1)
         rig.join("p", number=2)
-        record = rig.hub.ledger.tasks[1 << 64 | 1]
+        record = rig.hub.state.ledger.tasks[1 << 64 | 1]
 
         assert (record.state.name, record.attempt - record.returns) == ("SENT", 1)
 
@@ -372,12 +372,12 @@ def test_a_hub_lets_in_no_more_pools_than_it_may_have_and_one_more_when_one_has_
     rig.hello("c", instance=3)
     rig.hello("c", instance=3)
 
-    assert {lane.pool for lane in rig.hub.lanes.values()} == {"a", "b"}
+    assert {lane.pool for lane in rig.hub.state.lanes.values()} == {"a", "b"}
     assert "may have no more" in rig.hub.snapshot()["refused"]["c"]
     assert not [message for _, message in rig.published if isinstance(message, m.Refused)]
     rig.hello("b", instance=2, number=2)  # one of the two, anew
     rig.tell(FromPool(m.Bye(rig.config.epoch, rig.session("b"))))
-    assert session not in rig.hub.lanes
+    assert session not in rig.hub.state.lanes
     rig.join("c", instance=3)
     assert rig.hub.snapshot()["refused"] == {}
 
@@ -388,17 +388,17 @@ def test_an_inventory_that_no_pool_could_hold_is_refused_and_not_kept():
     rig.hello(slots=1, epoch=1, inventory=[Held(9, 1, list(range(500_001)))])
 
     assert "more than 1 slots can hold" in rig.hub.pools.refused["p"]
-    assert len(rig.hub.unclaimed) == 0
+    assert len(rig.hub.state.unclaimed) == 0
     rig.hello(slots=2, number=2, epoch=1, inventory=[Held(9, 1, [1, 2, 3])])
-    assert len(rig.hub.unclaimed) == 3
-    assert next(iter(rig.hub.lanes.values())).hello.inventory == []
+    assert len(rig.hub.state.unclaimed) == 3
+    assert next(iter(rig.hub.state.lanes.values())).hello.inventory == []
 
 
 def test_the_last_progress_of_a_task_is_told_before_its_outcome(rig):
     session = rig.join()
     (seq,) = rig.submit(1, 1)
     told = [Progress(1, seq, 1, 4, 4)]
-    done = [DoneRun(rig.hub.ledger.tasks[1 << 64 | seq].spec.number, 1, 1, "p/0", [seq], [b"r"], 0.1)]
+    done = [DoneRun(rig.hub.state.ledger.tasks[1 << 64 | seq].spec.number, 1, 1, "p/0", [seq], [b"r"], 0.1)]
     rig.tell(FromPool(m.Results(EPOCH, session, 1, done, [], [], told=told)))
 
     news = [message for message in rig.told[1] if isinstance(message, m.Notice | m.Deliver)]

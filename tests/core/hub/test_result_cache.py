@@ -53,20 +53,20 @@ def test_without_being_asked_nothing_is_kept(rig):
     rig.submit(2, one=spec(), key="k")
 
     assert len(rig.held[session]) == 1
-    assert len(rig.hub.result_cache) == 0
+    assert len(rig.hub.state.result_cache) == 0
 
 
 def test_it_is_forgotten_when_its_time_is_over(rig):
     session = rig.join()
     (first,) = rig.submit(1, one=spec(keep=2.0), key="k")
     rig.report(session, done=((1, first, 1),))
-    assert rig.hub.result_cache.size > 0
+    assert rig.hub.state.result_cache.size > 0
 
     rig.after(1.0)
     rig.beat(session)
     rig.after(1.5)
 
-    assert (len(rig.hub.result_cache), rig.hub.result_cache.size) == (0, 0)
+    assert (len(rig.hub.state.result_cache), rig.hub.state.result_cache.size) == (0, 0)
     rig.submit(2, one=spec(keep=2.0), key="k")
     assert len(rig.held[session]) == 1
 
@@ -81,7 +81,7 @@ def test_of_bad_ends_only_those_that_would_come_again(rig, kind, kept):
 
     (second,) = rig.submit(2, one=spec(**LASTING), key="k")
 
-    assert len(rig.hub.result_cache) == kept
+    assert len(rig.hub.state.result_cache) == kept
     assert len(rig.held[session]) == 1 - kept
     assert [(told.client, told.seq, told.text, told.attempt) for told in outcomes(rig, 2)] == [
         (2, second, "bad", 1)
@@ -95,7 +95,7 @@ def test_what_the_retry_filter_admits_may_go_better_the_next_time(rig):
     rig.fail(session, (1, first, 1), text="no route to host")
 
     assert len(outcomes(rig, 1)) == 1
-    assert len(rig.hub.result_cache) == 0
+    assert len(rig.hub.state.result_cache) == 0
 
 
 def test_shared_errors_do_not_share_successes_nor_what_is_on_its_way(rig):
@@ -124,29 +124,29 @@ def test_a_submission_that_comes_twice_is_answered_once(rig):
     one = spec(**LASTING)
 
     for number in (1, 2):
-        rig.hub.intake.submit(rig.hub.clients[2], m.Submit(number, [(1, one)], [run]), rig.now)
+        rig.hub.submissions.on_submit(rig.hub.state.clients[2], m.Submit(number, [(1, one)], [run]), rig.now)
 
-    assert rig.hub.ledger.finished == 2
+    assert rig.hub.state.ledger.finished == 2
 
 
 def test_the_oldest_make_room():
     memory = ResultCache(limit=2 * (ENTRY + 150))
     for number in range(4):
-        memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x" * 100], 0.1))
+        memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x" * 100], 0.1), 0.0)
 
-    assert memory.find(("f", "k0")) is None
-    assert memory.find(("f", "k3")) is not None
+    assert memory.find(("f", "k0"), 0.0) is None
+    assert memory.find(("f", "k3"), 0.0) is not None
     assert memory.size <= 2 * (ENTRY + 150)
-    memory.keep(_record("large"), DoneRun(1, 1, 1, "p", [9], [b"x" * 2000], 0.1))
-    assert memory.find(("f", "large")) is None
-    assert memory.find(("f", "k3")) is not None, "what is too large drives nothing out"
+    memory.keep(_record("large"), DoneRun(1, 1, 1, "p", [9], [b"x" * 2000], 0.1), 0.0)
+    assert memory.find(("f", "large"), 0.0) is None
+    assert memory.find(("f", "k3"), 0.0) is not None, "what is too large drives nothing out"
 
 
 def test_a_small_outcome_counts_for_what_it_takes():
     """Payloads alone were counted: 256 MiB of small ones took five GiB."""
     memory = ResultCache(limit=10 * ENTRY)
     for number in range(100):
-        memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+        memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1), 0.0)
 
     assert len(memory) == 9
 
@@ -160,21 +160,19 @@ def test_what_is_over_goes_and_nothing_else_is_looked_at():
 
     memory = ResultCache()
     for number, now in enumerate((1.0, 5.0, 3.0, 2.0)):
-        memory.now = now
-        memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
-    memory.keep(_record("k0"), DoneRun(1, 1, 1, "p", [9], [b"x"], 0.1))
+        memory.keep(_record(f"k{number}"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1), now)
+    memory.keep(_record("k0"), DoneRun(1, 1, 1, "p", [9], [b"x"], 0.1), 2.0)
     memory._kept = Unread(memory._kept)
-    memory.now = 3.0 + LASTING["keep"]
-    memory.sweep()
+    memory.sweep(3.0 + LASTING["keep"])
 
     assert len(memory) == 1
-    assert memory.find(("f", "k1")) is not None
+    assert memory.find(("f", "k1"), 3.0 + LASTING["keep"]) is not None
 
 
 def test_the_same_key_again_and_again_leaves_nothing():
     memory = ResultCache()
     for number in range(1000):
-        memory.keep(_record("k"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1))
+        memory.keep(_record("k"), DoneRun(1, 1, 1, "p", [number], [b"x"], 0.1), 0.0)
 
     assert len(memory._ends) < 100
 
@@ -189,7 +187,7 @@ def test_many_who_wait_for_one_key_give_up_as_quickly_as_others():
     rig.tell(FromClient(1, m.Submit(2, [], [], list(range(1, 20_001)))))
 
     assert time.process_time() - began < 2.0, "4.3 s when each looked at all others"
-    assert rig.hub.ledger.tasks == {}
+    assert rig.hub.state.ledger.tasks == {}
 
 
 def _record(key: str) -> TaskRecord:

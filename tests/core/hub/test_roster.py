@@ -177,9 +177,9 @@ def test_a_million_that_wait_are_queued_in_portions():
     hub.handle(FromClient(1, m.Submit(1, [(1, spec())], [run])), rig.now)
     hello = m.Hello("p", 1, 1, 2, ["default"], [], FORMER, 0, [], rosters=[told_by_former("p")])
     hub.handle(FromPool(hello), rig.now)
-    rig.beat(next(iter(hub.lanes)), "p")
+    rig.beat(next(iter(hub.state.lanes)), "p")
     longest, steps = 0.0, 0
-    while hub.recovery.waiting:
+    while hub.state.recovery.waiting:
         assert hub.deadline <= rig.now
         before = time.process_time()
         hub.handle(FromPool(m.Beat(0, 0, "x", 0, 0, 0, [])), rig.now)
@@ -189,8 +189,8 @@ def test_a_million_that_wait_are_queued_in_portions():
     assert steps >= count // roster.PORTION - 1
     assert longest < 0.05
     hub.check()
-    assert hub.ledger.backlog.count() == count
-    entries = [record.id & 0xFFFF_FFFF for record in hub.ledger.backlog.entries()]
+    assert hub.state.ledger.backlog.count() == count
+    entries = [record.id & 0xFFFF_FFFF for record in hub.state.ledger.backlog.entries()]
     assert entries == sorted(entries), "first in, first out"
 
 

@@ -60,8 +60,8 @@ def test_without_a_store_nothing_is_noted():
 
     finish(rig, spec(**LASTING))
 
-    assert rig.stored == rig.hub.result_cache.fresh == []
-    assert len(rig.hub.result_cache) == 1
+    assert rig.stored == rig.hub.state.result_cache.fresh == []
+    assert len(rig.hub.state.result_cache) == 1
 
 
 def test_a_hub_that_is_told_answers_without_running_it_again(rig):
@@ -91,11 +91,11 @@ def bad(kind: str, *, retryable: bool) -> Kept:
 def test_nothing_lives_longer_than_its_task_asked_for(rig):
     rig.tell(ev.Restored([entry(rig, 1e9, keep=2.0), entry(rig, 1.0, "soon"), entry(rig, 0.0, "over")]))
 
-    assert len(rig.hub.result_cache) == 2
+    assert len(rig.hub.state.result_cache) == 2
     rig.after(1.2)
-    assert len(rig.hub.result_cache) == 1
+    assert len(rig.hub.state.result_cache) == 1
     rig.after(1.0)
-    assert (len(rig.hub.result_cache), rig.hub.result_cache.size) == (0, 0)
+    assert (len(rig.hub.state.result_cache), rig.hub.state.result_cache.size) == (0, 0)
 
 
 def test_a_store_cannot_make_a_hub_keep_other_bad_ends(rig):
@@ -107,8 +107,8 @@ def test_a_store_cannot_make_a_hub_keep_other_bad_ends(rig):
 
     rig.tell(ev.Restored([(rig.now + 9, kept) for kept in entries]))
 
-    assert rig.hub.result_cache.find(("f", "exception")) is not None
-    assert len(rig.hub.result_cache) == 1
+    assert rig.hub.state.result_cache.find(("f", "exception"), rig.now) is not None
+    assert len(rig.hub.state.result_cache) == 1
 
 
 def test_what_is_known_here_is_not_replaced(rig):
@@ -116,19 +116,18 @@ def test_what_is_known_here_is_not_replaced(rig):
 
     rig.tell(ev.Restored([entry(rig, 60.0)]))
 
-    assert rig.hub.result_cache.find(("f", "k")).payloads == [b"r"]
+    assert rig.hub.state.result_cache.find(("f", "k"), rig.now).payloads == [b"r"]
 
 
 def test_the_limit_holds_for_what_is_told_too(rig):
     memory = ResultCache(limit=3 * (ENTRY + 350))
-    memory.now = rig.now
 
-    memory.restore([entry(rig, 9.0, f"{number}", size=300) for number in range(9)])
+    memory.restore([entry(rig, 9.0, f"{number}", size=300) for number in range(9)], rig.now)
 
     assert memory.size <= 3 * (ENTRY + 350)
     assert len(memory) == 3
-    memory.restore([entry(rig, 9.0, "huge", size=4000)])
-    assert memory.find(("f", "huge")) is None
+    memory.restore([entry(rig, 9.0, "huge", size=4000)], rig.now)
+    assert memory.find(("f", "huge"), rig.now) is None
 
 
 def test_how_the_store_is_shows_in_the_status_and_its_news_among_the_events(rig):

@@ -65,7 +65,7 @@ def test_its_result_is_not_kept(rig):
     come_back(rig)
     rig.report(session, done=((1, 2, 1), (2, 1, 1)))
 
-    assert list(rig.hub.unclaimed._results) == [2 << 64 | 1]
+    assert list(rig.hub.state.unclaimed._results) == [2 << 64 | 1]
 
 
 def test_a_client_whose_first_hub_this_is_has_nothing_that_could_be_claimed(rig):

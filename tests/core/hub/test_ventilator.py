@@ -96,9 +96,9 @@ class TestATaskAlone:
     def queued(self, rig, monkeypatch):
         """How many tasks each call put into the queue."""
         counts: list[int] = []
-        enqueue = rig.hub.ledger.enqueue
+        enqueue = rig.hub.state.ledger.enqueue
         monkeypatch.setattr(
-            rig.hub.ledger, "enqueue", lambda records: counts.append(len(records)) or enqueue(records)
+            rig.hub.state.ledger, "enqueue", lambda records: counts.append(len(records)) or enqueue(records)
         )
         return counts
 
@@ -271,7 +271,7 @@ def test_groups_of_large_tasks_take_turns(rig):
     """A turn that does not fit into one message has been had by its end, or would never pass on."""
     session = rig.join(slots=1)
     teach(rig, session, 0.0)
-    rig.hub.pools.lane_lost(session, rig.now)
+    rig.hub.pools.on_lane_lost(session)
     group_of = {seq: group for group in (1, 2) for seq in rig.submit(1, 70, group=group, size=1 << 20)}
     rig.beat(rig.join(number=2))
 

@@ -52,7 +52,7 @@ class TestPools:
         rig.hello("p", cloudpickle="2.0")
         rig.hello("p", cloudpickle="2.0")
 
-        assert not rig.hub.lanes
+        assert not rig.hub.state.lanes
         refusals = [message for _, message in rig.published if isinstance(message, m.Refused)]
         assert len(refusals) == 2
         assert "cloudpickle 2.0" in refusals[0].reason
@@ -90,4 +90,4 @@ class TestClients:
         (refused,) = rig.told[7]
         assert isinstance(refused, m.ClientRefused)
         assert "cloudpickle 1.0" in refused.reason
-        assert 7 not in rig.hub.clients
+        assert 7 not in rig.hub.state.clients

@@ -82,7 +82,7 @@ class TestSubmit:
         submit(rig, 2, 1)
 
         assert accepted(rig)[-1] == 2
-        assert rig.hub.ledger.accepted == len(rig.hub.ledger.tasks)
+        assert rig.hub.state.ledger.accepted == len(rig.hub.state.ledger.tasks)
 
 
 class TestAcknowledging:
@@ -141,7 +141,7 @@ class TestAcknowledging:
         rig.after(ACK_DELAY)
 
         assert rig.told[1] == []
-        assert not rig.hub.intake.owing
+        assert not rig.hub.state.acks_due
 
 
 class TestCaps:
@@ -266,8 +266,8 @@ class TestLeaving:
         rig.submit(1, 2)
         rig.tell(FromClient(1, m.ClientBye(cancel=True)))
 
-        assert not rig.hub.ledger.tasks
-        assert 1 not in rig.hub.clients
+        assert not rig.hub.state.ledger.tasks
+        assert 1 not in rig.hub.state.clients
 
     def test_without_them_but_for_what_is_bound_to_it(self, rig):
         rig.submit(1, 1)
@@ -286,7 +286,7 @@ class TestLeaving:
         rig.report(session, done=((1, 1, 1),))
 
         assert rig.outcomes(2) == {1: "done"}
-        assert rig.hub.ledger.account(1).size == 0
+        assert rig.hub.state.ledger.account(1).size == 0
 
     def test_silence_cancels_what_is_bound_and_it_hears_of_it(self, rig):
         rig.submit(1, 1, spec("bound", on_client_loss="cancel"))
@@ -333,7 +333,7 @@ class TestLeaving:
         rig.tell(ClientGone(2))
 
         assert rig.state(2, 1) == "finished"
-        assert 2 not in rig.hub.clients
+        assert 2 not in rig.hub.state.clients
 
     def test_an_absent_clients_results_are_kept_for_a_while(self):
         rig = HubRig(result_ttl=20.0)
@@ -343,10 +343,10 @@ class TestLeaving:
         rig.tell(ClientGone(1))
         rig.report(session, done=((1, 1, 1),))
         rig.after(15.0)
-        assert 1 in rig.hub.clients
+        assert 1 in rig.hub.state.clients
         rig.after(6.0)
 
-        assert 1 not in rig.hub.clients
+        assert 1 not in rig.hub.state.clients
 
     def test_or_while_there_is_room_for_them(self):
         rig = HubRig(result_bytes=50)
@@ -357,4 +357,4 @@ class TestLeaving:
         rig.report(session, done=tuple(rig.held[session]))
         rig.after(0.5)
 
-        assert 1 not in rig.hub.clients
+        assert 1 not in rig.hub.state.clients

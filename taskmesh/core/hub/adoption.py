@@ -1,0 +1,178 @@
+"""Adoption: attempts that pools hold of an earlier session or hub go on, and are not sent again."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from taskmesh.core.hub.cancellations import Cancellations
+from taskmesh.core.hub.collector import ANYBODY, Collector
+from taskmesh.core.hub.lanes import Lane
+from taskmesh.core.hub.state import HubState
+from taskmesh.core.hub.states import Attempt, State, TaskRecord, handed_back
+from taskmesh.core.hub.unclaimed import Holding
+from taskmesh.core.ids import SEQ_BITS, client_of, seq_of
+from taskmesh.wire.messages import Hello, Submit
+from taskmesh.wire.runs import Charged, DoneRun, Held
+
+MOST_CHARGED = 100_000
+"""Tasks of a client of which it may say before they come what they have used up."""
+
+
+class Adoption:
+    """Joins what pools list, and what clients submit again, to one record for each task."""
+
+    def __init__(self, hub: HubState, collector: Collector, cancellations: Cancellations) -> None:
+        self._hub = hub
+        self._ledger = hub.ledger
+        self._collector = collector
+        self._cancellations = cancellations
+
+    # --- what pools list ----------------------------------------------------------------------------------
+
+    def take_inventory(self, lane: Lane, hello: Hello, former: Lane | None, now: float) -> None:
+        """Moves what the pool still holds into the new session; what nobody waits for is stale there."""
+        taken: list[TaskRecord] = []
+        if hello.epoch != self._hub.config.epoch:
+            self._count(hello.ended, now)
+        for held in hello.inventory:
+            gone, unclaimed = [], []
+            for seq in held.seqs:
+                task = held.client << SEQ_BITS | seq
+                record = self._ledger.tasks.get(task)
+                if record is None and not self.is_over(held.client, seq):
+                    unclaimed.append(seq)
+                elif record is not None and self.may_adopt(record, task, held, former):
+                    self.adopt(record, task, lane, held)
+                    taken.append(record)
+                else:
+                    if record is not None and hello.epoch != self._hub.config.epoch:
+                        record.numbered(held.attempt, held.attempt - handed_back(held))
+                    gone.append(seq)
+            if unclaimed:
+                self._hub.unclaimed.listed(held, unclaimed, lane.session, now)
+            if gone:
+                lane.stale.append(Held(held.client, held.attempt, gone))
+        lane.hold(taken)
+
+    def _count(self, ended: list[Held], now: float) -> None:
+        """Attempts that hubs before this one knew to have ended have had their numbers."""
+        for held in ended:
+            begun, unclaimed = held.attempt - handed_back(held), []
+            for seq in held.seqs:
+                record = self._ledger.tasks.get(held.client << SEQ_BITS | seq)
+                if record is not None:
+                    record.numbered(held.attempt, begun)
+                elif not self.is_over(held.client, seq):
+                    unclaimed.append(seq)
+            if unclaimed:
+                self._hub.unclaimed.ended(held, unclaimed, now)
+
+    def is_over(self, client: int, seq: int) -> bool:
+        """Whether nobody wants a task any more that is not on its way."""
+        account = self._ledger.accounts.get(client)
+        return (account is not None and account.is_over(seq)) or self._hub.unclaimed.is_dropped(client, seq)
+
+    @staticmethod
+    def may_adopt(record: TaskRecord, task: int, held: Attempt, former: Lane | None) -> bool:
+        """Whether an attempt that a pool lists is the newest heard of, and its failure has not been charged.
+
+        Args:
+            task: the id under which the pool has it. former: the session in which it had it from this hub.
+        """
+        if record.state in (State.QUEUED, State.WAITING):
+            number = held.attempt - handed_back(held)
+            return number >= record.begun and not (record.has_failed and number <= record.extra.failed)
+        return former is not None and Collector.is_current(record, task, former.session, held.attempt)
+
+    def adopt(self, record: TaskRecord, task: int, lane: Lane, held: Held | Holding) -> None:
+        """A pool holds this attempt of the task already: it is this session's now, and not sent again.
+
+        The caller puts it on the lane's books with `hold`.
+
+        Args:
+            task: the id under which the pool has it: the record's own, or that of one who waits for it.
+        """
+        if State.SENT <= record.state <= State.RUNNING:
+            self._collector.release(record)
+        self._ledger.adopt(record, task, held, lane.session)
+        lane.unwanted |= record.extra is not None and bool(record.extra.unwanted)
+
+    # --- what clients submit again ------------------------------------------------------------------------
+
+    def is_known_elsewhere(self, record: TaskRecord, now: float) -> bool:
+        """A task submitted before, to a hub that is gone: done, held by a pool, or waited for.
+
+        After a restart the pools have a lease's time to come back with what they hold. It is sent again only
+        when all of them have, or that is over.
+        """
+        if self.is_found(record, record.id, now):
+            return True
+        if not self._hub.recovery.is_over(now):
+            self._hub.recovery.wait(record)
+            return True
+        return False
+
+    def is_found(self, record: TaskRecord, task: int, now: float) -> bool:
+        """Whether a pool has run it, or holds it, under the id by which an earlier hub has known it.
+
+        What client and pools have brought along of what it had used up there is charged to it.
+        """
+        unclaimed = self._hub.unclaimed
+        account = self._ledger.account(client_of(task))
+        if account.charged and (charged := account.charged.pop(seq_of(task), None)) is not None:
+            self._ledger.take_over(record, self._bounded(charged), now)
+        known = self._reported(record, task, now)
+        holding = unclaimed.take(client_of(task), seq_of(task))
+        if holding is None or record.state > State.RUNNING:
+            return known
+        lane = self._hub.lanes.get(holding.session)
+        if lane is not None and not holding.dropped and self.may_adopt(record, task, holding, None):
+            self.adopt(record, task, lane, holding)
+            lane.hold([record])
+            return True
+        record.numbered(holding.attempt, holding.attempt - handed_back(holding))
+        if lane is not None and not holding.dropped:
+            self._cancellations.cancel_at_pool(
+                holding.session, holding.attempt, task
+            )  # it is old, or another has its key
+        return known
+
+    def _bounded(self, charged: Charged) -> Charged:
+        """Bounds a charge to what a task on its way may have; a client may say what it likes."""
+        config = self._hub.config
+        return replace(
+            charged,
+            crashes=min(charged.crashes, config.crash_limit - 1),
+            ooms=min(charged.ooms, config.oom_limit - 1),
+            losses=min(charged.losses, config.pool_loss_limit - 1),
+        )
+
+    def _reported(self, record: TaskRecord, task: int, now: float) -> bool:
+        """Whether pools have said before it was asked for how attempts of it ended: this counts now."""
+        known = False
+        for report in self._hub.unclaimed.claim(task):
+            if isinstance(report, DoneRun):
+                self._collector.on_done(report, ANYBODY)
+                return True
+            if self.may_adopt(record, task, report, None):
+                self._collector.failed_before(record, report, now)
+                known = True
+            else:
+                record.numbered(report.attempt, report.attempt - handed_back(report))
+            if record.state > State.RUNNING:
+                break
+        return known
+
+    def from_before(self, client: int, submit: Submit) -> None:
+        """A client says of tasks of an earlier hub's time what they have used up, or that it has said all.
+
+        All: then pools drop what they hold for it beside that.
+        """
+        account = self._ledger.account(client)
+        for one in submit.charged:
+            if len(account.charged) + len(one.seqs) <= MOST_CHARGED:
+                account.charged.update(dict.fromkeys(one.seqs, one))
+        if submit.whole:
+            account.whole = True
+            account.charged.clear()
+            self._cancellations.drop_unclaimed(client, only_bound=False)

@@ -1,0 +1,285 @@
+"""Clients of the hub: how their sessions begin and end, and what is kept for those that are away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from taskmesh.core.actions import SendClient
+from taskmesh.core.hub.cancellations import Cancellations
+from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.settings import REFUSE, difference
+from taskmesh.core.hub.state import HubState
+from taskmesh.wire import messages as m
+
+IDLE_TTL = 60.0
+"""Seconds that a client is remembered that is away and has nothing here."""
+MAX_WINDOW = 64 << 20
+"""Bytes that one client may have under way: more is not faster."""
+MOST_WINDOWS = 128
+"""So many clients share what may be under way; with more of them none has less."""
+
+
+class Clients:
+    """Sessions of clients.
+
+    Attributes:
+        most_kept: bytes of outcomes that may wait for one client before no more of its tasks are run.
+    """
+
+    def __init__(self, hub: HubState, cancellations: Cancellations) -> None:
+        self._hub = hub
+        self._config = hub.config
+        self._ledger = hub.ledger
+        self._cancellations = cancellations
+        self.most_kept = hub.config.client_max_bytes
+        self._of_user: Counter[str] = Counter()
+
+    # --- coming and going ---------------------------------------------------------------------------------
+
+    def on_hello(self, hello: m.ClientHello, now: float, user: str = "") -> None:
+        """A client opens its session or comes back: it gets a welcome and what it has not acknowledged."""
+        config = self._config
+        if hello.protocol != m.PROTOCOL:
+            reason = f"the hub speaks protocol {m.PROTOCOL}, not {hello.protocol}: install the same taskmesh"
+            self._hub.out.append(SendClient(hello.client, m.ClientRefused(reason)))
+            return
+        odd = difference(config.versions, hello)
+        if odd and config.policy == REFUSE:
+            self._hub.out.append(SendClient(hello.client, m.ClientRefused(odd)))
+            self._hub.log("client.refused", {"client": hello.name, "reason": odd})
+            return
+        session = self._hub.clients.get(hello.client)
+        known = session is not None and session.greeted
+        full = self._full(user) if session is None else ""
+        if full:
+            self._hub.out.append(SendClient(hello.client, m.ClientRefused(full)))
+            return
+        if session is None:
+            if self._is_ending(hello.client):
+                return  # it asks again; what it submitted now would be cancelled with the rest
+            session = self._hub.clients[hello.client] = ClientSession(hello.client, config.epoch, now, user)
+            self._of_user[user] += 1
+            account = self._ledger.account(hello.client)
+            account.name, account.user = hello.name, user
+            account.forget_finished()
+        session.name, session.python, session.credit = hello.name, hello.python, hello.credit
+        session.slot = hello.slot
+        if odd and session.warning != odd:
+            self._hub.log("client.versions", {"client": hello.name, "warning": odd})
+        session.warning = odd
+        session.submitted = max(session.submitted, hello.first - 1)
+        session.present, session.linked, session.lost, session.heard = True, True, False, now
+        self._hub.out.append(
+            SendClient(
+                hello.client,
+                m.ClientWelcome(
+                    config.epoch,
+                    known,
+                    min(config.client_max_tasks, config.max_tasks),
+                    config.client_max_bytes,
+                    config.beat,
+                    config.max_payload,
+                    hello.link,
+                    self._window(),
+                ),
+            )
+        )
+        self._hub.out += session.again(now)
+        self._hub.news.add(hello.client)
+
+    def _window(self) -> int:
+        """Bytes that one more client may have under way to here: a share of what all may.
+
+        Those that came before it have larger shares; together they have a few times as much.
+        """
+        arriving = self._config.arriving_bytes
+        return arriving and min(MAX_WINDOW, max(1, arriving // min(MOST_WINDOWS, len(self._hub.clients))))
+
+    def on_bye(self, session: ClientSession, *, cancel: bool) -> None:
+        """The client is gone for good: its tasks end with it, or those that say on_client_loss="cancel"."""
+        self._end_tasks(session.client, only_bound=not cancel)
+        self._forget(session)
+
+    def on_slot_gone(self, slot: str) -> None:
+        """A slot's process has ended, or was killed: what its tasks have submitted ends with it."""
+        for session in [session for session in self._hub.clients.values() if session.slot == slot]:
+            self.on_bye(session, cancel=False)
+
+    def _forget(self, session: ClientSession) -> None:
+        """Nobody takes outcomes of this session any more; its tasks go on, and its account with them.
+
+        A client that comes back all the same submits again what it still waits for: what is on its way here
+        is found again, what had ended runs again.
+        """
+        if self._hub.clients.pop(session.client, None) is None:
+            return
+        self._hub.acks_due.pop(session.client, None)
+        self._of_user[session.user] -= 1
+        if not self._of_user[session.user]:
+            del self._of_user[session.user]
+        self._ledger.backlog.withheld.discard(session.client)
+        if session.client in self._cancellations.pending:
+            self._ledger.backlog.withheld.add(session.client)
+        if session.unsplit:
+            self._ledger.account(session.client).forget_finished()
+            for record in session.unsplit.values():
+                entry = self._hub.specs.setdefault(record.spec.number, record.spec)
+                self._ledger.readmit(record, entry)
+        self._close_account(session.client)
+
+    def _close_account(self, client: int) -> None:
+        """Drops the account of a client that has no session, once it has no tasks either."""
+        account = self._ledger.accounts.get(client)
+        if account is not None and not account.tasks and client not in self._hub.clients:
+            self._ledger.forget_client(client)
+
+    def _is_ending(self, client: int) -> bool:
+        """Whether all tasks of a client without a session are being cancelled."""
+        pending = self._cancellations.pending.get(client)
+        return pending is not None and not pending.only_bound
+
+    def go_on(self) -> None:
+        """Cancels the next portion of what is to be cancelled."""
+        for client in self._cancellations.step():
+            self._close_account(client)
+
+    @property
+    def orphans(self) -> int:
+        """Tasks on their way whose clients have left; they are lost should this hub end."""
+        here = {client for client, session in self._hub.clients.items() if session.present or session.linked}
+        accounts = self._ledger.accounts
+        return sum(accounts[client].tasks for client in accounts.keys() - here)
+
+    def cancel_tasks_of(self, clients: Iterable[int], reason: str) -> int:
+        """Cancels all that these clients have, from the next step on; returns how many tasks that are."""
+        return sum(
+            self._cancellations.cancel_all(client, only_bound=False, reason=reason) for client in clients
+        )
+
+    def on_revoked(self, users: frozenset[str]) -> None:
+        """These users are not let in any more: none of their tasks starts, and what runs of them ends."""
+        for client, account in list(self._ledger.accounts.items()):
+            if account.user in users:
+                self.cancel_tasks_of([client], f"the key of {account.user} was revoked")
+                session = self._hub.clients.get(client)
+                if session is not None:
+                    self._forget(session)
+
+    def on_gone(self, client: int) -> None:
+        """The link says that nobody is there: an embedded client is gone for good, another may come back."""
+        session = self._hub.clients.get(client)
+        if session is not None:
+            session.present = session.linked = False
+            if not session.credit:
+                self.on_bye(session, cancel=True)
+            elif session.unsplit:
+                self._drop_outcomes(session, "it is gone, and has not heard that it is to split a chunk")
+
+    def slow_down(self, client: int, wait: float, now: float) -> None:
+        """Something that a client said was dropped, since its key says too much: it is told, and lives."""
+        session = self._hub.clients.get(client)
+        if session is not None:
+            session.heard = now
+            self._hub.out.append(SendClient(client, m.Busy(0, wait)))
+
+    def on_silence(self, session: ClientSession, now: float) -> None:
+        """Nothing was heard from the client for long: tasks that are bound to it end, unless its link stands.
+
+        Who stands still, or computes and lets no other thread in, keeps the link and comes back: a task in a
+        slot too, and its children are bound to it. Who has died shows it when something is sent.
+        """
+        session.present = False
+        if session.linked and now - session.heard < self._config.client_silence:
+            self._hub.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+            return
+        session.lost = True
+        self._end_tasks(session.client, only_bound=True)
+
+    def _end_tasks(self, client: int, *, only_bound: bool) -> None:
+        """Cancels a client's tasks, or those with on_client_loss="cancel"; it is told should it come back."""
+        self._cancellations.cancel_all(client, only_bound=only_bound)
+        self._cancellations.drop_unclaimed(client, only_bound=True)
+
+    def drop_bound(self, now: float) -> None:
+        """Pools drop what is bound to clients of an earlier hub that have not come back in time."""
+        for client in self._hub.unclaimed.overdue(now):
+            session = self._hub.clients.get(client)
+            if session is None or session.lost:
+                self._cancellations.drop_unclaimed(client, only_bound=True)
+
+    def forget_absent(self, now: float) -> None:
+        """Forgets clients that have been away too long, or for which more is kept than there is room for.
+
+        Their tasks go on: only outcomes that nobody takes are dropped. A client that stands still keeps its
+        link and will take what it gave credit for: no more of its tasks are run meanwhile, and nothing is
+        dropped before `result_ttl`.
+        """
+        config = self._config
+        self._share_room()
+        absent = [session for session in self._hub.clients.values() if not session.present]
+        kept = sum(session.size for session in absent if not session.linked)
+        for session in sorted(absent, key=lambda session: session.heard):
+            away, size = now - session.heard, session.size
+            if away >= IDLE_TTL and self._is_idle(session):
+                self._forget(session)
+            elif away >= config.result_ttl:
+                self._drop_outcomes(session, f"away for {config.result_ttl:g} s (hub.result_ttl)")
+                kept -= 0 if session.linked else size
+            elif size > self.most_kept and session.linked:
+                self._hub.out.append(
+                    SendClient(session.client, m.Accepted(session.submitted))
+                )  # is it there?
+            elif not session.linked and size and (size > self.most_kept or kept > config.result_bytes):
+                self._drop_outcomes(session, f"no room for {size} bytes")
+                kept -= size
+        for client in self._ledger.accounts.keys() - self._hub.clients.keys():
+            self._close_account(client)
+
+    def _share_room(self) -> None:
+        """Finds how much may be kept for one client: when all have too much together, their equal share."""
+        sizes = [session.size for session in self._hub.clients.values() if session.size]
+        most = self._config.client_max_bytes
+        if sum(sizes) > self._config.result_bytes:
+            most = min(most, self._config.result_bytes // len(sizes))
+        if most != self.most_kept:
+            self.most_kept = most
+            self._hub.news.update(session.client for session in self._hub.clients.values() if session.size)
+
+    def _drop_outcomes(self, session: ClientSession, reason: str) -> None:
+        """Forgets a session with the outcomes that wait for it, and says so."""
+        fields: dict[str, object] = {
+            "client": f"{session.client:016x}",
+            "name": session.name,
+            "bytes": session.size,
+            "tasks": self._ledger.account(session.client).tasks,
+            "reason": reason,
+        }
+        if session.size or session.has_news:
+            self._hub.log("outcomes.dropped", fields)
+        self._forget(session)
+
+    def _is_idle(self, session: ClientSession) -> bool:
+        """Whether nothing is kept here for a client."""
+        return not session.size and not session.has_news and not self._ledger.account(session.client).tasks
+
+    def _full(self, user: str) -> str:
+        """Why no further client may come, or "". Those that are away and have nothing here make room."""
+        reason = self._no_place(user)
+        if not reason:
+            return ""
+        for session in list(self._hub.clients.values()):
+            if not session.present and self._is_idle(session):
+                self.on_bye(session, cancel=True)
+        return self._no_place(user)
+
+    def _no_place(self, user: str) -> str:
+        limit = self._config.key_sessions
+        if len(self._hub.clients) >= self._config.max_clients:
+            return f"the hub has {len(self._hub.clients)} clients and may have no more (hub.max_clients)"
+        if user and limit and self._of_user[user] >= limit:
+            return (
+                f"{limit} clients show the key {user} already, and no more may (hub.key_sessions): close "
+                "some, make a key for others with `taskmesh keys new client`, or raise that"
+            )
+        return ""

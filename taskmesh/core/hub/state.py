@@ -1,0 +1,68 @@
+"""The state of a hub: all that it knows, and the actions that it wants performed next."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from taskmesh.core.actions import HubAction, LogEvent, Publish, SendClient
+from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.lanes import Lane
+from taskmesh.core.hub.ledger import Ledger, SpecEntry
+from taskmesh.core.hub.result_cache import ResultCache
+from taskmesh.core.hub.roster import Recovery
+from taskmesh.core.hub.settings import HubSettings
+from taskmesh.core.hub.unclaimed import Unclaimed
+from taskmesh.wire.messages import ToClient, ToPool
+
+EVENTS_KEPT = 1000
+
+
+class HubState:
+    """The books of a hub; its parts share them, and each part has its own besides.
+
+    Attributes:
+        config: the settings.
+        now: the time of the event that is being handled.
+        ledger: every task on its way.
+        specs: those that the hub knows, by number.
+        clients: sessions of clients, by client.
+        lanes: sessions of pools, by session.
+        unclaimed: tasks of an earlier hub that no client of this one has asked for.
+        recovery: the wait for the pools of the hub before.
+        result_cache: outcomes that later submissions are answered with.
+        acks_due: clients that are to hear how many of their Submits are in the ledger, and by when.
+        news: clients that may be sent outcomes.
+        out: what is to be done, in order.
+        events: what was logged last: its number, the time, and what.
+    """
+
+    def __init__(self, config: HubSettings, now: float) -> None:
+        self.config = config
+        self.now = now
+        self.ledger = Ledger()
+        self.specs: dict[int, SpecEntry] = {}
+        self.clients: dict[int, ClientSession] = {}
+        self.lanes: dict[int, Lane] = {}
+        self.unclaimed = Unclaimed(config, self.ledger, now)
+        self.recovery = Recovery(self.ledger, config.epoch, now + config.lease)
+        self.result_cache = ResultCache(config.kept_bytes, stored=config.stored)
+        self.acks_due: dict[int, float] = {}
+        self.news: set[int] = set()
+        self.out: list[HubAction] = []
+        self.events: deque[tuple[int, float, LogEvent]] = deque(maxlen=EVENTS_KEPT)
+        self._event_count = 0
+
+    def send(self, client: int, message: ToClient) -> None:
+        """Sends a message to a client."""
+        self.out.append(SendClient(client, message))
+
+    def publish(self, pool: str, message: ToPool) -> None:
+        """Publishes a message to a pool, or to all of them if `pool` is empty."""
+        self.out.append(Publish(pool, message))
+
+    def log(self, kind: str, fields: dict[str, object]) -> None:
+        """Logs an event, and keeps it for those who ask later."""
+        event = LogEvent(kind, fields)
+        self._event_count += 1
+        self.events.append((self._event_count, self.now, event))
+        self.out.append(event)

@@ -1,0 +1,239 @@
+"""Submissions: tasks in, within caps, and what clients give up of them."""
+
+from __future__ import annotations
+
+from taskmesh.core.actions import SendClient
+from taskmesh.core.hub.adoption import Adoption
+from taskmesh.core.hub.cancellations import Cancellations
+from taskmesh.core.hub.client_session import WORKER, ClientSession
+from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.pools import PoolSessions
+from taskmesh.core.hub.state import HubState
+from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
+from taskmesh.core.hub.ventilator import Ventilator
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.link import ACK_DELAY
+from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Charged, Run
+
+RETRY_BUSY = 0.05
+"""Seconds after which a refused Submit may come again."""
+LARGE = 1 << 20
+"""Bytes from which on a Submit is acknowledged at once, for its client may wait to send the next one."""
+
+
+class Submissions:
+    """Takes what clients submit, and acknowledges it."""
+
+    def __init__(
+        self,
+        hub: HubState,
+        collector: Collector,
+        *,
+        cancellations: Cancellations,
+        adoption: Adoption,
+        pools: PoolSessions,
+        ventilator: Ventilator,
+    ) -> None:
+        self._hub = hub
+        self._config = hub.config
+        self._ledger = hub.ledger
+        self._collector = collector
+        self._cancellations = cancellations
+        self._adoption = adoption
+        self._pools = pools
+        self._ventilator = ventilator
+
+    def on_submit(self, session: ClientSession, submit: m.Submit, now: float) -> None:
+        """Enters a batch whole or not at all, and acknowledges it."""
+        number = submit.number
+        if submit.epoch not in (0, self._config.epoch):
+            self._hub.out.append(SendClient(session.client, m.ClientRefused()))
+            return
+        if submit.delivered:
+            self.on_result_ack(session, submit.epoch, submit.delivered, now)
+        if number != session.submitted + 1:
+            if number <= session.submitted:
+                self._hub.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+            return
+        missing = self._missing_specs(submit)
+        if missing:
+            self._hub.out.append(SendClient(session.client, m.NeedSpec(number, sorted(missing))))
+            return
+        count, size = _weight(submit)
+        if count and not self._takes(session, submit, count, size):
+            return
+        session.submitted = number
+        alone = len(submit.runs) == 1 and not submit.unstarted
+        for run in submit.runs:
+            self._enter(session.client, run, now, alone=alone)
+        if submit.cancels or submit.unstarted:
+            self.on_cancel(session.client, submit.cancels, submit.unstarted)
+            account = self._ledger.account(session.client)
+            account.never(submit.cancels, self._config.client_max_bytes)
+        if submit.charged or submit.whole:
+            self._adoption.from_before(session.client, submit)
+        self._acknowledge(session, size, now)
+
+    def _missing_specs(self, submit: m.Submit) -> set[int]:
+        """Which specs its tasks need beside those that are known, and those that it brings."""
+        for number, spec in submit.specs:
+            if number not in self._hub.specs:
+                self._hub.specs[number] = SpecEntry(number, spec)
+        return {run.spec for run in submit.runs if run.spec not in self._hub.specs}
+
+    def _acknowledge(self, session: ClientSession, size: int, now: float) -> None:
+        """With the outcome, but within ACK_DELAY; of every second Submit at once, which the client waits for.
+
+        To an embedded client it costs no message. Of a large one that nothing follows yet it is worth one.
+        """
+        if not session.credit:
+            self._hub.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+            return
+        if session.client in self._hub.acks_due or size >= LARGE:
+            self._hub.acks_due.pop(session.client, None)
+            self._hub.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+        else:
+            self._hub.acks_due[session.client] = now + ACK_DELAY
+
+    def acknowledge_due(self, now: float) -> None:
+        """Tells the clients that have waited long enough."""
+        while self._hub.acks_due:
+            client, due = next(iter(self._hub.acks_due.items()))
+            if now < due:
+                return
+            self._hub.out += self.owed(client)
+
+    def owed(self, client: int) -> list[SendClient]:
+        """The acknowledgement that a client waits for, if it does: now is the time."""
+        if self._hub.acks_due.pop(client, None) is None:
+            return []
+        return [SendClient(client, m.Accepted(self._hub.clients[client].submitted))]
+
+    def _takes(self, session: ClientSession, submit: m.Submit, count: int, size: int) -> bool:
+        """Whether tasks may come in now; else the client is told.
+
+        With a pool's key only tasks that pools of this key run may submit others, which end with them. After
+        a restart such a pool may come back later than its tasks do: they wait.
+        """
+        nested = session.user.startswith(WORKER)
+        if nested and any(self._hub.specs[run.spec].spec.on_client_loss != "cancel" for run in submit.runs):
+            reason = (
+                "a worker's key is for tasks that a running task submits, with on_client_loss='cancel': "
+                "make a client's key for other programs with `taskmesh keys new client`"
+            )
+            self._hub.out.append(SendClient(session.client, m.ClientRefused(reason)))
+            return False
+        if self._fits(session, count, size) and (not nested or self._pools.have_work(session.user)):
+            return True
+        self._hub.out += self.owed(session.client)
+        self._hub.out.append(SendClient(session.client, m.Busy(submit.number, RETRY_BUSY)))
+        return False
+
+    def _fits(self, session: ClientSession, count: int, size: int) -> bool:
+        config, ledger = self._config, self._ledger
+        account = ledger.account(session.client)
+        kept = account.size + session.size
+        tasks_fit = (
+            len(ledger.tasks) + count <= config.max_tasks and account.tasks + count <= config.client_max_tasks
+        )
+        bytes_fit = (ledger.size + size <= config.max_bytes or not ledger.size) and (
+            kept + size <= config.client_max_bytes or not kept
+        )
+        return tasks_fit and bytes_fit and not account.is_scattered(config.client_max_bytes)
+
+    def _enter(self, client: int, run: Run, now: float, *, alone: bool) -> None:
+        entry, ledger = self._hub.specs[run.spec], self._ledger
+        if run.key and self._attach(client, run, entry, now):
+            return
+        records = ledger.accept(client, entry, run, now, fresh=not run.again)
+        for record in records if run.tried else ():
+            ledger.take_over(record, Charged([], begun=run.tried, failed=run.tried, errors=run.tried), now)
+        if run.delay > 0:  # they have not started at an earlier hub either, and no pool holds them
+            for record in records:
+                ledger.move(record, Cause.DELAY)
+                ledger.wait(record, now + run.delay)
+            return
+        if run.again:
+            records = self._unknown(records, now)
+        if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
+            ledger.enqueue(records)
+
+    def _unknown(self, records: list[TaskRecord], now: float) -> list[TaskRecord]:
+        """Returns those of a run submitted before that are to be queued now."""
+        records = [record for record in records if not self._adoption.is_known_elsewhere(record, now)]
+        for record in [record for record in records if record.losses >= SUSPECT]:
+            self._ledger.requeue(record)
+        return [record for record in records if record.losses < SUSPECT]
+
+    def _goes_straight(self, record: TaskRecord, now: float) -> bool:
+        """Whether a task went to a pool at once, past the queue: nothing waits, nor is due to."""
+        ledger = self._ledger
+        timers = ledger.timers.heap
+        in_the_way = ledger.backlog.routes or ledger.suspects.routes or (timers and timers[0][0] <= now)
+        push = None if in_the_way else self._ventilator.straight(record, now)
+        if push is None:
+            return False
+        self._hub.out.append(push)
+        return True
+
+    def _attach(self, client: int, run: Run, entry: SpecEntry, now: float) -> bool:
+        """A second submission under the key of a task on its way becomes its second waiter.
+
+        After its end, the outcome itself is the answer for as long as the spec says.
+        """
+        task = client << SEQ_BITS | run.seqs[0]
+        if task in self._ledger.tasks or run.seqs[0] in self._ledger.account(client).finished:
+            return True
+        kept = self._hub.result_cache.find((entry.spec.name, run.key), now)
+        if kept is not None:
+            self._ledger.answered(client, run.seqs[0])
+            self._collector.give(kept, task)
+            return True
+        first = self._ledger.by_key(entry.spec.name, run.key)
+        if first is None or entry.spec.shared != "all":
+            return False
+        self._ledger.attach(client, run.seqs[0], first)
+        if run.again:
+            self._adoption.is_found(first, task, now)
+        return True
+
+    def on_cancel(self, client: int, seqs: list[int], unstarted: list[int]) -> None:
+        """A client has cancelled tasks of its own; it knows. Of those `unstarted` it is told which ended.
+
+        What a pool has, or may come back with after a restart, ends should it turn out not to have started.
+        """
+        unsplit = self._hub.clients[client].unsplit
+        for task in [client << SEQ_BITS | seq for seq in seqs]:
+            self._cancellations.cancel(task, quiet=True)
+            if unsplit:
+                unsplit.pop(task, None)
+        sessions: set[int] = set()
+        for task in [client << SEQ_BITS | seq for seq in unstarted]:
+            record = self._ledger.tasks.get(task)
+            if record is None or record.has_failed:
+                continue
+            is_delayed = record.state is State.WAITING and record.more().due > 0 and not record.begun
+            if record.state is State.QUEUED or is_delayed:
+                self._cancellations.cancel(task)
+            elif task not in record.more().unwanted:
+                record.extra.unwanted.append(task)
+                sessions.add(record.session)
+        for lane in [self._hub.lanes[session] for session in sorted(sessions) if session]:
+            self._pools.recall_unwanted(lane)
+
+    def on_result_ack(self, session: ClientSession, epoch: int, number: int, now: float) -> None:
+        """A client has its deliveries up to this one: there is room for more."""
+        if epoch == self._config.epoch:
+            session.acknowledged(number, now)
+            self._hub.news.add(session.client)
+
+
+def _weight(submit: m.Submit) -> tuple[int, int]:
+    """Returns the number of its tasks and the bytes of their payloads."""
+    count = size = 0
+    for run in submit.runs:
+        count += len(run.seqs)
+        size += sum(map(len, run.payloads))
+    return count, size
