@@ -12,6 +12,8 @@ from taskmesh.core.hub.settings import REFUSE, difference
 from taskmesh.core.hub.state import HubState
 from taskmesh.wire import messages as m
 
+MOST_FORGOTTEN = 1000
+"""Clients of which it is remembered that they were forgotten, and have been told so."""
 IDLE_TTL = 60.0
 """Seconds that a client is remembered that is away and has nothing here."""
 MAX_WINDOW = 64 << 20
@@ -34,6 +36,7 @@ class Clients:
         self._cancellations = cancellations
         self.most_kept = hub.config.client_max_bytes
         self._of_user: Counter[str] = Counter()
+        self._forgotten: dict[int, bool] = {}
 
     # --- coming and going ---------------------------------------------------------------------------------
 
@@ -58,6 +61,9 @@ class Clients:
         if session is None:
             if self._is_ending(hello.client):
                 return  # it asks again; what it submitted now would be cancelled with the rest
+            if self._may_be_dead(hello):
+                self._welcome(hello, known=False)
+                return
             session = self._hub.clients[hello.client] = ClientSession(hello.client, config.epoch, now, user)
             self._of_user[user] += 1
             account = self._ledger.account(hello.client)
@@ -70,23 +76,35 @@ class Clients:
         session.warning = odd
         session.submitted = max(session.submitted, hello.first - 1)
         session.present, session.linked, session.lost, session.heard = True, True, False, now
-        self._hub.out.append(
-            SendClient(
-                hello.client,
-                m.ClientWelcome(
-                    config.epoch,
-                    known,
-                    min(config.client_max_tasks, config.max_tasks),
-                    config.client_max_bytes,
-                    config.beat,
-                    config.max_payload,
-                    hello.link,
-                    self._window(),
-                ),
-            )
-        )
+        self._welcome(hello, known=known)
         self._hub.out += session.again(now)
         self._hub.news.add(hello.client)
+
+    def _may_be_dead(self, hello: m.ClientHello) -> bool:
+        """Tells that a client which this hub has forgotten is to say Hello again, as one that lives does.
+
+        What a dead one sent last may come after the word of its death: its tasks would run once more.
+        """
+        if hello.epoch != self._config.epoch or self._forgotten.pop(hello.client, False):
+            return False
+        self._forgotten[hello.client] = True
+        if len(self._forgotten) > MOST_FORGOTTEN:
+            del self._forgotten[next(iter(self._forgotten))]
+        return True
+
+    def _welcome(self, hello: m.ClientHello, *, known: bool) -> None:
+        config = self._config
+        welcome = m.ClientWelcome(
+            config.epoch,
+            known,
+            min(config.client_max_tasks, config.max_tasks),
+            config.client_max_bytes,
+            config.beat,
+            config.max_payload,
+            hello.link,
+            self._window(),
+        )
+        self._hub.send(hello.client, welcome)
 
     def _window(self) -> int:
         """Bytes that one more client may have under way to here: a share of what all may.
@@ -94,7 +112,9 @@ class Clients:
         Those that came before it have larger shares; together they have a few times as much.
         """
         arriving = self._config.arriving_bytes
-        return arriving and min(MAX_WINDOW, max(1, arriving // min(MOST_WINDOWS, len(self._hub.clients))))
+        return arriving and min(
+            MAX_WINDOW, max(1, arriving // min(MOST_WINDOWS, max(1, len(self._hub.clients))))
+        )
 
     def on_bye(self, session: ClientSession, *, cancel: bool) -> None:
         """The client is gone for good: its tasks end with it, or those that say on_client_loss="cancel"."""

@@ -90,7 +90,8 @@ def test_a_client_that_is_back_after_its_outcomes_were_dropped_gets_each_all_the
     running = tuple(rig.held[session])
     rig.told[1].clear()
     rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
-    assert not rig.told[1][0].known  # so it submits all that it waits for
+    assert not rig.told[1][0].known  # so it says Hello once more, and submits all that it waits for
+    rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
 
     run = Run(1, 0, seqs, [b"x" * 8] * 6, again=True)
     run.spec = rig.hub.state.ledger.tasks[1 << 64 | seqs[-1]].spec.number
@@ -257,9 +258,28 @@ def test_a_client_that_is_back_finds_the_chunk_that_it_was_to_split(gone):
         return
     number = rig.hub.state.ledger.tasks[1 << 64 | 1].spec.number
     run = Run(number, 0, [1], [b"x" * 8], again=True)
+    rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH, first=2)))
     rig.tell(ev.FromClient(1, m.Submit(2, [], [run], whole=True)))
     rig.report(session, done=((1, 1, 2),))
     assert rig.outcomes(1) == {1: "done"}
+
+
+def test_what_a_dead_client_sent_last_starts_nothing():
+    """Seed 790952661407: its Hello and a Submit that it had repeated came after the word of its death."""
+    rig = HubRig()
+    rig.client(1)
+    rig.submit(1, 1, one=spec("chunk", kind=CHUNK))
+    session = rig.join()
+    rig.fail(session, (1, 1, 1), "crash", retryable=False)  # for its client to split, which has gone
+    rig.tell(ev.ClientGone(1))
+    rig.report(session, done=((1, 1, 2),))
+    assert not rig.hub.ledger.tasks
+    entry = rig.hub.specs[next(iter(rig.hub.specs))]
+
+    rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH)))
+    rig.tell(ev.FromClient(1, m.Submit(1, [(entry.number, entry.spec)], [Run(entry.number, 0, [1], [b"x"])])))
+
+    assert not rig.hub.ledger.tasks
 
 
 def test_what_a_slots_tasks_have_submitted_ends_with_the_slot():
@@ -267,7 +287,7 @@ def test_what_a_slots_tasks_have_submitted_ends_with_the_slot():
     rig = HubRig()
     session = rig.join("p")
     for client, slot in ((5, "p/77"), (6, "p/78"), (7, "q/77")):
-        rig.tell(ev.FromClient(client, m.ClientHello(client, EPOCH, slot=slot)))
+        rig.tell(ev.FromClient(client, m.ClientHello(client, 0, slot=slot)))
         rig.submit(client, 2, spec(on_client_loss="cancel"))
     rig.tell(ev.FromPool(m.SlotGone(EPOCH, session, 77)))
     rig.tell(ev.Tick())
