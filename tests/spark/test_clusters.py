@@ -69,6 +69,16 @@ def _clients(address: str) -> dict[str, dict]:
         return {client["client"]: client for client in mesh.status()["clients"]}
 
 
+def _working(jvms: list[psutil.Process], clients: dict[str, dict]) -> tuple[psutil.Process, set[str]] | None:
+    """An executor with its clients that have tasks; after a repetition one may just have been started."""
+    for jvm in jvms:
+        pids = {child.pid for child in jvm.children(recursive=True)}
+        its = {key for key, one in clients.items() if one["tasks"] and int(one["name"].split(":")[1]) in pids}
+        if its:
+            return jvm, its
+    return None
+
+
 def _left(address: str) -> int:
     with Mesh(address) as mesh:
         return sum(mesh.status()["tasks"].values())
@@ -89,9 +99,12 @@ def test_row_01_the_same_job_on_a_standalone_cluster(standalone, address):
 def test_row_17_an_executor_killed_in_the_middle_of_a_task(local_cluster, address, tmp_path):
     path = tmp_path / "noted"
     job = local_cluster.start("noted", address=address, path=path, seconds=0.15, rows=240, batch=2, more={})
-    wait_until(lambda: len(settled(path)) >= 12, 60, "pieces of both executors run")
-    before = {name for name, client in _clients(address).items() if client["tasks"]}
-    victim = executors(local_cluster.process.pid)[0]
+    wait_until(lambda: len(settled(path)) >= 12, 60, "pieces run")
+    victim, before = wait_until(
+        lambda: _working(executors(local_cluster.process.pid), _clients(address)),
+        30,
+        "an executor has pieces under way",
+    )
 
     victim.kill()
 
