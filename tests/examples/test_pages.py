@@ -85,7 +85,7 @@ def test_every_task_option_stands_in_the_guide_and_in_the_decorator_s_help() -> 
     }
 
     assert sorted(told) == sorted(option.name for option in fields(TaskOptions))
-    assert TaskOptions().having(told) == TaskOptions()
+    assert TaskOptions().with_changes(told) == TaskOptions()
     help_text = taskmesh.task.__doc__ or ""
     assert [name for name in told if not re.search(rf"\b{name}[,:]", help_text)] == []
 
