@@ -273,13 +273,13 @@ def test_what_a_dead_client_sent_last_starts_nothing():
     rig.fail(session, (1, 1, 1), "crash", retryable=False)  # for its client to split, which has gone
     rig.tell(ev.ClientGone(1))
     rig.report(session, done=((1, 1, 2),))
-    assert not rig.hub.ledger.tasks
-    entry = rig.hub.specs[next(iter(rig.hub.specs))]
+    assert not rig.hub.state.ledger.tasks
+    entry = rig.hub.state.specs[next(iter(rig.hub.state.specs))]
 
     rig.tell(ev.FromClient(1, m.ClientHello(1, EPOCH)))
     rig.tell(ev.FromClient(1, m.Submit(1, [(entry.number, entry.spec)], [Run(entry.number, 0, [1], [b"x"])])))
 
-    assert not rig.hub.ledger.tasks
+    assert not rig.hub.state.ledger.tasks
 
 
 def test_what_a_slots_tasks_have_submitted_ends_with_the_slot():
