@@ -102,7 +102,6 @@ class StoreTold(msgspec.Struct):
 RareHubEvent = (
     ClientGone | Revoked | Shortage | OverRate | LaneOpened | LaneLost | LinksLost | Restored | StoreTold
 )
-HubEvent = FromPool | FromClient | Tick | RareHubEvent
 
 # --- pool -------------------------------------------------------------------------------------------------
 

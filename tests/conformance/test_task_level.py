@@ -247,7 +247,7 @@ def test_task_PIPE_20_each_pools_reports_are_numbered_by_themselves(hub: HubRig)
     for session in sessions:  # both say: my report number 1
         hub.report(session, done=tuple(hub.held[session]))
 
-    assert [hub.hub.state.lanes[session].results for session in sessions] == [1, 1]
+    assert [hub.hub.state.lanes[session].reports.to for session in sessions] == [1, 1]
     assert hub.outcomes() == dict.fromkeys(submitted, "done")
 
 
@@ -280,7 +280,7 @@ def test_task_PIPE_23_a_pools_hello_opens_its_account(hub: HubRig) -> None:
     session = hub.join("p")
 
     assert [lane.pool for lane in hub.hub.state.lanes.values()] == ["p"]
-    assert hub.hub.state.lanes[session].results == 0
+    assert hub.hub.state.lanes[session].reports.to == 0
 
 
 def test_task_PIPE_24_reports_that_a_leaving_pool_had_sent_still_count(hub: HubRig) -> None:

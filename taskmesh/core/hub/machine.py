@@ -60,7 +60,7 @@ class HubMachine:
 
     # --- the machine contract -----------------------------------------------------------------------------
 
-    def handle(self, event: ev.HubEvent, now: float) -> list[HubAction]:
+    def handle(self, event: object, now: float) -> list[HubAction]:
         """Takes in one event; returns what is to be done, in order."""
         state = self.state
         gap = now - state.now
@@ -72,8 +72,10 @@ class HubMachine:
             self._on_pool_message(event.message, event.user, now)
         elif isinstance(event, ev.FromClient):
             self._on_client_message(event.client, event.message, event.user, now)
-        elif not isinstance(event, ev.Tick):
+        elif isinstance(event, ev.RareHubEvent):
             self._on_others(event, now)
+        elif not isinstance(event, ev.Tick):
+            raise TypeError(f"not an event of a hub: {event!r}")
         self._finish(now)
         actions = state.out
         state.out = []

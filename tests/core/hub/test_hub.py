@@ -12,7 +12,7 @@ from tests.core.rig import EPOCH, HubRig, number_of, spec
 
 
 def test_what_is_no_event_is_refused():
-    with pytest.raises(AssertionError, match="hello"):
+    with pytest.raises(TypeError, match="not an event of a hub"):
         HubMachine(HubSettings(1), 0.0).handle("hello", 0.0)
 
 
