@@ -151,8 +151,10 @@ def comeback(world: World) -> None:
     hub.start()
     for other in world.clients:
         other.tell(LinkLost())
-    # Which of two rosters is the newest cannot be told where epochs fall: then it may take a lease
-    world.until(timetable.now + (LEASE + 2 * BEAT if hub.falling else BACK_AGAIN))
+    # It may take a lease where epochs fall, since nobody can tell which roster is the newest, and where
+    # a pool has left just before the hub died: the others still have it on theirs.
+    someone_left = any(pool.left is not None for pool in world.pools)
+    world.until(timetable.now + (LEASE + 2 * BEAT if hub.falling or someone_left else BACK_AGAIN))
     waiting = len(hub.machine.state.recovery.waiting)
     setting.audit.require(not waiting, "L7: all pools are back, and what was submitted again waits")
     world.finish("L7", LEAVES)
