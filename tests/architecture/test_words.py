@@ -118,7 +118,7 @@ CLAUSES: dict[str, int] = {
     "client": 13,
     "core": 3,
     "core/client": 9,
-    "core/hub": 67,
+    "core/hub": 11,
     "core/pool": 29,
     "framing": 3,
     "http": 9,

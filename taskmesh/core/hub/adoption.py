@@ -68,13 +68,13 @@ class Adoption:
                 self._hub.unclaimed.ended(held, unclaimed, now)
 
     def is_over(self, client: int, seq: int) -> bool:
-        """Whether nobody wants a task any more that is not on its way."""
+        """Return True if nobody wants a task any more that is not on its way."""
         account = self._ledger.accounts.get(client)
         return (account is not None and account.is_over(seq)) or self._hub.unclaimed.is_dropped(client, seq)
 
     @staticmethod
     def may_adopt(record: TaskRecord, task: int, held: Attempt, former: Lane | None) -> bool:
-        """Whether an attempt that a pool lists is the newest heard of, and its failure has not been charged.
+        """Return True if a listed attempt is the newest known one and its failure has not been charged.
 
         Args:
             task: the id under which the pool has it. former: the session in which it had it from this hub.
@@ -113,7 +113,7 @@ class Adoption:
         return False
 
     def is_found(self, record: TaskRecord, task: int, now: float) -> bool:
-        """Whether a pool has run it, or holds it, under the id by which an earlier hub has known it.
+        """Return True if a pool has run the task, or holds it, under the id that an earlier hub used.
 
         What client and pools have brought along of what it had used up there is charged to it.
         """
@@ -148,7 +148,7 @@ class Adoption:
         )
 
     def _reported(self, record: TaskRecord, task: int, now: float) -> bool:
-        """Whether pools have said before it was asked for how attempts of it ended: this counts now."""
+        """Apply what pools reported before the task was asked for; return True if there was such a report."""
         known = False
         for report in self._hub.unclaimed.claim(task):
             if isinstance(report, DoneRun):

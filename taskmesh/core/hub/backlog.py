@@ -1,4 +1,4 @@
-"""What waits in the hub for a lane: by priority, then routes in turn, then groups in turn, then FIFO.
+"""The hub's queue of tasks: by priority, then routes in turn, then groups in turn, then FIFO.
 
 A route is a queue name with the tags a pool must have. Entries are hints: a task that was cancelled or
 adopted stays in its deque and is passed over when its turn comes, so leaving a queue costs nothing; should it
@@ -22,7 +22,7 @@ QUANTUM = 64
 
 
 def group_of(record: TaskRecord) -> Group:
-    """Whose turn a task takes: its client's, and there its group's."""
+    """Return the unit of fairness that a task belongs to: its client and group."""
     return record.id >> SEQ_BITS, record.group
 
 
@@ -213,7 +213,7 @@ class Backlog:
             self.forget_empty(lineup)
 
     def count(self) -> int:
-        """How many queued tasks wait; looks at every entry (for views and checks)."""
+        """Count the queued tasks. It looks at every entry: for views and checks only."""
         return sum(record.state is State.QUEUED for record in self.entries())
 
     def entries(self) -> Iterator[TaskRecord]:

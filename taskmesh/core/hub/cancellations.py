@@ -20,7 +20,7 @@ GLANCES = 4
 
 
 class Pending:
-    """What is still to be cancelled of one client.
+    """The cancellation of one client's tasks, while it is under way.
 
     Attributes:
         low: counters below this have been looked at. end: those from here on came later, and are left alone.

@@ -155,7 +155,7 @@ class Clients:
             self._ledger.forget_client(client)
 
     def _is_ending(self, client: int) -> bool:
-        """Whether all tasks of a client without a session are being cancelled."""
+        """Return True while all tasks of a client without a session are being cancelled."""
         pending = self._cancellations.pending.get(client)
         return pending is not None and not pending.only_bound
 
@@ -280,11 +280,11 @@ class Clients:
         self._forget(session)
 
     def _is_idle(self, session: ClientSession) -> bool:
-        """Whether nothing is kept here for a client."""
+        """Return True if the hub keeps nothing for a client."""
         return not session.size and not session.has_news and not self._ledger.account(session.client).tasks
 
     def _full(self, user: str) -> str:
-        """Why no further client may come, or "". Those that are away and have nothing here make room."""
+        """Return the reason to refuse a further client, or "". Idle absent clients are forgotten first."""
         reason = self._no_place(user)
         if not reason:
             return ""

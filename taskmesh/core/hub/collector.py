@@ -106,7 +106,7 @@ class Collector:
             self.give(part, waiter)
 
     def _was_given(self, record: TaskRecord, task: int, attempt: int, session: int) -> bool:
-        """Whether an attempt was sent to this session: it has the task, or had it when it ended."""
+        """Return True if the attempt was sent to this session, even if that session is over."""
         if session == ANYBODY or self.is_current(record, task, session, attempt):
             return True
         return self._given_up.get(session, {}).get(task) == attempt
@@ -252,7 +252,7 @@ class Collector:
             self.requeue(record, Cause.REQUEUE)
 
     def _leave_to_client(self, record: TaskRecord, now: float) -> bool:
-        """Whether the client of a chunk is there to submit its items one by one; else it runs again whole.
+        """Return True if the client of a chunk is there to submit the items one by one.
 
         It is there until it is found not to be: the chunk is kept until it has acknowledged.
         """
@@ -344,7 +344,7 @@ class Collector:
                 self.not_started(record)
 
     def not_started(self, record: TaskRecord) -> None:
-        """What its pool has never begun: its next attempt has the number of this one."""
+        """Queue a task that its pool never began: the next attempt has the same number."""
         self.requeue(record, Cause.RETURN)
 
     def expire(self, record: TaskRecord) -> None:

@@ -44,7 +44,7 @@ class IntervalSet:
 
     @property
     def pieces(self) -> int:
-        """How many intervals it takes; looks at every block."""
+        """The number of intervals. It looks at every block."""
         begins = sum((bits & ~(bits << 1)).bit_count() for bits in self.blocks.values())
         edges = [block for block, bits in self.blocks.items() if bits & 1] + self._starts
         joined = sum((block << BITS) - 1 in self for block in edges)

@@ -70,12 +70,12 @@ class SpecEntry:
 
     @property
     def is_chunk(self) -> bool:
-        """Whether its payloads are chunks of a map."""
+        """True if the payloads are chunks of a map."""
         return self.spec.kind == CHUNK
 
 
 class Account:
-    """What the ledger keeps of one client: its unfinished tasks' count and bytes, and its counters.
+    """The ledger's account of one client: count and bytes of its unfinished tasks, and its counters.
 
     Attributes:
         accepted: counters of tasks that are or were here; those that are not `finished` are on their way.
@@ -106,7 +106,7 @@ class Account:
         return self.accepted.minus(self.finished, low, most) if self.tasks else []
 
     def is_scattered(self, most: int) -> bool:
-        """Whether its numbers take more bytes than that."""
+        """Return True if the counters take more than `most` bytes."""
         return COST * (len(self.finished.blocks) + len(self.accepted.blocks)) > max(most, SCATTERED)
 
     def forget_finished(self) -> None:

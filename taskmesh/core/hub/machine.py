@@ -98,7 +98,7 @@ class HubMachine:
 
     @property
     def deadline(self) -> float:
-        """When a Tick is due at the latest."""
+        """The latest time at which a Tick is due."""
         state = self.state
         now = state.now
         if self.cancellations.pending:
@@ -325,7 +325,7 @@ class HubMachine:
             session.heard += gap
 
     def _sweep(self, now: float) -> None:
-        """What need not be done at once: leases, silent clients, deliveries to repeat, specs to forget."""
+        """Do the periodic work: leases, silent clients, unacknowledged deliveries, eviction of specs."""
         config = self.config
         self._sweep_at = now + min(0.25, config.lease / 8)
         self.pools.check_leases(now)

@@ -45,7 +45,7 @@ MOST_DESIRED = 1000
 
 
 def most_held(slots: int) -> int:
-    """How many tasks a pool may list: twice what could be outstanding there."""
+    """The number of tasks that a pool may list: twice what could be outstanding there."""
     return max(MOST_HELD, 2 * MAX_WINDOW * min(slots, MOST_SLOTS))
 
 
@@ -133,7 +133,7 @@ class PoolSessions:
         self._died: dict[tuple[str, int], list[TaskRecord]] = {}
 
     def have_work(self, user: str) -> bool:
-        """Whether pools that show this key have any task."""
+        """Return True if pools that show this key have any task."""
         lanes = [lane for lane in self._hub.lanes.values() if lane.user == user]
         return any(lane.outstanding for lane in lanes) or self._hub.unclaimed.are_held(
             {lane.session for lane in lanes}
@@ -179,7 +179,7 @@ class PoolSessions:
         self._hub.log("pool.joined", {"pool": lane.pool, "session": lane.session, "slots": lane.slots})
 
     def _may_join(self, hello: m.Hello, odd: str, current: Lane | None, now: float) -> bool:
-        """Whether a pool may have a session; tells it, or those who ask, why not."""
+        """Return True if a pool may have a session; otherwise answer it with the reason."""
         config = self._config
         if hello.protocol != m.PROTOCOL:
             other = f"the hub speaks protocol {m.PROTOCOL}, the pool {hello.protocol}"
@@ -202,7 +202,7 @@ class PoolSessions:
         return False
 
     def _has_place(self, hello: m.Hello, user: str, current: Lane | None, now: float) -> bool:
-        """Whether one more pool may show this key. Sessions of pools that seem dead are waited for."""
+        """Return True if one more pool may show this key. Sessions of pools that seem dead are waited for."""
         limit = self._config.key_sessions
         if not (user and limit) or self._of_user[user] < limit or (current and current.user == user):
             return True

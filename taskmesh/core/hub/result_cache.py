@@ -93,7 +93,7 @@ class ResultCache:
         return True
 
     def find(self, key: Key, now: float) -> Outcome | None:
-        """What the key's task ended with, if that is still kept."""
+        """Return the outcome that is kept for a key, or None."""
         until, _, outcome = self._kept.get(key, (0.0, 0, None))
         return outcome if until > now else None
 
@@ -109,5 +109,5 @@ class ResultCache:
 
 
 def _would_come_again(failure: Failed) -> bool:
-    """Whether another attempt would end like this."""
+    """Return True if another attempt would end in the same way."""
     return failure.kind in _REMEMBERED and not failure.retryable

@@ -70,7 +70,7 @@ class PoolRoster:
 
 
 class Recovery:
-    """What was submitted to an earlier hub waits until the pools of that hub have told what they hold of it.
+    """The wait after a restart: tasks of the earlier hub are not sent until its pools have listed their work.
 
     It is over when everybody on the newest roster that they bring has said Hello, and after a lease at the
     latest: a pool that has died together with the hub does not come, and a hub that nobody has brought a
@@ -96,7 +96,7 @@ class Recovery:
         self.waiting: deque[TaskRecord] = deque()
 
     def is_over(self, now: float) -> bool:
-        """Whether a task that no pool has listed may be sent."""
+        """Return True if a task that no pool has listed may be sent."""
         return self._complete or now >= self._until
 
     def extend(self, gap: float) -> None:
@@ -123,7 +123,7 @@ class Recovery:
         self._complete = bool(found) and all(map(self._is_back, found))
 
     def _is_back(self, told: m.Roster) -> bool:
-        """Whether everybody on a roster has been heard."""
+        """Return True if every pool of the roster has been heard."""
         total = self._sums[told.epoch] % (1 << DIGEST_BITS)
         return (told.count, told.digest) == (self._counts[told.epoch], total)
 
@@ -139,11 +139,11 @@ class Recovery:
         return max(0.0, self._until - now)
 
     def deadline(self, now: float) -> float:
-        """When `release` has something to do; call it while tasks wait."""
+        """Return the time at which `release` has something to do; call it while tasks wait."""
         return now if self._complete else self._until
 
     def release(self, now: float) -> None:
-        """When it is over, queues what no pool has listed: some now, more at the next call."""
+        """Once the wait is over, queue a portion of the tasks that no pool has listed."""
         waiting, ledger = self.waiting, self._ledger
         if not self.is_over(now):
             return

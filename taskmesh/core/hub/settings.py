@@ -11,7 +11,7 @@ WARN, REFUSE = "warn", "refuse"
 
 
 class Stated(Protocol):
-    """What a Hello states."""
+    """The versions that a Hello states."""
 
     python: str
     pickle: int
@@ -92,7 +92,7 @@ class HubSettings:
 
 
 def difference(ours: Versions, theirs: Stated) -> str:
-    """What differs, in words, with the cure; empty when nothing does."""
+    """Describe the versions that differ and what to do about it; empty if none does."""
     found = [
         f"{name} {other} where the hub has {mine}"
         for name, mine, other in (

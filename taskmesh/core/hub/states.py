@@ -9,7 +9,7 @@ import msgspec
 
 
 class State(enum.IntEnum):
-    """Where a task is. The first four are on the way, the others are terminal and absorbing."""
+    """The state of a task. The first four are on the way, the others are terminal and absorbing."""
 
     __hash__ = int.__hash__  # Enum's own is written in Python
 
@@ -26,7 +26,7 @@ class State(enum.IntEnum):
 
 
 class Cause(enum.IntEnum):
-    """What happened to a task."""
+    """The cause of a transition."""
 
     __hash__ = int.__hash__
 
@@ -102,7 +102,7 @@ SUSPECT = 2
 
 
 class Attempt(Protocol):
-    """Whatever names an attempt of a task, of which so many before were handed back unstarted."""
+    """A message that names an attempt of a task and how many earlier ones were handed back unstarted."""
 
     @property
     def attempt(self) -> int:
@@ -116,7 +116,7 @@ class Attempt(Protocol):
 
 
 def handed_back(held: Attempt) -> int:
-    """How often a pool says that it was handed back before, as far as that can be true."""
+    """Return how often a pool says the task was handed back before, bounded by what can be true."""
     return max(0, min(held.returns, held.attempt - 1))
 
 
@@ -169,7 +169,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
 
     @property
     def has_failed(self) -> bool:
-        """Whether a failure of it has been charged: it has started, whatever comes."""
+        """True if a failure has been charged: the task has started, whatever comes."""
         return self.extra is not None and bool(self.extra.failed)
 
     def numbered(self, attempt: int, begun: int) -> None:
@@ -204,7 +204,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
 
 
 class TaskExtra:
-    """What only few tasks have: waiters by `key=`, failed attempts, memory kills, lost pools, a due time.
+    """Rarely needed facts of a task: waiters by `key=`, failed attempts, memory kills, lost pools, a due time.
 
     `abandoned`: its own submitter has given it up, others still wait for it. `payer`: the account that it is
     on then, which may be closed, and its client's next one not charged. `late`: it expired while a pool had

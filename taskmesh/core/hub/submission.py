@@ -77,7 +77,7 @@ class Submissions:
         self._acknowledge(session, size, now)
 
     def _missing_specs(self, submit: m.Submit) -> set[int]:
-        """Which specs its tasks need beside those that are known, and those that it brings."""
+        """Take in the specs that a Submit brings; return the numbers of those that its tasks lack."""
         for number, spec in submit.specs:
             if number not in self._hub.specs:
                 self._hub.specs[number] = SpecEntry(number, spec)
@@ -112,7 +112,7 @@ class Submissions:
         return [SendClient(client, m.Accepted(self._hub.clients[client].submitted))]
 
     def _takes(self, session: ClientSession, submit: m.Submit, count: int, size: int) -> bool:
-        """Whether tasks may come in now; else the client is told.
+        """Return True if tasks may come in now; otherwise answer the client with the reason.
 
         With a pool's key only tasks that pools of this key run may submit others, which end with them. After
         a restart such a pool may come back later than its tasks do: they wait.
@@ -168,7 +168,7 @@ class Submissions:
         return [record for record in records if record.losses < SUSPECT]
 
     def _goes_straight(self, record: TaskRecord, now: float) -> bool:
-        """Whether a task went to a pool at once, past the queue: nothing waits, nor is due to."""
+        """Push a task to an idle slot past the queue if nothing waits; return True if it went."""
         ledger = self._ledger
         timers = ledger.timers.heap
         in_the_way = ledger.backlog.routes or ledger.suspects.routes or (timers and timers[0][0] <= now)

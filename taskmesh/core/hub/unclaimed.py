@@ -16,7 +16,7 @@ MOST_RESULTS = 100_000
 
 
 class Holding(NamedTuple):
-    """Where a pool holds a task, and which attempt, of which so many were handed back unstarted.
+    """An attempt that a pool holds: where, which, and how many before it were handed back unstarted.
 
     `session`: 0 when no pool is known to hold it any more: its number counts, should the task come again.
     `bound`: to its client. `dropped`: the pool has been told not to run it.
@@ -50,7 +50,7 @@ class Absence:
 
 
 class Unclaimed:
-    """What may still be asked for after a restart.
+    """The orphans of a restart: attempts and results for which no client has asked yet.
 
     By client and counter, not by id: an id's hash is easily met by others, and a pool may say what it likes.
     """
@@ -65,7 +65,7 @@ class Unclaimed:
         self._young = True  # clients may still come back for what was an earlier hub's
 
     def __len__(self) -> int:
-        """How many tasks pools hold that may be asked for."""
+        """Return the number of tasks held by pools that may be asked for."""
         return sum(
             held.session > 0 and not held.dropped
             for absence in self._absent.values()
@@ -120,12 +120,12 @@ class Unclaimed:
         return bound
 
     def are_held(self, sessions: set[int]) -> bool:
-        """Whether pools of these sessions hold any."""
+        """Return True if pools of these sessions hold any."""
         holdings = (held for absence in self._absent.values() for held in absence.held.values())
         return any(held.session in sessions and not held.dropped for held in holdings)
 
     def is_dropped(self, client: int, seq: int) -> bool:
-        """Whether a pool that runs this has missed the word to drop it."""
+        """Return True if the pool that runs this task has missed the message to drop it."""
         absence = self._absent.get(client)
         holding = absence.held.get(seq) if absence is not None else None
         return holding is not None and holding.dropped

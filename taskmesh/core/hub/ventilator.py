@@ -31,7 +31,7 @@ ALONE = 10.0
 
 
 class Load:
-    """What is put into one lane message.
+    """The tasks of one lane message while it is filled.
 
     Attributes:
         runs: for the message. records: their tasks. size: their payloads' bytes.
@@ -49,7 +49,7 @@ class Load:
         self._before = 0
 
     def room(self, entry: SpecEntry, idle: int) -> int:
-        """How many tasks of a spec fit in now; at least as many as there are idle slots without one."""
+        """Return how many tasks of a spec fit; at least one for each idle slot."""
         taken, horizon = len(self.records), self._lane.horizon
         self._seconds += self._cost * (taken - self._before)
         self._cost, self._before = self._lane.cost(entry), taken
@@ -244,12 +244,12 @@ class Ventilator:
 
     @staticmethod
     def _is_open(lane: Lane, now: float) -> bool:
-        """Whether it may be given work."""
+        """Return True if the lane may be given work."""
         alone = lane.alone_until > now and lane.outstanding
         return lane.state is READY and not alone and not lane.is_silent(now)
 
     def _is_spared(self, lane: Lane, entry: SpecEntry) -> bool:
-        """Whether a pool that has refused tasks of a spec gets none, since there is another for them."""
+        """Return True if the pool has refused tasks of a spec and another pool can take them."""
         refuses = lane.breaker.refuses(entry.number, lane.heard)
         return refuses and any(other.may_take(entry) for other in self._hub.lanes.values())
 
@@ -265,7 +265,7 @@ class Ventilator:
         return first
 
     def _turn(self, lanes: list[Lane]) -> int:
-        """Whose turn it is, by who was last: by a count, a full lane's turns went to the same lane."""
+        """Return the index of the lane whose turn it is, by the session served last."""
         for turn, lane in enumerate(lanes):
             if lane.session > self._last:
                 return turn
@@ -317,7 +317,7 @@ class Ventilator:
         lane.recalls += 1
 
     def recall_deadline(self, now: float) -> float | None:
-        """When `recalls` should be asked again."""
+        """Return the time at which `recalls` should be asked again."""
         return min(
             (max(lane.progress + RECALL_AFTER, lane.recall_after) for lane, _ in self._stuck(now)),
             default=None,

@@ -1,4 +1,4 @@
-"""What a hub tells people: pools, tasks and events in plain data, and the answers to operators' commands."""
+"""The views of a hub: pools, tasks and events in plain data, and the answers to operators' commands."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Views:
         return ends
 
     def _warnings(self) -> dict[str, str]:
-        """What this hub lacks, who has other versions than it, and which pools do not run what they get."""
+        """List the warnings: shortages of this hub, differing versions, pools that do not run their tasks."""
         pools = {
             f"pool {lane.pool}": "; ".join(filter(None, (lane.warning, lane.breaker.complaint)))
             for lane in self._hub.lanes.values()
