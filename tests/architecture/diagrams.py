@@ -13,12 +13,11 @@ from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.hub.client_session import RESEND_AFTER
 from taskmesh.core.hub.lanes import HORIZON as HUB_HORIZON
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, OVERDUE, SILENCE, LaneCause, LaneState
-from taskmesh.core.hub.pools import SLOWEST
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.states import TRANSITIONS, Cause, State
 from taskmesh.core.hub.submission import RETRY_BUSY
 from taskmesh.core.hub.ventilator import ALONE, RECALL_AFTER
-from taskmesh.core.link import ACK_DELAY, LONG
+from taskmesh.core.link import ACK_DELAY, LONG, SLOWEST
 from taskmesh.core.pool.feeder import HORIZON as POOL_HORIZON
 from taskmesh.core.pool.feeder import STEAL_AFTER, UNSTICK_AFTER
 from taskmesh.core.pool.membership import FIRST_WAIT

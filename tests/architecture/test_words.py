@@ -15,7 +15,6 @@ UNEXPLAINED = frozenset(
     {
         "taskmesh/core/client/oversize.py",
         "taskmesh/core/client/questions.py",
-        "taskmesh/core/client/receipts.py",
         "taskmesh/core/pool/feeder.py",
         "taskmesh/framing/kept.py",
         "taskmesh/net/client/hub_watch.py",
@@ -65,7 +64,6 @@ SHORT: dict[str, str] = {
     "taskmesh/core/client/oversize.py": "",
     "taskmesh/core/client/pending_table.py": "",
     "taskmesh/core/client/questions.py": "",
-    "taskmesh/core/client/receipts.py": "the acknowledgement that a client owes",
     "taskmesh/core/client/runs.py": "",
     "taskmesh/core/client/settings.py": "",
     "taskmesh/core/ids.py": "identities, which every module of the core and many others name",

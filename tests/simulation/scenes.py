@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 from taskmesh.core.events import LinkLost
@@ -262,7 +263,7 @@ def _is_told(world: World, client: ClientHost) -> bool:
     hub = world.hub.machine
     session = hub.state.clients.get(client.client)
     waiting = all(record.state < State.SENT for record in hub.state.ledger.tasks.values())
-    told = session is not None and session.resend_deadline is None and not session.has_news
+    told = session is not None and session.resend_deadline == math.inf and not session.has_news
     return waiting and told and client.machine.open and not client.machine.under_way
 
 

@@ -7,7 +7,6 @@ the machine can submit all of them again to a hub that has lost its memory.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,10 +17,9 @@ from taskmesh.core.client.charges import Charges
 from taskmesh.core.client.oversize import without_large
 from taskmesh.core.client.pending_table import PendingTable
 from taskmesh.core.client.questions import OpenQuestions, Question
-from taskmesh.core.client.receipts import Receipts
 from taskmesh.core.client.runs import split_run
 from taskmesh.core.client.settings import ClientSettings
-from taskmesh.core.link import DOUBLINGS, SLOWEST
+from taskmesh.core.link import DOUBLINGS, SLOWEST, ReceiveWindow, SendWindow, size_of_outcomes
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run, Spec
 
@@ -52,24 +50,21 @@ class ClientMachine:
         self.open = False
         self.refused = ""
         self._pending = pending
-        self._next = self._link = 1
+        self._link = 1
         self._limit = MAX_SUBMIT
         self._max_payload = 0
-        self._unacked: OrderedDict[int, m.Submit] = OrderedDict()
-        self._sizes: dict[int, int] = {}
-        self._window = 0
+        self._submits: SendWindow[m.Submit] = SendWindow()
+        self._window = math.inf
         self._most_bytes = MAX_BYTES
-        self._sent = 0
-        self._under_way = 0
         self._refusals = 0
-        self._hello_at = self._heard = self._opened = self._moved = now
+        self._hello_at = self._heard = self._opened = now
         self._beat = 1.0
         self._beat_at = now
-        self._silences = self._resends = 0
+        self._silences = 0
         self._busy_until = 0.0
         self._look_at = now
-        self._receipts = Receipts(config.credit)
-        self._elsewhere: dict[int, Receipts] = {}
+        self._deliveries = ReceiveWindow(credit=config.credit)
+        self._elsewhere: dict[int, ReceiveWindow] = {}
         self._questions = OpenQuestions(config.question)
         self._unstarted: set[int] = set()
         self._charges = Charges()
@@ -87,7 +82,7 @@ class ClientMachine:
         if now >= self._look_at or not self.open:
             self._look_at = now + GLANCE
             self._on_time(now, out)
-        if self._receipts.due < math.inf:
+        if self._deliveries.due < math.inf:
             self._acknowledge(now, out)
         return out
 
@@ -111,15 +106,15 @@ class ClientMachine:
             return math.inf
         if not self.open:
             return self._hello_at
-        first = min(self._beat_at, self._heard + self._patience, self._receipts.due)
-        if self._busy_until or self._unacked:
-            first = min(first, self._busy_until or self._resend_at())
+        first = min(self._beat_at, self._heard + self._patience, self._deliveries.due)
+        if self._busy_until or self._submits.kept:
+            first = min(first, self._busy_until or self._submits.deadline(self.config.resend))
         return first
 
     @property
     def under_way(self) -> int:
-        """How many Submits the hub has not acknowledged."""
-        return len(self._unacked)
+        """Number of Submits that the hub has not acknowledged."""
+        return len(self._submits.kept)
 
     # --- hub ----------------------------------------------------------------------------------------------
 
@@ -136,7 +131,7 @@ class ClientMachine:
             case m.Busy():
                 self._busy(message, now)
             case m.NeedSpec(number=number, specs=specs):
-                self._complete(number, specs, out)
+                self._complete(number, specs, now, out)
             case m.ClientRefused():
                 self._refused(message, now, out)
             case m.Notice(progress=progress):
@@ -155,13 +150,13 @@ class ClientMachine:
             self._refusals += 1
         self._busy_until = max(self._busy_until, now + wait)
 
-    def _complete(self, number: int, specs: list[int], out: list[object]) -> None:
+    def _complete(self, number: int, specs: list[int], now: float, out: list[object]) -> None:
         """The hub lacks these specs: this Submit again, with them.
 
         Tasks whose specs the pending table does not have any more were given up meanwhile. A Submit that has
         the specs already is under way: answering each repetition would make more of them.
         """
-        submit = self._unacked.get(number)
+        submit = self._submits.kept.get(number)
         if submit is None:
             return
         lacking = set(specs).difference(known for known, _ in submit.specs)
@@ -170,8 +165,8 @@ class ClientMachine:
         found = self._pending.specs_of(sorted(lacking))
         unknown = lacking.difference(known for known, _ in found)
         runs = [run for run in submit.runs if run.spec not in unknown]
-        self._unacked[number] = replace(submit, specs=[*submit.specs, *found], runs=runs, epoch=0)
-        self._send_from(number, out)
+        self._submits.kept[number] = replace(submit, specs=[*submit.specs, *found], runs=runs)
+        self._send_from(number, now, out)
 
     def _refused(self, refused: m.ClientRefused, now: float, out: list[object]) -> None:
         if refused.reason:
@@ -197,45 +192,43 @@ class ClientMachine:
         self.open = True
         self._beat = welcome.beat
         self._beat_at = now + self._beat
-        self._opened = self._moved = now
+        self._opened = now
         self._busy_until = 0.0
         self._limit = max(1, min(MAX_SUBMIT, welcome.max_tasks // 2))
-        self._window = welcome.window
+        self._window = welcome.window or math.inf
         self._most_bytes = min(MAX_BYTES, max(1, welcome.window // PARTS)) if welcome.window else MAX_BYTES
         self._max_payload = welcome.max_payload if welcome.max_payload < self.config.max_payload else 0
         if same or first_time:
             if self._max_payload:
-                for number, submit in self._unacked.items():
-                    runs, over = self._fitting(submit.runs, out)
-                    cancels = submit.cancels + over
-                    self._unacked[number] = replace(submit, runs=runs, cancels=cancels, delivered=0)
+                self._fit_kept(out)
             if first_time:
-                self._cut_anew()
-            self._send_from(0, out)
+                self._cut_anew(now)
+            self._send_from(0, now, out)
         else:
             self._start_over(former, welcome.known, now, out)
         self._questions.again(now, out)
 
-    def _cut_anew(self) -> None:
+    def _fit_kept(self, out: list[object]) -> None:
+        """The hub takes no call as large as some of those that wait: these fail."""
+        kept = self._submits.kept
+        for number, submit in kept.items():
+            runs, over = self._fitting(submit.runs, out)
+            kept[number] = replace(submit, runs=runs, cancels=submit.cancels + over)
+
+    def _cut_anew(self, now: float) -> None:
         """Nothing was ever sent: the Submits that wait are made as large as the hub takes them."""
-        waiting = list(self._unacked.values())
+        submits = self._submits
+        waiting = list(submits.kept.values())
         if any(self._is_too_large(submit) for submit in waiting):
-            self._next = waiting[0].number
-            self._forget_submits()
+            submits.restart(submits.first)
             for submit in waiting:
-                self._cut(submit.specs, submit.runs)
+                self._cut(submit.specs, submit.runs, now)
                 if submit.cancels or submit.unstarted:
-                    self._close(replace(submit, number=self._next, specs=[], runs=[]), 0)
+                    submits.append(replace(submit, number=submits.next, specs=[], runs=[]), 0, now)
 
     def _is_too_large(self, submit: m.Submit) -> bool:
         count = sum(len(run.seqs) for run in submit.runs)
-        return count > self._limit or (count > 1 and self._sizes[submit.number] > self._most_bytes)
-
-    def _forget_submits(self) -> None:
-        self._unacked.clear()
-        self._sizes.clear()
-        self._under_way = 0
-        self._sent = self._next - 1
+        return count > self._limit or (count > 1 and self._submits.size_of(submit.number) > self._most_bytes)
 
     def _start_over(self, former: int, known: bool, now: float, out: list[object]) -> None:
         """The hub knows nothing of this session, or no more than before it was with another one.
@@ -244,16 +237,17 @@ class ClientMachine:
         unless it has forgotten this client meanwhile.
         """
         if former != self.epoch:
-            self._elsewhere[former] = self._receipts
-            fresh = Receipts(self.config.credit)
+            self._elsewhere[former] = self._deliveries
+            fresh = ReceiveWindow(credit=self.config.credit)
             counted = self._elsewhere.pop(self.epoch, fresh)
-            self._receipts = counted if known else fresh
+            self._deliveries = counted if known else fresh
             if len(self._elsewhere) > MOST_LEFT:
                 del self._elsewhere[next(iter(self._elsewhere))]
         else:
-            self._receipts.restart()
-        never = [seq for submit in self._unacked.values() for seq in submit.cancels]
-        self._forget_submits()
+            self._deliveries.restart()
+        submits = self._submits
+        never = [seq for submit in submits.kept.values() for seq in submit.cancels]
+        submits.restart(submits.next)
         if lost := self._pending.lose_early():
             out.append(Resolve([], lost))
             never += [failure.seq for failure in lost]
@@ -263,31 +257,29 @@ class ClientMachine:
         self._unstarted.intersection_update([seq for run in runs for seq in run.seqs])
         out.append(Send(self._hello()))
         if charged:
-            self._close(m.Submit(self._next, [], [], charged=charged), 0)
+            submits.append(m.Submit(submits.next, [], [], charged=charged), 0, now)
         self._queue(specs, runs, now, out)
         *portions, (last, _) = _portions(never, [])
         for some, _ in portions:
-            self._close(m.Submit(self._next, [], [], some), 0)
-        self._close(m.Submit(self._next, [], [], last, whole=True), 0)
+            submits.append(m.Submit(submits.next, [], [], some), 0, now)
+        submits.append(m.Submit(submits.next, [], [], last, whole=True), 0, now)
         self._send_more(out)
 
     def _accepted(self, number: int, now: float, out: list[object]) -> None:
-        seqs: list[int] = []
-        while self._unacked and next(iter(self._unacked)) <= number:
-            first, submit = self._unacked.popitem(last=False)
-            size = self._sizes.pop(first)
-            if first <= self._sent:
-                self._under_way -= size
-            else:
-                self._sent = first  # by an earlier link
-            for run in submit.runs:
-                seqs += run.seqs
-            if self._charges.expiring:
-                self._charges.accepted(submit.runs, now)
-            self._moved, self._resends, self._refusals = now, 0, 0
-        if seqs:
-            out.append(Accept(seqs))
-        if self.open and self._sent + 1 < self._next and not self._busy_until:
+        submits = self._submits
+        if number >= submits.first:
+            accepted = submits.acknowledge(number, now)
+            seqs: list[int] = []
+            for submit in accepted:
+                for run in submit.runs:
+                    seqs += run.seqs
+                if self._charges.expiring:
+                    self._charges.accepted(submit.runs, now)
+            if accepted:
+                self._refusals = 0
+            if seqs:
+                out.append(Accept(seqs))
+        if self.open and submits.sent + 1 < submits.next and not self._busy_until:
             self._send_more(out)
 
     def _deliver(self, deliver: m.Deliver, now: float, out: list[object]) -> None:
@@ -298,7 +290,10 @@ class ClientMachine:
             return
         if deliver.accepted:
             self._accepted(deliver.accepted, now, out)
-        if self._receipts.add(deliver, now):
+        new = self._deliveries.take(deliver.number)
+        if self.config.credit:
+            self._deliveries.owe(size_of_outcomes(deliver.done, deliver.failed), now, at_once=not new)
+        if new:
             if deliver.charged:
                 self._charges.told(deliver.charged)
             if self._charges.charged or self._charges.since:
@@ -310,27 +305,31 @@ class ClientMachine:
 
     def _acknowledge(self, now: float, out: list[object]) -> None:
         """Tells the hub what has arrived: in time, or ahead of what is sent anyway, unless that tells it."""
-        if not self.open or (now < self._receipts.due and not any(isinstance(do, Send) for do in out)):
+        if not self.open:
             return
-        told = self._receipts.tell()
-        if told:
-            out.insert(0, Send(m.ResultAck(self.epoch, told)))
+        if now < self._deliveries.due:
+            for action in out:
+                if type(action) is Send:
+                    break
+            else:
+                return
+        arrived = self._deliveries.acknowledged()
+        if arrived:
+            out.insert(0, Send(m.ResultAck(self.epoch, arrived)))
 
     # --- submitting ---------------------------------------------------------------------------------------
 
     def _ask(self, message: Question | m.CancelTasks | m.ClientBye, now: float, out: list[object]) -> None:
         match message:
             case m.CancelTasks(seqs=seqs, unstarted=unstarted):
-                if self.open and self._unacked:  # a hub that is full takes no Submit: this makes room
+                submits = self._submits
+                if self.open and submits.kept:  # a hub that is full takes no Submit: this makes room
                     out += [Send(m.CancelTasks(*some)) for some in _portions(seqs, unstarted)]
-                self._moved = now if not self._unacked else self._moved
                 self._charges.ended(seqs)
-                self._unstarted.update(unstarted)
+                self._unstarted.update(unstarted)  # Submits that wait for room say so too, when they are sent
                 self._unstarted.difference_update(seqs)
-                if unstarted:  # the Submits that wait for room are to say so too, or some would start first
-                    self._unacked.update({key: replace(old, epoch=0) for key, old in self._unacked.items()})
                 for some, others in _portions(seqs, unstarted):
-                    self._close(m.Submit(self._next, [], [], some, unstarted=others), 0)
+                    submits.append(m.Submit(submits.next, [], [], some, unstarted=others), 0, now)
                 if self.open:
                     self._send_more(out)
             case m.Query() | m.Command():
@@ -339,14 +338,12 @@ class ClientMachine:
                 out.append(Send(message))
 
     def _queue(self, specs: list[tuple[int, Spec]], runs: list[Run], now: float, out: list[object]) -> None:
-        if not self._unacked:
-            self._moved = now
         if specs and self.config.credit:
             self._charges.submitted(specs)
         kept, over = self._fitting(runs, out) if self._max_payload else (runs, [])
-        self._cut(specs, kept)
+        self._cut(specs, kept, now)
         if over:
-            self._close(m.Submit(self._next, [], [], over), 0)
+            self._submits.append(m.Submit(self._submits.next, [], [], over), 0, now)
         if self.open:
             self._send_more(out)
 
@@ -357,10 +354,11 @@ class ClientMachine:
             out.append(Resolve([], failed))
         return kept, [failure.seq for failure in failed]
 
-    def _cut(self, specs: list[tuple[int, Spec]], runs: list[Run]) -> None:
+    def _cut(self, specs: list[tuple[int, Spec]], runs: list[Run], now: float) -> None:
         """Makes Submits of tasks, none larger than the limit."""
+        submits = self._submits
         if len(runs) == 1 and len(runs[0].payloads) == 1:  # a task alone is never cut
-            self._close(m.Submit(self._next, specs, runs), len(runs[0].payloads[0]))
+            submits.append(m.Submit(submits.next, specs, runs), len(runs[0].payloads[0]), now)
             return
         batch: list[Run] = []
         count = size = 0
@@ -368,45 +366,29 @@ class ClientMachine:
             for part in split_run(run, self._limit, self._most_bytes):
                 weight = sum(map(len, part.payloads))
                 if batch and (count + len(part.seqs) > self._limit or size + weight > self._most_bytes):
-                    self._close(m.Submit(self._next, specs, batch), size)
+                    submits.append(m.Submit(submits.next, specs, batch), size, now)
                     specs, batch, count, size = [], [], 0, 0
                 batch.append(part)
                 count += len(part.seqs)
                 size += weight
         if batch:
-            self._close(m.Submit(self._next, specs, batch), size)
+            submits.append(m.Submit(submits.next, specs, batch), size, now)
 
-    def _close(self, submit: m.Submit, size: int) -> None:
-        self._sizes[self._next] = size
-        self._unacked[self._next] = submit
-        self._next += 1
-
-    def _send_from(self, number: int, out: list[object]) -> None:
+    def _send_from(self, number: int, now: float, out: list[object]) -> None:
         """Sends what is unacknowledged once more, from a number on."""
-        first = max(number, next(iter(self._unacked), self._next))
-        for key in range(first, self._sent + 1):
-            self._under_way -= self._sizes[key]
-        self._sent = min(self._sent, first - 1)
+        self._submits.rewind(number, now)
         self._send_more(out)
 
     def _send_more(self, out: list[object]) -> None:
-        """Sends the Submits that follow, up to `_next`, as far as the window goes; one at least is under way.
+        """Sends the Submits that follow as far as the window goes; one at least is under way.
 
         A hub that is full is shown one alone: to say all again that it would refuse again costs both.
         """
-        window = 1 if self._refusals else self._window
-        for key in range(max(self._sent + 1, next(iter(self._unacked), self._next)), self._next):
-            if window and self._under_way >= window:
-                return
-            self._under_way += self._sizes[key]
-            self._sent = key
-            submit = self._unacked[key]
-            if submit.epoch != self.epoch:
-                submit = replace(submit, epoch=self.epoch, delivered=self._receipts.tell())
-                if self._unstarted and submit.runs:
-                    submit.unstarted = [s for run in submit.runs for s in run.seqs if s in self._unstarted]
-                self._unacked[key] = submit
-            out.append(Send(submit))
+        for submit in self._submits.send(1 if self._refusals else self._window):
+            stamped = replace(submit, epoch=self.epoch, delivered=self._deliveries.acknowledged())
+            if self._unstarted and submit.runs:
+                stamped.unstarted = [s for run in submit.runs for s in run.seqs if s in self._unstarted]
+            out.append(Send(stamped))
 
     # --- time ---------------------------------------------------------------------------------------------
 
@@ -426,8 +408,8 @@ class ClientMachine:
         if self._busy_until:
             if now >= self._busy_until:
                 self._say_again(now, out)
-        elif self._unacked and now >= self._resend_at():
-            self._resends = min(self._resends + 1, DOUBLINGS)
+        elif now >= self._submits.deadline(self.config.resend):
+            self._submits.repeat(now)
             self._again(now, out)
         if now >= self._beat_at:
             self._beat_at = now + self._beat
@@ -435,32 +417,26 @@ class ClientMachine:
 
     def _say_again(self, now: float, out: list[object]) -> None:
         """The hub has not taken, or has dropped, what was said: all that it has not answered."""
-        self._busy_until, self._moved = 0.0, now
-        self._send_from(0, out)
-        self._receipts.again(now)
+        self._busy_until = 0.0
+        self._send_from(0, now, out)
+        self._deliveries.owe(0, now, at_once=True)
         self._questions.again(now, out)
 
     def _again(self, now: float, out: list[object]) -> None:
         """Hello, which states what Submit comes first (that may have been lost), and the unacknowledged."""
         if not self.open:
             return
-        self._moved = now
         out.append(Send(self._hello()))
-        self._send_from(0, out)
-
-    def _resend_at(self) -> float:
-        """When what is unacknowledged is taken for lost: a large Submit may be long under way."""
-        size = self._sizes[next(iter(self._unacked))]
-        return self._moved + self.config.resend + size / SLOWEST * (1 << self._resends)
+        self._send_from(0, now, out)
 
     @property
     def _patience(self) -> float:
         """Silence of the hub after which the link counts as lost: longer after links that did not last."""
-        return self.config.patience * (1 << self._silences) + self._under_way / SLOWEST
+        return self.config.patience * (1 << self._silences) + self._submits.in_flight / SLOWEST
 
     def _hello(self) -> m.ClientHello:
-        first = next(iter(self._unacked), self._next)
         config = self.config
+        first = self._submits.first
         hello = m.ClientHello(config.client, self.epoch, first, name=config.name, credit=config.credit)
         hello.python, hello.cloudpickle, hello.link = config.python, config.cloudpickle, self._link
         hello.slot = config.slot

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
 
 from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.states import TaskRecord
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.core.link import DOUBLINGS, SLOWEST, size_of, size_of_failure
+from taskmesh.core.link import SendWindow, size_of, size_of_failure
 from taskmesh.wire.messages import Deliver
 from taskmesh.wire.runs import Charged, DoneRun, Failed
 
@@ -52,12 +52,7 @@ class ClientSession:
         self.size = 0
         self.unsplit: dict[int, TaskRecord] = {}
         self._epoch = epoch
-        self._number = 0
-        self._acked = 0
-        self._sent: deque[tuple[int, int, Deliver]] = deque()
-        self._sent_size = 0
-        self._moved = now
-        self._repeats = 0
+        self._deliveries: SendWindow[Deliver] = SendWindow()
         self._done: list[DoneRun] = []
         self._failed: list[Failed] = []
         self._charged: dict[int, tuple[int, ...]] = {}
@@ -94,48 +89,43 @@ class ClientSession:
         self._charged[seq] = used
 
     def deliveries(self, now: float) -> list[SendClient]:
-        """What may be sent now: everything to an embedded client, else as far as the credit goes."""
-        if not self.has_news or not self.present:
+        """Returns what may be sent now: everything to an embedded client, else as far as the credit goes."""
+        if not (self.present and (self._done or self._failed or self._charged)):
             return []
+        window = self._deliveries
         if self.credit == 0:
-            self._number += 1
-            message = Deliver(self._epoch, self._number, self._done, self._failed)
+            message = Deliver(self._epoch, window.next, self._done, self._failed)
+            window.restart(window.next + 1)  # nothing can be lost
             self._done, self._failed = [], []
             return [SendClient(self.client, message)]
         sends = []
-        while self.has_news and self._sent_size < self.credit:
-            message, size = self._next()
-            if not self._sent:
-                self._moved = now
-            self._sent.append((message.number, size, message))
-            self._sent_size += size
+        while window.size < self.credit and (self._done or self._failed or self._charged):
+            message, size = self._next(window.next)
+            window.append(message, size, now, sent=True)
             sends.append(SendClient(self.client, message))
         return sends
 
     def acknowledged(self, number: int, now: float) -> None:
         """Every delivery up to `number` is in the client's hands."""
-        while self._sent and self._sent[0][0] <= number:
-            _, size, message = self._sent.popleft()
-            for failure in message.failed if self.unsplit else ():
+        window = self._deliveries
+        before = window.size
+        taken = window.acknowledge(number, now)
+        self.size -= before - window.size
+        for message in taken if self.unsplit else ():
+            for failure in message.failed:
                 self.unsplit.pop(self.client << SEQ_BITS | failure.seq, None)
-            self._sent_size -= size
-            self.size -= size
-            self._moved, self._repeats = now, 0
 
     def again(self, now: float) -> list[SendClient]:
-        """Every delivery sent and not acknowledged, to send once more."""
-        self._moved = now
-        self._repeats = min(self._repeats + 1, DOUBLINGS)
-        return [SendClient(self.client, message) for _, _, message in self._sent]
+        """Returns every delivery sent and not acknowledged, to send once more."""
+        self._deliveries.repeat(now)
+        return [SendClient(self.client, message) for message in self._deliveries.send()]
 
     @property
-    def resend_deadline(self) -> float | None:
-        """When unacknowledged deliveries should be sent again."""
-        if not self._sent or not self.present:
-            return None
-        return self._moved + RESEND_AFTER + self._sent_size / SLOWEST * (1 << self._repeats)
+    def resend_deadline(self) -> float:
+        """When unacknowledged deliveries should be sent again; infinite if there are none."""
+        return self._deliveries.deadline(RESEND_AFTER) if self.present else math.inf
 
-    def _next(self) -> tuple[Deliver, int]:
+    def _next(self, number: int) -> tuple[Deliver, int]:
         """The next delivery, about MAX_DELIVERY bytes of what waits, and its size."""
         size = taken = 0
         for run in self._done:
@@ -152,8 +142,7 @@ class ClientSession:
                 if size > MAX_DELIVERY:
                     break
             self._failed = self._failed[len(failed) :]
-        self._number += 1
-        message = Deliver(self._epoch, self._number, done, failed, self.submitted)
+        message = Deliver(self._epoch, number, done, failed, self.submitted)
         if self._charged:
             message.charged, self._charged = by_charge(self._charged), {}
         return message, size

@@ -165,7 +165,6 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.received = 0
         self.received_moved = now
         self.reports = ReceiveWindow(MOST_EARLY)
-        self.acked = 0
         self.outstanding = 0
         self.counts: dict[int, int] = {}
         self.known_specs: set[int] = set()

@@ -334,8 +334,7 @@ class HubMachine:
         for session in list(self.state.clients.values()):
             if session.credit and not session.lost and now - session.heard >= config.client_grace:
                 self.clients.on_silence(session, now)
-            resend = session.resend_deadline
-            if resend is not None and now >= resend:
+            if now >= session.resend_deadline:
                 self.state.out += session.again(now)
         self.clients.forget_absent(now)
         self.state.ledger.backlog.tidy(len(self.state.ledger.tasks))

@@ -18,13 +18,12 @@ from taskmesh.core.hub.settings import REFUSE, difference
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
+from taskmesh.core.link import SLOWEST
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Progress
 
 STATED = {"ready": LaneCause.WORK, "paused": LaneCause.PAUSE, "draining": LaneCause.DRAIN}
 """States that a pool's beat names, or should name."""
-SLOWEST = 100_000
-"""Bytes a second that a link moves at least, not quite 1 Mbit/s: a large message under way is not lost."""
 NAMES_KEPT = 1000
 MOST_DIED = 100
 """Pools thought to be dead of which it is known what they had, should they come back after all."""

@@ -282,7 +282,6 @@ class Ventilator:
                 lane.known_specs.add(run.spec)
                 specs.append((run.spec, self._hub.specs[run.spec].spec))
         lane.remember(records)
-        lane.acked = lane.reports.to
         return Tasks(self._hub.config.epoch, lane.session, lane.sequence, lane.reports.to, now, specs, runs)
 
     # --- recall -------------------------------------------------------------------------------------------

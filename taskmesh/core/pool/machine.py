@@ -133,11 +133,8 @@ class PoolMachine:
             self._enforce_limits(now)
         feeder, held = self.feeder, False
         for member in members:
-            if member.beat_is_due(now):
-                self._beat(member, now)
-            if member.hello_is_due(now):
-                hub = member.hub
-                member.hello(feeder.inventory(hub), feeder.dying(hub), self._working, now)
+            if member.is_due(now):
+                self._beat_or_ask(member, now)
             held |= (member.return_wanted > 0 or self.state != "ready") and self._returns(member)
         if feeder.backlog and self.state == "ready" and not held:
             out += feeder.feed(now)
@@ -214,6 +211,14 @@ class PoolMachine:
             self._lease = min(one.lease for one in self.members)
             self.feeder.freeze(member.hub, frozen=False)
             self._cancel(member.scoped(welcome.stale), now)
+
+    def _beat_or_ask(self, member: Membership, now: float) -> None:
+        """Says that the pool lives, or says Hello where it has no session (any more)."""
+        if member.beat_is_due(now):
+            self._beat(member, now)
+        if not member.session and member.is_due(now):
+            feeder, hub = self.feeder, member.hub
+            member.hello(feeder.inventory(hub), feeder.dying(hub), self._working, now)
 
     def _beat(self, member: Membership, now: float) -> None:
         running: list[Progress] = []

@@ -106,9 +106,9 @@ class Membership:
         self._hello_wait = min(FIRST_WAIT, self._config.hello)
         self.spool.renew()
 
-    def hello_is_due(self, now: float) -> bool:
-        """Whether to say Hello (again)."""
-        return not self.session and now >= self._hello_at
+    def is_due(self, now: float) -> bool:
+        """Returns True if it is time for a beat, or for a Hello."""
+        return now >= (self._beat_at if self.session else self._hello_at)
 
     def hello(self, inventory: list[Held], dying: list[Held], slots: int, now: float) -> None:
         """Asks for a session; `inventory` is all that is held for this hub, but what is `dying`."""
@@ -202,13 +202,10 @@ class Membership:
             self._beat_at = now
 
     def beat_is_due(self, now: float) -> bool:
-        """Whether to beat; asks for a new session instead when the hub has been silent for too long."""
-        if not self.session or now < self._beat_at:
-            return False
-        if self.hub_is_silent(now):
+        """Returns True if it is time for a beat; asks for a new session if the hub has long been silent."""
+        if self.session and self.hub_is_silent(now):
             self.ask(now)
-            return False
-        return True
+        return bool(self.session) and now >= self._beat_at
 
     def beat(
         self,
@@ -230,8 +227,8 @@ class Membership:
             self.session,
             self._config.pool,
             self.received,
-            spool.acked,
-            spool.number,
+            spool.reports.first - 1,
+            spool.reports.next - 1,
             running,
             state,
             len(running),
@@ -241,7 +238,7 @@ class Membership:
         self._out.append(SendBeat(beat, self.hub))
         for results in spool.overdue(now, self._beat):
             self._out.append(SendHub(results, self.hub))
-        if spool.repeats > MAX_REPEATS:
+        if spool.reports.repeats > MAX_REPEATS:
             self.ask(now)
 
     def report(self, lag: float, now: float) -> None:
@@ -251,7 +248,7 @@ class Membership:
         spool = self.spool
         if spool.held_until is not None:
             self._out += [SendHub(results, self.hub) for results in spool.resumed(now)]
-        while spool.has_news and spool.held_until is None:
+        while (spool.done or spool.failed or spool.returned) and spool.held_until is None:
             results = spool.close(self.epoch, self.session, now)
             results.echo, came = self._stamp
             results.held = now - came
@@ -261,7 +258,7 @@ class Membership:
     def bye(self) -> None:
         """Leaves for good; a report that is held back will never come."""
         if self.session:
-            sent = self.spool.number + self.spool.has_news
+            sent = self.spool.reports.next - 1 + self.spool.has_news
             self._out.append(SendHub(m.Bye(self.epoch, self.session, sent), self.hub))
 
     # --- scoped clients -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from taskmesh.core.link import SLOWEST, size_of, size_of_failure
+from taskmesh.core.link import SendWindow, size_of, size_of_failure, size_of_outcomes
 from taskmesh.wire.messages import Results
 from taskmesh.wire.runs import DoneRun, Failed, Held, Progress
 
@@ -24,72 +24,67 @@ MOST_ENDED = 2_000
 MAX_REPEATS = 2
 """Times that reports are sent again, each time after twice the wait, before the link is taken for dead."""
 
-
 T = TypeVar("T")
 
 
 class Spool:
-    """Reports gathered, and reports sent but not acknowledged.
-
-    Attributes:
-        ended: attempts whose end a hub has acknowledged lately, the newest last. Should it die before the
-            clients know, the next hub learns of them here, and gives their numbers to nothing else.
+    """Results gathered, and reports of them that are sent but not acknowledged.
 
     Args:
-        remembers: whether the hub can die without this pool.
+        remembers: True if the hub can die without this pool.
+
+    Attributes:
+        done: Successes gathered, in no report yet.
+        failed: Bad ends, likewise.
+        returned: Tasks handed back, likewise.
+        told: Last progress of tasks that end in the next report.
+        reports: Those that are sent, or sent again when they are due.
+        held_until: Time before which nothing is reported, since the hub has dropped some; None as a rule.
+        ended: Attempts whose end a hub has acknowledged lately, the newest last. Should it die before the
+            clients know, the next hub learns of them here, and gives their numbers to nothing else.
     """
 
     def __init__(self, *, remembers: bool = True) -> None:
-        self.ended: deque[Held] = deque()
-        self._ended_count = 0
-        self._remembers = remembers
         self.done: list[DoneRun] = []
         self.failed: list[Failed] = []
         self.returned: list[Held] = []
         self.told: list[Progress] = []
-        self.number = 0
-        self.acked = 0
-        self._sent: deque[Results] = deque()
+        self.reports: SendWindow[Results] = SendWindow()
         self.held_until: float | None = None
-        self._moved = 0.0
-        self.repeats = 0
+        self.ended: deque[Held] = deque()
+        self._ended_count = 0
+        self._remembers = remembers
 
     @property
     def empty(self) -> bool:
-        """Whether everything is reported and acknowledged."""
-        return not (self._sent or self.has_news)
+        """True if everything is reported and acknowledged."""
+        return not (self.reports.kept or self.has_news)
 
     @property
     def has_news(self) -> bool:
-        """Whether something was gathered and not sent."""
+        """True if something was gathered and not sent."""
         return bool(self.done or self.failed or self.returned)
 
     def close(self, epoch: int, session: int, now: float) -> Results:
-        """What was gathered, or so much of it as one message should hold, as the next numbered report."""
-        self.number += 1
+        """Returns the next report: what was gathered, or as much of it as one message should hold."""
         done, self.done = portion(self.done, size_of)
         failed, self.failed = portion(self.failed, size_of_failure)
-        results = Results(epoch, session, self.number, done, failed, self.returned)
+        results = Results(epoch, session, self.reports.next, done, failed, self.returned)
         self.returned = []
         if self.told:
             results.told, self.told = self.told, []
-        if not self._sent:
-            self._moved = now
-        self._sent.append(results)
+        self.reports.append(results, size_of_outcomes(done, failed), now, sent=True)
         return results
 
     def acknowledged(self, number: int, now: float) -> None:
-        """The hub has every report up to `number`."""
-        while self._sent and self._sent[0].number <= number:
-            results = self._sent.popleft()
-            if self._remembers:
+        """The hub has every report up to a number."""
+        taken = self.reports.acknowledge(number, now)
+        if self._remembers:
+            for results in taken:
                 self.remember(held_by(results.done, results.failed))
-            self._moved = now
-            self.repeats = 0
-        self.acked = max(self.acked, number)
 
     def remember(self, attempts: list[Held]) -> None:
-        """These have ended, and nothing more is said of them to this hub."""
+        """These attempts have ended, and nothing more is said of them to this hub."""
         ended = self.ended
         for held in attempts:
             ended.append(held)
@@ -98,41 +93,37 @@ class Spool:
             self._ended_count -= len(ended.popleft().seqs)
 
     def overdue(self, now: float, beat: float) -> list[Results]:
-        """Reports to send again because no acknowledgement came."""
-        patience = RESEND_BEATS * beat * (1 << self.repeats)
-        if not self._sent or now - self._moved < patience:
+        """Returns reports to send again because no acknowledgement came."""
+        reports = self.reports
+        if now < reports.deadline(RESEND_BEATS * beat * (1 << reports.repeats)):
             return []
-        size = sum(len(data) for results in self._sent for run in results.done for data in run.payloads)
-        if now - self._moved < patience + size / SLOWEST:
-            return []
-        self._moved = now
-        self.repeats += 1
-        return [unstamped(results) for results in self._sent]
+        reports.repeat(now)
+        return [unstamped(results) for results in reports.send()]
 
     def hold(self, until: float) -> None:
         """Reports were dropped on their way: none is sent before, and then all that are unacknowledged."""
         self.held_until = max(until, self.held_until or until)
-        self._moved, self.repeats = max(self._moved, self.held_until), 0
+        self.reports.moved, self.reports.repeats = max(self.reports.moved, self.held_until), 0
 
     def resumed(self, now: float) -> list[Results]:
-        """Reports to send again because the time that they were held for is over."""
+        """Returns reports to send again because the time that they were held for is over."""
         if self.held_until is None or now < self.held_until:
             return []
         self.held_until = None
-        return [unstamped(results) for results in self._sent]
+        self.reports.rewind(0, now)
+        return [unstamped(results) for results in self.reports.send()]
 
     def renew(self) -> None:
         """A new session: what is unacknowledged is news again; hand-backs are void (the hub knows)."""
-        done = [run for results in self._sent for run in results.done]
-        failed = [failure for results in self._sent for failure in results.failed]
-        self.done, self.failed = done + self.done, failed + self.failed
-        self.told = [told for results in self._sent for told in results.told] + self.told
+        sent = self.reports.kept.values()
+        self.done = [run for results in sent for run in results.done] + self.done
+        self.failed = [failure for results in sent for failure in results.failed] + self.failed
+        self.told = [told for results in sent for told in results.told] + self.told
         self.returned = []
-        self._sent.clear()
-        self.number = self.acked = self.repeats = 0
+        self.reports.restart(1)
 
     def inventory(self) -> list[Held]:
-        """What is finished and not acknowledged; call after `renew`."""
+        """Lists what is finished and not acknowledged; call after `renew`."""
         return held_by(self.done, self.failed)
 
 

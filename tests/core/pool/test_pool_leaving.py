@@ -175,7 +175,7 @@ class TestHandingBack:
 
 class TestDrain:
     def acknowledge(self, rig: PoolRig) -> None:
-        rig.tell(ev.FromHub(m.BeatReply(EPOCH, rig.pool.session, rig.pool.members[0].spool.number)))
+        rig.tell(ev.FromHub(m.BeatReply(EPOCH, rig.pool.session, rig.pool.members[0].spool.reports.next - 1)))
 
     def test_unstarted_tasks_go_back_running_ones_finish_then_it_leaves(self, rig):
         rig.push(1, 2, 3)

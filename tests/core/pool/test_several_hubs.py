@@ -63,7 +63,7 @@ class TwoHubsRig(PoolRig):
 
     def acknowledge(self, hub: int) -> None:
         member = self.pool.members[hub]
-        reply = m.BeatReply(member.epoch, member.session, member.spool.number, member.session)
+        reply = m.BeatReply(member.epoch, member.session, member.spool.reports.next - 1, member.session)
         self.tell(ev.FromHub(reply, hub))
 
 
