@@ -23,12 +23,6 @@ else meanwhile. Small ones may be repeated soon."""
 ACK_DELAY = 0.005
 """Seconds that an acknowledgement waits for something to go with: a message of its own wakes four threads."""
 
-LONG = 1.0
-"""Seconds from which on a task is never handed out ahead of need."""
-
-ONE_AHEAD = 0.6
-"""Most that a shorter task counts for, in horizons: so a slot always has one in hand and one ahead."""
-
 MessageT = TypeVar("MessageT")
 
 

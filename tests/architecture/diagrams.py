@@ -10,15 +10,14 @@ from typing import Any
 
 from taskmesh.core.client.machine import LONGEST_BACKOFF
 from taskmesh.core.client.settings import ClientSettings
+from taskmesh.core.credit import LANE_HORIZON, LONG, SLOT_HORIZON
 from taskmesh.core.hub.client_session import RESEND_AFTER
-from taskmesh.core.hub.lanes import HORIZON as HUB_HORIZON
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, OVERDUE, SILENCE, LaneCause, LaneState
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.states import TRANSITIONS, Cause, State
 from taskmesh.core.hub.submission import RETRY_BUSY
 from taskmesh.core.hub.ventilator import ALONE, RECALL_AFTER
-from taskmesh.core.link import ACK_DELAY, LONG, SLOWEST
-from taskmesh.core.pool.feeder import HORIZON as POOL_HORIZON
+from taskmesh.core.link import ACK_DELAY, SLOWEST
 from taskmesh.core.pool.feeder import STEAL_AFTER, UNSTICK_AFTER
 from taskmesh.core.pool.membership import FIRST_WAIT
 from taskmesh.core.pool.places import BENCH
@@ -56,8 +55,8 @@ TIMES: tuple[tuple[str, float, str], ...] = (
     ("ACK_DELAY", ACK_DELAY, "that an acknowledgement waits for a message to go with, both ways"),
     ("RETRY_BUSY", RETRY_BUSY, "before a Submit that a full hub has refused comes again, at first"),
     ("LONGEST_BACKOFF", LONGEST_BACKOFF, "the same, at most"),
-    ("HORIZON (hub)", HUB_HORIZON, "of work that the hub gives each slot ahead, at least"),
-    ("HORIZON (pool)", POOL_HORIZON, "of work that a pool hands each slot ahead, at least"),
+    ("LANE_HORIZON", LANE_HORIZON, "of work that the hub gives each slot ahead, at least"),
+    ("SLOT_HORIZON", SLOT_HORIZON, "of work that a pool hands each slot ahead, at least"),
     ("LONG", LONG, "from which on a task is never handed out ahead"),
     ("SILENCE", SILENCE, "without a result after which a full lane gets nothing more"),
     ("RECALL_AFTER", RECALL_AFTER, "of a lane's silence before it is recalled for an idle lane"),

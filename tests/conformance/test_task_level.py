@@ -12,7 +12,7 @@ import pytest
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.hub.lanes import MAX_WINDOW
+from taskmesh.core.credit import MOST_AHEAD
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Held, Run
 from tests.core.rig import EPOCH, HubRig, PoolRig, number_of, spec
@@ -142,9 +142,9 @@ def test_task_PIPE_10_what_the_lane_held_is_thrown_away_and_pushed_again(hub: Hu
 def test_task_PIPE_11_the_window_is_limited_and_follows_what_is_measured(hub: HubRig) -> None:
     session = hub.join(slots=1)
     teach(hub, session, 0.0)
-    hub.submit(count=2 * MAX_WINDOW)
+    hub.submit(count=2 * MOST_AHEAD)
 
-    assert len(hub.held[session]) == MAX_WINDOW
+    assert len(hub.held[session]) == MOST_AHEAD
 
 
 def test_task_PIPE_12_a_pool_is_available_only_while_it_has_credit(hub: HubRig) -> None:

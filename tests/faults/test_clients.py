@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from taskmesh.core.hub.lanes import RESULTS_AHEAD
+from taskmesh.core.credit import RESULTS_AHEAD
 from tests.faults.checker import check
 from tests.faults.client_program import RESULT_SIZE
 from tests.faults.cluster import LEASE

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from taskmesh.core.credit import LONG, MOST_AHEAD, ONE_AHEAD
 from taskmesh.core.hub.backlog import Route
 from taskmesh.core.hub.collector import POOLS_DIED
-from taskmesh.core.hub.lanes import MAX_WINDOW, Lane
+from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import State
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.core.link import LONG, ONE_AHEAD
 from taskmesh.wire.messages import Deliver, Notice, Tasks
 from taskmesh.wire.runs import CHUNK, DoneRun, Failed, Kept, LaneRun, Run
 from tests.simulation.attempts import Attempts
@@ -104,10 +104,10 @@ class Audit:
 
     def _check_load(self, hub: HubMachine, lane: Lane, last: int) -> None:
         """S9: short tasks are prefetched within the window."""
-        self.require(lane.outstanding <= lane.slots * MAX_WINDOW, "S9: more than the window", lane.pool)
+        self.require(lane.outstanding <= lane.slots * MOST_AHEAD, "S9: more than the window", lane.pool)
         if lane.outstanding <= lane.slots:
             return
-        horizon = lane.horizon
+        horizon = lane.credit.horizon
 
         def cost(spec: int) -> float:
             service = hub.state.specs[spec].service

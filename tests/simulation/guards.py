@@ -7,6 +7,7 @@ import pytest
 from taskmesh.core.actions import PeekSlot, PushTasks, RecallSlot, Resolve
 from taskmesh.core.client.charges import Charges
 from taskmesh.core.client.machine import ClientMachine
+from taskmesh.core.credit import LANE_HORIZON, Credit
 from taskmesh.core.hub import pools
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.backlog import Backlog, Lineup, Route, group_of
@@ -132,7 +133,12 @@ def crash_blame(patch: Patch) -> None:
 
 def credit(patch: Patch) -> None:
     """Lanes take what is there, however long it takes."""
-    patch.setattr(Lane, "cost", lambda self, entry: 1e-7)
+    cost = Credit.cost
+
+    def nothing(self: Credit, service: float | None, result_size: float = 0.0) -> float:
+        return 1e-7 if self.least == LANE_HORIZON else cost(self, service, result_size)
+
+    patch.setattr(Credit, "cost", nothing)
 
 
 def ticket_generation(patch: Patch) -> None:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import enum
 from collections import deque
 
+from taskmesh.core.credit import LANE_HORIZON, LONG, MAX_HORIZON, MOST_AHEAD, Credit
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
-from taskmesh.core.link import LONG, ONE_AHEAD, ReceiveWindow
+from taskmesh.core.link import ReceiveWindow
 from taskmesh.core.state_machine import StateMachine
 from taskmesh.wire.messages import Hello
 from taskmesh.wire.runs import Held
 
-HORIZON = 0.020
-"""Seconds of work that a slot may have waiting, at least: the embedded hub gets the GIL every 5 ms only."""
-MAX_HORIZON = 0.500
 SILENCE = 0.020
 """Seconds without a finished task after which a lane whose slots are all busy gets no more work."""
-MAX_WINDOW = 4096
-"""Most tasks outstanding per slot, however short they are."""
 OVERDUE = MAX_HORIZON
 """Seconds after which what was sent ahead should have started: it comes back when it has not."""
-RESULTS_AHEAD = 8 << 20
-"""Bytes of results that a slot may have outstanding: a client's cap sees them only when they come."""
 MOST_EARLY = 10_000
 """Results ahead of a missing one that are taken in; a pool says the others again."""
 LARGE = 1 << 16
@@ -134,7 +128,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
     Attributes:
         outstanding: tasks pushed and not reported back. sequence: last lane_seq pushed.
         reports: numbers of Results.
-        horizon: seconds of work that each slot may have outstanding: 20 ms, or twice the refill latency.
+        credit: work that each slot may have outstanding: 20 ms, or twice the refill latency.
         heard: when the pool was last heard of. stale: what its inventory listed and nobody waits for.
         warning: in which versions it differs from the hub, in words, or empty.
         wished: the state that an operator wants it in and its beats do not state yet, or empty.
@@ -175,9 +169,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         self.recalls = 0
         self.alone_until = 0.0
         self.breaker = Breaker()
-        self.horizon = HORIZON
-        self.round_trip = 0.0
-        self.lag = 0.0
+        self.credit = Credit(LANE_HORIZON, fall=0.05)
         self.busy_slots = 0
         self.stale: list[Held] = []
         self.wished = ""
@@ -192,29 +184,19 @@ class Lane(StateMachine[LaneState, LaneCause]):
 
     def load(self, specs: dict[int, SpecEntry]) -> float:
         """Seconds of slot time outstanding, no task counted for more than the horizon."""
-        total = 0.0
+        total, cost = 0.0, self.credit.cost
         for number, count in self.counts.items():
-            total += count * self.cost(specs[number])
+            entry = specs[number]
+            total += count * cost(entry.service, entry.result_size)
         return total
-
-    def cost(self, entry: SpecEntry) -> float:
-        """Seconds of slot time that a task counts for: unknown and long ones fill the horizon.
-
-        So does a large result: a share of the horizon as large as its share of RESULTS_AHEAD.
-        """
-        service, horizon = entry.service, self.horizon
-        if service is None or service >= LONG:
-            return horizon
-        service = min(service, ONE_AHEAD * horizon)
-        return min(horizon, max(service, horizon * entry.result_size / RESULTS_AHEAD, 1e-7))
 
     def has_room(self, entry: SpecEntry, specs: dict[int, SpecEntry]) -> bool:
         """Whether the lane is available to a task (RFC 30: its queue, the credit window, is not full)."""
         if self.outstanding < self.slots:
             return True
-        slots, horizon = self.slots, self.horizon
-        self.full = self.outstanding >= slots * MAX_WINDOW or self.load(specs) >= slots * horizon
-        return not self.full and self.cost(entry) < horizon
+        slots, credit = self.slots, self.credit
+        self.full = self.outstanding >= slots * MOST_AHEAD or self.load(specs) >= slots * credit.horizon
+        return not self.full and credit.cost(entry.service, entry.result_size) < credit.horizon
 
     def sized(self, slots: int) -> None:
         """Takes in how many slots its pool has now; -1 if it does not say.
@@ -232,11 +214,13 @@ class Lane(StateMachine[LaneState, LaneCause]):
 
         What it hands back unstarted is no sign of progress, or it would be given the same tasks again.
         """
-        return self.outstanding >= self.slots and now - self.progress >= max(SILENCE, 2.0 * self.round_trip)
+        after = max(SILENCE, 2.0 * self.credit.latency)
+        return self.outstanding >= self.slots and now - self.progress >= after
 
     def is_stalled(self, now: float) -> bool:
         """Whether all of its slots are busy, and none has reported a task for half a second."""
-        return self.outstanding >= self.slots and now - self.progress >= max(OVERDUE, 2.0 * self.horizon)
+        after = max(OVERDUE, 2.0 * self.credit.horizon)
+        return self.outstanding >= self.slots and now - self.progress >= after
 
     def is_overdue(self, now: float, specs: dict[int, SpecEntry]) -> bool:
         """Whether tasks were sent ahead by an estimate that has turned out wrong: they do not start in time.
@@ -249,7 +233,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         if self.is_stalled(now):
             return True
         seconds = sum(count * (specs[number].service or 0.0) for number, count in self.counts.items())
-        return seconds > self.slots * (OVERDUE + self.horizon)
+        return seconds > self.slots * (OVERDUE + self.credit.horizon)
 
     def wish(self, verb: str) -> None:
         """Notes an operator's command; no more work from now on if it says so. Who is to leave leaves."""
@@ -336,14 +320,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
             self._flying.popleft()
         return sum(size for _, size in self._flying)
 
-    # --- acknowledgements ---------------------------------------------------------------------------------
-
     def latency(self, sample: float | None, lag: float) -> None:
-        """Takes in a measured round trip, quick to rise and slow to fall, and the pool's own measured lag."""
-        if sample is not None:
-            sample = max(0.0, sample)
-            weight = 0.5 if sample > self.round_trip else 0.05
-            self.round_trip += weight * (sample - self.round_trip)
-        self.lag = lag
-        self.horizon = min(MAX_HORIZON, max(HORIZON, 2.0 * (self.round_trip + lag)))
+        """Takes in a measured round trip, if there is one, and the time that the pool's slots wait for it."""
+        self.credit.measured(sample, lag)
         self.full = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from taskmesh.core.credit import ServiceTime
 from taskmesh.core.hub.backlog import Backlog, Route, group_of
 from taskmesh.core.hub.interval_set import COST, IntervalSet
 from taskmesh.core.hub.states import (
@@ -34,35 +35,24 @@ PORTION = 5_000
 PUSHED = (QUEUED, Cause.PUSH)
 
 
-class SpecEntry:
+class SpecEntry(ServiceTime):
     """A spec as the hub keeps it: with its route, measured service time and count of live tasks.
 
     Attributes:
-        service: seconds a task takes in a slot, measured; None before the first result.
         result_size: bytes of a result, measured; 0 for an embedded client's, which are in its hands at once.
     """
 
-    __slots__ = ("live", "number", "priority", "result_size", "route", "service", "size", "spec")
+    __slots__ = ("live", "number", "priority", "result_size", "route", "size", "spec")
 
     def __init__(self, number: int, spec: Spec) -> None:
+        super().__init__()
         self.number = number
         self.spec = spec
         self.route: Route = (spec.queue, frozenset(spec.tags))
         self.priority = spec.priority
-        self.service: float | None = None
         self.result_size = 0.0
         self.live = 0
         self.size = len(spec.function) + len(spec.retry_filter) + 200
-
-    def measured(self, count: int, elapsed: float) -> None:
-        """Takes in `count` runs that took `elapsed` seconds together."""
-        mean = elapsed / count
-        self.service = mean if self.service is None else self.service + 0.3 * (mean - self.service)
-
-    def at_least(self, elapsed: float) -> None:
-        """A task has run for so long and is not done: the estimate, if there is one, is no lower."""
-        if self.service is not None and self.service < elapsed:
-            self.service = elapsed
 
     def weighed(self, count: int, size: int) -> None:
         """Takes in `count` results of `size` bytes together."""

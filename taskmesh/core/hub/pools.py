@@ -10,9 +10,10 @@ from collections import Counter
 import msgspec
 
 from taskmesh.core.actions import CloseLane, OpenLane, Publish
+from taskmesh.core.credit import MOST_AHEAD
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.collector import Collector
-from taskmesh.core.hub.lanes import MAX_WINDOW, Lane, LaneCause, LaneState
+from taskmesh.core.hub.lanes import Lane, LaneCause, LaneState
 from taskmesh.core.hub.roster import PoolRoster
 from taskmesh.core.hub.settings import REFUSE, difference
 from taskmesh.core.hub.state import HubState
@@ -45,7 +46,7 @@ MOST_DESIRED = 1000
 
 def most_held(slots: int) -> int:
     """The number of tasks that a pool may list: twice what could be outstanding there."""
-    return max(MOST_HELD, 2 * MAX_WINDOW * min(slots, MOST_SLOTS))
+    return max(MOST_HELD, 2 * MOST_AHEAD * min(slots, MOST_SLOTS))
 
 
 def for_all(progress: Progress, record: TaskRecord) -> list[Progress]:

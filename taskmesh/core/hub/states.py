@@ -204,7 +204,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
 
 
 class TaskExtra:
-    """Rarely needed facts of a task: waiters by `key=`, failed attempts, memory kills, lost pools, a due time.
+    """Rarely needed facts of a task: waiters by `key=`, failed attempts, memory kills, lost pools, due time.
 
     `abandoned`: its own submitter has given it up, others still wait for it. `payer`: the account that it is
     on then, which may be closed, and its client's next one not charged. `late`: it expired while a pool had

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from taskmesh.core.actions import PushTasks
+from taskmesh.core.credit import MOST_AHEAD
 from taskmesh.core.hub.backlog import Lineup, Route, group_of
-from taskmesh.core.hub.lanes import MAX_WINDOW, READY, Lane, LaneState
+from taskmesh.core.hub.lanes import READY, Lane, LaneState
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, TaskRecord
@@ -50,9 +51,9 @@ class Load:
 
     def room(self, entry: SpecEntry, idle: int) -> int:
         """Return how many tasks of a spec fit; at least one for each idle slot."""
-        taken, horizon = len(self.records), self._lane.horizon
+        taken, horizon = len(self.records), self._lane.credit.horizon
         self._seconds += self._cost * (taken - self._before)
-        self._cost, self._before = self._lane.cost(entry), taken
+        self._cost, self._before = self._lane.credit.cost(entry.service, entry.result_size), taken
         free = self._lane.slots * horizon - self._seconds
         fits = math.ceil(free / self._cost) if self._cost < horizon and free > 0 else 0
         return max(fits, idle - taken)
@@ -180,7 +181,7 @@ class Ventilator:
             first: the spec of the task whose turn it is.
         """
         idle, load = lane.slots - lane.outstanding, Load(lane, self._hub.specs)
-        window = min(count, lane.slots * MAX_WINDOW - lane.outstanding)
+        window = min(count, lane.slots * MOST_AHEAD - lane.outstanding)
         records, size = load.records, 0
         entry, left = first, load.room(first, idle)
         seqs: list[int] = []

@@ -11,23 +11,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
-from taskmesh.core.link import LONG, ONE_AHEAD
+from taskmesh.core.credit import MOST_AHEAD, SLOT_HORIZON, Credit, ServiceTime
 from taskmesh.core.pool.membership import CLIENT_MASK, hub_of
 from taskmesh.core.pool.slots import Piece, Slot
 from taskmesh.core.specs import evicted
 from taskmesh.wire.runs import DoneRun, Failed, Held, LaneRun, Spec
 from taskmesh.wire.slot_messages import SlotTasks
 
-HORIZON = 0.005
-"""Seconds of work a slot is handed ahead, at least: several times what a refill takes. No more, since what
-lies behind a long task starts late (skewed naps over ideal: 1.025, and 1.038 with 20 ms)."""
-MAX_HORIZON = 0.500
 MOST_SPECS = 2000
 """Specs that a pool keeps, at most, but for those of its tasks."""
 SPEC_BYTES = 512 << 20
 """The same in bytes of functions that travel by value."""
-MAX_AHEAD = 4096
-"""Most tasks handed ahead to one slot."""
 STEAL_AFTER = 0.003
 """Silence of a slot with tasks queued after which they are taken back, when another slot is idle."""
 STEAL_WORTH = 0.002
@@ -39,6 +33,16 @@ UNSTICK_AFTER = 0.020
 UNSTICK_LAST_AFTER = 0.250
 """The same for a single task: no other slot would start it at once, and when the long one ends it is at hand
 (a refill after a nap of 100 ms took 0.5 to 1 ms; skewed naps over ideal 1.028 in place of 1.034)."""
+
+
+class KnownSpec(ServiceTime):
+    """A spec as the pool keeps it, with the time that its tasks take."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.spec = spec
 
 
 class Feeder:
@@ -55,9 +59,8 @@ class Feeder:
 
     def __init__(self, slots: dict[int, Slot], disturb: Callable[[], None]) -> None:
         self.backlog: deque[Piece] = deque()
-        self.specs: dict[int, Spec] = {}
-        self.service: dict[int, float] = {}
-        self.lag = 0.0
+        self.specs: dict[int, KnownSpec] = {}
+        self.credit = Credit(SLOT_HORIZON, fall=0.1)
         self.doomed: set[tuple[int, int, int]] = set()
         self._frozen: set[int] = set()
         self.aside: list[Piece] = []
@@ -70,6 +73,12 @@ class Feeder:
     def add(self, run: LaneRun) -> None:
         """Tasks from the lane."""
         self.backlog.append(Piece(run, 0, len(run.seqs)))
+
+    def learn(self, specs: list[tuple[int, Spec]]) -> None:
+        """Takes in specs by number. What has been measured of one that comes again stays known."""
+        for number, spec in specs:
+            if number not in self.specs:
+                self.specs[number] = KnownSpec(spec)
 
     def put_back(self, pieces: list[Piece]) -> None:
         """Tasks that a slot did not start come before all others."""
@@ -109,14 +118,13 @@ class Feeder:
         The hub does not tell what an earlier session, or another hub, has left here. What it counts on here
         and is gone is asked for, so it is to forget first: the bounds are far above its own.
         """
-        sizes = {number: len(spec.function) for number, spec in self.specs.items()}
+        sizes = {number: len(known.spec.function) for number, known in self.specs.items()}
         if len(sizes) > MOST_SPECS or sum(sizes.values()) > SPEC_BYTES:
             self._drop(evicted(sizes, self._used().__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES))
 
     def _drop(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self.specs.pop(number, None)
-            self.service.pop(number, None)
 
     def _used(self) -> set[int]:
         """The specs of the tasks here."""
@@ -145,22 +153,7 @@ class Feeder:
         self.backlog.extend(reversed(others))
         return given
 
-    def measured(self, spec: int, count: int, elapsed: float) -> None:
-        """Takes in `count` runs of a spec that took `elapsed` seconds together."""
-        mean, known = elapsed / count, self.service.get(spec)
-        self.service[spec] = mean if known is None else known + 0.3 * (mean - known)
-
-    def measured_lag(self, sample: float) -> None:
-        """Takes in how long a slot's report waited for this loop: quick to rise, slow to fall."""
-        weight = 0.5 if sample > self.lag else 0.1
-        self.lag += weight * (max(0.0, sample) - self.lag)
-
     # --- out ----------------------------------------------------------------------------------------------
-
-    @property
-    def horizon(self) -> float:
-        """Seconds of work that a slot is handed ahead: 5 ms, or twice the measured refill latency."""
-        return min(MAX_HORIZON, max(HORIZON, 2.0 * self.lag))
 
     def feed(self, now: float) -> list[HandOver]:
         """Hands each slot with room one portion, the emptiest first; nothing to those that are stuck."""
@@ -170,12 +163,11 @@ class Feeder:
             lone = self._feed_lone(now)
             if lone is not None:
                 return [lone]
-        horizon = self.horizon
+        horizon = self.credit.horizon
         ready = [
             slot
             for slot in self._slots.values()
-            if (not slot.count or (not slot.quiet and self._load(slot, horizon) < horizon))
-            and slot.takes_work
+            if (not slot.count or (not slot.quiet and self._load(slot) < horizon)) and slot.takes_work
         ]
         if len(ready) > 1:
             ready.sort(key=lambda slot: slot.count)
@@ -183,7 +175,7 @@ class Feeder:
         waiting = sum(map(len, self.backlog))  # what is set aside is nobody's to share
         for index, slot in enumerate(ready):
             share = -(-waiting // (len(ready) - index))
-            pieces = self._portion(slot, horizon, share, now)
+            pieces = self._portion(slot, share, now)
             if pieces:
                 handed.append(self._hand(slot, pieces, now))
                 waiting -= sum(map(len, pieces))
@@ -196,49 +188,47 @@ class Feeder:
         for slot in self._slots.values():
             if not slot.count and slot.takes_work:
                 piece = self.backlog.popleft()
-                limit = self.specs[piece.run.spec].hard_timeout
+                limit = self.specs[piece.run.spec].spec.hard_timeout
                 if limit > 0:
                     slot.kill_at = now + limit
                     self._disturb()
                 return self._hand(slot, [piece], now)
         return None
 
-    def _cost(self, spec: int, horizon: float) -> float:
-        service = self.service.get(spec)
-        if service is None or service >= LONG:
-            return horizon
-        return max(min(service, ONE_AHEAD * horizon), 1e-7)
+    def _load(self, slot: Slot) -> float:
+        """Returns the seconds of work that a slot has, the whole horizon if it may have no more tasks."""
+        credit, specs = self.credit, self.specs
+        if slot.count >= MOST_AHEAD:
+            return credit.horizon
+        return sum([count * credit.cost(specs[spec].service) for spec, count in slot.work.items()])
 
-    def _load(self, slot: Slot, horizon: float) -> float:
-        if slot.count >= MAX_AHEAD:
-            return horizon
-        return sum([count * self._cost(spec, horizon) for spec, count in slot.work.items()])
-
-    def _portion(self, slot: Slot, horizon: float, share: int, now: float) -> list[Piece]:
+    def _portion(self, slot: Slot, share: int, now: float) -> list[Piece]:
         """The next tasks for a slot: its share of what waits, no more than the horizon, one if it is long.
 
         The whole share, not half of it for a better balance at the end: what one slot has too much of is
         taken back when another is idle, and a slot that runs dry waits for a loop that may lack the GIL.
         """
-        room = horizon - self._load(slot, horizon)
+        horizon = self.credit.horizon
+        room = horizon - self._load(slot)
         pieces: list[Piece] = []
         count = slot.count
         while self.backlog and share > 0:
             piece = self._next()
             if piece is None:
                 break
-            spec = self.specs[piece.run.spec]
-            if spec.hard_timeout > 0 and (slot.count or pieces):
+            known = self.specs[piece.run.spec]
+            limit = known.spec.hard_timeout
+            if limit > 0 and (slot.count or pieces):
                 break
-            cost = self._cost(piece.run.spec, horizon)
-            if spec.hard_timeout > 0:
+            cost = self.credit.cost(known.service)
+            if limit > 0:
                 fits = 1
-                slot.kill_at = now + spec.hard_timeout
+                slot.kill_at = now + limit
                 self._disturb()
             elif cost >= horizon:
                 fits = 0 if count else 1
             else:
-                fits = min(share, math.ceil(room / cost), MAX_AHEAD - count) if room > 0 else 0
+                fits = min(share, math.ceil(room / cost), MOST_AHEAD - count) if room > 0 else 0
             if fits <= 0:
                 break
             taken = self.backlog.popleft() if fits >= len(piece) else piece.split(fits)
@@ -246,7 +236,7 @@ class Feeder:
             count += len(taken)
             share -= len(taken)
             room -= len(taken) * cost
-            if spec.hard_timeout > 0:
+            if limit > 0:
                 break
         return pieces
 
@@ -280,7 +270,7 @@ class Feeder:
         for piece in pieces:
             number = piece.run.spec
             if number not in slot.specs:
-                slot.learn(number, spec := self.specs[number])
+                slot.learn(number, spec := self.specs[number].spec)
                 specs.append((number, spec))
         if specs:
             specs += [(number, None) for number in slot.evict()]
@@ -307,7 +297,7 @@ class Feeder:
             if self.doomed:
                 held.seqs = [s for s in held.seqs if (held.client, s, held.attempt) not in self.doomed]
             held.client &= CLIENT_MASK
-            held.bound = self.specs[piece.run.spec].on_client_loss == "cancel"
+            held.bound = self.specs[piece.run.spec].spec.on_client_loss == "cancel"
             if held.seqs:
                 found.append(held)
         return found
@@ -361,7 +351,7 @@ class Feeder:
                 else:  # if one of the two is done, the other must not hold its result up
                     slot.peeked = True
                     actions.append(PeekSlot(slot.number))
-            elif idle and self._load(slot, self.horizon) - (now - slot.heard) >= STEAL_WORTH:
+            elif idle and self._load(slot) - (now - slot.heard) >= STEAL_WORTH:
                 actions += self.recall(slot)
                 slot.quiet = False
         return actions
@@ -395,4 +385,4 @@ class Feeder:
             after = STEAL_AFTER
         else:
             after = UNSTICK_LAST_AFTER if slot.peeked and slot.count == 2 else UNSTICK_AFTER
-        return max(after, 1.5 * self.lag)
+        return max(after, 1.5 * self.credit.latency)

@@ -141,7 +141,7 @@ class PoolMachine:
         if feeder.crowded:
             out += feeder.unstick(now)
         for member in members:
-            member.report(feeder.lag, now)
+            member.report(feeder.credit.latency, now)
         if self._drain_until is not None:
             self._check_drained(now, self._drain_until)
         actions = out[:]
@@ -192,7 +192,8 @@ class PoolMachine:
 
     def _tasks(self, member: Membership, tasks: m.Tasks) -> None:
         specs = self.feeder.specs
-        specs.update(tasks.specs)
+        if tasks.specs:
+            self.feeder.learn(tasks.specs)
         missing = []
         for run in tasks.runs:
             if run.spec not in specs:
@@ -308,9 +309,9 @@ class PoolMachine:
         if self.places.reported(slot):
             self._hurry(now)
         feeder = self.feeder
-        feeder.measured_lag(now - results.sent)
+        feeder.credit.measured(now - results.sent)
         for run in done:
-            feeder.measured(run.spec, len(run.seqs), run.elapsed)
+            feeder.specs[run.spec].measured(len(run.seqs), run.elapsed)
         if feeder.doomed:
             feeder.spare(done, failed)
         if len(self.members) == 1:
@@ -347,7 +348,7 @@ class PoolMachine:
         """For the log of whoever runs the pool."""
         task = {
             "task_id": text_of(task_id(run.client & CLIENT_MASK, seq)),
-            "name": self.feeder.specs[run.spec].name,
+            "name": self.feeder.specs[run.spec].spec.name,
             "attempt": run.attempt - run.returns,
             "worker": self._worker(slot),
             "kind": kind,
@@ -420,7 +421,7 @@ class PoolMachine:
         kind = "lost"
         if running and slot.reason in ("", "hard_timeout"):
             kind = slot.reason or ("oom" if exited.oom else "crash")
-        text = exit_text(exited, kind, self.feeder.specs[run.spec])
+        text = exit_text(exited, kind, self.feeder.specs[run.spec].spec)
         failure = Failed(run.client, seq, run.attempt, kind, text=text, worker=self._worker(slot))
         failure.returns = run.returns
         self._sort([], [failure])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from taskmesh.core.hub.lanes import HORIZON, LARGE, MAX_HORIZON, MOST_EARLY, Lane
+from taskmesh.core.credit import LANE_HORIZON, MAX_HORIZON
+from taskmesh.core.hub.lanes import LARGE, MOST_EARLY, Lane
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.wire.messages import Hello
@@ -41,14 +42,14 @@ def test_reports_ahead_of_a_missing_one_are_taken_in_up_to_a_bound(lane):
 
 
 def test_the_horizon_follows_the_refill_latency_up_fast_and_down_slowly(lane):
-    assert lane.horizon == HORIZON
+    assert lane.credit.horizon == LANE_HORIZON
     for _ in range(8):
         lane.latency(0.1, 0.0)
-    assert lane.horizon == pytest.approx(0.2, rel=0.02)
+    assert lane.credit.horizon == pytest.approx(0.2, rel=0.02)
     lane.latency(0.0, 0.0)
-    assert lane.horizon > 0.18
+    assert lane.credit.horizon > 0.18
     lane.latency(60.0, 0.0)
-    assert lane.horizon == MAX_HORIZON
+    assert lane.credit.horizon == MAX_HORIZON
 
 
 def test_it_serves_its_queues_with_its_tags(lane):
@@ -95,10 +96,11 @@ def test_only_large_messages_are_remembered_until_they_arrive(lane):
 
 def test_results_that_are_large_count_like_long_tasks(lane):
     entry = SpecEntry(5, spec())
-    assert lane.cost(entry) == lane.horizon
+    cost, horizon = lane.credit.cost, lane.credit.horizon
+    assert cost(entry.service, entry.result_size) == horizon
     entry.service = 1e-6
-    small = lane.cost(entry)
+    small = cost(entry.service, entry.result_size)
     entry.result_size = 4 << 20
 
     assert small < 1e-4
-    assert lane.cost(entry) == pytest.approx(lane.horizon / 2)
+    assert cost(entry.service, entry.result_size) == pytest.approx(horizon / 2)

@@ -4,9 +4,9 @@ from itertools import groupby
 
 import pytest
 
+from taskmesh.core.credit import MOST_AHEAD
 from taskmesh.core.events import FromClient, Tick
 from taskmesh.core.hub.backlog import Lineup
-from taskmesh.core.hub.lanes import MAX_WINDOW
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Run
 from tests.core.rig import HubRig, number_of, spec
@@ -54,7 +54,7 @@ def test_instant_tasks_fill_the_window(rig):
     teach(rig, session, 0.0)
     rig.submit(1, 6000)
 
-    assert len(rig.held[session]) == MAX_WINDOW
+    assert len(rig.held[session]) == MOST_AHEAD
 
 
 def test_hardly_more_is_taken_off_the_queue_than_there_is_room_for(rig, monkeypatch):

@@ -214,13 +214,13 @@ def test_later_hand_overs_are_of_the_next_generation(rig):
 
 def test_a_slow_loop_makes_the_horizon_longer(rig):
     feeder = rig.pool.feeder
-    assert feeder.horizon == pytest.approx(0.005)
+    assert feeder.credit.horizon == pytest.approx(0.005)
     for _ in range(10):
-        feeder.measured_lag(0.050)
+        feeder.credit.measured(0.050)
 
-    assert feeder.horizon == pytest.approx(0.100, rel=0.01)
-    feeder.measured_lag(5.0)
-    assert feeder.horizon == 0.5
+    assert feeder.credit.horizon == pytest.approx(0.100, rel=0.01)
+    feeder.credit.measured(5.0)
+    assert feeder.credit.horizon == 0.5
 
 
 def test_specs_travel_to_a_slot_once(rig):

@@ -72,7 +72,8 @@ def test_a_task_that_has_a_place_is_not_given_another():
 
 def test_what_waits_behind_the_parent_is_taken_back():
     rig = PoolRig(1)
-    rig.pool.feeder.service.clear()
+    for known in rig.pool.feeder.specs.values():
+        known.service = None
     rig.push(1)
     rig.finish(0, elapsed=0.0001)
     rig.push(2, 3, 4)
