@@ -122,7 +122,7 @@ class PeekSlot(msgspec.Struct):
 
 
 class AnswerSlot(msgspec.Struct):
-    """Tell a slot whether the task that it runs, one of this hub's, has a place for tasks of its own."""
+    """Tell a slot whether the task that it runs, one of this hub's, may submit tasks of its own."""
 
     slot: int
     granted: bool
@@ -157,6 +157,23 @@ class Leave(msgspec.Struct):
     reason: str = ""
 
 
+PoolAction = (
+    SendHub
+    | SendBeat
+    | DialLane
+    | HangUp
+    | StartSlot
+    | HandOver
+    | RecallSlot
+    | PeekSlot
+    | AnswerSlot
+    | CancelSlot
+    | KillSlot
+    | StopSlot
+    | Leave
+    | LogEvent
+)
+
 # --- client -----------------------------------------------------------------------------------------------
 
 
@@ -187,3 +204,6 @@ class Tell(msgspec.Struct):
     """News (Notice, Answer, refusal) for whoever waits for it."""
 
     message: m.Notice | m.Answer | m.ClientRefused
+
+
+ClientAction = Send | Reconnect | Resolve | Accept | Tell

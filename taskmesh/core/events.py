@@ -141,7 +141,7 @@ class SlotReported(msgspec.Struct):
 
 
 class SlotAsked(msgspec.Struct):
-    """The task that a slot runs wants to submit tasks of its own: may it have a place for them?"""
+    """The task that a slot runs wants to submit tasks of its own: may the slot lend its permit meanwhile?"""
 
     slot: int
     serial: int

@@ -13,7 +13,7 @@ def drain_view(machine: PoolMachine) -> dict[str, object]:
         "pool": machine.config.pool,
         "state": machine.state,
         "running": running(machine),
-        "waiting": machine.feeder.waiting(),
+        "waiting": machine.scheduler.waiting(),
         "reported": machine.reported,
     }
 
@@ -52,7 +52,7 @@ def pool_families(machine: PoolMachine) -> list[Family]:
         gauge("tasks_running", "Tasks that run in this pool's slots.", running(machine)),
         gauge("worker_slots", "Slots of this pool.", len(slots)),
         gauge("worker_slots_up", "Slots whose process is there.", up),
-        gauge("worker_waiting", "Tasks in this pool that have no slot yet.", machine.feeder.waiting()),
+        gauge("worker_waiting", "Tasks in this pool that have no slot yet.", machine.scheduler.waiting()),
         gauge("worker_connected", "Whether it has a session with a hub.", bool(machine.session)),
         gauge("worker_hubs", "Hubs that this pool serves.", len(machine.members)),
         gauge("worker_hubs_away", "Those that it has no session with.", away),

@@ -172,7 +172,9 @@ class EmbeddedPort(ThreadPort):
     def _could_act(self, shell: ClientShell) -> bool:
         """A slot is idle (or still starting, when the first result is what somebody waits for)."""
         pool = self._pool
-        return pool is None or any(not slot.count and slot.benched_at is None for slot in pool.slots.values())
+        return pool is None or any(
+            not slot.count and slot.spare_since is None for slot in pool.slots.values()
+        )
 
     def _work(self, loop: Loop, host: SlotHost, inner: InnerGateway) -> None:
         try:

@@ -18,9 +18,9 @@ from taskmesh.core.hub.states import TRANSITIONS, Cause, State
 from taskmesh.core.hub.submission import RETRY_BUSY
 from taskmesh.core.hub.ventilator import ALONE, RECALL_AFTER
 from taskmesh.core.link import ACK_DELAY, SLOWEST
-from taskmesh.core.pool.feeder import STEAL_AFTER, UNSTICK_AFTER
 from taskmesh.core.pool.membership import FIRST_WAIT
-from taskmesh.core.pool.places import BENCH
+from taskmesh.core.pool.permits import SPARE_FOR
+from taskmesh.core.pool.scheduler import STEAL_AFTER, UNSTICK_AFTER
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.core.pool.slots import SLOT_TRANSITIONS, SlotCause, SlotState
 from taskmesh.core.pool.spool import MAX_REPEATS, RESEND_BEATS
@@ -64,7 +64,7 @@ TIMES: tuple[tuple[str, float, str], ...] = (
     ("STEAL_AFTER", STEAL_AFTER, "of a slot's silence before it is recalled for an idle slot"),
     ("UNSTICK_AFTER", UNSTICK_AFTER, "the same while no slot is idle"),
     ("FLUSH_AFTER", FLUSH_AFTER, "after which a slot sends its results although more tasks wait"),
-    ("BENCH", BENCH, "for which a slot without a place is kept"),
+    ("SPARE_FOR", SPARE_FOR, "for which a slot without a permit is kept"),
     ("ALONE", ALONE, "for which a lane is kept empty for a suspect"),
     ("SLOWEST", SLOWEST, "bytes a second: large messages are waited for as if links had these"),
 )

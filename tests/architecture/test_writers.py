@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import get_type_hints
 
 from taskmesh.core.hub.states import TRANSITIONS, Cause, State, TaskRecord
+from taskmesh.core.pool.slots import Slot
 from tests.architecture.source import FunctionNode, python_files, tree
 
 # Who assigns a `state`, and why there. What is not a machine's own beginning or its `move` has a reason.
@@ -46,6 +47,7 @@ COUNTERS = {
     ("ledger", "accepted"): "Ledger",
     ("session", "size"): "ClientSession",
 }
+SLOTS = {"slot", "parent", "other", "idle"}  # names that a slot has in the pool's modules
 OTHERS = {"failure", "progress", "held", "results", "extra"}  # messages with fields of the same names
 
 
@@ -109,6 +111,18 @@ def test_a_counter_has_one_writer():
         for where, what, attribute in assignments()
         for key in {(what, attribute), (what.removeprefix("self._"), attribute)}
         if key in COUNTERS and not where.startswith(f"{COUNTERS[key]}.")
+    }
+
+    assert found == set()
+
+
+def test_a_slot_alone_writes_its_attributes():
+    """Whoever else did so would have to know what goes with them: an idle slot is not to be killed."""
+    own = vars(Slot(0)).keys() - {"state"}
+    found = {
+        f"{where}: {what}.{attribute}"
+        for where, what, attribute in assignments()
+        if attribute in own and what.rsplit(".", maxsplit=1)[-1].removeprefix("self._") in SLOTS
     }
 
     assert found == set()

@@ -53,16 +53,16 @@ def busy_pool() -> PoolRig:
 
 
 def twice(rig: PoolRig) -> None:
-    piece = rig.pool.feeder.backlog[0]
-    rig.pool.feeder.backlog.append(Piece(piece.run, piece.low, piece.high))
+    piece = rig.pool.scheduler.backlog[0]
+    rig.pool.scheduler.backlog.append(Piece(piece.run, piece.low, piece.high))
 
 
 POOL = {
     "slot's count": lambda rig: setattr(rig.pool.slots[0], "count", 2),
     "twice in a pool": twice,
     "serials": lambda rig: setattr(rig.pool.slots[0], "serial", 0),
-    "spec was forgotten": lambda rig: rig.pool.feeder.specs.clear(),
-    "dooms": lambda rig: rig.pool.feeder.doomed.add((1, 77, 1)),
+    "spec was forgotten": lambda rig: rig.pool.scheduler.specs.clear(),
+    "cancelled tasks": lambda rig: rig.pool.scheduler.cancelled.add((1, 77, 1)),
     "is down holds": lambda rig: setattr(rig.pool.slots[0], "state", type(rig.pool.slots[0].state).DOWN),
 }
 

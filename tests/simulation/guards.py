@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from taskmesh.core.actions import PeekSlot, PushTasks, RecallSlot, Resolve
+from taskmesh.core.actions import PushTasks, Resolve
 from taskmesh.core.client.charges import Charges
 from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.credit import LANE_HORIZON, Credit
@@ -23,9 +23,9 @@ from taskmesh.core.hub.timers import Timers
 from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.ids import SEQ_BITS
-from taskmesh.core.pool.feeder import Feeder
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.membership import Membership
+from taskmesh.core.pool.slots import Slot
 from taskmesh.core.pool.spool import Spool
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Held
@@ -144,12 +144,12 @@ def credit(patch: Patch) -> None:
 def ticket_generation(patch: Patch) -> None:
     """Tasks handed over after a recall carry the same tickets as those taken back."""
 
-    def recall(self: Feeder, slot: object) -> list[object]:
-        slot.recalling = slot.quiet = True
-        slot.refilled = False
-        return [PeekSlot(slot.number), RecallSlot(slot.number, slot.generation)]
+    def recall(self: Slot, *, silent: bool = True) -> int:
+        self.recalling = self.quiet = True
+        self.refilled = False
+        return self.generation
 
-    patch.setattr(Feeder, "recall", recall)
+    patch.setattr(Slot, "recall", recall)
 
 
 def at_most_once(patch: Patch) -> None:

@@ -113,7 +113,7 @@ def orphans(world: World) -> None:
 
 def _held_for(world: World, client: ClientHost) -> list[Held]:
     """What pools hold for a client, without what they have cancelled."""
-    inventories = [pool.machine.feeder.inventory() for pool in world.pools]
+    inventories = [pool.machine.scheduler.inventory() for pool in world.pools]
     return [held for inventory in inventories for held in inventory if held.client == client.client]
 
 

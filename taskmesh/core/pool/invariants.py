@@ -5,52 +5,67 @@ Slow (it looks at everything) and meant for tests; a failure names the book that
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable
 
-from taskmesh.core.pool.feeder import Feeder
-from taskmesh.core.pool.slots import Slot, SlotState
+from taskmesh.core.pool.scheduler import Scheduler
+from taskmesh.core.pool.slots import Piece, Slot, SlotState
+from taskmesh.core.pool.spool import Spool
 from taskmesh.core.state_machine import require
 
 
-class PoolBooks(Protocol):
-    """The part of a pool machine that the checks read."""
+def check_pool(slots: dict[int, Slot], scheduler: Scheduler, spools: Iterable[Spool]) -> None:
+    """Checks that slots, backlog and spools agree, and that no attempt is twice in a pool.
 
-    feeder: Feeder
-    slots: dict[int, Slot]
-
-
-def check_pool(pool: PoolBooks) -> None:
-    """The agreement of slots, backlog and spool; no attempt twice in a pool."""
-    seen: set[tuple[int, int, int]] = set()
-    pieces = [*pool.feeder.backlog, *pool.feeder.aside]
-    for slot in pool.slots.values():
-        require(slot.count == sum(map(len, slot.pieces)), "a slot's count is wrong", slot.number, slot.count)
-        require(slot.count >= 0, "a slot's count is negative", slot.number)
-        require(slot.work.keys() <= slot.specs.keys(), "a slot's task's spec was forgotten", slot.number)
-        require(slot.spec_bytes == sum(slot.specs.values()), "a slot's spec bytes are wrong", slot.number)
-        if slot.pieces:
-            require(
-                slot.state in (SlotState.UP, SlotState.STOPPING),
-                "a slot that is down holds tasks",
-                slot.number,
-            )
-            last = slot.pieces[-1]
-            require(last.first + len(last) <= slot.serial, "serials beyond what was handed over", slot.number)
-        require(
-            slot.parent is None or (slot.count > 0 and slot.benched_at is None),
-            "a slot without a task has given its place away",
-            slot.number,
-        )
-        at = -1
-        for piece in slot.pieces:
-            require(piece.first >= at, "serials out of order", slot.number, piece.first, at)
-            at = piece.first + len(piece)
+    Raises:
+        BrokenInvariant: They do not.
+    """
+    pieces = [*scheduler.backlog, *scheduler.aside]
+    for slot in slots.values():
+        _check_slot(slot)
         pieces += slot.pieces
+    _check_pieces(pieces, scheduler)
+    for spool in spools:
+        _check_spool(spool)
+
+
+def _check_slot(slot: Slot) -> None:
+    number = slot.number
+    require(slot.count == sum(map(len, slot.pieces)), "a slot's count is wrong", number, slot.count)
+    require(slot.count >= 0, "a slot's count is negative", number)
+    require(slot.work.keys() <= slot.specs.keys(), "a slot's task's spec was forgotten", number)
+    require(slot.spec_bytes == sum(slot.specs.values()), "a slot's spec bytes are wrong", number)
+    if slot.pieces:
+        has_process = slot.state in (SlotState.UP, SlotState.STOPPING)
+        require(has_process, "a slot that is down holds tasks", number)
+        last = slot.pieces[-1]
+        require(last.first + len(last) <= slot.serial, "serials beyond what was handed over", number)
+    require(
+        slot.parent is None or (slot.count > 0 and slot.spare_since is None),
+        "a slot without a task has lent its permit",
+        number,
+    )
+    at = -1
+    for piece in slot.pieces:
+        require(piece.first >= at, "serials out of order", number, piece.first, at)
+        at = piece.first + len(piece)
+
+
+def _check_pieces(pieces: list[Piece], scheduler: Scheduler) -> None:
+    seen: set[tuple[int, int, int]] = set()
     for piece in pieces:
         require(len(piece) > 0, "an empty piece", piece.run.seqs)
         for seq in piece.run.seqs[piece.low : piece.high]:
             key = (piece.run.client, seq, piece.run.attempt)
             require(key not in seen, "an attempt is twice in a pool", key)
             seen.add(key)
-        require(piece.run.spec in pool.feeder.specs, "a piece's spec was forgotten", piece.run.spec)
-    require(pool.feeder.doomed <= seen, "dooms of tasks that are not here", pool.feeder.doomed - seen)
+        require(piece.run.spec in scheduler.specs, "a piece's spec was forgotten", piece.run.spec)
+    gone = scheduler.cancelled - seen
+    require(not gone, "cancelled tasks that are not here", gone)
+
+
+def _check_spool(spool: Spool) -> None:
+    reports = spool.reports
+    numbers = list(reports.kept)
+    require(numbers == list(range(reports.first, reports.next)), "a report is missing", numbers)
+    require(reports.size == sum(map(reports.size_of, numbers)), "the spool's bytes are wrong", reports.size)
+    require(0 <= reports.in_flight <= reports.size, "bytes in flight are wrong", reports.in_flight)

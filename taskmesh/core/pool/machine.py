@@ -18,20 +18,21 @@ from taskmesh.core.actions import (
     Leave,
     LogEvent,
     PeekSlot,
+    PoolAction,
     SendHub,
     StartSlot,
     StopSlot,
 )
 from taskmesh.core.ids import task_id, text_of
-from taskmesh.core.pool.feeder import Feeder
 from taskmesh.core.pool.invariants import check_pool
 from taskmesh.core.pool.membership import CLIENT_BITS, CLIENT_MASK, Membership, hub_of
-from taskmesh.core.pool.places import Places
+from taskmesh.core.pool.permits import Permits
+from taskmesh.core.pool.scheduler import Scheduler
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.core.pool.slots import Piece, Slot, SlotCause, SlotState, exit_text
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Held, LaneRun, Progress
-from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults
+from taskmesh.wire.slot_messages import SlotFailure, SlotResults
 
 ALL = 1 << 40
 """More tasks than a pool can hold."""
@@ -52,10 +53,10 @@ class PoolMachine:
     def __init__(self, config: PoolSettings, now: float) -> None:
         self.config = config
         self.slots = {number: Slot(number) for number in range(config.slots)}
-        self.places = Places(self.slots, config.slots)
-        self.feeder = Feeder(self.slots, self.places.disturb)
-        self._out: list[object] = []
-        self.members = [Membership(config, now, hub, self._out) for hub in range(max(1, len(config.hubs)))]
+        self.permits = Permits(self.slots, config.slots)
+        self.scheduler = Scheduler(self.slots, self.permits.disturb)
+        self._out: list[PoolAction] = []
+        self.members = [Membership(config, now, hub, self._out) for hub in range(config.memberships)]
         self.state = "ready"
         self._lease = config.lease
         self._spool = self.members[0].spool
@@ -80,7 +81,7 @@ class PoolMachine:
 
     # --- the machine contract -----------------------------------------------------------------------------
 
-    def handle(self, event: Any, now: float) -> list[object]:
+    def handle(self, event: Any, now: float) -> list[PoolAction]:
         """Takes in one event; returns what is to be done, in order."""
         if self._left:
             return []
@@ -111,10 +112,10 @@ class PoolMachine:
             if member.return_wanted and self._may_give(member):
                 return self._now  # the next portion
             first = min(first, member.deadline)
-        if self.feeder.crowded:
-            first = min(first, self.feeder.recall_deadline())
-        if not (self.places.calm or self.places.calms()):
-            first = min(first, self.places.deadline)
+        if self.scheduler.crowded:
+            first = min(first, self.scheduler.recall_deadline())
+        if not (self.permits.calm or self.permits.calms()):
+            first = min(first, self.permits.deadline)
             for slot in self.slots.values():
                 if self._drain_until is None or not slot.wants_start:
                     first = min(first, slot.deadline)
@@ -122,26 +123,26 @@ class PoolMachine:
 
     def check(self) -> None:
         """Raises AssertionError when the machine's own books do not agree; for tests."""
-        check_pool(self)
+        check_pool(self.slots, self.scheduler, [member.spool for member in self.members])
 
-    def _finish(self, now: float) -> list[object]:
+    def _finish(self, now: float) -> list[PoolAction]:
         out, members = self._out, self.members
-        if not (self.places.calm or self.places.calms()):
-            out += self.places.settle(now)
+        if not (self.permits.calm or self.permits.calms()):
+            out += self.permits.settle(now)
             if self._drain_until is None:
                 self._start_slots(now)
             self._enforce_limits(now)
-        feeder, held = self.feeder, False
+        scheduler, held = self.scheduler, False
         for member in members:
             if member.is_due(now):
                 self._beat_or_ask(member, now)
             held |= (member.return_wanted > 0 or self.state != "ready") and self._returns(member)
-        if feeder.backlog and self.state == "ready" and not held:
-            out += feeder.feed(now)
-        if feeder.crowded:
-            out += feeder.unstick(now)
+        if scheduler.backlog and self.state == "ready" and not held:
+            out += scheduler.dispatch(now)
+        if scheduler.crowded:
+            out += scheduler.unstick(now)
         for member in members:
-            member.report(feeder.credit.latency, now)
+            member.report(scheduler.credit.latency, now)
         if self._drain_until is not None:
             self._check_drained(now, self._drain_until)
         actions = out[:]
@@ -188,21 +189,21 @@ class PoolMachine:
             case m.Cancel(tasks=tasks):
                 self._cancel(member.scoped(tasks), now)
             case m.ForgetSpecs(specs=specs):
-                self.feeder.forget(specs)
+                self.scheduler.forget(specs)
 
     def _tasks(self, member: Membership, tasks: m.Tasks) -> None:
-        specs = self.feeder.specs
+        specs = self.scheduler.specs
         if tasks.specs:
-            self.feeder.learn(tasks.specs)
+            self.scheduler.learn(tasks.specs)
         missing = []
         for run in tasks.runs:
             if run.spec not in specs:
                 missing.append(run.spec)
                 member.spool.returned.append(Held(run.client, run.attempt, run.seqs))
             elif member.hub:
-                self.feeder.add(replace(run, client=run.client | member.hub << CLIENT_BITS))
+                self.scheduler.add(replace(run, client=run.client | member.hub << CLIENT_BITS))
             else:
-                self.feeder.add(run)
+                self.scheduler.add(run)
         if missing:
             need = m.PoolNeedSpec(member.epoch, member.session, missing)
             self._out.append(SendHub(need, member.hub))
@@ -210,7 +211,7 @@ class PoolMachine:
     def _welcomed(self, member: Membership, welcome: m.Welcome, now: float) -> None:
         if member.welcomed(welcome, now):
             self._lease = min(one.lease for one in self.members)
-            self.feeder.freeze(member.hub, frozen=False)
+            self.scheduler.thaw(member.hub)
             self._cancel(member.scoped(welcome.stale), now)
 
     def _beat_or_ask(self, member: Membership, now: float) -> None:
@@ -218,8 +219,8 @@ class PoolMachine:
         if member.beat_is_due(now):
             self._beat(member, now)
         if not member.session and member.is_due(now):
-            feeder, hub = self.feeder, member.hub
-            member.hello(feeder.inventory(hub), feeder.dying(hub), self._working, now)
+            scheduler, hub = self.scheduler, member.hub
+            member.hello(scheduler.inventory(hub), scheduler.dying(hub), self._working, now)
 
     def _beat(self, member: Membership, now: float) -> None:
         running: list[Progress] = []
@@ -232,7 +233,7 @@ class PoolMachine:
                     continue
                 elapsed = max(0.0, now - slot.heard)
                 running.append(self._progress(slot, run, seq, elapsed))
-        self.feeder.tidy()
+        self.scheduler.tidy()
         slots = max(min(1, self._working), self._working - elsewhere)
         member.beat(running, self.state, slots, self._others(member), now)
 
@@ -253,8 +254,8 @@ class PoolMachine:
 
     @property
     def _working(self) -> int:
-        """Slots that the hub may count on: those with a place, and those that wait for tasks of their own."""
-        return self.config.slots + self.places.given - sum(slot.is_broken for slot in self.slots.values())
+        """Number of slots that the hub may count on, with those that have lent their permits."""
+        return self.config.slots + self.permits.lent - sum(slot.is_broken for slot in self.slots.values())
 
     def _slept(self, gap: float, now: float) -> None:
         """This process stood still for longer than a lease: hubs have given its work to others.
@@ -263,29 +264,27 @@ class PoolMachine:
         """
         late = [member for member in self.members if member.session and gap > member.lease]
         for member in late:
-            self.feeder.freeze(member.hub)
+            self.scheduler.freeze(member.hub)
             member.ask(now)
         for slot in self.slots.values() if late else ():
             if slot.can_give:
-                self._out += self.feeder.recall(slot)
+                self._out += self.scheduler.recall(slot)
 
     # --- slots --------------------------------------------------------------------------------------------
 
     def _from_slot(self, event: object, now: float) -> None:
-        self.places.disturb()
+        self.permits.disturb()
         match event:
             case ev.SlotRecalled(slot=number, count=count):
                 self._slot_recalled(self.slots[number], count, now)
             case ev.SlotAsked(slot=number, serial=serial):
                 self._slot_asked(self.slots[number], serial, now)
             case ev.SlotReady(slot=number, pid=pid):
-                slot = self.slots[number]
-                slot.started()
-                slot.pid, slot.heard = pid, now
+                self.slots[number].started(pid, now)
             case ev.SlotExited():
                 self._slot_exited(self.slots[event.slot], event, now)
             case ev.SlotReported(slot=number, progress=progress):
-                self._slot_reported(self.slots[number], progress)
+                self.slots[number].progressed(progress)
             case _:
                 raise TypeError(f"not an event of a pool: {event!r}")
 
@@ -303,29 +302,24 @@ class PoolMachine:
             self._tell_failed(slot, results.failed)
         if slot.progress is not None:
             self._tell_last(slot, slot.progress.serial, results, now)
-        done, failed = slot.finished(results, self._worker(slot))
+        done, failed = slot.finished(results, self._worker(slot), now)
         if not done and not failed:
             return
-        if self.places.reported(slot):
+        if self.permits.take_back(slot):
             self._hurry(now)
-        feeder = self.feeder
-        feeder.credit.measured(now - results.sent)
+        scheduler = self.scheduler
+        scheduler.credit.measured(now - results.sent)
         for run in done:
-            feeder.specs[run.spec].measured(len(run.seqs), run.elapsed)
-        if feeder.doomed:
-            feeder.spare(done, failed)
+            scheduler.specs[run.spec].measured(len(run.seqs), run.elapsed)
+        if scheduler.cancelled:
+            scheduler.ended(done, failed)
         if len(self.members) == 1:
             self._spool.done += done
             self._spool.failed += failed
         else:
             self._sort(done, failed)
-        slot.heard = now
-        slot.quiet = slot.peeked = False
-        slot.failures = 0
-        if not slot.count:
-            slot.kill_at = None
-            if slot.reason == "cancelled":
-                self._kill(slot, slot.reason)
+        if not slot.count and slot.reason == "cancelled":
+            self._kill(slot, slot.reason)
 
     def _tell_last(self, slot: Slot, serial: int, results: SlotResults, now: float) -> None:
         """Has the last progress of a task that ends told with its outcome."""
@@ -335,7 +329,7 @@ class PoolMachine:
         for run, seq in slot.tasks(serial):
             elapsed = max(0.0, now - slot.heard)
             self.members[hub_of(run.client)].spool.told.append(self._progress(slot, run, seq, elapsed))
-        slot.progress = None
+        slot.progressed(None)
 
     def _tell_failed(self, slot: Slot, failures: list[SlotFailure]) -> None:
         """Has each failed task told, before the slot's books forget it."""
@@ -348,7 +342,7 @@ class PoolMachine:
         """For the log of whoever runs the pool."""
         task = {
             "task_id": text_of(task_id(run.client & CLIENT_MASK, seq)),
-            "name": self.feeder.specs[run.spec].spec.name,
+            "name": self.scheduler.specs[run.spec].spec.name,
             "attempt": run.attempt - run.returns,
             "worker": self._worker(slot),
             "kind": kind,
@@ -371,57 +365,48 @@ class PoolMachine:
 
     def _slot_asked(self, slot: Slot, serial: int, now: float) -> None:
         """Its task wants to submit tasks: what waits behind it must not wait for them."""
-        slot.has_submitted = True
-        if granted := self.places.ask(slot, serial):
+        slot.asked()
+        if granted := self.permits.lend(slot, serial):
             if slot.can_give:
-                self._out += self.feeder.recall(slot)
+                self._out += self.scheduler.recall(slot)
             self._hurry(now)
         hub = hub_of(slot.pieces[0].run.client) if slot.pieces else 0
         self._out.append(AnswerSlot(slot.number, granted, hub))
 
     def _slot_recalled(self, slot: Slot, count: int, now: float) -> None:
-        slot.recalling = False
-        self.feeder.put_back(slot.take_back(count))
+        self.scheduler.put_back(slot.recalled(count))
         if slot.count >= 2:
             self._out.append(PeekSlot(slot.number))  # all but the last are done: it must not hold them up
         if slot.count:
-            self._end_doomed(slot, now)
-        else:
-            slot.quiet, slot.kill_at = False, None
-
-    def _slot_reported(self, slot: Slot, progress: SlotProgress) -> None:
-        if slot.pieces and progress.serial >= slot.pieces[0].first:
-            slot.progress = progress
+            self._end_cancelled(slot, now)
 
     def _slot_exited(self, slot: Slot, exited: ev.SlotExited, now: float) -> None:
-        self.feeder.put_back(slot.take_back(min(exited.unstarted, slot.count)))
+        self.scheduler.put_back(slot.take_back(min(exited.unstarted, slot.count)))
         started = slot.take_back(slot.count)
         for index, piece in enumerate(started):
             while len(piece):
                 last = index == len(started) - 1 and len(piece) == 1
                 self._blame(slot, piece.split(1), exited, running=last)
-        self.places.exited(slot)
+        self.permits.exited(slot)
         for member in [member for member in self.members if slot.has_submitted and member.session]:
             self._out.append(SendHub(m.SlotGone(member.epoch, member.session, slot.pid), member.hub))
-        delay = 0.0
-        if not exited.ready and slot.state is not SlotState.STOPPING:
-            slot.failures += 1
-            delay = min(self.config.max_restart, self.config.restart * 2.0 ** min(slot.failures - 1, 10))
-        slot.ended(now + delay)
+        failed = not exited.ready and slot.state is not SlotState.STOPPING
+        delay = self.config.restart_delay(slot.failures + 1) if failed else 0.0
+        slot.ended(now + delay, failed=failed)
 
     def _blame(self, slot: Slot, piece: Piece, exited: ev.SlotExited, *, running: bool) -> None:
         """Reports a task that had started in a slot that is gone: only the running one is to blame."""
         run, seq = piece.run, piece.run.seqs[piece.low]
-        doom = (run.client, seq, run.attempt)
-        if doom in self.feeder.doomed:
-            self.feeder.doomed.discard(doom)
+        attempt = (run.client, seq, run.attempt)
+        if attempt in self.scheduler.cancelled:
+            self.scheduler.cancelled.discard(attempt)
             held = Held(run.client & CLIENT_MASK, run.attempt, [seq], returns=run.returns)
             self.members[hub_of(run.client)].spool.remember([held])
             return
         kind = "lost"
         if running and slot.reason in ("", "hard_timeout"):
             kind = slot.reason or ("oom" if exited.oom else "crash")
-        text = exit_text(exited, kind, self.feeder.specs[run.spec].spec)
+        text = exit_text(exited, kind, self.scheduler.specs[run.spec].spec)
         failure = Failed(run.client, seq, run.attempt, kind, text=text, worker=self._worker(slot))
         failure.returns = run.returns
         self._sort([], [failure])
@@ -433,8 +418,7 @@ class PoolMachine:
                 self._kill(slot, slot.reason or "hard_timeout")
 
     def _kill(self, slot: Slot, reason: str) -> None:
-        slot.reason = reason
-        slot.kill_at = None
+        slot.kill(reason)
         self._out.append(KillSlot(slot.number))
 
     # --- cancelling and handing back ----------------------------------------------------------------------
@@ -442,36 +426,35 @@ class PoolMachine:
     def _cancel(self, tasks: list[Held], now: float) -> None:
         if not tasks:
             return
-        self.feeder.doom(tasks)
+        self.scheduler.cancel(tasks)
         for slot in self.slots.values():
-            if slot.state is not SlotState.UP or slot.recalling or not self.feeder.has_doomed(slot):
+            if slot.state is not SlotState.UP or slot.recalling or not self.scheduler.has_cancelled(slot):
                 continue
             if slot.refilled:
-                self._out += self.feeder.recall(slot)
+                self._out += self.scheduler.recall(slot)
             else:
-                self._end_doomed(slot, now)
+                self._end_cancelled(slot, now)
 
-    def _end_doomed(self, slot: Slot, now: float) -> None:
+    def _end_cancelled(self, slot: Slot, now: float) -> None:
         """After a recall only started tasks are left: ends the running one when it is cancelled.
 
         A task that looks at `current_task().cancelled` may clean up, CANCEL_GRACE seconds long. Its slot is
         killed when it returns, at the latest: until then it is given nothing.
         """
-        if not self.feeder.doomed or slot.reason:
+        if not self.scheduler.cancelled or slot.reason:
             return
         piece = slot.pieces[-1]
-        if (piece.run.client, piece.run.seqs[piece.high - 1], piece.run.attempt) in self.feeder.doomed:
-            slot.reason = "cancelled"
-            slot.kill_at = now + CANCEL_GRACE
-            self.places.disturb()
+        if (piece.run.client, piece.run.seqs[piece.high - 1], piece.run.attempt) in self.scheduler.cancelled:
+            slot.kill("cancelled", now + CANCEL_GRACE)
+            self.permits.disturb()
             self._out.append(CancelSlot(slot.number, piece.first + len(piece) - 1))
 
     def _may_return(self) -> bool:
-        return bool(self.feeder.backlog) or any(s.recalling or s.can_give for s in self.slots.values())
+        return bool(self.scheduler.backlog) or any(s.recalling or s.can_give for s in self.slots.values())
 
     def _may_give(self, member: Membership) -> bool:
         """Whether tasks can be handed back to a hub at once."""
-        return bool(member.session) and self.feeder.holds(member.hub)
+        return bool(member.session) and self.scheduler.holds(member.hub)
 
     def _returns(self, member: Membership) -> bool:
         """Hands unstarted tasks back, in portions: from the backlog first, then by recall from slots.
@@ -483,7 +466,7 @@ class PoolMachine:
             member.return_wanted = ALL if self._may_return() else 0
         if not member.return_wanted or not member.session:
             return False
-        given = self.feeder.give_up(min(member.return_wanted, RETURNED_AT_ONCE), member.hub)
+        given = self.scheduler.hand_back(min(member.return_wanted, RETURNED_AT_ONCE), member.hub)
         member.give_back(given)
         count = sum(len(held.seqs) for held in given)
         member.return_wanted -= count
@@ -492,7 +475,7 @@ class PoolMachine:
         waiting = [slot for slot in self.slots.values() if slot.can_give]
         if member.return_wanted > 0 and waiting:
             for slot in waiting:
-                self._out += self.feeder.recall(slot)
+                self._out += self.scheduler.recall(slot)
         elif member.return_wanted > 0 and not any(slot.recalling for slot in self.slots.values()):
             member.return_wanted = 0
         return member.return_wanted > 0
@@ -529,7 +512,7 @@ class PoolMachine:
 
     def _owes_nothing(self, member: Membership, now: float) -> bool:
         """Whether a hub has all that is its own, or is not there to take it."""
-        return member.hub_is_silent(now) or (member.spool.empty and not self.feeder.holds(member.hub))
+        return member.hub_is_silent(now) or (member.spool.empty and not self.scheduler.holds(member.hub))
 
     def _leave(self, reason: str) -> None:
         for member in self.members:
@@ -549,7 +532,7 @@ class PoolMachine:
             "pool": self.config.pool,
             "session": self.session,
             "state": self.state,
-            "backlog": self.feeder.waiting(),
+            "backlog": self.scheduler.waiting(),
             "slots": {slot.number: (slot.state.value, slot.count) for slot in self.slots.values()},
             "unacknowledged": not self.reported,
         }

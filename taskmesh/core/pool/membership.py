@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from taskmesh.core.actions import DialLane, HangUp, SendBeat, SendHub
+from taskmesh.core.actions import DialLane, HangUp, PoolAction, SendBeat, SendHub
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.core.pool.spool import MAX_REPEATS, Spool
 from taskmesh.wire import messages as m
@@ -51,7 +51,7 @@ class Membership:
         rosters: the newest settled one that a hub has told, and one of a later hub, for the next one.
     """
 
-    def __init__(self, config: PoolSettings, now: float, hub: int, out: list[object]) -> None:
+    def __init__(self, config: PoolSettings, now: float, hub: int, out: list[PoolAction]) -> None:
         self.hub = hub
         self.instance = config.instance + hub
         self.refused = ""

@@ -7,14 +7,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Times in seconds.
+    """Settings of a pool machine.
+
+    Times are in seconds. Those that hubs tell in a Welcome are what the pool goes by until then.
 
     Attributes:
-        pool: the pool's id, unique in the mesh. instance: new for every start of its process.
-        hubs: the addresses of those that it serves, where there are several.
-        hello: between repeated Hellos. patience_beats: unanswered beats after which the hub counts as gone.
-        grace: how long running tasks have when the pool drains.
-        outlives: the hub, should that die: another may come after it.
+        pool: The pool's id, unique in the mesh.
+        instance: Number of this start of its process, never used before.
+        slots: Number of slots that take work.
+        queues: Queues that it serves.
+        tags: Tags that it has; it gets tasks that ask for no others.
+        python: Version of Python, for the hub to compare.
+        cloudpickle: Version of cloudpickle, likewise.
+        host: Name of its machine, for people.
+        pid: Id of its process, for people.
+        hello: Time between repeated Hellos.
+        beat: Time between beats; a Welcome tells it.
+        lease: Silence after which its work goes to others; a Welcome tells it.
+        patience_beats: Unanswered beats after which the hub counts as gone.
+        restart: Time before a slot that could not be started is tried again, then twice as long each time.
+        max_restart: The same at most.
+        grace: Time that running tasks have when the pool drains.
+        outlives: True if the hub may die without this pool: another may come after it.
+        hubs: Addresses of the hubs that it serves, if there are several.
     """
 
     pool: str
@@ -35,3 +50,12 @@ class PoolSettings:
     grace: float = 30.0
     outlives: bool = True
     hubs: tuple[str, ...] = ()
+
+    @property
+    def memberships(self) -> int:
+        """Number of hubs that it serves."""
+        return max(1, len(self.hubs))
+
+    def restart_delay(self, failures: int) -> float:
+        """Returns the seconds before a slot is started again after so many failures in a row."""
+        return min(self.max_restart, self.restart * 2.0 ** min(failures - 1, 10))

@@ -21,6 +21,8 @@ from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, 
 
 BROKEN_AFTER = 3
 """Starts in a row that failed, after which the hub is not to count on a slot."""
+GENERATIONS = 1 << 16
+"""Tickets have room for so many; no slot is recalled as often while one task runs."""
 MOST_SPECS = 1000
 """Specs that a slot knows, at most, but for those of its tasks; their functions live in its process."""
 SPEC_BYTES = 128 << 20
@@ -30,7 +32,7 @@ MAX_LOG = 4000
 
 
 class SlotState(enum.Enum):
-    """What a slot's process is doing."""
+    """The state of a slot's process."""
 
     DOWN = "down"
     STARTING = "starting"
@@ -46,7 +48,7 @@ class SlotCause(enum.Enum):
     READY = "ready"
     """The process waits for tasks."""
     STOP = "stop"
-    """The process may end: the pool leaves, or the slot has had no place for long."""
+    """The process may end: the pool leaves, or the slot has had no permit for long."""
     EXIT = "exit"
     """The process is gone, or could not be had."""
 
@@ -66,7 +68,14 @@ UP = SlotState.UP
 
 
 class Piece:
-    """Consecutive tasks of one lane run, from `low` to `high`; `first` is the serial of the one at `low`."""
+    """Consecutive tasks of one lane run.
+
+    Attributes:
+        run: The lane run.
+        low: Index of the first task.
+        high: Index after the last one.
+        first: Serial of the task at `low`, once the piece has been handed to a slot.
+    """
 
     __slots__ = ("first", "high", "low", "run")
 
@@ -93,7 +102,7 @@ class Piece:
         return tail
 
     def part(self) -> LaneRun:
-        """The tasks as a lane run, for the slot."""
+        """Returns the tasks as a lane run, for the slot."""
         run, client = self.run, self.run.client & CLIENT_MASK
         if self.low == 0 and self.high == len(run.seqs) and client == run.client:
             return run
@@ -101,131 +110,41 @@ class Piece:
         return LaneRun(run.spec, client, run.attempt, run.returns, run.seqs[low:high], run.payloads[low:high])
 
     def held(self) -> Held:
-        """The tasks as an inventory's line."""
+        """Returns the tasks as a line of an inventory."""
         run = self.run
         return Held(run.client, run.attempt, run.seqs[self.low : self.high], returns=run.returns)
 
 
-class Slot(StateMachine[SlotState, SlotCause]):
-    """One slot.
+class HandedTasks:
+    """Tasks that a slot was handed and has not reported, and the specs that it knows.
 
     Attributes:
-        pieces: handed over and not reported, oldest first. count: how many tasks; work: how many by spec.
-        specs: those that it knows, with the sizes of their functions, oldest first; spec_bytes: of all.
-        generation: of the tickets that tasks are handed over with. heard: when it last reported.
-        recalling: its tasks are being taken back. quiet: it was silent then, and has not reported since.
-        peeked: its outbox has been looked at since it was last heard of.
-        refilled: it was handed tasks since the last recall; if not, all that it has is started.
-        parent: the serial of its task that submits tasks of its own and has given its place away.
-        benched_at: since when another has its place, None while it takes work.
-        kill_at: when its running task's hard limit is over, or the time that a cancelled one has to clean up.
-        reason: why it is killed, or is going to be; empty if it is not.
+        number: The slot's place in its pool.
+        pieces: The tasks, oldest first.
+        count: Number of tasks.
+        work: Number of tasks by spec.
+        serial: Serial that the next task gets.
+        progress: Newest progress of the task that runs.
+        specs: Specs that the slot knows, with the sizes of their functions, oldest first.
+        spec_bytes: Sum of these sizes.
     """
-
-    table = SLOT_TRANSITIONS
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.state = SlotState.DOWN
-        self.pid = 0
         self.pieces: deque[Piece] = deque()
         self.count = 0
         self.work: dict[int, int] = {}
         self.serial = 0
-        self.generation = 0
+        self.progress: SlotProgress | None = None
         self.specs: dict[int, int] = {}
         self.spec_bytes = 0
-        self.heard = 0.0
-        self.recalling = False
-        self.quiet = False
-        self.peeked = False
-        self.refilled = False
-        self.parent: int | None = None
-        self.benched_at: float | None = None
-        self.kill_at: float | None = None
-        self.reason = ""
-        self.failures = 0
-        self.start_at = 0.0
-        self.progress: SlotProgress | None = None
-        self.has_submitted = False
 
-    @property
-    def takes_work(self) -> bool:
-        """Up, with a place, not about to be killed, nothing being taken back, no task with a limit in it."""
-        return (
-            self.state is UP
-            and not self.recalling
-            and not self.reason
-            and self.kill_at is None
-            and self.parent is None
-            and self.benched_at is None
-        )
-
-    @property
-    def can_give(self) -> bool:
-        """Whether a recall may find something: it was handed tasks since the last one, not one alone."""
-        return self.count >= 2 and self.refilled and self.state is UP and not self.recalling
-
-    @property
-    def wants_start(self) -> bool:
-        """Without a process, but with a place."""
-        return self.state is SlotState.DOWN and self.benched_at is None
-
-    @property
-    def is_broken(self) -> bool:
-        """It could not be started again and again: nobody should wait for it."""
-        return self.failures >= BROKEN_AFTER and self.state is not SlotState.UP
-
-    @property
-    def deadline(self) -> float:
-        """When it is to be started, or killed."""
-        if self.wants_start:
-            return self.start_at
-        return math.inf if self.kill_at is None else self.kill_at
-
-    @property
-    def may_be_killed(self) -> bool:
-        """It has not been killed yet, whether or not it is going to be."""
-        return not self.reason or self.kill_at is not None
-
-    @property
-    def idle(self) -> bool:
-        """Up, with nothing to do."""
-        return not self.count and self.takes_work
-
-    def started(self) -> None:
-        """A new process: serials, generations and specs begin anew."""
-        self.move(SlotCause.READY)
-        self.serial = self.generation = 0
-        self.specs.clear()
-        self.spec_bytes = 0
-        self.reason = ""
-        self.kill_at = None
-        self.recalling = self.quiet = self.peeked = False
-
-    def ended(self, start_at: float) -> None:
-        """Its process is gone; the next one starts at `start_at`."""
-        self.move(SlotCause.EXIT)
-        self.pid = 0
-        self.reason = ""
-        self.kill_at = None
-        self.recalling = self.quiet = self.peeked = self.refilled = False
-        self.progress = None
-        self.has_submitted = False
-        self.start_at = start_at
-
-    def hand(self, pieces: list[Piece]) -> int:
-        """Notes tasks as handed over; returns the serial of the first."""
-        first = self.serial
-        for piece in pieces:
-            size = len(piece)
-            piece.first = self.serial
-            self.serial += size
-            self.count += size
-            self.work[piece.run.spec] = self.work.get(piece.run.spec, 0) + size
-            self.pieces.append(piece)
-        self.refilled = True
-        return first
+    def running(self) -> tuple[LaneRun, int] | None:
+        """Returns the task that it runs, as far as is known: the oldest that has not been reported."""
+        if not self.pieces:
+            return None
+        piece = self.pieces[0]
+        return piece.run, piece.run.seqs[piece.low]
 
     def tasks(self, serial: int) -> Iterator[tuple[LaneRun, int]]:
         """Yields the task of a serial, with its run, unless it is not in the slot any more."""
@@ -233,33 +152,8 @@ class Slot(StateMachine[SlotState, SlotCause]):
             if piece.first <= serial < piece.first + len(piece):
                 yield piece.run, piece.run.seqs[piece.low + serial - piece.first]
 
-    def learn(self, number: int, spec: Spec) -> None:
-        """Notes a spec as known to it."""
-        self.specs[number] = size = len(spec.function)
-        self.spec_bytes += size
-
-    def evict(self) -> list[int]:
-        """Takes off what it is to forget: the oldest specs beyond the bounds that none of its tasks needs.
-
-        They are sent again before their next use.
-        """
-        if len(self.specs) <= MOST_SPECS and self.spec_bytes <= SPEC_BYTES:
-            return []
-        gone = evicted(self.specs, self.work.__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES)
-        for number in gone:
-            self.spec_bytes -= self.specs.pop(number)
-        return gone
-
-    def _less(self, spec: int, count: int) -> None:
-        self.count -= count
-        left = self.work[spec] - count
-        if left:
-            self.work[spec] = left
-        else:
-            del self.work[spec]
-
     def take_back(self, count: int) -> list[Piece]:
-        """The `count` tasks handed over last are not this slot's any more; oldest first."""
+        """The `count` tasks handed over last are not this slot's any more; returns them, oldest first."""
         taken: deque[Piece] = deque()
         while count:
             last = self.pieces[-1]
@@ -269,8 +163,13 @@ class Slot(StateMachine[SlotState, SlotCause]):
             self._less(piece.run.spec, len(piece))
         return list(taken)
 
-    def finished(self, results: SlotResults, worker: str) -> tuple[list[DoneRun], list[Failed]]:
-        """What a slot's report says of which tasks; serials reported before are passed over."""
+    def progressed(self, progress: SlotProgress | None) -> None:
+        """Keeps the progress of the task that it runs; None when that has been told with its end."""
+        if progress is None or (self.pieces and progress.serial >= self.pieces[0].first):
+            self.progress = progress
+
+    def take_report(self, results: SlotResults, worker: str) -> tuple[list[DoneRun], list[Failed]]:
+        """Returns what a slot's report says of which tasks; serials reported before are passed over."""
         done: list[DoneRun] = []
         failed: list[Failed] = []
         reports: Sequence[SlotSegment | SlotFailure] = results.done
@@ -343,16 +242,236 @@ class Slot(StateMachine[SlotState, SlotCause]):
             returns=piece.run.returns,
         )
 
-    def running(self) -> tuple[LaneRun, int] | None:
-        """The task that it runs, as far as is known: the oldest that has not been reported."""
-        if not self.pieces:
-            return None
-        piece = self.pieces[0]
-        return piece.run, piece.run.seqs[piece.low]
+    def _less(self, spec: int, count: int) -> None:
+        self.count -= count
+        left = self.work[spec] - count
+        if left:
+            self.work[spec] = left
+        else:
+            del self.work[spec]
+
+    def learn(self, number: int, spec: Spec) -> None:
+        """Notes a spec as known to it."""
+        self.specs[number] = size = len(spec.function)
+        self.spec_bytes += size
+
+    def evict(self) -> list[int]:
+        """Takes off and returns what it is to forget: the oldest specs beyond the bounds that no task needs.
+
+        They are sent again before their next use.
+        """
+        if len(self.specs) <= MOST_SPECS and self.spec_bytes <= SPEC_BYTES:
+            return []
+        gone = evicted(self.specs, self.work.__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES)
+        for number in gone:
+            self.spec_bytes -= self.specs.pop(number)
+        return gone
+
+
+class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
+    """One slot. Its methods alone write its attributes: tests/architecture/test_writers.py.
+
+    Attributes:
+        pid: Process id, 0 if there is no process.
+        generation: Number on the tickets that tasks are handed over with.
+        heard: Time when it last reported, or was given a task while it had none.
+        recalling: True while its tasks are being taken back.
+        quiet: True if it was recalled because it was silent, and has not reported since.
+        peeked: True if its outbox has been read since it was last heard of.
+        refilled: True if it was handed tasks since the last recall; if not, all that it has is started.
+        parent: Serial of its task that submits tasks of its own and has lent the permit, or None.
+        spare_since: Time since when another slot has its permit, None while it takes work.
+        kill_at: Time when it is killed unless its task has returned: by a hard limit, or because the task was
+            cancelled and had time to clean up.
+        reason: Why it is killed, or is going to be; empty if it is not.
+        failures: Starts in a row that failed.
+        start_at: Time before which it is not started.
+        has_submitted: True if a task of its process may have submitted tasks.
+    """
+
+    table = SLOT_TRANSITIONS
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.state = SlotState.DOWN
+        self.pid = 0
+        self.generation = 0
+        self.heard = 0.0
+        self.recalling = False
+        self.quiet = False
+        self.peeked = False
+        self.refilled = False
+        self.parent: int | None = None
+        self.spare_since: float | None = None
+        self.kill_at: float | None = None
+        self.reason = ""
+        self.failures = 0
+        self.start_at = 0.0
+        self.has_submitted = False
+
+    # --- what it may be asked to do -----------------------------------------------------------------------
+
+    @property
+    def takes_work(self) -> bool:
+        """True if it may be given tasks: it is up and has a permit, nothing is being taken back or killed."""
+        return (
+            self.state is UP
+            and not self.recalling
+            and not self.reason
+            and self.kill_at is None
+            and self.parent is None
+            and self.spare_since is None
+        )
+
+    @property
+    def can_give(self) -> bool:
+        """True if a recall may find something: it was handed tasks since the last one, not one alone."""
+        return self.count >= 2 and self.refilled and self.state is UP and not self.recalling
+
+    @property
+    def idle(self) -> bool:
+        """True if it is up and has nothing to do."""
+        return not self.count and self.takes_work
+
+    @property
+    def wants_start(self) -> bool:
+        """True if it has no process, but a permit."""
+        return self.state is SlotState.DOWN and self.spare_since is None
+
+    @property
+    def may_stop(self) -> bool:
+        """True if its process is up for nothing: it is spare and has no task."""
+        return self.spare_since is not None and not self.count and self.state is UP
+
+    @property
+    def is_broken(self) -> bool:
+        """True if it could not be started again and again: nobody should wait for it."""
+        return self.failures >= BROKEN_AFTER and self.state is not UP
+
+    @property
+    def may_be_killed(self) -> bool:
+        """True if it has not been killed yet, even if it is going to be."""
+        return not self.reason or self.kill_at is not None
+
+    @property
+    def deadline(self) -> float:
+        """Time when it is to be started, or killed."""
+        if self.wants_start:
+            return self.start_at
+        return math.inf if self.kill_at is None else self.kill_at
+
+    def spare_until(self, seconds: float) -> float:
+        """Returns when it has been spare for so long; infinite if it is not."""
+        return math.inf if self.spare_since is None else self.spare_since + seconds
+
+    # --- its process --------------------------------------------------------------------------------------
+
+    def started(self, pid: int, now: float) -> None:
+        """A new process is up: serials, generations and specs begin anew."""
+        self.move(SlotCause.READY)
+        self.pid, self.heard = pid, now
+        self.serial = self.generation = 0
+        self.specs.clear()
+        self.spec_bytes = 0
+        self.reason = ""
+        self.kill_at = None
+        self.recalling = self.quiet = self.peeked = False
+
+    def ended(self, start_at: float, *, failed: bool = False) -> None:
+        """Its process is gone, or could not be started; the next one starts at `start_at`."""
+        self.failures += failed
+        self.move(SlotCause.EXIT)
+        self.pid = 0
+        self.reason = ""
+        self.kill_at = None
+        self.recalling = self.quiet = self.peeked = self.refilled = False
+        self.progress = None
+        self.has_submitted = False
+        self.start_at = start_at
+
+    def kill(self, reason: str, at: float | None = None) -> None:
+        """It is killed now, or at this time if its task has not returned by then."""
+        self.reason, self.kill_at = reason, at
+
+    # --- its permit ---------------------------------------------------------------------------------------
+
+    def asked(self) -> None:
+        """A task of its process wants to submit tasks."""
+        self.has_submitted = True
+
+    def lend(self, parent: int | None) -> None:
+        """The task of this serial submits tasks: another slot takes work meanwhile. None: it has ended."""
+        self.parent = parent
+        if parent is not None:
+            self.spare_since = None
+
+    def spare(self, since: float | None) -> None:
+        """Another slot has its permit since then; None if it has one again."""
+        self.spare_since = since
+
+    # --- its tasks ----------------------------------------------------------------------------------------
+
+    def hand(self, pieces: list[Piece], now: float, limit: float = 0.0) -> int:
+        """Notes tasks as handed over; returns the serial of the first.
+
+        Args:
+            pieces: The tasks.
+            now: The time.
+            limit: Hard limit of the only task among them in seconds, 0 if none has one.
+        """
+        if not self.count:
+            self.heard = now
+            self.quiet = self.peeked = False
+        if limit:
+            self.kill_at = now + limit
+        first = self.serial
+        for piece in pieces:
+            size = piece.high - piece.low
+            piece.first = self.serial
+            self.serial += size
+            self.count += size
+            self.work[piece.run.spec] = self.work.get(piece.run.spec, 0) + size
+            self.pieces.append(piece)
+        self.refilled = True
+        return first
+
+    def recall(self, *, silent: bool = True) -> int:
+        """Every unstarted task is taken back, since it is silent or another slot is idle.
+
+        Returns:
+            The generation of its tickets from now on.
+        """
+        self.recalling, self.quiet = True, silent
+        self.refilled = False
+        self.generation = (self.generation + 1) % GENERATIONS
+        return self.generation
+
+    def recalled(self, count: int) -> list[Piece]:
+        """A recall has found `count` tasks; returns them, oldest first."""
+        self.recalling = False
+        taken = self.take_back(count)
+        if not self.count:
+            self.quiet, self.kill_at = False, None
+        return taken
+
+    def peek(self) -> None:
+        """Its outbox is being read."""
+        self.peeked = True
+
+    def finished(self, results: SlotResults, worker: str, now: float) -> tuple[list[DoneRun], list[Failed]]:
+        """Takes in a report; returns what it says of which tasks, nothing if all of it is known."""
+        done, failed = self.take_report(results, worker)
+        if done or failed:
+            self.heard = now
+            self.quiet = self.peeked = False
+            self.failures = 0
+            if not self.count:
+                self.kill_at = None
+        return done, failed
 
 
 def exit_text(exited: SlotExited, kind: str, spec: Spec) -> str:
-    """What people are told about a slot's end."""
+    """Returns what people are told about a slot's end."""
     if kind == "hard_timeout":
         return f"killed after its hard_timeout of {spec.hard_timeout:g} s"
     how = f"signal {-exited.status}" if exited.status < 0 else f"exit code {exited.status}"

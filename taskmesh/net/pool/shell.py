@@ -127,7 +127,7 @@ class PoolShell:
         for _ in range(len(events)):
             perform(handle(events.popleft(), now))
 
-    def perform(self, actions: list[object]) -> None:
+    def perform(self, actions: Sequence[act.PoolAction]) -> None:
         """Performs actions in order."""
         table = self._perform
         for action in actions:

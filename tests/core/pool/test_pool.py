@@ -46,7 +46,7 @@ class TestWork:
         rig.push(1, 2, 3)
         rig.tell(ev.FromHub(m.Recall(EPOCH, 99, 5)))
         rig.tell(ev.FromHub(m.Cancel(EPOCH, 99, [Held(1, 1, [3])])))
-        rig.tell(ev.FromHub(m.ForgetSpecs(EPOCH + 1, rig.pool.session, list(rig.pool.feeder.specs))))
+        rig.tell(ev.FromHub(m.ForgetSpecs(EPOCH + 1, rig.pool.session, list(rig.pool.scheduler.specs))))
         for slot in (0, 1, 0):
             rig.finish(slot)
 
@@ -89,13 +89,13 @@ class TestWork:
 
     def test_a_spec_in_use_is_not_forgotten(self, rig):
         rig.push(1, 2, 3)
-        control(rig, m.ForgetSpecs, list(rig.pool.feeder.specs))
+        control(rig, m.ForgetSpecs, list(rig.pool.scheduler.specs))
         rig.finish(0)
         rig.finish(1)
         rig.finish(0)
         assert sorted(rig.done()) == [1, 2, 3]
 
-        control(rig, m.ForgetSpecs, list(rig.pool.feeder.specs))
+        control(rig, m.ForgetSpecs, list(rig.pool.scheduler.specs))
         rig.push(4, known=False)
         assert rig.of(m.PoolNeedSpec)
 

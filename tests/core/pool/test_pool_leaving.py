@@ -27,7 +27,7 @@ class TestCancel:
         rig.finish(1)
 
         assert rig.done() == [1, 2]
-        assert not rig.pool.feeder.doomed
+        assert not rig.pool.scheduler.cancelled
 
     def test_a_running_one_costs_its_slot(self, rig):
         rig.push(1)
@@ -39,7 +39,7 @@ class TestCancel:
         rig.exited(0)
 
         assert not rig.failed()
-        assert not rig.pool.feeder.doomed
+        assert not rig.pool.scheduler.cancelled
 
     def test_one_that_cleans_up_costs_its_slot_when_it_returns(self, rig):
         rig.push(1)
@@ -69,12 +69,12 @@ class TestCancel:
         rig.recalled(0, 0)
 
         assert not rig.of(act.KillSlot)
-        assert not rig.pool.feeder.doomed
+        assert not rig.pool.scheduler.cancelled
 
     def test_what_is_not_here_is_not_remembered(self, rig):
         control(rig, m.Cancel, [Held(1, 1, [77])])
 
-        assert not rig.pool.feeder.doomed
+        assert not rig.pool.scheduler.cancelled
 
     def test_another_attempt_of_the_task_runs_on(self, rig):
         rig.push(1, attempt=3)

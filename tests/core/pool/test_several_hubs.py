@@ -249,4 +249,4 @@ def test_a_cancelled_task_that_waits_is_remembered_while_its_hub_has_to_say_what
     rig.tell(ev.Tick())
     rig.pool.check()
 
-    assert rig.pool.feeder.doomed == {(1, 4, 1)}
+    assert rig.pool.scheduler.cancelled == {(1, 4, 1)}

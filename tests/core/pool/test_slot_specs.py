@@ -4,7 +4,7 @@ import pytest
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.pool import feeder, slots
+from taskmesh.core.pool import scheduler, slots
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Spec
 from tests.core.rig import PoolRig, number_of, spec
@@ -82,21 +82,21 @@ class TestASlot:
 
 class TestAPool:
     def test_forgets_what_no_hub_tells_it_to(self, rig, monkeypatch):
-        monkeypatch.setattr(feeder, "MOST_SPECS", 1)
+        monkeypatch.setattr(scheduler, "MOST_SPECS", 1)
         run(rig, A, B, C)
         rig.push(1, one=A)
         rig.push(2, one=B)
         rig.after(1.0)
 
-        assert set(rig.pool.feeder.specs) == {number_of(A), number_of(B)}, "its tasks need them"
+        assert set(rig.pool.scheduler.specs) == {number_of(A), number_of(B)}, "its tasks need them"
 
         rig.push(3, one=C, known=False)
         assert rig.of(m.PoolNeedSpec)[-1].specs == [number_of(C)]
 
     def test_forgets_the_oldest_of_those_that_are_too_large(self, rig, monkeypatch):
-        monkeypatch.setattr(feeder, "SPEC_BYTES", 250)
+        monkeypatch.setattr(scheduler, "SPEC_BYTES", 250)
         large = [spec(name * 100) for name in "abcd"]
         run(rig, *large)
         rig.after(1.0)
 
-        assert list(rig.pool.feeder.specs) == [number_of(one) for one in large[2:]]
+        assert list(rig.pool.scheduler.specs) == [number_of(one) for one in large[2:]]

@@ -11,11 +11,11 @@ from taskmesh.wire.slot_messages import SlotFailure, SlotResults, SlotSegment
 def slot_with(*sizes: int) -> Slot:
     slot = Slot(0)
     slot.move(SlotCause.START)
-    slot.started()
+    slot.started(1, 0.0)
     first = 1
     for size in sizes:
         run = LaneRun(5, 1, 1, 0, list(range(first, first + size)), [b""] * size)
-        slot.hand([Piece(run, 0, size)])
+        slot.hand([Piece(run, 0, size)], 0.0)
         first += size
     return slot
 
@@ -29,7 +29,7 @@ def results(*segments: tuple[int, int], failed: tuple[int, ...] = ()) -> SlotRes
 
 
 def reported(slot: Slot, report: SlotResults) -> tuple[list[int], list[int]]:
-    done, failed = slot.finished(report, "p/0")
+    done, failed = slot.finished(report, "p/0", 0.0)
     for run in done:
         assert [int(payload) + 1 for payload in run.payloads] == run.seqs
     return [seq for run in done for seq in run.seqs], [failure.seq for failure in failed]
@@ -71,7 +71,7 @@ def test_a_gap_is_a_broken_slot():
     slot = slot_with(4)
 
     with pytest.raises(LocalProtocolError, match="reports 2 before 0"):
-        slot.finished(results((2, 1)), "p/0")
+        slot.finished(results((2, 1)), "p/0", 0.0)
 
 
 def test_taking_back_takes_the_newest_and_serials_go_on():
@@ -80,10 +80,10 @@ def test_taking_back_takes_the_newest_and_serials_go_on():
     assert [seq for piece in taken for seq in piece.held().seqs] == [3, 4, 5, 6]
     assert slot.count == 2
 
-    slot.hand([Piece(LaneRun(5, 1, 1, 0, [9], [b""]), 0, 1)])
+    slot.hand([Piece(LaneRun(5, 1, 1, 0, [9], [b""]), 0, 1)], 0.0)
     assert slot.pieces[-1].first == 6
     done, _ = slot.finished(
-        SlotResults([SlotSegment(0, [b"", b""], 0.1), SlotSegment(6, [b""], 0.1)], [], 0.0), "p/0"
+        SlotResults([SlotSegment(0, [b"", b""], 0.1), SlotSegment(6, [b""], 0.1)], [], 0.0), "p/0", 0.0
     )
     assert [seq for run in done for seq in run.seqs] == [1, 2, 9]
 
@@ -103,7 +103,7 @@ def test_there_is_something_to_give_only_after_a_hand_over():
     assert slot.can_give
     slot.refilled = False
     assert not slot.can_give, "all that is left has started"
-    slot.hand([Piece(LaneRun(5, 1, 1, 0, [9], [b""]), 0, 1)])
+    slot.hand([Piece(LaneRun(5, 1, 1, 0, [9], [b""]), 0, 1)], 0.0)
     assert slot.can_give
     slot.recalling = True
     assert not slot.can_give

@@ -1,4 +1,4 @@
-"""Which slot gets what: the pool's own little ventilator, with recall from slots that are stuck.
+"""The pool's scheduler: which slot gets what, and what is taken back from slots that are stuck.
 
 Work is handed over ahead of need, so that a slot never waits for the supervisor, and taken back exactly, by
 tickets, when the task before it turns out long.
@@ -23,16 +23,18 @@ MOST_SPECS = 2000
 SPEC_BYTES = 512 << 20
 """The same in bytes of functions that travel by value."""
 STEAL_AFTER = 0.003
-"""Silence of a slot with tasks queued after which they are taken back, when another slot is idle."""
+"""Seconds of silence of a slot with tasks queued after which they are taken back, when another is idle."""
 STEAL_WORTH = 0.002
 """Seconds of work queued in one slot that are worth sharing with an idle one at once."""
-GENERATIONS = 1 << 16
-"""Tickets have room for so many; no slot is recalled as often while one task runs."""
 UNSTICK_AFTER = 0.020
-"""The same when no slot is idle."""
+"""Like STEAL_AFTER, while no slot is idle."""
 UNSTICK_LAST_AFTER = 0.250
-"""The same for a single task: no other slot would start it at once, and when the long one ends it is at hand
-(a refill after a nap of 100 ms took 0.5 to 1 ms; skewed naps over ideal 1.028 in place of 1.034)."""
+"""Like UNSTICK_AFTER, for a single task: no other slot would start it at once, and when the long one ends it
+is at hand (a refill after a nap of 100 ms took 0.5 to 1 ms; skewed naps over ideal 1.028, not 1.034)."""
+
+Recall = PeekSlot | RecallSlot
+Attempt = tuple[int, int, int]
+"""Client, counter and number of an attempt."""
 
 
 class KnownSpec(ServiceTime):
@@ -45,53 +47,53 @@ class KnownSpec(ServiceTime):
         self.spec = spec
 
 
-class Feeder:
+class Scheduler:
     """The pool's backlog and the portions that slots get of it.
 
-    Attributes:
-        crowded: whether a slot may have more than one task.
-        aside: of the backlog, what belongs to hubs that have to say first what is still wanted.
-
     Args:
-        slots: the pool's.
-        disturb: called when a slot has got a task with a hard limit.
+        slots: All slots of the pool.
+        disturb: Called when a slot has got a task with a hard limit.
+
+    Attributes:
+        backlog: Tasks that no slot has, first the one that goes next.
+        aside: Those of the backlog that belong to hubs which have to say first what is still wanted.
+        specs: Specs of tasks, by number, oldest first.
+        cancelled: Attempts here that are not to be run.
+        credit: Work that slots are handed ahead of need.
+        crowded: True if a slot may have more than one task.
     """
 
     def __init__(self, slots: dict[int, Slot], disturb: Callable[[], None]) -> None:
         self.backlog: deque[Piece] = deque()
-        self.specs: dict[int, KnownSpec] = {}
-        self.credit = Credit(SLOT_HORIZON, fall=0.1)
-        self.doomed: set[tuple[int, int, int]] = set()
-        self._frozen: set[int] = set()
         self.aside: list[Piece] = []
+        self.specs: dict[int, KnownSpec] = {}
+        self.cancelled: set[Attempt] = set()
+        self.credit = Credit(SLOT_HORIZON, fall=0.1)
+        self.crowded = False
+        self._frozen: set[int] = set()
         self._slots = slots
         self._disturb = disturb
-        self.crowded = False
 
     # --- in and back --------------------------------------------------------------------------------------
 
     def add(self, run: LaneRun) -> None:
-        """Tasks from the lane."""
+        """Takes in tasks from the lane."""
         self.backlog.append(Piece(run, 0, len(run.seqs)))
 
-    def learn(self, specs: list[tuple[int, Spec]]) -> None:
-        """Takes in specs by number. What has been measured of one that comes again stays known."""
-        for number, spec in specs:
-            if number not in self.specs:
-                self.specs[number] = KnownSpec(spec)
-
     def put_back(self, pieces: list[Piece]) -> None:
-        """Tasks that a slot did not start come before all others."""
+        """Takes in tasks that a slot did not start; they come before all others."""
         self.backlog.extendleft(reversed(pieces))
         if self._frozen:
             self._set_aside()
 
-    def freeze(self, hub: int, *, frozen: bool = True) -> None:
-        """Nothing of this hub's is started until it has said what is still wanted, and this is taken back."""
-        if frozen:
-            self._frozen.add(hub)
-            self._set_aside()
-        elif hub in self._frozen:
+    def freeze(self, hub: int) -> None:
+        """Nothing of this hub's is started until `thaw`: it has to say first what is still wanted."""
+        self._frozen.add(hub)
+        self._set_aside()
+
+    def thaw(self, hub: int) -> None:
+        """A hub has said what is still wanted."""
+        if hub in self._frozen:
             self._frozen.remove(hub)
             aside, self.aside = self.aside, []
             self.put_back(aside)
@@ -103,40 +105,16 @@ class Feeder:
             (self.aside if hub_of(piece.run.client) in self._frozen else self.backlog).append(piece)
 
     def holds(self, hub: int) -> bool:
-        """Whether tasks of a hub's wait here for a slot."""
+        """Returns True if tasks of a hub's wait here for a slot."""
         pieces = (*self.backlog, *self.aside) if self.aside else self.backlog
         return any(hub_of(piece.run.client) == hub for piece in pieces)
 
-    def forget(self, numbers: list[int]) -> None:
-        """Drops specs that none of the tasks here needs; the hub sends them again before their next use."""
-        used = self._used()
-        self._drop(number for number in numbers if number not in used)
-
-    def tidy(self) -> None:
-        """Drops the oldest specs that none of the tasks here needs, where they are too many.
-
-        The hub does not tell what an earlier session, or another hub, has left here. What it counts on here
-        and is gone is asked for, so it is to forget first: the bounds are far above its own.
-        """
-        sizes = {number: len(known.spec.function) for number, known in self.specs.items()}
-        if len(sizes) > MOST_SPECS or sum(sizes.values()) > SPEC_BYTES:
-            self._drop(evicted(sizes, self._used().__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES))
-
-    def _drop(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            self.specs.pop(number, None)
-
-    def _used(self) -> set[int]:
-        """The specs of the tasks here."""
-        used = {piece.run.spec for piece in (*self.backlog, *self.aside)}
-        return used.union(*[slot.work for slot in self._slots.values()])
-
     def waiting(self) -> int:
-        """How many tasks no slot has."""
+        """Returns how many tasks no slot has."""
         return sum(map(len, self.backlog)) + sum(map(len, self.aside))
 
-    def give_up(self, count: int, hub: int) -> list[Held]:
-        """Takes up to `count` tasks of a hub's off the end of the backlog, to hand them back."""
+    def hand_back(self, count: int, hub: int) -> list[Held]:
+        """Takes up to `count` tasks of a hub's off the end of the backlog, to be handed back to it."""
         given: list[Held] = []
         others: list[Piece] = []
         while count > 0 and self.backlog:
@@ -147,20 +125,51 @@ class Feeder:
             taken = self.backlog.pop() if len(piece) <= count else piece.split_tail(count)
             count -= len(taken)
             held = taken.held()
-            if self.doomed:
-                self.doomed.difference_update((held.client, seq, held.attempt) for seq in held.seqs)
+            if self.cancelled:
+                self.cancelled.difference_update((held.client, seq, held.attempt) for seq in held.seqs)
             given.append(held)
         self.backlog.extend(reversed(others))
         return given
 
+    # --- specs --------------------------------------------------------------------------------------------
+
+    def learn(self, specs: list[tuple[int, Spec]]) -> None:
+        """Takes in specs by number. What has been measured of one that comes again stays known."""
+        for number, spec in specs:
+            if number not in self.specs:
+                self.specs[number] = KnownSpec(spec)
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Drops specs that none of the tasks here needs; hubs send them again before their next use."""
+        used = self._used()
+        for number in numbers:
+            if number not in used:
+                self.specs.pop(number, None)
+
+    def tidy(self) -> None:
+        """Drops the oldest specs that none of the tasks here needs, where they are too many.
+
+        The hub does not tell what an earlier session, or another hub, has left here. What it counts on here
+        and is gone is asked for, so it is to forget first: the bounds are far above its own.
+        """
+        sizes = {number: len(known.spec.function) for number, known in self.specs.items()}
+        if len(sizes) > MOST_SPECS or sum(sizes.values()) > SPEC_BYTES:
+            self.forget(evicted(sizes, self._used().__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES))
+
+    def _used(self) -> set[int]:
+        """Returns the specs of the tasks here."""
+        used = {piece.run.spec for piece in (*self.backlog, *self.aside)}
+        return used.union(*[slot.work for slot in self._slots.values()])
+
     # --- out ----------------------------------------------------------------------------------------------
 
-    def feed(self, now: float) -> list[HandOver]:
+    def dispatch(self, now: float) -> list[HandOver]:
         """Hands each slot with room one portion, the emptiest first; nothing to those that are stuck."""
-        if not self.backlog:
+        backlog = self.backlog
+        if not backlog:
             return []
-        if len(self.backlog) == 1 and len(self.backlog[0]) == 1 and not self.doomed:
-            lone = self._feed_lone(now)
+        if len(backlog) == 1 and backlog[0].high - backlog[0].low == 1 and not self.cancelled:
+            lone = self._dispatch_lone(now)
             if lone is not None:
                 return [lone]
         horizon = self.credit.horizon
@@ -172,27 +181,24 @@ class Feeder:
         if len(ready) > 1:
             ready.sort(key=lambda slot: slot.count)
         handed: list[HandOver] = []
-        waiting = sum(map(len, self.backlog))  # what is set aside is nobody's to share
+        waiting = sum([piece.high - piece.low for piece in backlog])  # what is set aside is nobody's to share
         for index, slot in enumerate(ready):
             share = -(-waiting // (len(ready) - index))
-            pieces = self._portion(slot, share, now)
-            if pieces:
-                handed.append(self._hand(slot, pieces, now))
-                waiting -= sum(map(len, pieces))
-            if not self.backlog:
+            before = slot.count
+            message = self._portion(slot, share, now)
+            if message is not None:
+                handed.append(message)
+                waiting -= slot.count - before
+            if not backlog:
                 break
         return handed
 
-    def _feed_lone(self, now: float) -> HandOver | None:
-        """The only task there is goes to the first idle slot, if there is one: no portions to be weighed."""
+    def _dispatch_lone(self, now: float) -> HandOver | None:
+        """Hands the only task there is to the first idle slot, if there is one: there is nothing to weigh."""
         for slot in self._slots.values():
             if not slot.count and slot.takes_work:
                 piece = self.backlog.popleft()
-                limit = self.specs[piece.run.spec].spec.hard_timeout
-                if limit > 0:
-                    slot.kill_at = now + limit
-                    self._disturb()
-                return self._hand(slot, [piece], now)
+                return self._hand(slot, [piece], now, self.specs[piece.run.spec].spec.hard_timeout)
         return None
 
     def _load(self, slot: Slot) -> float:
@@ -202,8 +208,8 @@ class Feeder:
             return credit.horizon
         return sum([count * credit.cost(specs[spec].service) for spec, count in slot.work.items()])
 
-    def _portion(self, slot: Slot, share: int, now: float) -> list[Piece]:
-        """The next tasks for a slot: its share of what waits, no more than the horizon, one if it is long.
+    def _portion(self, slot: Slot, share: int, now: float) -> HandOver | None:
+        """Hands a slot its share of what waits, no more than the horizon, one task if that is long.
 
         The whole share, not half of it for a better balance at the end: what one slot has too much of is
         taken back when another is idle, and a slot that runs dry waits for a loop that may lack the GIL.
@@ -211,60 +217,58 @@ class Feeder:
         horizon = self.credit.horizon
         room = horizon - self._load(slot)
         pieces: list[Piece] = []
-        count = slot.count
-        while self.backlog and share > 0:
+        count, limit = slot.count, 0.0
+        while self.backlog and share > 0 and not limit:
             piece = self._next()
             if piece is None:
                 break
             known = self.specs[piece.run.spec]
-            limit = known.spec.hard_timeout
-            if limit > 0 and (slot.count or pieces):
-                break
+            hard = known.spec.hard_timeout
             cost = self.credit.cost(known.service)
-            if limit > 0:
-                fits = 1
-                slot.kill_at = now + limit
-                self._disturb()
+            if hard > 0:
+                fits = 0 if count else 1  # a task with a hard limit is alone
             elif cost >= horizon:
                 fits = 0 if count else 1
             else:
                 fits = min(share, math.ceil(room / cost), MOST_AHEAD - count) if room > 0 else 0
             if fits <= 0:
                 break
-            taken = self.backlog.popleft() if fits >= len(piece) else piece.split(fits)
-            pieces.append(taken)
-            count += len(taken)
-            share -= len(taken)
-            room -= len(taken) * cost
-            if limit > 0:
-                break
-        return pieces
+            size = piece.high - piece.low
+            if fits >= size:
+                self.backlog.popleft()
+            else:
+                piece, size = piece.split(fits), fits
+            pieces.append(piece)
+            limit = hard
+            count += size
+            share -= size
+            room -= size * cost
+        return self._hand(slot, pieces, now, limit) if pieces else None
 
     def _next(self) -> Piece | None:
-        """The first piece of the backlog, cut so that none of its tasks has been cancelled."""
-        if not self.doomed:
+        """Returns the first piece of the backlog, cut so that none of its tasks has been cancelled."""
+        if not self.cancelled:
             return self.backlog[0] if self.backlog else None
         while self.backlog:
             piece = self.backlog[0]
             run = piece.run
             seqs = run.seqs[piece.low : piece.high]
-            bad = [i for i, seq in enumerate(seqs) if (run.client, seq, run.attempt) in self.doomed]
+            bad = [i for i, seq in enumerate(seqs) if (run.client, seq, run.attempt) in self.cancelled]
             if not bad:
                 return piece
             if bad[0]:
                 self.backlog.appendleft(piece.split(bad[0]))
                 return self.backlog[0]
-            self.doomed.discard((run.client, seqs[0], run.attempt))
+            self.cancelled.discard((run.client, seqs[0], run.attempt))
             piece.split(1)
             if not len(piece):
                 self.backlog.popleft()
         return None
 
-    def _hand(self, slot: Slot, pieces: list[Piece], now: float) -> HandOver:
-        if not slot.count:
-            slot.heard = now
-            slot.quiet = slot.peeked = False
-        first = slot.hand(pieces)
+    def _hand(self, slot: Slot, pieces: list[Piece], now: float, limit: float) -> HandOver:
+        if limit > 0:
+            self._disturb()
+        first = slot.hand(pieces, now, limit)
         self.crowded |= slot.count > 1
         specs: list[tuple[int, Spec | None]] = []
         for piece in pieces:
@@ -281,7 +285,7 @@ class Feeder:
     # --- what is here -------------------------------------------------------------------------------------
 
     def _pieces(self) -> Iterator[Piece]:
-        """Everything that slots and backlog hold."""
+        """Yields everything that slots and backlog hold."""
         yield from self.backlog
         yield from self.aside
         for slot in self._slots.values():
@@ -294,8 +298,8 @@ class Feeder:
             if hub_of(piece.run.client) != hub:
                 continue
             held = piece.held()
-            if self.doomed:
-                held.seqs = [s for s in held.seqs if (held.client, s, held.attempt) not in self.doomed]
+            if self.cancelled:
+                held.seqs = [s for s in held.seqs if (held.client, s, held.attempt) not in self.cancelled]
             held.client &= CLIENT_MASK
             held.bound = self.specs[piece.run.spec].spec.on_client_loss == "cancel"
             if held.seqs:
@@ -305,66 +309,62 @@ class Feeder:
     def dying(self, hub: int) -> list[Held]:
         """Lists a hub's running tasks whose slots are about to be killed; the inventory leaves them out."""
         found: list[Held] = []
-        for slot in self._slots.values() if self.doomed else ():
+        for slot in self._slots.values() if self.cancelled else ():
             if (current := slot.running()) is not None:
                 run, seq = current
-                if hub_of(run.client) == hub and (run.client, seq, run.attempt) in self.doomed:
+                if hub_of(run.client) == hub and (run.client, seq, run.attempt) in self.cancelled:
                     client = run.client & CLIENT_MASK
                     found.append(Held(client, run.attempt, [seq], returns=run.returns))
         return found
 
     # --- cancelled tasks ----------------------------------------------------------------------------------
 
-    def doom(self, tasks: list[Held]) -> None:
+    def cancel(self, tasks: list[Held]) -> None:
         """Those of these tasks that are here are not to be run."""
         wanted = {(held.client, seq, held.attempt) for held in tasks for seq in held.seqs}
         pieces = [piece.held() for piece in self._pieces()]
-        self.doomed |= wanted & {(held.client, seq, held.attempt) for held in pieces for seq in held.seqs}
+        self.cancelled |= wanted & {(held.client, seq, held.attempt) for held in pieces for seq in held.seqs}
 
-    def has_doomed(self, slot: Slot) -> bool:
-        """Whether a slot holds a task that has been cancelled."""
-        doomed = self.doomed
+    def has_cancelled(self, slot: Slot) -> bool:
+        """Returns True if a slot holds a task that has been cancelled."""
+        cancelled = self.cancelled
         return any(
-            (piece.run.client, seq, piece.run.attempt) in doomed
+            (piece.run.client, seq, piece.run.attempt) in cancelled
             for piece in slot.pieces
             for seq in piece.run.seqs[piece.low : piece.high]
         )
 
-    def spare(self, done: list[DoneRun], failed: list[Failed]) -> None:
+    def ended(self, done: list[DoneRun], failed: list[Failed]) -> None:
         """Cancelled tasks that were quicker need not be dropped any more."""
-        self.doomed.difference_update((run.client, seq, run.attempt) for run in done for seq in run.seqs)
-        self.doomed.difference_update((failure.client, failure.seq, failure.attempt) for failure in failed)
+        self.cancelled.difference_update((run.client, seq, run.attempt) for run in done for seq in run.seqs)
+        self.cancelled.difference_update((failure.client, failure.seq, failure.attempt) for failure in failed)
 
     # --- recall -------------------------------------------------------------------------------------------
 
-    def unstick(self, now: float) -> list[PeekSlot | RecallSlot]:
+    def unstick(self, now: float) -> list[Recall]:
         """Takes tasks back from slots that are silent, or that have much while another has nothing."""
         stuck = self._stuck()
         if not stuck:
             return []
-        actions: list[PeekSlot | RecallSlot] = []
+        actions: list[Recall] = []
         idle = self._some_idle()
         for slot in stuck:
             if now - slot.heard >= self._patience(slot, idle=idle):
                 if idle or slot.peeked or slot.count > 2:
                     actions += self.recall(slot)
                 else:  # if one of the two is done, the other must not hold its result up
-                    slot.peeked = True
+                    slot.peek()
                     actions.append(PeekSlot(slot.number))
             elif idle and self._load(slot) - (now - slot.heard) >= STEAL_WORTH:
-                actions += self.recall(slot)
-                slot.quiet = False
+                actions += self.recall(slot, silent=False)
         return actions
 
-    def recall(self, slot: Slot) -> list[PeekSlot | RecallSlot]:
+    def recall(self, slot: Slot, *, silent: bool = True) -> list[Recall]:
         """Takes every unstarted task of a slot back; it is given nothing until it reports."""
-        slot.recalling = slot.quiet = True
-        slot.refilled = False
-        slot.generation = (slot.generation + 1) % GENERATIONS
-        return [PeekSlot(slot.number), RecallSlot(slot.number, slot.generation)]
+        return [PeekSlot(slot.number), RecallSlot(slot.number, slot.recall(silent=silent))]
 
     def recall_deadline(self) -> float:
-        """When `unstick` should be asked next."""
+        """Returns when `unstick` should be asked next."""
         stuck = self._stuck()
         if not stuck:
             return math.inf
@@ -372,7 +372,7 @@ class Feeder:
         return min([slot.heard + self._patience(slot, idle=idle) for slot in stuck])
 
     def _stuck(self) -> list[Slot]:
-        """Slots that may be, with tasks that can be taken back."""
+        """Returns slots that may be stuck, with tasks that can be taken back."""
         crowded = [slot for slot in self._slots.values() if slot.count >= 2]
         self.crowded = bool(crowded)
         return [slot for slot in crowded if slot.can_give and not slot.quiet]

@@ -4,7 +4,7 @@ import math
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
-from taskmesh.core.pool.places import BENCH, GIVEN
+from taskmesh.core.pool.permits import MOST_LENT, SPARE_FOR
 from taskmesh.core.pool.slots import SlotState
 from taskmesh.wire import messages as m
 from tests.core.rig import PoolRig
@@ -33,7 +33,7 @@ def up(rig: PoolRig) -> list[int]:
 
 
 def working(rig: PoolRig) -> int:
-    return sum(slot.parent is None and slot.benched_at is None for slot in rig.pool.slots.values())
+    return sum(slot.parent is None and slot.spare_since is None for slot in rig.pool.slots.values())
 
 
 def test_another_slot_takes_the_place_and_the_hub_is_told():
@@ -72,7 +72,7 @@ def test_a_task_that_has_a_place_is_not_given_another():
 
 def test_what_waits_behind_the_parent_is_taken_back():
     rig = PoolRig(1)
-    for known in rig.pool.feeder.specs.values():
+    for known in rig.pool.scheduler.specs.values():
         known.service = None
     rig.push(1)
     rig.finish(0, elapsed=0.0001)
@@ -90,23 +90,23 @@ def test_what_waits_behind_the_parent_is_taken_back():
 
 def test_so_many_places_are_given_and_no_more():
     rig = busy_rig(1)
-    for slot in range(GIVEN):
+    for slot in range(MOST_LENT):
         assert ask(rig, slot)
         assert up(rig) == [slot + 1]
         rig.push(10 + slot)
 
-    assert not ask(rig, GIVEN)
+    assert not ask(rig, MOST_LENT)
     assert up(rig) == []
 
 
-def test_when_the_parent_ends_the_extra_slot_is_benched_and_taken_again():
+def test_when_the_parent_ends_the_extra_slot_is_spare_and_taken_again():
     rig = busy_rig()
     ask(rig, 0)
     up(rig)
     rig.finish(0)
     assert working(rig) == 2
-    benched = [slot.number for slot in rig.pool.slots.values() if slot.benched_at is not None]
-    assert benched == [2]
+    spare = [slot.number for slot in rig.pool.slots.values() if slot.spare_since is not None]
+    assert spare == [2]
 
     assert ask(rig, 1)
 
@@ -114,21 +114,21 @@ def test_when_the_parent_ends_the_extra_slot_is_benched_and_taken_again():
     assert working(rig) == 2
 
 
-def test_a_benched_slot_ends_some_time_later():
+def test_a_spare_slot_ends_some_time_later():
     rig = busy_rig()
     ask(rig, 0)
     up(rig)
     rig.finish(0)
-    assert rig.pool.deadline <= rig.now + BENCH
+    assert rig.pool.deadline <= rig.now + SPARE_FOR
 
-    rig.after(BENCH - 1)
+    rig.after(SPARE_FOR - 1)
     assert not rig.of(act.StopSlot)
     rig.after(2)
     assert rig.of(act.StopSlot) == [act.StopSlot(2)]
     rig.exited(2, status=0)
 
     assert sorted(rig.pool.slots) == [0, 1]
-    assert rig.pool.places.deadline == math.inf
+    assert rig.pool.permits.deadline == math.inf
 
 
 def test_a_parent_that_dies_leaves_no_gap_and_no_surplus():
@@ -142,7 +142,7 @@ def test_a_parent_that_dies_leaves_no_gap_and_no_surplus():
 
     assert rig.failed() == {1: "crash"}
     assert working(rig) == 2
-    assert rig.pool.places.given == 0
+    assert rig.pool.permits.lent == 0
 
 
 def test_the_slot_that_stands_in_may_die_too():

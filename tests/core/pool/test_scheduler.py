@@ -56,9 +56,9 @@ def test_few_are_shared(rig):
 
 def test_what_is_set_aside_for_another_hub_is_not_shared(rig):
     """Seed 8723989227: one slot was given the share of two, the other stole it, and so on for ever (V2)."""
-    feeder = rig.pool.feeder
-    feeder.add(LaneRun(next(iter(feeder.specs)), 1 << CLIENT_BITS | 1, 1, 0, [1, 2, 3, 4], [b""] * 4))
-    feeder.freeze(1)
+    scheduler = rig.pool.scheduler
+    scheduler.add(LaneRun(next(iter(scheduler.specs)), 1 << CLIENT_BITS | 1, 1, 0, [1, 2, 3, 4], [b""] * 4))
+    scheduler.freeze(1)
 
     rig.push(1, 2)
 
@@ -213,14 +213,14 @@ def test_later_hand_overs_are_of_the_next_generation(rig):
 
 
 def test_a_slow_loop_makes_the_horizon_longer(rig):
-    feeder = rig.pool.feeder
-    assert feeder.credit.horizon == pytest.approx(0.005)
+    scheduler = rig.pool.scheduler
+    assert scheduler.credit.horizon == pytest.approx(0.005)
     for _ in range(10):
-        feeder.credit.measured(0.050)
+        scheduler.credit.measured(0.050)
 
-    assert feeder.credit.horizon == pytest.approx(0.100, rel=0.01)
-    feeder.credit.measured(5.0)
-    assert feeder.credit.horizon == 0.5
+    assert scheduler.credit.horizon == pytest.approx(0.100, rel=0.01)
+    scheduler.credit.measured(5.0)
+    assert scheduler.credit.horizon == 0.5
 
 
 def test_specs_travel_to_a_slot_once(rig):
