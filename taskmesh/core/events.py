@@ -179,6 +179,8 @@ class DrainRequested(msgspec.Struct):
     grace: float
 
 
+RareSlotEvent = SlotReady | SlotReported | SlotAsked | SlotRecalled | SlotExited
+
 # --- client -----------------------------------------------------------------------------------------------
 
 
@@ -207,3 +209,6 @@ class LinkCut(msgspec.Struct):
 
 class LinkLost(msgspec.Struct):
     """The gateway's link is closed (or the hub was silent too long)."""
+
+
+RareClientEvent = Requested | LinkCut | LinkLost | Tick

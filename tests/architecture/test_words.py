@@ -13,8 +13,6 @@ from tests.architecture.source import ROOT, line_count, python_files, tree
 # File names that neither the glossary nor that list explains.
 UNEXPLAINED = frozenset(
     {
-        "taskmesh/core/client/oversize.py",
-        "taskmesh/core/client/questions.py",
         "taskmesh/framing/kept.py",
         "taskmesh/net/client/hub_watch.py",
         "taskmesh/net/client/listener.py",
@@ -54,18 +52,12 @@ UNEXPLAINED = frozenset(
 SAME_NAME: dict[str, str] = {
     "Answer": "",
     "Answers": "",
-    "PendingTable": "",
     "Poller": "",
 }
 # Modules of fewer than 60 lines that are a concept of their own, with the reason.
 SHORT: dict[str, str] = {
     "taskmesh/cli/application.py": "the list of commands",
     "taskmesh/cli/health.py": "one command",
-    "taskmesh/core/client/oversize.py": "",
-    "taskmesh/core/client/pending_table.py": "",
-    "taskmesh/core/client/questions.py": "",
-    "taskmesh/core/client/runs.py": "",
-    "taskmesh/core/client/settings.py": "",
     "taskmesh/core/ids.py": "identities, which every module of the core and many others name",
     "taskmesh/core/state_machine.py": "the base of lanes and slots, and of what invariants raise",
     "taskmesh/cli/probe.py": "loaded before every command",
@@ -136,7 +128,6 @@ CLAUSES: dict[str, int] = {
 }
 # Modules with error texts that say "Cure:" in place of a sentence.
 CURES = {
-    "taskmesh/core/client/oversize.py",
     "taskmesh/net/client/port.py",
     "taskmesh/net/hub/file_limit.py",
     "taskmesh/net/hub/memory_limit.py",

@@ -21,7 +21,7 @@ STATES = {
     "Slot.__init__": "the beginning",
     "StateMachine.move": "one transition of a lane or slot, by the table",
     "PoolMachine.__init__": "the beginning; a pool's three states are words that its beats say",
-    "PoolMachine._command": "ready and paused, by an operator's command",
+    "PoolMachine._on_command": "ready and paused, by an operator's command",
     "PoolMachine._drain": "draining, which is for good",
 }
 # The transitions that are made without `Ledger.move`.

@@ -7,6 +7,7 @@ import pytest
 from taskmesh.core.actions import PushTasks, Resolve
 from taskmesh.core.client.charges import Charges
 from taskmesh.core.client.machine import ClientMachine
+from taskmesh.core.client.submission import SubmitWindow
 from taskmesh.core.credit import LANE_HORIZON, Credit
 from taskmesh.core.hub import pools
 from taskmesh.core.hub.adoption import Adoption
@@ -56,7 +57,7 @@ def delivery_dedup(patch: Patch) -> None:
             self._deliveries.take(deliver.number)
             self._deliveries.owe(0, now, at_once=False)
 
-    patch.setattr(ClientMachine, "_deliver", take_it_again)
+    patch.setattr(ClientMachine, "_on_deliver", take_it_again)
 
 
 def attempt_fencing(patch: Patch) -> None:
@@ -195,13 +196,21 @@ def bound_repeated(patch: Patch) -> None:
 
 def call_limit(patch: Patch) -> None:
     """A client sends what its hub does not take."""
-    patch.setattr(ClientMachine, "_fitting", lambda self, runs, out: (runs, []))
+    patch.setattr(SubmitWindow, "fitting", lambda self, runs: (runs, []))
 
 
 def numbers(patch: Patch) -> None:
     """A hub is not told of calls that are too large for it."""
-    fitting = ClientMachine._fitting
-    patch.setattr(ClientMachine, "_fitting", lambda self, runs, out: (fitting(self, runs, out)[0], []))
+    patch.setattr(SubmitWindow, "fit", lambda self: [])
+    give_up = SubmitWindow.give_up
+
+    def say_nothing(
+        self: SubmitWindow, seqs: list[int], unstarted: list[int], now: float, *, whole: bool = False
+    ) -> None:
+        if unstarted or whole or not self.max_payload:
+            give_up(self, seqs, unstarted, now, whole=whole)
+
+    patch.setattr(SubmitWindow, "give_up", say_nothing)
 
 
 def result_limit(patch: Patch) -> None:
@@ -257,14 +266,14 @@ def left_in_order(patch: Patch) -> None:
 
 def named_process(patch: Patch) -> None:
     """A pool obeys whatever is said to its name."""
-    from_hub = PoolMachine._from_hub
+    from_hub = PoolMachine._on_hub_message
 
     def obey(self: PoolMachine, message: m.ToPool, now: float) -> None:
         if isinstance(message, m.PoolCommand):
             message = m.PoolCommand(message.verb)
         from_hub(self, message, now)
 
-    patch.setattr(PoolMachine, "_from_hub", obey)
+    patch.setattr(PoolMachine, "_on_hub_message", obey)
 
 
 def handed_back(patch: Patch) -> None:

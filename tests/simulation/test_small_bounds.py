@@ -2,7 +2,7 @@
 
 import pytest
 
-from taskmesh.core.client import machine as client
+from taskmesh.core.client import submission
 from taskmesh.core.hub import backlog, client_session, lanes, ventilator
 from taskmesh.core.pool import spool
 from tests.simulation import fairness
@@ -21,8 +21,8 @@ def _small_bounds(monkeypatch):
     monkeypatch.setattr(client_session, "MAX_DELIVERY", 200)
     monkeypatch.setattr(spool, "MAX_REPORT", 200)
     monkeypatch.setattr(spool, "FEW", 2)
-    monkeypatch.setattr(client, "MAX_SUBMIT", 50)
-    monkeypatch.setattr(client, "MAX_BYTES", 400)
+    monkeypatch.setattr(submission, "MAX_SUBMIT", 50)
+    monkeypatch.setattr(submission, "MAX_BYTES", 400)
     monkeypatch.setattr(lanes, "LARGE", 64)
     for module in (backlog, fairness):
         monkeypatch.setattr(module, "QUANTUM", 8)

@@ -7,30 +7,20 @@ the machine can submit all of them again to a hub that has lost its memory.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import assert_never
 
 from msgspec.structs import replace
 
 from taskmesh.core import events as ev
-from taskmesh.core.actions import Accept, Reconnect, Resolve, Send, Tell
+from taskmesh.core.actions import Accept, ClientAction, Reconnect, Resolve, Send, Tell
 from taskmesh.core.client.charges import Charges
-from taskmesh.core.client.oversize import without_large
-from taskmesh.core.client.pending_table import PendingTable
-from taskmesh.core.client.questions import OpenQuestions, Question
-from taskmesh.core.client.runs import split_run
-from taskmesh.core.client.settings import ClientSettings
-from taskmesh.core.link import DOUBLINGS, SLOWEST, ReceiveWindow, SendWindow, size_of_outcomes
+from taskmesh.core.client.requests import PendingRequests, Request
+from taskmesh.core.client.settings import ClientSettings, UnresolvedTasks
+from taskmesh.core.client.submission import SubmitWindow, portions
+from taskmesh.core.link import DOUBLINGS, SLOWEST, ReceiveWindow, size_of_outcomes
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run, Spec
 
-MAX_SUBMIT = 2000
-"""Tasks in one Submit: a hub that is full refuses little at a time."""
-MAX_CANCELS = 5_000
-"""Tasks that one message gives up: some 25 ms of the hub's work, and others get their turn."""
-MAX_BYTES = 8 << 20
-"""Payload bytes in one Submit, but for a task that has more by itself."""
-PARTS = 4
-"""Submits that make a window, at least: while one is taken in the next ones are under way."""
 LONGEST_BACKOFF = 0.5
 """Seconds between two attempts to have a Submit taken in by a hub that is full, at most."""
 LONGEST_WAIT = 10.0
@@ -42,20 +32,28 @@ GLANCE = 0.001
 
 
 class ClientMachine:
-    """One client session, over as many links and hubs as it takes."""
+    """One client session, over as many links and hubs as it takes.
 
-    def __init__(self, config: ClientSettings, pending: PendingTable, now: float) -> None:
+    Args:
+        config: The settings.
+        pending: The tasks that the program waits for.
+        now: The time.
+
+    Attributes:
+        config: The settings.
+        epoch: The hub's that it was last welcomed by, 0 before the first.
+        open: True while a hub has welcomed it over the present link.
+        refused: Why the hub will not have it, for good; empty as a rule.
+    """
+
+    def __init__(self, config: ClientSettings, pending: UnresolvedTasks, now: float) -> None:
         self.config = config
         self.epoch = 0
         self.open = False
         self.refused = ""
         self._pending = pending
         self._link = 1
-        self._limit = MAX_SUBMIT
-        self._max_payload = 0
-        self._submits: SendWindow[m.Submit] = SendWindow()
-        self._window = math.inf
-        self._most_bytes = MAX_BYTES
+        self._submits = SubmitWindow()
         self._refusals = 0
         self._hello_at = self._heard = self._opened = now
         self._beat = 1.0
@@ -65,20 +63,21 @@ class ClientMachine:
         self._look_at = now
         self._deliveries = ReceiveWindow(credit=config.credit)
         self._elsewhere: dict[int, ReceiveWindow] = {}
-        self._questions = OpenQuestions(config.question)
+        self._requests = PendingRequests(config.question)
         self._unstarted: set[int] = set()
         self._charges = Charges()
 
-    def handle(self, event: Any, now: float) -> list[object]:
+    def handle(self, event: object, now: float) -> list[ClientAction]:
         """Takes in one event; returns what is to be done, in order."""
-        out: list[object] = []
-        kind = type(event)  # class patterns take longer: see HubMachine.handle
-        if kind is ev.FromHubToClient:
-            self._from_hub(event.message, now, out)
-        elif kind is ev.Queued:
-            self._queue(event.specs, event.runs, now, out)
+        out: list[ClientAction] = []
+        if isinstance(event, ev.FromHubToClient):  # a class pattern takes longer
+            self._on_hub_message(event.message, now, out)
+        elif isinstance(event, ev.Queued):
+            self._on_queued(event.specs, event.runs, now, out)
+        elif isinstance(event, ev.RareClientEvent):
+            self._on_others(event, now, out)
         else:
-            self._from_others(event, now, out)
+            raise TypeError(f"not an event of a client: {event!r}")
         if now >= self._look_at or not self.open:
             self._look_at = now + GLANCE
             self._on_time(now, out)
@@ -86,10 +85,10 @@ class ClientMachine:
             self._acknowledge(now, out)
         return out
 
-    def _from_others(self, event: object, now: float, out: list[object]) -> None:
+    def _on_others(self, event: ev.RareClientEvent, now: float, out: list[ClientAction]) -> None:
         match event:
             case ev.Requested(message=message):
-                self._ask(message, now, out)
+                self._on_request(message, now, out)
             case ev.LinkLost():
                 self._lost(now, out)
             case ev.LinkCut():
@@ -97,7 +96,7 @@ class ClientMachine:
             case ev.Tick():
                 self._look_at = now
             case _:
-                raise TypeError(f"not an event of a client: {event!r}")
+                assert_never(event)
 
     @property
     def deadline(self) -> float:
@@ -118,31 +117,33 @@ class ClientMachine:
 
     # --- hub ----------------------------------------------------------------------------------------------
 
-    def _from_hub(self, message: m.ToClient, now: float, out: list[object]) -> None:
+    def _on_hub_message(self, message: m.ToClient, now: float, out: list[ClientAction]) -> None:
         self._heard = now
-        if type(message) is m.Deliver:
-            self._deliver(message, now, out)
+        if isinstance(message, m.Deliver):
+            self._on_deliver(message, now, out)
             return
         match message:
             case m.Accepted(number=number):
-                self._accepted(number, now, out)
+                self._on_accepted(number, now, out)
             case m.ClientWelcome():
-                self._welcome(message, now, out)
+                self._on_welcome(message, now, out)
             case m.Busy():
-                self._busy(message, now)
+                self._on_busy(message, now)
             case m.NeedSpec(number=number, specs=specs):
-                self._complete(number, specs, now, out)
+                self._on_need_spec(number, specs, now, out)
             case m.ClientRefused():
-                self._refused(message, now, out)
+                self._on_refused(message, now, out)
             case m.Notice(progress=progress):
                 if self.config.credit:
                     self._charges.running(progress)
                 out.append(Tell(message))
             case m.Answer(number=number):
-                self._questions.answered(number)
+                self._requests.answered(number)
                 out.append(Tell(message))
+            case _:
+                assert_never(message)
 
-    def _busy(self, busy: m.Busy, now: float) -> None:
+    def _on_busy(self, busy: m.Busy, now: float) -> None:
         """The hub is full, which it is asked about less and less often, or has dropped something."""
         wait = min(busy.retry_after, LONGEST_WAIT)
         if busy.number and not self._busy_until:
@@ -150,7 +151,7 @@ class ClientMachine:
             self._refusals += 1
         self._busy_until = max(self._busy_until, now + wait)
 
-    def _complete(self, number: int, specs: list[int], now: float, out: list[object]) -> None:
+    def _on_need_spec(self, number: int, specs: list[int], now: float, out: list[ClientAction]) -> None:
         """The hub lacks these specs: this Submit again, with them.
 
         Tasks whose specs the pending table does not have any more were given up meanwhile. A Submit that has
@@ -168,14 +169,14 @@ class ClientMachine:
         self._submits.kept[number] = replace(submit, specs=[*submit.specs, *found], runs=runs)
         self._send_from(number, now, out)
 
-    def _refused(self, refused: m.ClientRefused, now: float, out: list[object]) -> None:
+    def _on_refused(self, refused: m.ClientRefused, now: float, out: list[ClientAction]) -> None:
         if refused.reason:
             self.refused = refused.reason
             out.append(Tell(refused))
         elif self.open:
             self._lost(now, out)
 
-    def _welcome(self, welcome: m.ClientWelcome, now: float, out: list[object]) -> None:
+    def _on_welcome(self, welcome: m.ClientWelcome, now: float, out: list[ClientAction]) -> None:
         """Takes in the hub's answer to a Hello over this link.
 
         A hub that stood still answers older ones as well, and those of the first link as if it knew nothing.
@@ -194,43 +195,19 @@ class ClientMachine:
         self._beat_at = now + self._beat
         self._opened = now
         self._busy_until = 0.0
-        self._limit = max(1, min(MAX_SUBMIT, welcome.max_tasks // 2))
-        self._window = welcome.window or math.inf
-        self._most_bytes = min(MAX_BYTES, max(1, welcome.window // PARTS)) if welcome.window else MAX_BYTES
-        self._max_payload = welcome.max_payload if welcome.max_payload < self.config.max_payload else 0
+        submits = self._submits
+        submits.welcomed(welcome, self.config.max_payload)
         if same or first_time:
-            if self._max_payload:
-                self._fit_kept(out)
+            if failed := submits.fit():
+                out.append(Resolve([], failed))
             if first_time:
-                self._cut_anew(now)
+                submits.recut(now)
             self._send_from(0, now, out)
         else:
             self._start_over(former, welcome.known, now, out)
-        self._questions.again(now, out)
+        self._requests.again(now, out)
 
-    def _fit_kept(self, out: list[object]) -> None:
-        """The hub takes no call as large as some of those that wait: these fail."""
-        kept = self._submits.kept
-        for number, submit in kept.items():
-            runs, over = self._fitting(submit.runs, out)
-            kept[number] = replace(submit, runs=runs, cancels=submit.cancels + over)
-
-    def _cut_anew(self, now: float) -> None:
-        """Nothing was ever sent: the Submits that wait are made as large as the hub takes them."""
-        submits = self._submits
-        waiting = list(submits.kept.values())
-        if any(self._is_too_large(submit) for submit in waiting):
-            submits.restart(submits.first)
-            for submit in waiting:
-                self._cut(submit.specs, submit.runs, now)
-                if submit.cancels or submit.unstarted:
-                    submits.append(replace(submit, number=submits.next, specs=[], runs=[]), 0, now)
-
-    def _is_too_large(self, submit: m.Submit) -> bool:
-        count = sum(len(run.seqs) for run in submit.runs)
-        return count > self._limit or (count > 1 and self._submits.size_of(submit.number) > self._most_bytes)
-
-    def _start_over(self, former: int, known: bool, now: float, out: list[object]) -> None:
+    def _start_over(self, former: int, known: bool, now: float, out: list[ClientAction]) -> None:
         """The hub knows nothing of this session, or no more than before it was with another one.
 
         Everything unresolved is submitted again. A hub that was left alive goes on counting its deliveries,
@@ -246,7 +223,7 @@ class ClientMachine:
         else:
             self._deliveries.restart()
         submits = self._submits
-        never = [seq for submit in submits.kept.values() for seq in submit.cancels]
+        never = submits.cancels()
         submits.restart(submits.next)
         if lost := self._pending.lose_early():
             out.append(Resolve([], lost))
@@ -256,16 +233,12 @@ class ClientMachine:
         charged = self._charges.message(runs, now)
         self._unstarted.intersection_update([seq for run in runs for seq in run.seqs])
         out.append(Send(self._hello()))
-        if charged:
-            submits.append(m.Submit(submits.next, [], [], charged=charged), 0, now)
-        self._queue(specs, runs, now, out)
-        *portions, (last, _) = _portions(never, [])
-        for some, _ in portions:
-            submits.append(m.Submit(submits.next, [], [], some), 0, now)
-        submits.append(m.Submit(submits.next, [], [], last, whole=True), 0, now)
+        submits.bring(charged, now)
+        self._on_queued(specs, runs, now, out)
+        submits.give_up(never, [], now, whole=True)
         self._send_more(out)
 
-    def _accepted(self, number: int, now: float, out: list[object]) -> None:
+    def _on_accepted(self, number: int, now: float, out: list[ClientAction]) -> None:
         submits = self._submits
         if number >= submits.first:
             accepted = submits.acknowledge(number, now)
@@ -282,14 +255,14 @@ class ClientMachine:
         if self.open and submits.sent + 1 < submits.next and not self._busy_until:
             self._send_more(out)
 
-    def _deliver(self, deliver: m.Deliver, now: float, out: list[object]) -> None:
+    def _on_deliver(self, deliver: m.Deliver, now: float, out: list[ClientAction]) -> None:
         if not self.open:
             return
         if deliver.epoch != self.epoch:
             self._lost(now, out)
             return
         if deliver.accepted:
-            self._accepted(deliver.accepted, now, out)
+            self._on_accepted(deliver.accepted, now, out)
         new = self._deliveries.take(deliver.number)
         if self.config.credit:
             self._deliveries.owe(size_of_outcomes(deliver.done, deliver.failed), now, at_once=not new)
@@ -303,7 +276,7 @@ class ClientMachine:
                 self._unstarted.difference_update(*[run.seqs for run in deliver.done])
                 self._unstarted.difference_update([failure.seq for failure in deliver.failed])
 
-    def _acknowledge(self, now: float, out: list[object]) -> None:
+    def _acknowledge(self, now: float, out: list[ClientAction]) -> None:
         """Tells the hub what has arrived: in time, or ahead of what is sent anyway, unless that tells it."""
         if not self.open:
             return
@@ -319,72 +292,64 @@ class ClientMachine:
 
     # --- submitting ---------------------------------------------------------------------------------------
 
-    def _ask(self, message: Question | m.CancelTasks | m.ClientBye, now: float, out: list[object]) -> None:
+    def _on_request(
+        self, message: Request | m.CancelTasks | m.ClientBye, now: float, out: list[ClientAction]
+    ) -> None:
         match message:
             case m.CancelTasks(seqs=seqs, unstarted=unstarted):
-                submits = self._submits
-                if self.open and submits.kept:  # a hub that is full takes no Submit: this makes room
-                    out += [Send(m.CancelTasks(*some)) for some in _portions(seqs, unstarted)]
-                self._charges.ended(seqs)
-                self._unstarted.update(unstarted)  # Submits that wait for room say so too, when they are sent
-                self._unstarted.difference_update(seqs)
-                for some, others in _portions(seqs, unstarted):
-                    submits.append(m.Submit(submits.next, [], [], some, unstarted=others), 0, now)
-                if self.open:
-                    self._send_more(out)
+                self._on_cancel(seqs, unstarted, now, out)
             case m.Query() | m.Command():
-                self._questions.ask(message, now, out, linked=self.open)
-            case m.ClientBye() if self.open:
-                out.append(Send(message))
+                self._requests.ask(message, now, out, linked=self.open)
+            case m.ClientBye():
+                if self.open:
+                    out.append(Send(message))
+            case _:
+                assert_never(message)
 
-    def _queue(self, specs: list[tuple[int, Spec]], runs: list[Run], now: float, out: list[object]) -> None:
-        if specs and self.config.credit:
-            self._charges.submitted(specs)
-        kept, over = self._fitting(runs, out) if self._max_payload else (runs, [])
-        self._cut(specs, kept, now)
-        if over:
-            self._submits.append(m.Submit(self._submits.next, [], [], over), 0, now)
+    def _on_cancel(self, seqs: list[int], unstarted: list[int], now: float, out: list[ClientAction]) -> None:
+        """Gives tasks up in a Submit, which cannot be lost.
+
+        A hub that is full takes none, and so it hears of it in a message of its own as well: that makes room.
+        Submits that wait for room say it too when they are sent, or some of `unstarted` would start first.
+        """
+        if self.open and self._submits.kept:
+            out += [Send(m.CancelTasks(*some)) for some in portions(seqs, unstarted)]
+        self._charges.ended(seqs)
+        self._unstarted.update(unstarted)
+        self._unstarted.difference_update(seqs)
+        self._submits.give_up(seqs, unstarted, now)
         if self.open:
             self._send_more(out)
 
-    def _fitting(self, runs: list[Run], out: list[object]) -> tuple[list[Run], list[int]]:
-        """Tasks that the hub takes; the others fail. It is told their numbers, or it would wait for them."""
-        kept, failed = without_large(runs, self._max_payload)
-        if failed:
-            out.append(Resolve([], failed))
-        return kept, [failure.seq for failure in failed]
-
-    def _cut(self, specs: list[tuple[int, Spec]], runs: list[Run], now: float) -> None:
-        """Makes Submits of tasks, none larger than the limit."""
+    def _on_queued(
+        self, specs: list[tuple[int, Spec]], runs: list[Run], now: float, out: list[ClientAction]
+    ) -> None:
+        """Submits tasks; those that are too large fail, and the hub hears their numbers or it would wait."""
         submits = self._submits
-        if len(runs) == 1 and len(runs[0].payloads) == 1:  # a task alone is never cut
-            submits.append(m.Submit(submits.next, specs, runs), len(runs[0].payloads[0]), now)
-            return
-        batch: list[Run] = []
-        count = size = 0
-        for run in runs:
-            for part in split_run(run, self._limit, self._most_bytes):
-                weight = sum(map(len, part.payloads))
-                if batch and (count + len(part.seqs) > self._limit or size + weight > self._most_bytes):
-                    submits.append(m.Submit(submits.next, specs, batch), size, now)
-                    specs, batch, count, size = [], [], 0, 0
-                batch.append(part)
-                count += len(part.seqs)
-                size += weight
-        if batch:
-            submits.append(m.Submit(submits.next, specs, batch), size, now)
+        if specs and self.config.credit:
+            self._charges.submitted(specs)
+        if not submits.max_payload:
+            submits.submit(specs, runs, now)
+        else:
+            fitting, failed = submits.fitting(runs)
+            submits.submit(specs, fitting, now)
+            if failed:
+                out.append(Resolve([], failed))
+                submits.give_up([failure.seq for failure in failed], [], now)
+        if self.open:
+            self._send_more(out)
 
-    def _send_from(self, number: int, now: float, out: list[object]) -> None:
+    def _send_from(self, number: int, now: float, out: list[ClientAction]) -> None:
         """Sends what is unacknowledged once more, from a number on."""
         self._submits.rewind(number, now)
         self._send_more(out)
 
-    def _send_more(self, out: list[object]) -> None:
+    def _send_more(self, out: list[ClientAction]) -> None:
         """Sends the Submits that follow as far as the window goes; one at least is under way.
 
         A hub that is full is shown one alone: to say all again that it would refuse again costs both.
         """
-        for submit in self._submits.send(1 if self._refusals else self._window):
+        for submit in self._submits.send(1 if self._refusals else self._submits.limit):
             stamped = replace(submit, epoch=self.epoch, delivered=self._deliveries.acknowledged())
             if self._unstarted and submit.runs:
                 stamped.unstarted = [s for run in submit.runs for s in run.seqs if s in self._unstarted]
@@ -392,7 +357,7 @@ class ClientMachine:
 
     # --- time ---------------------------------------------------------------------------------------------
 
-    def _on_time(self, now: float, out: list[object]) -> None:
+    def _on_time(self, now: float, out: list[ClientAction]) -> None:
         if self.refused:
             return
         if not self.open:
@@ -415,14 +380,14 @@ class ClientMachine:
             self._beat_at = now + self._beat
             out.append(Send(m.ClientBeat(self.epoch)))
 
-    def _say_again(self, now: float, out: list[object]) -> None:
+    def _say_again(self, now: float, out: list[ClientAction]) -> None:
         """The hub has not taken, or has dropped, what was said: all that it has not answered."""
         self._busy_until = 0.0
         self._send_from(0, now, out)
         self._deliveries.owe(0, now, at_once=True)
-        self._questions.again(now, out)
+        self._requests.again(now, out)
 
-    def _again(self, now: float, out: list[object]) -> None:
+    def _again(self, now: float, out: list[ClientAction]) -> None:
         """Hello, which states what Submit comes first (that may have been lost), and the unacknowledged."""
         if not self.open:
             return
@@ -435,23 +400,10 @@ class ClientMachine:
         return self.config.patience * (1 << self._silences) + self._submits.in_flight / SLOWEST
 
     def _hello(self) -> m.ClientHello:
-        config = self.config
-        first = self._submits.first
-        hello = m.ClientHello(config.client, self.epoch, first, name=config.name, credit=config.credit)
-        hello.python, hello.cloudpickle, hello.link = config.python, config.cloudpickle, self._link
-        hello.slot = config.slot
-        return hello
+        return self.config.statement(self.epoch, self._submits.first, self._link)
 
-    def _lost(self, now: float, out: list[object]) -> None:
+    def _lost(self, now: float, out: list[ClientAction]) -> None:
         self.open = False
         self._hello_at = now
         self._link += 1
         out.append(Reconnect())
-
-
-def _portions(seqs: list[int], unstarted: list[int]) -> list[tuple[list[int], list[int]]]:
-    """Cuts what is given up into messages, one at least."""
-    most = max(len(seqs), len(unstarted), 1)
-    return [
-        (seqs[at : at + MAX_CANCELS], unstarted[at : at + MAX_CANCELS]) for at in range(0, most, MAX_CANCELS)
-    ]

@@ -1,19 +1,31 @@
-"""The client machine's settings."""
+"""The client machine's settings, and the table of tasks that it asks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from taskmesh.wire.messages import ClientHello
+from taskmesh.wire.runs import Failed, Run, Spec
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Times in seconds.
+    """Settings of a client machine. Times are in seconds.
 
     Attributes:
-        patience: silence of the hub after which the client dials again. resend: for unacknowledged Submits.
-        max_payload: bytes of a call; what a hub with a lower limit does not take is not sent to it.
-        slot: of a session in a slot: its pool and process, as the hub learns that it has ended.
-        question: how long a query or command may wait for a hub; nobody wants an answer later than that.
+        client: Id of this session, 64 random bits.
+        name: Name of the program, for people.
+        slot: Of a session in a slot: its pool and process id, by which the hub hears that it has ended.
+        python: Version of Python, for the hub to compare.
+        cloudpickle: Version of cloudpickle, likewise.
+        max_payload: Bytes of a call; what a hub with a lower limit does not take is not sent to it.
+        credit: Bytes of deliveries that it takes in unacknowledged; 0 for an embedded client.
+        hello: Time between Hellos.
+        patience: Silence of the hub after which the client dials again.
+        resend: Time after which unacknowledged Submits are sent again.
+        question: Time that a query or command may wait for a hub; nobody wants an answer later than that.
     """
 
     client: int
@@ -27,3 +39,29 @@ class ClientSettings:
     patience: float = 3.0
     resend: float = 2.0
     question: float = 5.0
+
+    def statement(self, epoch: int, first: int, link: int) -> ClientHello:
+        """Returns the Hello of this client.
+
+        Args:
+            epoch: The hub's that it knew, 0 for none.
+            first: Number of the next Submit.
+            link: Number of the link that the Hello goes over.
+        """
+        hello = ClientHello(self.client, epoch, first, name=self.name, credit=self.credit)
+        hello.python, hello.cloudpickle, hello.link = self.python, self.cloudpickle, link
+        hello.slot = self.slot
+        return hello
+
+
+class UnresolvedTasks(Protocol):
+    """The table of tasks that the program waits for, as the machine sees it."""
+
+    def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Returns every unresolved task that was drained before, to submit again; runs say `again`."""
+
+    def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, Spec]]:
+        """Returns specs by number."""
+
+    def lose_early(self) -> list[Failed]:
+        """Takes unresolved at-most-once tasks that were drained before out of the table: each is lost."""

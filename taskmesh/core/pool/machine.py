@@ -6,7 +6,7 @@ It serves every hub that it is given: each has a membership of its own, all shar
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -81,25 +81,26 @@ class PoolMachine:
 
     # --- the machine contract -----------------------------------------------------------------------------
 
-    def handle(self, event: Any, now: float) -> list[PoolAction]:
+    def handle(self, event: object, now: float) -> list[PoolAction]:
         """Takes in one event; returns what is to be done, in order."""
         if self._left:
             return []
         if now - self._now > self._lease:
             self._slept(now - self._now, now)
         self._now = max(self._now, now)
-        kind = type(event)  # class patterns take longer: see HubMachine.handle
-        if kind is ev.SlotFinished:
-            self._slot_finished(self.slots[event.slot], event.results, now)
-        elif kind is ev.FromHub:
-            self._from_hub(self.members[event.hub], event.message, now)
-        elif kind is ev.HubLaneLost:
+        if isinstance(event, ev.SlotFinished):  # a class pattern takes longer
+            self._on_finished(self.slots[event.slot], event.results, now)
+        elif isinstance(event, ev.FromHub):
+            self._on_hub_message(self.members[event.hub], event.message, now)
+        elif isinstance(event, ev.RareSlotEvent):
+            self._on_slot_event(event, now)
+        elif isinstance(event, ev.HubLaneLost):
             if self.members[event.hub].session:
                 self.members[event.hub].ask(now)
-        elif kind is ev.DrainRequested:
+        elif isinstance(event, ev.DrainRequested):
             self._drain(now, event.grace)
-        elif kind is not ev.Tick:
-            self._from_slot(event, now)
+        elif not isinstance(event, ev.Tick):
+            raise TypeError(f"not an event of a pool: {event!r}")
         return self._finish(now)
 
     @property
@@ -151,29 +152,31 @@ class PoolMachine:
 
     # --- hub ----------------------------------------------------------------------------------------------
 
-    def _from_hub(self, member: Membership, message: m.ToPool, now: float) -> None:
+    def _on_hub_message(self, member: Membership, message: m.ToPool, now: float) -> None:
         if isinstance(message, m.Tasks):
-            if member.admits(message, now):
-                self._tasks(member, message)
+            self._on_tasks(member, message, now)
             return
         match message:
             case m.BeatReply():
                 member.replied(message, now)
             case m.Welcome():
-                self._welcomed(member, message, now)
+                self._on_welcome(member, message, now)
             case m.PoolCommand(verb=verb, instance=instance):
                 if instance in (0, member.instance):
-                    self._command(verb, now)
+                    self._on_command(verb, now)
             case m.Roster():
                 member.told(message)
             case m.Refused(instance=instance, reason=reason):
-                if instance == member.instance and not member.session:
-                    self._refused(member, reason, now)
-            case _:
+                self._on_refused(member, instance, reason, now)
+            case m.Recall() | m.Cancel() | m.ForgetSpecs():
                 self._in_session(member, message, now)
+            case _:
+                assert_never(message)
 
-    def _refused(self, member: Membership, reason: str, now: float) -> None:
+    def _on_refused(self, member: Membership, instance: int, reason: str, now: float) -> None:
         """A hub does not want this pool, which leaves when none does."""
+        if instance != member.instance or member.session:
+            return
         member.refuse(reason, now)
         if all(one.refused for one in self.members):
             self._leave("; ".join(dict.fromkeys(one.refused for one in self.members)))
@@ -190,8 +193,12 @@ class PoolMachine:
                 self._cancel(member.scoped(tasks), now)
             case m.ForgetSpecs(specs=specs):
                 self.scheduler.forget(specs)
+            case _:
+                assert_never(message)
 
-    def _tasks(self, member: Membership, tasks: m.Tasks) -> None:
+    def _on_tasks(self, member: Membership, tasks: m.Tasks, now: float) -> None:
+        if not member.admits(tasks, now):
+            return
         specs = self.scheduler.specs
         if tasks.specs:
             self.scheduler.learn(tasks.specs)
@@ -208,7 +215,7 @@ class PoolMachine:
             need = m.PoolNeedSpec(member.epoch, member.session, missing)
             self._out.append(SendHub(need, member.hub))
 
-    def _welcomed(self, member: Membership, welcome: m.Welcome, now: float) -> None:
+    def _on_welcome(self, member: Membership, welcome: m.Welcome, now: float) -> None:
         if member.welcomed(welcome, now):
             self._lease = min(one.lease for one in self.members)
             self.scheduler.thaw(member.hub)
@@ -272,21 +279,21 @@ class PoolMachine:
 
     # --- slots --------------------------------------------------------------------------------------------
 
-    def _from_slot(self, event: object, now: float) -> None:
+    def _on_slot_event(self, event: ev.RareSlotEvent, now: float) -> None:
         self.permits.disturb()
         match event:
             case ev.SlotRecalled(slot=number, count=count):
-                self._slot_recalled(self.slots[number], count, now)
+                self._on_recalled(self.slots[number], count, now)
             case ev.SlotAsked(slot=number, serial=serial):
-                self._slot_asked(self.slots[number], serial, now)
+                self._on_asked(self.slots[number], serial, now)
             case ev.SlotReady(slot=number, pid=pid):
                 self.slots[number].started(pid, now)
             case ev.SlotExited():
-                self._slot_exited(self.slots[event.slot], event, now)
+                self._on_exited(self.slots[event.slot], event, now)
             case ev.SlotReported(slot=number, progress=progress):
                 self.slots[number].progressed(progress)
             case _:
-                raise TypeError(f"not an event of a pool: {event!r}")
+                assert_never(event)
 
     def _worker(self, slot: Slot) -> str:
         return f"{self.config.pool}/{slot.number}"
@@ -297,7 +304,7 @@ class PoolMachine:
                 slot.move(SlotCause.START)
                 self._out.append(StartSlot(slot.number))
 
-    def _slot_finished(self, slot: Slot, results: SlotResults, now: float) -> None:
+    def _on_finished(self, slot: Slot, results: SlotResults, now: float) -> None:
         if results.failed:
             self._tell_failed(slot, results.failed)
         if slot.progress is not None:
@@ -363,7 +370,7 @@ class PoolMachine:
         for member in self.members:
             member.hurry(now)
 
-    def _slot_asked(self, slot: Slot, serial: int, now: float) -> None:
+    def _on_asked(self, slot: Slot, serial: int, now: float) -> None:
         """Its task wants to submit tasks: what waits behind it must not wait for them."""
         slot.asked()
         if granted := self.permits.lend(slot, serial):
@@ -373,14 +380,14 @@ class PoolMachine:
         hub = hub_of(slot.pieces[0].run.client) if slot.pieces else 0
         self._out.append(AnswerSlot(slot.number, granted, hub))
 
-    def _slot_recalled(self, slot: Slot, count: int, now: float) -> None:
+    def _on_recalled(self, slot: Slot, count: int, now: float) -> None:
         self.scheduler.put_back(slot.recalled(count))
         if slot.count >= 2:
             self._out.append(PeekSlot(slot.number))  # all but the last are done: it must not hold them up
         if slot.count:
             self._end_cancelled(slot, now)
 
-    def _slot_exited(self, slot: Slot, exited: ev.SlotExited, now: float) -> None:
+    def _on_exited(self, slot: Slot, exited: ev.SlotExited, now: float) -> None:
         self.scheduler.put_back(slot.take_back(min(exited.unstarted, slot.count)))
         started = slot.take_back(slot.count)
         for index, piece in enumerate(started):
@@ -480,7 +487,7 @@ class PoolMachine:
             member.return_wanted = 0
         return member.return_wanted > 0
 
-    def _command(self, verb: str, now: float) -> None:
+    def _on_command(self, verb: str, now: float) -> None:
         if verb == "pause" and self.state == "ready":
             self.state = "paused"
         elif verb == "resume" and self.state == "paused":

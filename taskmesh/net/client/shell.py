@@ -199,7 +199,7 @@ class ClientShell:
                 left -= _gather(event.message, events, left)
             perform(handle(event, now))
 
-    def perform(self, actions: list[object]) -> None:
+    def perform(self, actions: Sequence[act.ClientAction]) -> None:
         """Performs actions in order."""
         table = self._perform
         for action in actions:

@@ -3,7 +3,7 @@
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.client.machine import MAX_SUBMIT
+from taskmesh.core.client.submission import MAX_SUBMIT
 from taskmesh.core.events import Queued, Requested
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m

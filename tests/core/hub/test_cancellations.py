@@ -5,8 +5,8 @@ from itertools import chain
 import pytest
 
 from taskmesh.core import events as ev
-from taskmesh.core.client import machine as client
-from taskmesh.core.client.machine import _portions
+from taskmesh.core.client import submission
+from taskmesh.core.client.submission import portions
 from taskmesh.core.hub import cancellations, ledger
 from taskmesh.core.hub.interval_set import IntervalSet
 from taskmesh.wire import messages as m
@@ -16,7 +16,7 @@ BOUND = spec("bound", on_client_loss="cancel")
 
 
 @pytest.fixture(autouse=True)
-def _small_portions(monkeypatch):
+def _smallportions(monkeypatch):
     monkeypatch.setattr(cancellations, "PORTION", 10)
     monkeypatch.setattr(ledger, "PORTION", 10)
 
@@ -36,7 +36,7 @@ def go_on(rig: HubRig) -> int:
     return steps
 
 
-def test_a_client_that_ends_with_many_tasks_is_ended_in_portions():
+def test_a_client_that_ends_with_many_tasks_is_ended_inportions():
     """V7: 2M tasks of one client that left by Ctrl-C kept everybody else waiting for 11 s."""
     rig = HubRig()
     rig.client(1)
@@ -101,7 +101,7 @@ def test_a_client_that_is_back_before_all_is_cancelled_is_told_of_each():
     assert [seq for _, seq, _ in rig.held[session]] == new[:4]
 
 
-def test_many_timers_fire_in_portions():
+def test_many_timers_fire_inportions():
     """V7: after a restart a million tasks wait for the same moment."""
     rig = HubRig()
     rig.client(1)
@@ -118,9 +118,9 @@ def test_many_timers_fire_in_portions():
 
 def test_a_client_gives_up_many_tasks_in_many_messages(monkeypatch):
     """V7: `mesh.cancel()` of 2M tasks was one message, and the hub stood still for 6 s."""
-    monkeypatch.setattr(client, "MAX_CANCELS", 10)
-    assert _portions([], []) == [([], [])]
-    assert _portions(list(range(25)), [7]) == [
+    monkeypatch.setattr(submission, "MAX_CANCELS", 10)
+    assert portions([], []) == [([], [])]
+    assert portions(list(range(25)), [7]) == [
         (list(range(10)), [7]),
         (list(range(10, 20)), []),
         (list(range(20, 25)), []),

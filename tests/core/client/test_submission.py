@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from taskmesh.core.client.runs import split_run
+from taskmesh.core.client.submission import split_run
 from taskmesh.wire.runs import Run
 
 

@@ -1,0 +1,62 @@
+"""Requests of a client to its hub, kept for the next link while their answer may be lost with this one."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from taskmesh.core.actions import ClientAction, Send
+from taskmesh.wire import messages as m
+
+MOST_REQUESTS = 100
+"""Queries and commands that are kept until they are answered."""
+
+Request = m.Query | m.Command
+
+
+class PendingRequests:
+    """Queries and commands without an answer.
+
+    A query is asked again over each link until it is answered. A command is kept only while there is no link:
+    once sent it may have been obeyed, and an operator who hears nothing looks before saying it again.
+
+    Args:
+        patience: Seconds after which nobody wants the answer any more.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._pending: OrderedDict[int, tuple[float, Request]] = OrderedDict()
+
+    def ask(self, request: Request, now: float, out: list[ClientAction], *, linked: bool) -> None:
+        """Passes a request on, if there is a link; keeps it for the next one if it may be lost on this.
+
+        Args:
+            request: The request.
+            now: The time.
+            out: Takes the action.
+            linked: True if there is a link.
+        """
+        if linked:
+            out.append(Send(request))
+        if isinstance(request, m.Query) or not linked:
+            self._pending[request.number] = (now, request)
+            if len(self._pending) > MOST_REQUESTS:
+                self._pending.popitem(last=False)
+
+    def again(self, now: float, out: list[ClientAction]) -> None:
+        """Asks over a new link whatever is unanswered and not too old.
+
+        Args:
+            now: The time.
+            out: Takes the actions.
+        """
+        for number, (asked, request) in list(self._pending.items()):
+            is_wanted = now - asked < self._patience
+            if is_wanted:
+                out.append(Send(request))
+            if isinstance(request, m.Command) or not is_wanted:
+                del self._pending[number]
+
+    def answered(self, number: int) -> None:
+        """A request need not be asked again."""
+        self._pending.pop(number, None)

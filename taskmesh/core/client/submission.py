@@ -1,0 +1,176 @@
+"""Submission: how tasks become Submits, which a client keeps until the hub has them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from itertools import accumulate
+
+from msgspec.structs import replace
+
+from taskmesh.core.link import SendWindow
+from taskmesh.wire import messages as m
+from taskmesh.wire.runs import Charged, Failed, Run, Spec
+
+MAX_SUBMIT = 2000
+"""Tasks in one Submit: a hub that is full refuses little at a time."""
+MAX_CANCELS = 5_000
+"""Tasks that one message gives up: some 25 ms of the hub's work, and others get their turn."""
+MAX_BYTES = 8 << 20
+"""Payload bytes in one Submit, but for a task that has more by itself."""
+PARTS = 4
+"""Submits that make a window, at least: while one is taken in the next ones are under way."""
+TOO_LARGE = "taskmesh.errors.TooLarge"
+
+
+class SubmitWindow(SendWindow[m.Submit]):
+    """Submits of a client that its hub has not acknowledged, and the sizes that the hub takes.
+
+    Attributes:
+        limit: Bytes that may be in flight; infinite if the hub sets no limit.
+        max_payload: Bytes of a call that the hub takes, 0 if it takes all that this client makes.
+    """
+
+    __slots__ = ("_most_bytes", "_most_tasks", "limit", "max_payload")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limit = math.inf
+        self.max_payload = 0
+        self._most_tasks = MAX_SUBMIT
+        self._most_bytes = MAX_BYTES
+
+    def welcomed(self, welcome: m.ClientWelcome, max_payload: int) -> None:
+        """A hub has said what it takes; this client itself makes calls of up to `max_payload` bytes."""
+        window = welcome.window
+        self.limit = window or math.inf
+        self._most_bytes = min(MAX_BYTES, max(1, window // PARTS)) if window else MAX_BYTES
+        self._most_tasks = max(1, min(MAX_SUBMIT, welcome.max_tasks // 2))
+        self.max_payload = welcome.max_payload if welcome.max_payload < max_payload else 0
+
+    # --- in -----------------------------------------------------------------------------------------------
+
+    def submit(self, specs: list[tuple[int, Spec]], runs: list[Run], now: float) -> None:
+        """Makes Submits of tasks, none larger than the hub takes."""
+        if len(runs) == 1 and len(runs[0].payloads) == 1:  # a task alone is never cut
+            self.append(m.Submit(self.next, specs, runs), len(runs[0].payloads[0]), now)
+            return
+        batch: list[Run] = []
+        count = size = 0
+        for run in runs:
+            for part in split_run(run, self._most_tasks, self._most_bytes):
+                weight = sum(map(len, part.payloads))
+                if batch and (count + len(part.seqs) > self._most_tasks or size + weight > self._most_bytes):
+                    self.append(m.Submit(self.next, specs, batch), size, now)
+                    specs, batch, count, size = [], [], 0, 0
+                batch.append(part)
+                count += len(part.seqs)
+                size += weight
+        if batch:
+            self.append(m.Submit(self.next, specs, batch), size, now)
+
+    def bring(self, charged: list[Charged], now: float) -> None:
+        """Tells the hub what tasks that come later have used up already with another one."""
+        if charged:
+            self.append(m.Submit(self.next, [], [], charged=charged), 0, now)
+
+    def give_up(self, seqs: list[int], unstarted: list[int], now: float, *, whole: bool = False) -> None:
+        """Tells the hub which tasks are given up, or never come; `unstarted` ones unless they have started.
+
+        Args:
+            seqs: Counters of tasks.
+            unstarted: Counters of tasks.
+            now: The time.
+            whole: True if all that the client waits for has been submitted now.
+        """
+        *parts, last = portions(seqs, unstarted)
+        for some, others in parts:
+            self.append(m.Submit(self.next, [], [], some, unstarted=others), 0, now)
+        self.append(m.Submit(self.next, [], [], last[0], unstarted=last[1], whole=whole), 0, now)
+
+    # --- what is kept -------------------------------------------------------------------------------------
+
+    def cancels(self) -> list[int]:
+        """Returns all tasks that the Submits which are kept give up."""
+        return [seq for submit in self.kept.values() for seq in submit.cancels]
+
+    def fitting(self, runs: list[Run]) -> tuple[list[Run], list[Failed]]:
+        """Returns runs without the calls that are too large for the hub, and failures for these."""
+        return without_large(runs, self.max_payload) if self.max_payload else (runs, [])
+
+    def fit(self) -> list[Failed]:
+        """Takes calls that are too large for the hub out of all Submits; returns their failures."""
+        failures: list[Failed] = []
+        for number, submit in self.kept.items():
+            runs, failed = self.fitting(submit.runs)
+            if failed:
+                cancels = submit.cancels + [failure.seq for failure in failed]
+                self.kept[number] = replace(submit, runs=runs, cancels=cancels)
+                failures += failed
+        return failures
+
+    def recut(self, now: float) -> None:
+        """Makes the Submits as large as the hub takes them. None of them has ever been sent."""
+        waiting = list(self.kept.values())
+        if any(self._is_too_large(submit) for submit in waiting):
+            self.restart(self.first)
+            for submit in waiting:
+                self.submit(submit.specs, submit.runs, now)
+                if submit.cancels or submit.unstarted:
+                    self.append(replace(submit, number=self.next, specs=[], runs=[]), 0, now)
+
+    def _is_too_large(self, submit: m.Submit) -> bool:
+        count = sum(len(run.seqs) for run in submit.runs)
+        return count > self._most_tasks or (count > 1 and self.size_of(submit.number) > self._most_bytes)
+
+
+def portions(seqs: list[int], unstarted: list[int]) -> list[tuple[list[int], list[int]]]:
+    """Cuts what is given up into messages, one at least."""
+    most = max(len(seqs), len(unstarted), 1)
+    return [
+        (seqs[at : at + MAX_CANCELS], unstarted[at : at + MAX_CANCELS]) for at in range(0, most, MAX_CANCELS)
+    ]
+
+
+def split_run(run: Run, limit: int, size: int) -> list[Run]:
+    """Cuts a run into parts of at most `limit` tasks and `size` bytes; a task that is larger is a part."""
+    bytes_to = list(accumulate(map(len, run.payloads)))
+    count = len(bytes_to)
+    if count <= limit and (not count or bytes_to[-1] <= size):
+        return [run]
+    parts: list[Run] = []
+    start = before = 0
+    while start < count:
+        end = bisect_right(bytes_to, before + size, start, min(start + limit, count))
+        end = max(end, start + 1)
+        parts.append(replace(run, seqs=run.seqs[start:end], payloads=run.payloads[start:end]))
+        start, before = end, bytes_to[end - 1]
+    return parts
+
+
+def without_large(runs: list[Run], limit: int) -> tuple[list[Run], list[Failed]]:
+    """Returns runs without calls above `limit` bytes, which would cut the link, and failures for these."""
+    kept: list[Run] = []
+    failed: list[Failed] = []
+    for run in runs:
+        sizes = [len(payload) for payload in run.payloads]
+        if max(sizes, default=0) <= limit:
+            kept.append(run)
+            continue
+        fits = [i for i, size in enumerate(sizes) if size <= limit]
+        failed += [
+            too_large(seq, size, limit) for seq, size in zip(run.seqs, sizes, strict=True) if size > limit
+        ]
+        if fits:
+            seqs, payloads = [run.seqs[i] for i in fits], [run.payloads[i] for i in fits]
+            kept.append(replace(run, seqs=seqs, payloads=payloads))
+    return kept, failed
+
+
+def too_large(seq: int, size: int, limit: int) -> Failed:
+    """Returns the failure of a task whose call the hub would not take."""
+    text = (
+        f"its arguments take {size:,} bytes, and its hub takes max_payload = {limit:,} only. Pass a path or "
+        "a key instead of the data, split it over several tasks, or raise max_payload on the hub too"
+    )
+    return Failed(0, seq, 0, "result", type_name=TOO_LARGE, text=text)
