@@ -1,34 +1,40 @@
-"""When a failed attempt is worth another: the policy, and two exceptions by which a task overrules it.
+"""The retry policy of a task, and two exceptions by which a task overrules it.
 
-Imports nothing but the errors, so that slots can use it as well as clients.
+It imports errors and settings only, so that slots can use it as well as clients.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
-from typing import cast
+from typing import Annotated, cast
+
+from msgspec import Meta
 
 from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.settings.setting import Setting, SettingError, settings_of
 
+Wait = Annotated[float, Meta(ge=0, description="a finite number of seconds >= 0"), math.isfinite]
 Classes = type[BaseException] | tuple[type[BaseException], ...]
 
 
 class RetryAfter(TaskMeshError):
-    """Raised inside a task: try me again after `seconds`, whatever the policy's back-off says.
+    """Raised inside a task: try the task again after `seconds`, whatever the policy's back-off says.
 
-    It spends one of `Retry.max` all the same; when none is left the caller gets it as the task's exception.
+    It counts as one of `Retry.max` retries; when none is left the caller gets it as the task's exception.
 
     Attributes:
-        seconds: how long to wait at least.
+        seconds: the shortest wait before the next attempt.
 
     Raises:
         ConfigError: `seconds` is not a finite number >= 0.
     """
 
     def __init__(self, seconds: float, reason: str = "") -> None:
-        self.seconds = _seconds("RetryAfter(seconds)", seconds)
+        try:
+            self.seconds: float = _AFTER.read(seconds, as_text=False)
+        except SettingError as error:
+            raise ConfigError(f"RetryAfter(seconds) {error}") from None
         self.reason = reason
         super().__init__(seconds, reason)
 
@@ -49,45 +55,51 @@ class NoRetry(TaskMeshError):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often, for which errors and how fast a task is tried again after an error of its own.
+    """The retry policy of a task: how often, for which errors and how fast it is tried again.
 
-    Crashes of a worker are not counted here; they have a limit of their own.
+    Crashes of a worker do not count; they have a limit of their own.
 
     Attributes:
         max: retries after the first attempt.
-        on: exception classes that are retried. never: classes that are not, even when in `on`.
-        backoff: seconds before the first retry. factor: growth of the wait from one retry to the next.
+        on: exception classes that are retried.
+        never: exception classes that are not retried, even if they are in `on`.
+        backoff: seconds before the first retry.
+        factor: growth of the wait from one retry to the next.
         max_backoff: upper bound of the wait, in seconds.
-        jitter: choose the wait at random between half of it and all of it: retries must not come in herds.
+        jitter: choose the wait at random between half of it and all of it; this avoids a thundering herd.
 
     Raises:
         ConfigError: a field has a value that cannot be used.
     """
 
-    max: int = 3
+    max: Annotated[int, Meta(ge=0, description="a whole number of retries >= 0")] = 3
     on: Classes = (Exception,)
     never: Classes = ()
-    backoff: float = 1.0
-    factor: float = 2.0
-    max_backoff: float = 600.0
-    jitter: bool = True
+    backoff: Wait = 1.0
+    factor: Annotated[
+        float, Meta(ge=1, description="a finite number >= 1, as waits must not shrink"), math.isfinite
+    ] = 2.0
+    max_backoff: Wait = 600.0
+    jitter: Annotated[bool, Meta(description="True or False")] = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.max, bool) or not isinstance(self.max, int) or self.max < 0:
-            raise ConfigError(f"Retry(max=) counts retries: a whole number >= 0, not {self.max!r}")
+        for name, setting in _SETTINGS.items():
+            try:
+                value = setting.read(getattr(self, name), as_text=False)
+            except SettingError as error:
+                raise ConfigError(f"Retry({name}=) {error}") from None
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "on", _classes("on", self.on))
         object.__setattr__(self, "never", _classes("never", self.never))
-        _seconds("Retry(backoff=)", self.backoff)
-        _seconds("Retry(max_backoff=)", self.max_backoff)
-        if _seconds("Retry(factor=)", self.factor) < 1.0:
-            raise ConfigError(f"Retry(factor=) must be >= 1, not {self.factor!r}: waits must not shrink")
         if self.max_backoff < self.backoff:
             raise ConfigError(
                 f"Retry(max_backoff={self.max_backoff:g}) is below backoff={self.backoff:g}: "
                 "raise the one or lower the other"
             )
-        if not isinstance(self.jitter, bool):
-            raise ConfigError(f"Retry(jitter=) is True or False, not {self.jitter!r}")
+
+
+_SETTINGS = {name: setting for name, setting in settings_of(Retry).items() if name not in {"on", "never"}}
+_AFTER = Setting(Wait)
 
 
 def verdict(
@@ -95,9 +107,9 @@ def verdict(
     on: tuple[type[BaseException], ...] = (Exception,),
     never: tuple[type[BaseException], ...] = (),
 ) -> tuple[BaseException, bool, float]:
-    """Return what a task's exception means: (exception to report, may be retried, seconds asked for or -1).
+    """Return what a task's exception means: (error to report, may be retried, seconds asked for or -1).
 
-    Its type is asked, as `except` does, and not the exception: its own attribute access may be broken.
+    It looks at the type, as `except` does, and not at the exception, whose attribute access may be broken.
     """
     cls = type(exc)
     if issubclass(cls, NoRetry):
@@ -108,14 +120,8 @@ def verdict(
     return exc, issubclass(cls, on) and not issubclass(cls, never), -1.0
 
 
-def _seconds(what: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{what} takes a finite number >= 0, not {value!r}")
-    return float(value)
-
-
 def _classes(what: str, value: object) -> tuple[type[BaseException], ...]:
-    """One class or a tuple of them, as a tuple."""
+    """Return one class, or a tuple of classes, as a tuple."""
     classes = value if isinstance(value, tuple) else (value,)
     for item in classes:
         if not (isinstance(item, type) and issubclass(item, BaseException)):

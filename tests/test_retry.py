@@ -26,19 +26,19 @@ def test_one_class_is_as_good_as_a_tuple_and_the_policy_is_a_frozen_value():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"max": -1}, r"Retry\(max=\) counts retries: a whole number >= 0, not -1"),
+        ({"max": -1}, r"Retry\(max=\) has to be a whole number of retries >= 0, not -1"),
         ({"max": 1.5}, "whole number"),
         ({"max": True}, "whole number"),
         ({"on": "ValueError"}, r"Retry\(on=\) takes an exception class or a tuple of them, not 'ValueError'"),
         ({"on": [ValueError]}, "tuple of them"),
         ({"never": (int,)}, r"Retry\(never=\)"),
-        ({"backoff": -1}, r"Retry\(backoff=\) takes a finite number >= 0, not -1"),
+        ({"backoff": -1}, r"Retry\(backoff=\) has to be a finite number of seconds >= 0, not -1"),
         ({"backoff": float("nan")}, "finite"),
         ({"backoff": "1"}, "finite"),
         ({"max_backoff": float("inf")}, r"Retry\(max_backoff=\)"),
-        ({"factor": 0.5}, "must be >= 1"),
+        ({"factor": 0.5}, "a finite number >= 1, as waits must not shrink, not 0.5"),
         ({"backoff": 10, "max_backoff": 5}, "below backoff=10: raise the one or lower the other"),
-        ({"jitter": 0.5}, r"Retry\(jitter=\) is True or False"),
+        ({"jitter": 0.5}, r"Retry\(jitter=\) has to be True or False, not 0.5"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -78,5 +78,5 @@ def test_both_travel_and_belong_to_the_tree(exc):
 
 @pytest.mark.parametrize("seconds", [-1, float("inf"), "soon", None])
 def test_an_impossible_wait_is_refused(seconds):
-    with pytest.raises(ConfigError, match=r"RetryAfter\(seconds\) takes a finite number >= 0"):
+    with pytest.raises(ConfigError, match=r"RetryAfter\(seconds\) has to be a finite number of seconds >= 0"):
         RetryAfter(seconds)

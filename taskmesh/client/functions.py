@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.client.options import NAME, TaskOptions, is_name
+from taskmesh.client.options import TaskOptions, is_name
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, TaskTable
@@ -45,17 +45,18 @@ class EncodedFunction:
         self.call = Batch(table, self._number, spec)
 
     def keyed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
-        """A batch for one call alone: a key is its own run's.
+        """Return a batch for one call alone: each call has its own key.
 
         Raises:
-            ConfigError: the key that `key=` made of the arguments is no text, or none that can travel.
+            ConfigError: `key=` made something of the arguments that is not text, or cannot travel.
         """
         key = self.options.key
         text = key if key is None or isinstance(key, str) else key(*args, **kwargs)
-        if not isinstance(text, str) or not text or not is_name(text):
-            hint = "; of a file's name, os.fsencode(name).hex() is" if isinstance(text, str) and text else ""
-            name = self.call.spec.name
-            raise ConfigError(f"key= has to give text, not {text!r:.200}, for {name}: {NAME}{hint}")
+        if not isinstance(text, str) or not is_name(text):
+            raise ConfigError(
+                f"key= has to give text, not {text!r:.200}, for {self.call.spec.name}: 1 to {LONGEST_NAME} "
+                "characters that UTF-8 can express; of a file's name, os.fsencode(name).hex() is"
+            )
         return Batch(self._table, self._number, self.call.spec, key=text)
 
     def grouped(self, group: int) -> Batch:

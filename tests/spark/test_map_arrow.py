@@ -276,7 +276,7 @@ def test_settings_come_from_the_session(spark, address):
         found = MeshSpark.from_conf(spark, queue="slow")
         spark.conf.set("spark.taskmesh.windw", "2")
         with pytest.raises(
-            ConfigError, match=r"spark\.taskmesh\.windw; did you mean spark\.taskmesh\.window\?"
+            ConfigError, match=r"spark\.taskmesh\.windw; did you mean 'spark\.taskmesh\.window'\?"
         ):
             MeshSpark.from_conf(spark)
     finally:
@@ -291,7 +291,7 @@ def test_settings_come_from_the_session(spark, address):
     [
         ({"window": 0}, "window has to be a whole number, at least 1, not 0"),
         ({"window_bytes": "much"}, "window_bytes has to be"),
-        ({"errors": "ignore"}, "errors has to be one of raise, null, column"),
+        ({"errors": "ignore"}, "errors has to be 'raise', 'null' or 'column', not 'ignore'"),
         ({"connect_timeout": -1}, "connect_timeout has to be seconds"),
         ({"address": ""}, "no address"),
     ],

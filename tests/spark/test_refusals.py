@@ -223,7 +223,7 @@ def test_row_25_a_client_that_was_refused_is_closed_when_another_takes_its_place
 
 
 def test_dedupe_is_one_of_two(mesh):
-    with pytest.raises(ConfigError, match="dedupe has to be one of none, result"):
+    with pytest.raises(ConfigError, match="dedupe has to be 'none' or 'result'"):
         replace(mesh, dedupe="all")
 
 

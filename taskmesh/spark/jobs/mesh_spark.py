@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Self
 
@@ -13,6 +12,7 @@ from pyspark.sql.types import DataType, StringType, StructType
 
 from taskmesh.client.options import Chunksize, fixed_chunksize
 from taskmesh.errors import ConfigError
+from taskmesh.settings.setting import suggestion
 from taskmesh.spark.jobs.counts import Counts
 from taskmesh.spark.jobs.partitions import ArrowPartition, SinkPartition
 from taskmesh.spark.jobs.rdds import MeshRDD
@@ -47,9 +47,7 @@ class MeshSpark(Settings):
         found = {name.removeprefix(_PREFIX): spark.conf.get(name) for name in names}
         for name in found:
             if name not in FIELDS:
-                near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
-                hint = f"did you mean {_PREFIX}{near[0]}?" if near else f"there are {', '.join(FIELDS)}"
-                raise ConfigError(f"unknown setting {_PREFIX}{name}; {hint}")
+                raise ConfigError(f"unknown setting {_PREFIX}{name}{suggestion(name, FIELDS, _PREFIX)}")
         return cls(**{**found, **overrides})
 
     def local(self) -> Self:

@@ -1,13 +1,22 @@
-"""How a Spark job uses a mesh: one frozen value that travels to every Python worker of the job."""
+"""The settings of a Spark job that uses a mesh: a frozen value that travels to each of its Python workers."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from taskmesh.config import converted, setting
+from msgspec import Meta
+
 from taskmesh.errors import ConfigError
 from taskmesh.net.endpoints import Endpoints
+from taskmesh.settings.setting import (
+    MOST,
+    Directory,
+    PositiveSeconds,
+    PositiveSize,
+    SettingError,
+    settings_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,9 +32,10 @@ class Settings:
 
     Attributes:
         address: the hub's gateway, several in order of preference.
-        queue, tags: which pools; empty for what the task itself says.
-        window: batches that one Spark task may have under way. window_bytes: their bytes; a single batch may
-            be larger. Both at least 1.
+        queue: the queue that the pools serve; empty for that of the task.
+        tags: the tags that the pools have; empty for those of the task.
+        window: batches that one Spark task may have under way.
+        window_bytes: bytes of these batches; a single batch may be larger.
         errors: what a task's exception does: "raise" fails the Spark task, "null" gives the row that caused
             it with nulls, "column" gives that and the exception's text in `_mesh_error`.
         connect_timeout: seconds until a hub that does not answer is given up, when a worker first dials it.
@@ -38,41 +48,39 @@ class Settings:
             remembered costs nothing again; one that is not may go better the next time.
         keys: a directory with the mesh's keys on the executors; empty where none are needed.
         engine: "mesh"; "local" runs the tasks in Spark's own Python workers, with all the same checks.
-        counts: what is told how much went over; see `MeshSpark.counting`.
+        counts: the counters of a job; see `MeshSpark.counting`.
 
     Raises:
         ConfigError: a value cannot be used.
     """
 
-    address: tuple[str, ...] = setting((), "an endpoint, or a list of them", kw_only=False)
-    queue: str = setting("", "text")
-    tags: tuple[str, ...] = setting((), "text, or a list of texts")
-    window: int = setting(4, "a whole number, at least 1", least=1)
-    window_bytes: int = setting(16 << 20, "bytes, at least 1, as a number or like '16MiB'", least=1)
-    errors: Literal["raise", "null", "column"] = setting(
-        "raise", "one of raise, null, column", among=("raise", "null", "column")
-    )
-    connect_timeout: float = setting(10.0, "seconds, more than 0", least=1e-9)
-    no_worker_timeout: float = setting(30.0, "seconds, more than 0", least=1e-9)
-    gateway_timeout: float = setting(30.0, "seconds, more than 0", least=1e-9)
-    dedupe: Literal["none", "result"] = setting("none", "one of none, result", among=("none", "result"))
-    remember_errors: int = setting(2, "a whole number, True or False", least=1)
-    keys: str = setting("", "the path of a directory")
-    engine: Literal["mesh", "local"] = setting("mesh", "one of mesh, local", among=("mesh", "local"))
+    address: tuple[str, ...] = dataclasses.field(default=(), kw_only=False)
+    queue: str = ""
+    tags: tuple[str, ...] = ()
+    window: Annotated[int, Meta(ge=1, le=MOST, description="a whole number, at least 1")] = 4
+    window_bytes: PositiveSize = 16 << 20
+    errors: Literal["raise", "null", "column"] = "raise"
+    connect_timeout: PositiveSeconds = 10.0
+    no_worker_timeout: PositiveSeconds = 30.0
+    gateway_timeout: PositiveSeconds = 30.0
+    dedupe: Literal["none", "result"] = "none"
+    remember_errors: Annotated[int, Meta(ge=1, le=MOST, description="a whole number, True or False")] = 2
+    keys: Directory = ""
+    engine: Literal["mesh", "local"] = "mesh"
     counts: Counts | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Takes values as people and the Spark conf write them: text for numbers, commas in lists."""
-        for field in dataclasses.fields(self)[:-1]:
-            value = getattr(self, field.name)
-            if field.name == "remember_errors" and str(value).lower() in _SWITCHES:
-                object.__setattr__(self, field.name, _SWITCHES[str(value).lower()])
-                continue
+        for name in FIELDS:
+            value = getattr(self, name)
             try:
-                object.__setattr__(self, field.name, converted(field.metadata, field.default, value))
-            except (TypeError, ValueError, OverflowError):
-                expects = field.metadata["expects"]
-                raise ConfigError(f"{field.name} has to be {expects}, not {value!r}") from None
+                if name == "remember_errors" and str(value).lower() in _SWITCHES:
+                    value = _SWITCHES[str(value).lower()]
+                else:
+                    value = _SETTINGS[name].read(value)
+            except SettingError as error:
+                raise ConfigError(f"{name} {error}") from None
+            object.__setattr__(self, name, value)
         if not self.address and self.engine == "mesh":
             raise ConfigError(
                 "no address: give MeshSpark('tcp://HOST:5550') or set spark.taskmesh.address in the conf"
@@ -83,4 +91,5 @@ class Settings:
 
 
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Settings)[:-1])
-"""What people set by name."""
+"""The names of the settings."""
+_SETTINGS: Final = settings_of(Settings, Counts=object)
