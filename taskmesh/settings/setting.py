@@ -6,6 +6,7 @@ A class declares settings as annotated fields: a type with msgspec's `Meta` (bou
 
 from __future__ import annotations
 
+import difflib
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -114,8 +115,6 @@ def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the known word that is most like another; "" if none is."""
-    import difflib  # only errors need it, and slots import this module
-
     return next(iter(difflib.get_close_matches(word, list(known), n=1)), "")
 
 
