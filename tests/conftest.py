@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.leaks import Holdings, left_behind, mark_run
-from tests.levels import Guard, level_of
+from tests.harness.leaks import Holdings, left_behind, mark_run
+from tests.harness.levels import Guard, level_of
 
-pytest_plugins = ["tests.programs", "tests.redis_server"]
+pytest_plugins = ["tests.harness.programs", "tests.harness.redis_server"]
 settings.register_profile(
     "home", deadline=None
 )  # two busy cores are no failure; CI's own profile has none either

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.requirement import require
-from tests.waiting import wait_until
+from tests.harness.requirement import require
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -57,7 +57,9 @@ def test_no_test_sleeps():
         if not _is_mere_yield(call)
     ]
 
-    assert sleeps == [], "wait on a condition: tests.waiting.wait_until, an Event, a poll with a timeout"
+    assert sleeps == [], (
+        "wait on a condition: tests.harness.waiting.wait_until, an Event, a poll with a timeout"
+    )
 
 
 def _is_mere_yield(call: ast.Call) -> bool:

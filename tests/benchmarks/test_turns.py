@@ -17,7 +17,7 @@ from benchmarks.processpool import ProcessPool
 from benchmarks.raw import Raw
 from benchmarks.relay import Relay
 from benchmarks.rows import Scale, WrongAnswer, check
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.chaos.episode import Episode
 from tests.chaos.errands import KINDS
-from tests.leaks import mark_run
+from tests.harness.leaks import mark_run
 
 INTERRUPTED = 130
 

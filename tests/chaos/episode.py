@@ -18,8 +18,8 @@ from tests.chaos.judgement import Account, books, endings, judge, traces
 from tests.chaos.operators import PATIENCE, Operators
 from tests.chaos.strikes import Strikes
 from tests.faults.cluster import pools_of
-from tests.leaks import Holdings, left_behind
-from tests.waiting import wait_until
+from tests.harness.leaks import Holdings, left_behind
+from tests.harness.waiting import wait_until
 
 BETWEEN = 1.2
 """Seconds between two strikes, on average."""

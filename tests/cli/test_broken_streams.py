@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from taskmesh.cli.output import Output
-from tests.programs import END_S, Programs, command, environment, outcome_of
-from tests.waiting import wait_until
+from tests.harness.programs import END_S, Programs, command, environment, outcome_of
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
-from tests.asking import ask, bearer
 from tests.cli.test_side_port import HTTP, TCP, side_of
+from tests.harness.programs import Program, Programs
+from tests.harness.side_port import ask, bearer
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.journal import words
-from tests.programs import Program, Programs
-from tests.waiting import wait_until
 
 LEASE = "2"
 

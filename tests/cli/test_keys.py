@@ -2,7 +2,7 @@
 
 import json
 
-from tests.programs import Programs, rows
+from tests.harness.programs import Programs, rows
 
 
 def test_keys_are_made_authorized_shown_and_revoked(programs: Programs):

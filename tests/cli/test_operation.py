@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.programs import END_S, Programs, command, environment, rows, shared
+from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.programs import END_S, Programs, command, environment, rows, shared
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.programs import Programs, outcome_of
+from tests.harness.programs import Programs, outcome_of
 
 UNUSED = "ipc://nobody.here"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.programs import ROOT, Programs
+from tests.harness.programs import ROOT, Programs
 
 MARK = "<!-- five commands: a test runs them -->"
 

@@ -12,11 +12,11 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.cli.probe import probed
-from tests.asking import ask, bearer, samples
+from tests.harness.programs import Program, Programs, outcome_of
+from tests.harness.side_port import ask, bearer, samples
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.journal import words
-from tests.programs import Program, Programs, outcome_of
-from tests.waiting import wait_until
 
 TCP = "tcp://127.0.0.1:0"
 HTTP = ("--http", "127.0.0.1:0")

@@ -7,8 +7,8 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from tests.programs import ROOT, Programs, rows
-from tests.waiting import wait_until
+from tests.harness.programs import ROOT, Programs, rows
+from tests.harness.waiting import wait_until
 
 TCP = "tcp://127.0.0.1:0"
 WORK = "tests.net.workload"

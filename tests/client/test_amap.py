@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from taskmesh import Mesh
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 WAIT_S = 30
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 WAIT_S = 10
 

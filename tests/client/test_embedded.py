@@ -19,7 +19,7 @@ import pytest
 from taskmesh import Mesh, MeshExecutor, Retry, as_completed, current_task, errors, gather, task
 from taskmesh.core.pool.machine import CANCEL_GRACE
 from taskmesh.outcomes.outcome import TaskState
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 WAIT_S = 30
 

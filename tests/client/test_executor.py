@@ -10,7 +10,7 @@ import pytest
 
 from taskmesh import Mesh, MeshExecutor, task
 from taskmesh.errors import ConfigError, SerializationError
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 WAIT_S = 10
 

@@ -12,7 +12,7 @@ from taskmesh.errors import SerializationError
 from taskmesh.future import TaskFuture
 from taskmesh.outcomes.outcome import TaskState
 from tests.client.inline_port import WORKER, progress
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 WAIT_S = 10
 

@@ -14,7 +14,7 @@ from taskmesh import task
 from taskmesh.errors import ConfigError, MeshClosed, SerializationError
 from taskmesh.wire.runs import CHUNK
 from tests.client.watched import Box, is_gone
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 WAIT_S = 10
 

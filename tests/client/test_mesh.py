@@ -14,7 +14,7 @@ from taskmesh.client import client as client_module
 from taskmesh.client.current_mesh import current_mesh
 from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh
 from tests.client.inline_port import InlinePort
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 WAIT_S = 10
 

@@ -15,7 +15,7 @@ from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import Batch
 from taskmesh.wire.runs import DoneRun, Failed, Spec
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 WAIT_S = 10
 ARGUMENTS = pickle.dumps(((1,), {}))

@@ -8,8 +8,8 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.shm import files
 from taskmesh.shm.blob import MAP_FROM
-from tests.memory_files import memory_files
-from tests.waiting import wait_until
+from tests.harness.memory_files import memory_files
+from tests.harness.waiting import wait_until
 
 SIZE = 1 << 20
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from taskmesh import Mesh, TaskFuture, gather, wait
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 
 def fail(text: str) -> None:

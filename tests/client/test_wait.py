@@ -10,7 +10,7 @@ import pytest
 
 from taskmesh import as_completed, gather, wait
 from tests.client.watched import Box, is_gone
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 WAIT_S = 10
 

@@ -8,7 +8,7 @@ import pytest
 
 from taskmesh.outcomes import waiters as waiters_module
 from taskmesh.outcomes.waiters import CROWD, LoneWaiter, Waiter, WaiterPool
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 WAIT_S = 10
 

@@ -15,7 +15,7 @@ import zmq
 
 from taskmesh.sockets import Gather, NoPeerWithinTimeout, Pull, Push, Scatter
 from tests.conformance.rig import PATIENCE_S, Rig, fill, numbers, receive, send_all
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 Sender = type[Push] | type[Scatter]
 Receiver = type[Pull] | type[Gather]

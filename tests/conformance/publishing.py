@@ -10,7 +10,7 @@ from taskmesh.sockets import Pub, XPub
 from tests.conformance.oneway import BODIES, LARGE, MOST_HELD, TINY
 from tests.conformance.rig import PATIENCE_S, Rig, fill, numbers, receive
 from tests.conformance.synchrony import SYNC, assert_limits, heard_by, subscribe, synchronise
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 Publisher = type[Pub] | type[XPub]
 TOPICS = [b"", b"a", b"ab", b"b", b"\0", b"\0\xff", b"\xff"]

@@ -31,7 +31,7 @@ from taskmesh.sockets import (
     XPub,
     XSub,
 )
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 PATIENCE_S = 10.0
 S = TypeVar("S", bound=Socket)

@@ -12,7 +12,7 @@ import zmq
 from taskmesh.sockets import NoMessageWithinTimeout, UserMessage, XPub
 from tests.conformance.oneway import MOST_HELD
 from tests.conformance.rig import PATIENCE_S, Rig
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 SYNC = b"\0sync"
 SYNC_NUMBERS = itertools.count()

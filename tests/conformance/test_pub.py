@@ -13,7 +13,7 @@ from tests.conformance.coverage import clauses_without_a_test
 from tests.conformance.rig import PATIENCE_S, Rig
 from tests.conformance.synchrony import SYNC, heard_by, subscribe, synchronise
 from tests.conformance.wire import WirePeer
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 NETWORK = pytest.mark.transports("tcp", "ipc")
 

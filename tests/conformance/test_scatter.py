@@ -17,7 +17,7 @@ from tests.conformance import oneway
 from tests.conformance.clauses import CLAUSES
 from tests.conformance.coverage import clauses_without_a_test
 from tests.conformance.rig import PATIENCE_S, Rig, numbers, receive
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 NETWORK = pytest.mark.transports("tcp", "ipc")
 THREADS, EACH = 4, 500

@@ -29,7 +29,7 @@ from tests.conformance.coverage import clauses_without_a_test
 from tests.conformance.oneway import LARGE, MOST_HELD, TINY
 from tests.conformance.rig import PATIENCE_S, Rig, fill, numbers, receive
 from tests.conformance.synchrony import subscribe, synchronise
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 NETWORK = pytest.mark.transports("tcp", "ipc")
 

@@ -14,7 +14,7 @@ from tests.conformance.oneway import LARGE, MOST_HELD, TINY
 from tests.conformance.rig import PATIENCE_S, Rig, numbers, receive
 from tests.conformance.synchrony import SYNC, assert_limits, heard_by, subscribe, synchronise
 from tests.conformance.wire import WirePeer
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 NETWORK = pytest.mark.transports("tcp", "ipc")
 UP_LARGE = b"up" + LARGE

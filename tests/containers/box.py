@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import leaks
-from tests.requirement import require
-from tests.waiting import wait_until
+from tests.harness import leaks
+from tests.harness.requirement import require
+from tests.harness.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BOX = Path(sys.prefix) / "box"

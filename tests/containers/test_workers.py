@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.containers.box import Containers, podman
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -16,7 +16,7 @@ from tests.faults.checker import CANCELLED, OK, Verdict, check
 from tests.faults.cluster import pools_of
 from tests.faults.journal import Journal
 from tests.faults.workload import answer, digest, ordinary, pause_of
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 SAMPLE_EVERY = 20
 """Looks at a condition between two looks at the hub's books."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = str(ROOT)

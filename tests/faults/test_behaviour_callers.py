@@ -10,7 +10,7 @@ import pytest
 from taskmesh.errors import ForkedMeshError, FunctionUnavailable, RemoteError, TaskMeshError, WorkerCrashed
 from tests.faults.program import exists
 from tests.faults.workload import DEEDS, answer, misbehave, ordinary
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.program import MODULES, exists
-from tests.programs import heeding_interrupts
-from tests.waiting import wait_until
+from tests.harness.programs import heeding_interrupts
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 

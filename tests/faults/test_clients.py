@@ -11,7 +11,7 @@ from tests.faults.client_program import RESULT_SIZE
 from tests.faults.cluster import LEASE
 from tests.faults.journal import Journal
 from tests.faults.workload import answer, digest, product, wait_for
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 

@@ -13,9 +13,9 @@ from tests.faults.journal import Journal
 from tests.faults.program import Program
 from tests.faults.test_weather import TASKS, UNHURRIED, left, serves_again
 from tests.faults.workload import answer
+from tests.harness.requirement import require
+from tests.harness.waiting import wait_until
 from tests.net.keyed import Ring
-from tests.requirement import require
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(180)]
 

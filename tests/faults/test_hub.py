@@ -12,7 +12,7 @@ from taskmesh.core.hub.settings import HubSettings
 from tests.faults.cluster import LEASE, SETTINGS, pools_of
 from tests.faults.journal import Journal
 from tests.faults.workload import wait_for
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.faults.program import can_reset
 from tests.faults.workload import wait_for
-from tests.requirement import require
+from tests.harness.requirement import require
 
 pytestmark = pytest.mark.fault
 

@@ -10,7 +10,7 @@ import pytest
 
 from taskmesh.errors import SerializationError
 from tests.faults.objects import BlocksWhenRebuilt, NotRebuilt, Unpicklable, deep, raise_bad, return_bad, take
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 

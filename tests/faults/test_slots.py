@@ -16,7 +16,7 @@ from tests.faults.workload import (
     wait_for,
     wait_for_once,
 )
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 

@@ -11,7 +11,7 @@ from tests.faults.client import Client
 from tests.faults.cluster import LEASE, Cluster, pools_of
 from tests.faults.program import Program
 from tests.faults.workload import answer, ordinary, produce
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(180)]
 

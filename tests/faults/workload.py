@@ -15,7 +15,7 @@ from taskmesh import gather, task
 from taskmesh.context import current_task
 from tests.faults.gate import wait_at
 from tests.faults.journal import Journal
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 LONGEST = 0.005
 """Seconds that an ordinary task takes at most."""

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.requirement import require
+from tests.harness.requirement import require
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm" / "taskmesh"

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.harness.programs import Programs
+from tests.harness.redis_server import serving
 from tests.helm.rendering import Object, Values, laid_over, name_of, pod_specs, rendered
-from tests.programs import Programs
-from tests.redis_server import serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 HUB, POOL, CLIENT = "Deployment/m-hub", "Deployment/m-default", "Pod/m-test"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.requirement import require
 from tests.helm.rendering import (
     TOOLS,
     Object,
@@ -19,7 +20,6 @@ from tests.helm.rendering import (
     value_files,
     values_of,
 )
-from tests.requirement import require
 
 CUSTOM = {"ScaledObject", "TriggerAuthentication", "PodMonitor"}
 VERSIONS = [f"1.{minor}" for minor in range(25, 38)]

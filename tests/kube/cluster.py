@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import leaks
+from tests.harness import leaks
+from tests.harness.requirement import require
+from tests.harness.waiting import wait_until
 from tests.helm.rendering import npm_tool
 from tests.kube.machine import CONTROLLERS, Machine, remove_groups, remove_network, sweep, unmount
 from tests.kube.node import PACKAGES, TOOLS, Node
-from tests.requirement import require
-from tests.waiting import wait_until
 
 NODE, NODE_IP = "node", Node.address(0)
 ADMIN = "a-token-for-the-tests"

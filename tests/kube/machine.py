@@ -12,7 +12,7 @@ from typing import Self
 
 import psutil
 
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 SYS, CONTROLLERS = Path("/proc/sys"), Path("/sys/fs/cgroup")
 OLD = 600

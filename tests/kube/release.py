@@ -8,11 +8,11 @@ from typing import Any
 
 from taskmesh.http.deletion_cost import ANNOTATION
 from tests.containers.box import IMAGE, podman
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 from tests.helm.rendering import CHART, Values
 from tests.kube.cluster import LOOK, Cluster
 from tests.kube.node import TOOLS, Node
-from tests.programs import Programs
-from tests.waiting import wait_until
 
 TAG = f"{IMAGE}:latest"
 NAME = "m"

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from taskmesh.http.hub_metrics import LEAVING
+from tests.harness.waiting import wait_until
 from tests.kube.cluster import LOOK, NODE, Cluster
 from tests.kube.farm import AHEAD
 from tests.kube.release import HUB, NAME, Release, Workload
-from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow,

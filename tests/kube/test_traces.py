@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.harness.requirement import require
+from tests.harness.waiting import wait_until
 from tests.kube.cluster import LOOK, PREFIX, Cluster
 from tests.kube.machine import CONTROLLERS, Machine, groups, mounts, network_namespaces, processes, sweep
 from tests.kube.node import TOOLS
 from tests.kube.release import Release
-from tests.requirement import require
-from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,11 +7,11 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.sockets import Context, Pull, Push
+from tests.harness.programs import Programs, shared
+from tests.harness.redis_server import RedisServer
 from tests.net.intruder import FalsePool, Meet, Peer
 from tests.net.keeping import KeyedMesh
 from tests.net.keyed import Keyed, Ring
-from tests.programs import Programs, shared
-from tests.redis_server import RedisServer
 
 LARGE = 1 << 17
 

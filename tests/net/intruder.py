@@ -23,8 +23,8 @@ from taskmesh.sockets import (
 )
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import TOKEN
+from tests.harness.waiting import wait_until
 from tests.net.keyed import Keyed
-from tests.waiting import wait_until
 
 PLAIN = SocketOptions()
 Meet = Callable[..., "Peer"]

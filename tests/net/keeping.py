@@ -7,10 +7,10 @@ from taskmesh import Mesh, TaskFuture
 from taskmesh.client.group import TaskGroup
 from taskmesh.client.options import TaskOptions
 from taskmesh.serialize.code import dump_function
+from tests.harness.programs import Program, Programs
+from tests.harness.redis_server import RedisServer
+from tests.harness.waiting import wait_until
 from tests.net.keyed import Ring
-from tests.programs import Program, Programs
-from tests.redis_server import RedisServer
-from tests.waiting import wait_until
 
 
 def keep(

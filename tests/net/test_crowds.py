@@ -20,12 +20,12 @@ from taskmesh.net.ways import Way
 from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import Context
 from taskmesh.wire import messages as m
+from tests.harness.programs import Programs, environment
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.crowd import LightPool
 from tests.net.intruder import Peer
 from tests.net.keyed import Keyed, Ring
-from tests.programs import Programs, environment
-from tests.waiting import wait_until
 
 LEASE = 10.0
 STORM_S = 10.0

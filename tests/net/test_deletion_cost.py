@@ -19,8 +19,8 @@ from taskmesh.http.hub_metrics import LEAVING, deletion_costs
 from taskmesh.http.requests import NoAnswer
 from taskmesh.wire import messages as m
 from tests.core.rig import EPOCH, HubRig
-from tests.programs import Programs
-from tests.waiting import wait_until
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 
 TOKEN = "of-the-account"  # noqa: S105
 

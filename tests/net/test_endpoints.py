@@ -22,7 +22,7 @@ from taskmesh.net.hub.listening import bind_path
 from taskmesh.net.private_folder import private_folder
 from taskmesh.net.programs import listen, new_loop, worker_credentials
 from taskmesh.sockets import Context, EndpointError, Pull, Push
-from tests import obstacles
+from tests.harness import obstacles
 
 
 def test_collector_and_control_are_on_the_next_two_ports():

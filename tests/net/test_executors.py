@@ -3,9 +3,9 @@
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.journal import words
-from tests.waiting import wait_until
 
 SLOTS = 4
 TASKS = 40_000

@@ -11,8 +11,8 @@ from taskmesh.net.endpoints import Endpoints, tcp_parts
 from taskmesh.sockets import Context, Dealer, Push, Sub
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Held, Run
+from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from taskmesh.security.key_files import keys_in
 from taskmesh.security.keys import KeyFolder
 from taskmesh.sockets import EventKind, Socket
 from taskmesh.wire import messages as m
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 from tests.net import nested, workload
 from tests.net.intruder import FalsePool, Meet
 from tests.net.keyed import Keyed, Ring
-from tests.programs import Programs
-from tests.waiting import wait_until
 
 REVOKED_S = 5.0
 

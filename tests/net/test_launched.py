@@ -14,9 +14,9 @@ from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net import launch
 from taskmesh.net.client.port import ThreadPort
 from taskmesh.net.client.remote import RemotePort
+from tests.harness.programs import environment, outcome_of
+from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.programs import environment, outcome_of
-from tests.waiting import wait_until
 
 PARENT = """
 import sys

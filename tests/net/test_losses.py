@@ -7,10 +7,10 @@ import psutil
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.journal import pools, words
-from tests.programs import Programs
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh, as_completed, current_task, errors, gather, task
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 from tests.net.nested import square, squares
-from tests.programs import Programs
-from tests.waiting import wait_until
 
 WAIT_S = 30
 SLOTS = 2

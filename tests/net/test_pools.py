@@ -6,10 +6,10 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import SerializationError
+from tests.harness.programs import Programs, rows
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.journal import states, words
-from tests.programs import Programs, rows
-from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

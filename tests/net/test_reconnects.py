@@ -11,12 +11,12 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable
-from tests.asking import samples
 from tests.faults.chaos import Chaos
+from tests.harness.programs import Programs
+from tests.harness.side_port import samples
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.keyed import Keyed, Ring
-from tests.programs import Programs
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(100)
 

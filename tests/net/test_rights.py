@@ -16,10 +16,10 @@ from taskmesh.sockets import (
 )
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run, Spec
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.intruder import PLAIN, FalsePool, Meet
 from tests.net.keyed import Keyed
-from tests.waiting import wait_until
 
 MESSAGES: list[m.ClientMessage] = [
     m.Submit(1, [], []),

@@ -17,11 +17,11 @@ from taskmesh.serialize.code import dump_function
 from taskmesh.shm.blob import Blob
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, LaneRun, Run, Spec
+from tests.harness.programs import END_S, Program, Programs, environment
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.journal import words
 from tests.net.keyed import Keyed, Ring
-from tests.programs import END_S, Program, Programs, environment
-from tests.waiting import wait_until
 
 SHORT_LEASE = {"TASKMESH_LEASE": "3"}
 LYING_HUB = """

@@ -6,10 +6,10 @@ import logging
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.programs import Program, Programs, rows
+from tests.harness.waiting import wait_until
 from tests.net import nested, workload
 from tests.net.journal import pools, words
-from tests.programs import Program, Programs, rows
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.fault
 

@@ -16,8 +16,8 @@ from taskmesh.http.requests import LoopRequests
 from taskmesh.http.settings import side_settings
 from taskmesh.http.side_port import side_port
 from taskmesh.system.loop import Loop
-from tests.asking import ask, bearer
-from tests.waiting import wait_until
+from tests.harness.side_port import ask, bearer
+from tests.harness.waiting import wait_until
 
 TOKEN = "0123456789abcdef" * 2
 ANSWERS = {"ready": lambda: (True, "ready"), "startup": lambda: (False, "not yet"), "queues": dict}

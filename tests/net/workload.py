@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 
 class Refusal(Exception):

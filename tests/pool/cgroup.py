@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 _MOUNT = Path("/sys/fs/cgroup")
 

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from taskmesh.pool.output import OutputTail, Tee
+from tests.harness.waiting import wait_until
 from tests.pool import tasks
 from tests.pool.driver import Driver
-from tests.waiting import wait_until
 
 
 @pytest.fixture

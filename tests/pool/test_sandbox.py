@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from tests import sandbox
-from tests.programs import outcome_of
-from tests.requirement import require
+from tests.harness import sandbox
+from tests.harness.programs import outcome_of
+from tests.harness.requirement import require
 
 pytestmark = pytest.mark.usefixtures("processes")
 

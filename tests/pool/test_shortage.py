@@ -14,9 +14,9 @@ from taskmesh.pool.channel import Inbound
 from taskmesh.serialize import payload
 from taskmesh.shm.blob import Blob
 from taskmesh.wire.runs import CHUNK
+from tests.harness.requirement import require
 from tests.pool import tasks
 from tests.pool.cgroup import group_of, is_available
-from tests.requirement import require
 
 
 def server_of(driver) -> int:

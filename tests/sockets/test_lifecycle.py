@@ -22,8 +22,8 @@ from taskmesh.sockets import (
 )
 from taskmesh.sockets import errors as socket_errors
 from taskmesh.sockets.libzmq import check_library
-from tests import obstacles
-from tests.waiting import wait_until
+from tests.harness import obstacles
+from tests.harness.waiting import wait_until
 
 Address = Callable[[str], str]
 

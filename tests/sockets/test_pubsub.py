@@ -26,7 +26,7 @@ from taskmesh.sockets import (
     XSub,
     proxy,
 )
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 Address = Callable[[str], str]
 VERBOSE = SocketOptions(xpub_verbose=True)

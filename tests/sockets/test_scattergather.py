@@ -28,7 +28,7 @@ from taskmesh.sockets import (
     WrongDirection,
 )
 from taskmesh.sockets.libzmq import has_drafts
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 Address = Callable[[str], str]
 SMALL = SocketOptions(send_hwm_messages=1, recv_hwm_messages=1)

@@ -30,7 +30,7 @@ from taskmesh.sockets import (
     WrongDirection,
     WrongTurn,
 )
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 Address = Callable[[str], str]
 gc_store = gc.store

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests import leaks
-from tests.programs import ROOT, Program, Programs, shared
-from tests.requirement import require_java
+from tests.harness import leaks
+from tests.harness.programs import ROOT, Program, Programs, shared
+from tests.harness.requirement import require_java
 
 WORKERS_MARK = "spark-workers-come-and-go"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pyspark
 
-from tests import leaks
-from tests.programs import ROOT, environment
+from tests.harness import leaks
+from tests.harness.programs import ROOT, environment
+from tests.harness.waiting import wait_until
 from tests.spark.conftest import QUICK_JAVA, WORKERS_MARK
-from tests.waiting import wait_until
 
 START_S = 300.0
 JOB_S = 240.0

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import psutil
 
-from tests.programs import marked
+from tests.harness.programs import marked
 from tests.spark.conftest import WORKERS_MARK
 
 MIB = 1 << 20

@@ -8,10 +8,10 @@ import psutil
 import pytest
 
 from taskmesh import Mesh
-from tests.programs import Programs, shared
-from tests.requirement import require_java
+from tests.harness.programs import Programs, shared
+from tests.harness.requirement import require_java
+from tests.harness.waiting import wait_until
 from tests.spark.drivers import Driver, Standalone, driving, executors, settled
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.requirement import require_java
+from tests.harness.requirement import require_java
 from tests.spark.drivers import Driver, driving, settled
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]

@@ -10,10 +10,10 @@ from pyspark.sql.functions import pandas_udf, udf
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError
 from taskmesh.spark import MeshSpark
+from tests.harness.waiting import wait_until
 from tests.spark import tasks
 from tests.spark.drivers import settled
 from tests.spark.jobs import Job, note
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

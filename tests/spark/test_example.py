@@ -8,11 +8,11 @@ import uuid
 
 import pytest
 
-from tests import leaks
-from tests.programs import ROOT, environment, marked
-from tests.requirement import require, require_java
+from tests.harness import leaks
+from tests.harness.programs import ROOT, environment, marked
+from tests.harness.requirement import require, require_java
+from tests.harness.waiting import wait_until
 from tests.spark.conftest import QUICK_JAVA
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 EQUAL = re.compile(r"^ +(\w+): [\d,]+ rows, equal$", re.MULTILINE)

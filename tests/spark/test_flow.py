@@ -8,10 +8,10 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.spark import MeshSpark
+from tests.harness.waiting import wait_until
 from tests.spark import tasks
 from tests.spark.jobs import Job
 from tests.spark.memory import MIB, Workers, memory
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

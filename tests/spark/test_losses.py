@@ -15,11 +15,11 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.spark import MeshSpark
+from tests.harness.waiting import wait_until
 from tests.spark import tasks
 from tests.spark.drivers import settled
 from tests.spark.jobs import Job, Journal, Timed, note, within
 from tests.spark.memory import Workers
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(400)]
 

@@ -20,11 +20,11 @@ from taskmesh.net.client import settings as client_settings
 from taskmesh.serialize.code import register_by_value
 from taskmesh.spark import MeshSpark
 from taskmesh.spark.jobs.connection import mesh_of
+from tests.harness.waiting import wait_until
 from tests.net.keyed import Keyed, Ring
 from tests.spark import tasks
 from tests.spark.drivers import settled
 from tests.spark.jobs import Job, Timed, noting, within
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -8,7 +8,7 @@ from taskmesh.shm.blob import Blob
 from taskmesh.stores.address import StoreAddress
 from taskmesh.stores.writer import QUEUE_BYTES, StoreLink, WritingStore
 from taskmesh.wire.runs import DoneRun, Failed, Kept
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 KEEP = 60.0
 

@@ -13,8 +13,9 @@ from taskmesh.shm.blob import Blob
 from taskmesh.stores import writer
 from taskmesh.stores.address import StoreAddress
 from taskmesh.stores.writer import WritingStore
-from tests.redis_server import RedisServer, free_port, serving
-from tests.requirement import require
+from tests.harness.redis_server import RedisServer, free_port, serving
+from tests.harness.requirement import require
+from tests.harness.waiting import wait_until
 from tests.stores.outcomes import (
     becomes,
     failure,
@@ -25,7 +26,6 @@ from tests.stores.outcomes import (
     success,
     view,
 )
-from tests.waiting import wait_until
 
 PREFIX = b"taskmesh:{mesh}:kept:"
 

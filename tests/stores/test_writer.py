@@ -5,8 +5,8 @@ import time
 
 from taskmesh.stores import writer
 from taskmesh.stores.writer import StoreUnavailable, WritingStore, Written
+from tests.harness.waiting import wait_until
 from tests.stores.outcomes import becomes, kept_for, success
-from tests.waiting import wait_until
 
 
 class Scripted:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from taskmesh.system import cgroups
+from tests.harness.requirement import require
 from tests.pool.cgroup import group_of, is_available
-from tests.requirement import require
 
 MACHINE = 8 << 30
 

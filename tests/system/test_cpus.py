@@ -12,8 +12,8 @@ import pytest
 
 from taskmesh.config import PoolConfig
 from taskmesh.system import cgroups, cpus
+from tests.harness.requirement import require
 from tests.pool.cgroup import group_of, is_available
-from tests.requirement import require
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.requirement import require
+from tests.harness.requirement import require
 
 pytestmark = pytest.mark.usefixtures("processes")
 

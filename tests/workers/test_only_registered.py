@@ -7,8 +7,8 @@ import pytest
 
 from taskmesh import Mesh, task
 from taskmesh.errors import FunctionUnavailable
+from tests.harness.programs import Programs
 from tests.net import workload
-from tests.programs import Programs
 
 registered = task(workload.add)
 
@@ -52,7 +52,7 @@ def test_what_a_named_module_has_imported_is_not_its_own(mesh: Mesh, monkeypatch
     error = mesh.submit(imported_elsewhere).exception(20)
 
     assert isinstance(error, FunctionUnavailable)
-    assert "wait_until of module tests.waiting is not run here" in str(error)
+    assert "wait_until of module tests.harness.waiting is not run here" in str(error)
 
 
 def test_a_module_that_cannot_be_imported_is_told_before_the_worker_starts(programs: Programs):

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.programs import Programs, command, environment, rows
-from tests.requirement import require
-from tests.waiting import wait_until
+from tests.harness.programs import Programs, command, environment, rows
+from tests.harness.requirement import require
+from tests.harness.waiting import wait_until
 
 TASKS = """\
 import os, pathlib, time

@@ -6,7 +6,7 @@ import pytest
 
 from taskmesh.cli.worker_arguments import DEFAULT_ADDRESS, read
 from taskmesh.errors import ConfigError
-from tests.programs import Programs, rows
+from tests.harness.programs import Programs, rows
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ import psutil
 from taskmesh import Mesh, TaskFuture
 from taskmesh.net.endpoints import tcp_parts
 from taskmesh.security.peer_errors import AT_ONCE
+from tests.harness.programs import Program
+from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.programs import Program
-from tests.waiting import wait_until
 
 GROWTH = 50 << 20
 """Bytes that a hub may grow by under any attack."""

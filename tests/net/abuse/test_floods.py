@@ -18,12 +18,12 @@ from taskmesh.errors import HubUnreachable
 from taskmesh.sockets import Context, NoPeerWithinTimeout
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.abuse.siege import Siege
 from tests.net.intruder import FalsePool, Peer
 from tests.net.keyed import Keyed, Ring
-from tests.programs import Programs
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(150)
 

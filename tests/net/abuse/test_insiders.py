@@ -34,13 +34,13 @@ from taskmesh.sockets import (
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Held, Progress, Run, Spec
 from tests.fuzz.forger import Forger
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.abuse.siege import Siege
 from tests.net.intruder import FalsePool, Meet, Peer
 from tests.net.journal import words
 from tests.net.keyed import Keyed, Ring
-from tests.programs import Programs
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(150)
 

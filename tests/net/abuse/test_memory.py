@@ -15,12 +15,12 @@ from taskmesh.net.endpoints import Endpoints
 from taskmesh.sockets import Context, EventKind, Push
 from taskmesh.wire.runs import TOKEN
 from tests.conformance.wire import WirePeer
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.abuse.siege import GROWTH, Siege
 from tests.net.intruder import Peer
 from tests.net.keyed import Keyed, Ring
-from tests.programs import Programs
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 

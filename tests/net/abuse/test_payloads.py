@@ -15,13 +15,13 @@ from taskmesh.security.keys import KeyFolder, credentials_of
 from taskmesh.sockets import raw_key
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Run, Spec
-from tests.asking import ask, bearer
+from tests.harness.programs import Programs
+from tests.harness.side_port import ask, bearer
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.abuse.siege import Siege
 from tests.net.intruder import FalsePool, Meet
 from tests.net.keyed import Keyed, Ring
-from tests.programs import Programs
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -7,11 +7,11 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import BadSignature
 from taskmesh.framing.kept import from_bytes, to_bytes
+from tests.harness.programs import Programs
+from tests.harness.redis_server import RedisServer
 from tests.net import workload
 from tests.net.journal import words
 from tests.net.keeping import KeyedMesh, hub_with, keep, store, stored
-from tests.programs import Programs
-from tests.redis_server import RedisServer
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
 

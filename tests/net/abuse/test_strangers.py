@@ -14,11 +14,11 @@ from taskmesh.net.ways import Way
 from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import Context, Dealer, EventKind, Push, SocketOptions, Sub
 from tests.faults.cluster import Cluster
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.abuse.siege import CURVE_GREETING, Siege, garbage, is_closed, stranger, ticks
 from tests.net.journal import words
 from tests.net.keyed import Keyed, Ring
-from tests.waiting import wait_until
 
 PARTS = ("gateway", "collector", "control")
 DENIED_S = 5.0

@@ -12,7 +12,7 @@ from taskmesh.net.client.port import ThreadPort
 from taskmesh.net.client.shell import ClientShell, Questions
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 
 class Recorder:

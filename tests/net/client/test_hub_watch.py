@@ -7,9 +7,9 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable
 from taskmesh.net.client.hub_watch import AGAIN, HubWatch
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.programs import Programs
-from tests.waiting import wait_until
 
 
 @pytest.fixture

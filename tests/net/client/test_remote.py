@@ -9,10 +9,10 @@ import pytest
 
 from taskmesh import Mesh, Retry
 from taskmesh.errors import FunctionUnavailable, HubUnreachable, InsecureBind
+from tests.harness.programs import environment
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.journal import states, words
-from tests.programs import environment
-from tests.waiting import wait_until
 
 
 def test_a_thousand_tasks_come_back_each_with_its_own_result(mesh):

@@ -12,7 +12,7 @@ from taskmesh.sockets import Context, Dealer, Push
 from taskmesh.system.loop import Loop
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 
 def test_a_client_that_is_refused_for_good_is_forgotten(tmp_path):

@@ -18,9 +18,9 @@ from taskmesh.net.programs import affordable, run_hub, run_pool
 from taskmesh.sockets import Context, Dealer
 from tests.conformance.wire import WirePeer
 from tests.faults.cluster import Cluster
+from tests.harness.programs import Programs, rows
+from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.programs import Programs, rows
-from tests.waiting import wait_until
 
 TCP = "tcp://127.0.0.1:0"
 SMALL = {"TASKMESH_MAX_PAYLOAD": "100kB"}

@@ -11,8 +11,8 @@ import pytest
 from taskmesh.errors import ConfigError
 from taskmesh.net.hub.listening import Listeners, PortRange
 from taskmesh.sockets import Context, EndpointError, Pull, Push
-from tests.programs import Programs
-from tests.waiting import wait_until
+from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 
 GATEWAY = "tcp://127.0.0.1:1"
 

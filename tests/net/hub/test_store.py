@@ -10,13 +10,13 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.net.launch import command
-from tests.asking import samples
+from tests.harness.programs import ROOT, Programs
+from tests.harness.redis_server import RedisServer
+from tests.harness.side_port import samples
+from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.journal import words
 from tests.net.keeping import KeyedMesh, hub_with, keep, store, stored
-from tests.programs import ROOT, Programs
-from tests.redis_server import RedisServer
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
 

@@ -15,9 +15,9 @@ from taskmesh.errors import HubUnreachable, TaskMeshError
 from taskmesh.net.pool.first_slots import why_of
 from taskmesh.pool import host as host_module
 from taskmesh.pool.seat import Seat
+from tests.harness.programs import Programs, outcome_of
+from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.programs import Programs, outcome_of
-from tests.waiting import wait_until
 
 SOON = 0.2
 ENDINGS = {

@@ -16,7 +16,7 @@ from taskmesh.sockets import Context, Pull, Router, SocketError
 from taskmesh.system.loop import Loop
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 
 def test_a_lane_for_which_no_socket_is_to_be_had_is_lost_and_asked_for_again(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.waiting import wait_until
+from tests.harness.waiting import wait_until
 
 MARK = "TEST_RUN_OF_TASKMESH"
 KEPT_PEERS: set[int] = set()

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
-from tests import leaks
-from tests.leaks import Holdings, left_behind
-from tests.waiting import wait_until
+from tests.harness import leaks
+from tests.harness.leaks import Holdings, left_behind
+from tests.harness.programs import ROOT
+from tests.harness.waiting import wait_until
 
 FORKS_AND_DIES = """
 import os, sys
@@ -92,7 +93,7 @@ def test_the_fixture_fails_a_test_that_leaks_and_spares_one_that_says_why(tmp_pa
         "@pytest.mark.leaks\ndef test_excused_without_a_reason():\n    os.pipe()\n"
         "def test_clean():\n    pass\n"
     )
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
     outcome = subprocess.run(
         [
             sys.executable,
@@ -101,11 +102,11 @@ def test_the_fixture_fails_a_test_that_leaks_and_spares_one_that_says_why(tmp_pa
             "-p",
             "tests.conftest",
             "-c",
-            f"{root}/pyproject.toml",
+            f"{ROOT}/pyproject.toml",
             str(tmp_path),
             "-q",
         ],
-        cwd=root,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=50,

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tests import leaks
-from tests.waiting import wait_until
+from tests.harness import leaks
+from tests.harness.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 KEPT = (leaks.MARK, "TASKMESH_OS")
 READY_S = 40.0
 END_S = 15.0

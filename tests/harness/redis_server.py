@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.requirement import require
-from tests.waiting import wait_until
+from tests.harness.requirement import require
+from tests.harness.waiting import wait_until
 
 
 def redis_client() -> Any:

@@ -1,6 +1,6 @@
 """Programs in a sandbox that refuses system calls, made with seccomp: for this process and what it starts.
 
-`python -m tests.sandbox NAME[,NAME...] PROGRAM ARGUMENTS...`
+`python -m tests.harness.sandbox NAME[,NAME...] PROGRAM ARGUMENTS...`
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import platform
 import struct
 import sys
 
-from tests.programs import outcome_of
+from tests.harness.programs import outcome_of
 
 NUMBERS = {
     "x86_64": {
@@ -39,7 +39,7 @@ _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 
 def line(names: str, *program: str) -> list[str]:
     """The command line of a program in a sandbox that refuses these calls, separated by commas."""
-    return [sys.executable, "-m", "tests.sandbox", names, *program]
+    return [sys.executable, "-m", "tests.harness.sandbox", names, *program]
 
 
 def is_available() -> bool:
