@@ -1,4 +1,4 @@
-"""What machines want done. Shells perform actions in order and decide nothing."""
+"""Actions: the orders that machines give. Shells perform them in order and decide nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from taskmesh.wire.slot_messages import SlotTasks
 
 
 class SendClient(msgspec.Struct):
-    """To a client over the gateway (or into the embedded client's hands)."""
+    """Send a message to a client over the gateway, or hand it to the embedded client."""
 
     client: int
     message: m.ToClient
 
 
 class OpenLane(msgspec.Struct):
-    """Bind a lane for a new session of a pool, then report LaneOpened. `key`: who alone may dial it."""
+    """Bind a lane for a new session of a pool, then report LaneOpened.
+
+    Attributes:
+        session: The new session.
+        pool: Its pool.
+        key: Public key whose holder alone may dial the lane; empty where no keys are in use.
+    """
 
     session: int
     pool: str
@@ -33,7 +39,7 @@ class CloseLane(msgspec.Struct):
 
 
 class PushTasks(msgspec.Struct):
-    """PushTasks work on a lane."""
+    """Push work on a lane."""
 
     session: int
     message: m.Tasks
@@ -47,32 +53,36 @@ class Publish(msgspec.Struct):
 
 
 class LogEvent(msgspec.Struct):
-    """Something worth telling: for logs, metrics and `mesh.events()`. Never one for a successful task."""
+    """Record an event for logs, metrics and `mesh.events()`. There is none for a successful task."""
 
     kind: str
     fields: dict[str, object]
 
 
 class StoreOutcomes(msgspec.Struct):
-    """Outcomes that are kept from now on, for the hub that comes after this one: until when, and what."""
+    """Store outcomes for the hub that comes after this one.
+
+    Attributes:
+        entries: Times until which they are kept, and outcomes.
+    """
 
     entries: list[tuple[float, Kept]]
 
 
 HubAction = SendClient | OpenLane | CloseLane | PushTasks | Publish | LogEvent | StoreOutcomes
 
-# --- pool (`hub`: the place of the one meant in the list of those that it serves) -------------------------
+# --- pool (`hub`: index of the hub in the list of those that the pool serves) ------------------------------
 
 
 class SendHub(msgspec.Struct):
-    """To a hub's collector."""
+    """Send a message to a hub's collector."""
 
     message: m.PoolMessage
     hub: int = 0
 
 
 class SendBeat(msgspec.Struct):
-    """To a hub's collector, over the beat's own connection."""
+    """Send a beat to a hub's collector, over the connection that beats have for themselves."""
 
     message: m.Beat
     hub: int = 0
@@ -81,7 +91,10 @@ class SendBeat(msgspec.Struct):
 class DialLane(msgspec.Struct):
     """Connect a fresh PULL to the lane's endpoint, in place of any older one.
 
-    `max_payload`: bytes of one result that this hub takes, 0 for any.
+    Attributes:
+        endpoint: The lane's endpoint.
+        max_payload: Bytes of one result that this hub takes, 0 for any number.
+        hub: The hub.
     """
 
     endpoint: str
@@ -130,9 +143,13 @@ class AnswerSlot(msgspec.Struct):
 
 
 class CancelSlot(msgspec.Struct):
-    """Tell the running task, the one with this serial, that it has been cancelled.
+    """Tell a slot's running task that it has been cancelled.
 
-    A slot whose task has not asked for that is SIGKILLed at once: SlotExited follows.
+    A slot whose task does not look for that is SIGKILLed at once: SlotExited follows.
+
+    Attributes:
+        slot: The slot.
+        serial: Serial of the task.
     """
 
     slot: int
@@ -152,7 +169,11 @@ class StopSlot(msgspec.Struct):
 
 
 class Leave(msgspec.Struct):
-    """The pool has drained (or was refused): its shell may end. `reason` is empty for a clean end."""
+    """End the shell: the pool has drained, or was refused.
+
+    Attributes:
+        reason: Why it was refused; empty for a clean end.
+    """
 
     reason: str = ""
 
@@ -178,7 +199,7 @@ PoolAction = (
 
 
 class Send(msgspec.Struct):
-    """To the hub over the gateway."""
+    """Send a message to the hub over the gateway."""
 
     message: m.ClientMessage
 
@@ -188,20 +209,20 @@ class Reconnect(msgspec.Struct):
 
 
 class Resolve(msgspec.Struct):
-    """Outcomes of tasks of this client, each reported once."""
+    """Resolve tasks of this client by their outcomes. Each task is resolved once."""
 
     done: list[DoneRun]
     failed: list[Failed]
 
 
 class Accept(msgspec.Struct):
-    """Tasks with these counters are in the ledger."""
+    """Mark tasks with these counters as accepted: the hub's ledger has them."""
 
     seqs: list[int]
 
 
 class Tell(msgspec.Struct):
-    """News (Notice, Answer, refusal) for whoever waits for it."""
+    """Pass a notice, an answer or a refusal on to the application."""
 
     message: m.Notice | m.Answer | m.ClientRefused
 

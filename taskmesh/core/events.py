@@ -1,4 +1,4 @@
-"""What machines are told. Every `handle(event, now)` gets the time as an argument, in seconds, monotonic."""
+"""Events that machines handle. Each `handle(event, now)` gets the time in monotonic seconds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from taskmesh.wire.slot_messages import SlotProgress, SlotResults
 
 
 class Tick(msgspec.Struct):
-    """The deadline that the machine had asked for has come (or any other time: harmless)."""
+    """The machine's deadline has come. At any other time it is harmless."""
 
 
 # --- hub --------------------------------------------------------------------------------------------------
 
 
 class FromClient(msgspec.Struct):
-    """A client's message, in order per client session. user: whose key its link shows, "" without keys."""
+    """A message of a client has come; those of one session come in order.
+
+    Attributes:
+        client: The client's id.
+        message: The message.
+        user: User whose key its link shows, empty where no keys are in use.
+    """
 
     client: int
     message: m.ClientMessage
@@ -27,36 +33,49 @@ class FromClient(msgspec.Struct):
 
 
 class ClientGone(msgspec.Struct):
-    """The link says that nobody is there any more (an embedded client that closed, an unroutable peer)."""
+    """A client's link is gone: an embedded client has closed, or a peer cannot be reached."""
 
     client: int
 
 
 class Revoked(msgspec.Struct):
-    """These users are not let in any more."""
+    """The keys of these users are not let in any more."""
 
     users: frozenset[str]
 
 
 class FromPool(msgspec.Struct):
-    """A pool's message, off the collector. user: whose key its link shows, "" without keys."""
+    """A message of a pool has come over the collector.
+
+    Attributes:
+        message: The message.
+        user: User whose key its link shows, empty where no keys are in use.
+    """
 
     message: m.PoolMessage
     user: str = ""
 
 
 class Shortage(msgspec.Struct):
-    """The hub's process lacks something of the machine's; `text` says what, and the cure. Empty: no more."""
+    """The hub's process lacks something that its machine has not enough of.
+
+    Attributes:
+        text: What is lacking, and what to do; empty when it is not lacking any more.
+    """
 
     text: str
 
 
 class OverRate(msgspec.Struct):
-    """Peers with one key have said more than a key may: so many messages were dropped, unread.
+    """Messages of peers with one key were dropped unread, since they exceeded the rate of a key.
 
     Attributes:
-        cap: which setting, with its value. wait: seconds after which there is room again.
-        clients, sessions: those of them that have a session; they are told to wait and to say it again.
+        user: User whose key they show.
+        dropped: Number of dropped messages.
+        cap: Name of the setting, with its value.
+        wait: Seconds after which there is room again.
+        clients: Those peers that are clients with a session; they wait, and repeat what is unacknowledged.
+        sessions: Sessions of those peers that are pools, likewise.
     """
 
     user: str
@@ -68,14 +87,14 @@ class OverRate(msgspec.Struct):
 
 
 class LaneOpened(msgspec.Struct):
-    """The shell has bound the lane of a session; pools reach it at `endpoint`."""
+    """The lane of a session is bound; its pool reaches it at `endpoint`."""
 
     session: int
     endpoint: str
 
 
 class LaneLost(msgspec.Struct):
-    """The lane's link is closed. Not a death sentence: the pool has a second to say Hello."""
+    """The link of a session's lane is closed. Its pool may live: it has a second to say Hello."""
 
     session: int
 
@@ -87,13 +106,22 @@ class LinksLost(msgspec.Struct):
 
 
 class Restored(msgspec.Struct):
-    """Outcomes that an earlier hub has stored: until when each is kept, and what."""
+    """Outcomes that an earlier hub has stored are there.
+
+    Attributes:
+        entries: Times until which they are kept, and outcomes.
+    """
 
     entries: list[tuple[float, Kept]]
 
 
 class StoreTold(msgspec.Struct):
-    """How the store is, in plain data, and what is worth telling of it: kinds and fields of Records."""
+    """The state of the store has changed.
+
+    Attributes:
+        view: The state in plain data.
+        news: Kinds and fields of events to log.
+    """
 
     view: dict[str, object]
     news: list[tuple[str, dict[str, object]]]
@@ -107,7 +135,12 @@ RareHubEvent = (
 
 
 class FromHub(msgspec.Struct):
-    """A message off lane or control of a pool's hub, by its place in the list of those that it serves."""
+    """A message of a hub has come over its lane or control channel.
+
+    Attributes:
+        message: The message.
+        hub: Index of the hub in the list of those that the pool serves.
+    """
 
     message: m.ToPool
     hub: int = 0
@@ -127,14 +160,14 @@ class SlotReady(msgspec.Struct):
 
 
 class SlotFinished(msgspec.Struct):
-    """Results off a slot's socket, or peeked from its outbox."""
+    """Results of a slot have come over its socket, or were peeked from its outbox."""
 
     slot: int
     results: SlotResults
 
 
 class SlotReported(msgspec.Struct):
-    """Progress of the task that a slot runs."""
+    """The task that a slot runs has reported progress."""
 
     slot: int
     progress: SlotProgress
@@ -148,7 +181,7 @@ class SlotAsked(msgspec.Struct):
 
 
 class SlotRecalled(msgspec.Struct):
-    """The `count` tasks handed over last have been taken back by their tickets: they will not start."""
+    """A recall is done: the `count` tasks handed over last will not start, their tickets have been read."""
 
     slot: int
     count: int
@@ -158,11 +191,12 @@ class SlotExited(msgspec.Struct):
     """A slot's process is gone; everything that it had sent has been handled before.
 
     Attributes:
-        unstarted: tickets left in its pipe: the tasks handed over last that never started.
-        status: exit code, or minus the signal's number.
-        oom: it was killed for lack of memory, by the kernel or by its pool.
-        ready: False when it never came up (fork or start failed).
-        log: its last lines of output.
+        slot: The slot.
+        unstarted: Number of tickets left in its pipe: the tasks handed over last, which never started.
+        status: Exit code, or minus the signal's number.
+        oom: True if it was killed for lack of memory, by the kernel or by its pool.
+        ready: False if it never came up, since the fork or its start failed.
+        log: Its last lines of output.
     """
 
     slot: int
@@ -174,7 +208,7 @@ class SlotExited(msgspec.Struct):
 
 
 class DrainRequested(msgspec.Struct):
-    """SIGTERM or an operator: no new work, unstarted tasks go back, running ones have `grace` seconds."""
+    """A signal or an operator ends the pool: it takes no new work, and running tasks have `grace` seconds."""
 
     grace: float
 
@@ -185,30 +219,30 @@ RareSlotEvent = SlotReady | SlotReported | SlotAsked | SlotRecalled | SlotExited
 
 
 class Queued(msgspec.Struct):
-    """New tasks from the application."""
+    """The application has submitted tasks."""
 
     specs: list[tuple[int, Spec]]
     runs: list[Run]
 
 
 class Requested(msgspec.Struct):
-    """A Query, Command, CancelTasks or ClientBye to pass on."""
+    """The application asks for something that is passed on to the hub."""
 
     message: m.Query | m.Command | m.CancelTasks | m.ClientBye
 
 
 class FromHubToClient(msgspec.Struct):
-    """A message off the gateway."""
+    """A message of the hub has come over the gateway."""
 
     message: m.ToClient
 
 
 class LinkCut(msgspec.Struct):
-    """The gateway's link was closed and is made again: what was on it may be lost."""
+    """The link to the gateway was closed and is made again: what was on it may be lost."""
 
 
 class LinkLost(msgspec.Struct):
-    """The gateway's link is closed (or the hub was silent too long)."""
+    """The link to the gateway is closed, or the hub was silent for too long."""
 
 
 RareClientEvent = Requested | LinkCut | LinkLost | Tick

@@ -18,22 +18,22 @@ SEQ_MASK = (1 << SEQ_BITS) - 1
 
 
 def task_id(client: int, seq: int) -> TaskId:
-    """The task id of a client's `seq`-th submission."""
+    """Returns the id of a client's `seq`-th task."""
     return TaskId(client << SEQ_BITS | seq)
 
 
 def client_of(task: int) -> ClientId:
-    """The client's half of a task id."""
+    """Returns the client's half of a task id."""
     return ClientId(task >> SEQ_BITS)
 
 
 def seq_of(task: int) -> int:
-    """The counter's half of a task id."""
+    """Returns the counter's half of a task id."""
     return task & SEQ_MASK
 
 
 def text_of(task: int) -> str:
-    """A task id as people see it: 32 hexadecimal digits."""
+    """Returns a task id as people see it: 32 hexadecimal digits."""
     return f"{task:032x}"
 
 

@@ -39,10 +39,10 @@ def evicted(
     """Returns the specs to evict: the oldest beyond the bounds. Needed ones stay, even if too many do.
 
     Args:
-        sizes: bytes by spec number, oldest first.
-        is_needed: tells whether a task of a spec is here.
-        most: specs that may stay.
-        most_bytes: bytes that they may have together.
+        sizes: Bytes by spec number, oldest first.
+        is_needed: Returns True if a task of a spec is here.
+        most: Number of specs that may stay.
+        most_bytes: Bytes that they may have together.
     """
     count, size = len(sizes), sum(sizes.values())
     gone: list[int] = []

@@ -1,4 +1,4 @@
-"""The base of machines with tables of transitions, and the demands on their books."""
+"""The base of machines with tables of transitions, and the checks of their books."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class StateMachine(Generic[StateT, CauseT]):
     """Base class of lanes and slots: their state changes by a table of transitions.
 
     Attributes:
-        table: maps a state and a cause to the next state.
-        state: the present one.
+        table: Maps a state and a cause to the next state.
+        state: The present state.
     """
 
     table: ClassVar[Mapping[tuple[Any, Any], Any]]
     state: StateT
 
     def move(self, cause: CauseT) -> None:
-        """One transition.
+        """Makes one transition.
 
         Raises:
-            InvalidTransition: the table does not have it: a bug.
+            InvalidTransition: The table does not have it, which is a bug.
         """
         after = self.table.get((self.state, cause))
         if after is None:
@@ -43,6 +43,15 @@ class BrokenInvariant(AssertionError):
 
 
 def require(holds: bool, what: str, *facts: object) -> None:
-    """Raises BrokenInvariant with the facts unless it holds."""
+    """Checks an invariant.
+
+    Args:
+        holds: True if it holds.
+        what: What is wrong if it does not.
+        facts: Values to be told then.
+
+    Raises:
+        BrokenInvariant: It does not hold.
+    """
     if not holds:
         raise BrokenInvariant(f"{what}: {', '.join(map(repr, facts))}")

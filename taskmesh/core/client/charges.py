@@ -1,7 +1,7 @@
-"""Charges: what a client knows that its tasks have used up, for the hub that comes after this one.
+"""Charges: the retries, crashes and time that tasks have used up, for the hub that comes after this one.
 
-A hub's memory ends with it: retries, crashes, numbers of attempts and the time since a task was accepted
-would begin anew with the next one. The client outlives it and keeps them, of those few tasks that have any.
+A hub's memory ends with it: budgets, numbers of attempts and the time since a task was accepted would begin
+anew with the next hub. The client outlives it and keeps them, for those few tasks that have used up anything.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ UNKNOWN = Charged([])
 
 
 class Charges:
-    """Of one client, by counter, until their outcome is there.
+    """Charges of one client's tasks, by counter, until their outcome is there.
 
     Attributes:
-        charged: what tasks have used up. since: when a hub first accepted those that may expire.
-        expiring: the specs of such tasks, by number.
+        charged: Budgets that tasks have used up.
+        since: Times when a hub first accepted tasks that may expire.
+        expiring: Numbers of the specs of such tasks.
     """
 
     def __init__(self) -> None:
@@ -29,21 +30,21 @@ class Charges:
         self.since: dict[int, float] = {}
         self.expiring: set[int] = set()
 
-    # --- what is heard ------------------------------------------------------------------------------------
+    # --- in -----------------------------------------------------------------------------------------------
 
     def submitted(self, specs: Sequence[tuple[int, Spec]]) -> None:
         """Tasks of these specs are submitted from now on."""
         self.expiring.update([number for number, spec in specs if spec.expires > 0])
 
     def accepted(self, runs: list[Run], now: float) -> None:
-        """A hub has these tasks: of those that may expire it matters since when."""
+        """A hub has accepted these tasks; the time counts for those that may expire."""
         for run in runs:
             if run.spec in self.expiring:
                 for seq in run.seqs:
                     self.since.setdefault(seq, now)
 
     def told(self, charged: list[Charged]) -> None:
-        """The hub says what tasks have used up by now."""
+        """The hub tells what tasks have used up by now."""
         for one in charged:
             for seq in one.seqs:
                 self.charged[seq] = most_of(self.charged.get(seq, UNKNOWN), one)
@@ -69,10 +70,10 @@ class Charges:
                 for seq in known.keys() & set(seqs):
                     del known[seq]
 
-    # --- what is said -------------------------------------------------------------------------------------
+    # --- out ----------------------------------------------------------------------------------------------
 
     def message(self, runs: list[Run], now: float) -> list[Charged]:
-        """Lists what these tasks have used up, without those that have used up nothing."""
+        """Returns what these tasks have used up, tasks with equal charges together."""
         found: dict[tuple[float, ...], list[int]] = {}
         known = self.charged.keys() | self.since.keys()
         asked = [known.intersection(run.seqs) for run in runs] if known else []
@@ -85,9 +86,9 @@ class Charges:
 
 
 def most_of(known: Charged, told: Charged) -> Charged:
-    """What a task has used up by both: news may overtake each other.
+    """Returns the larger charges of a task, since messages may overtake each other.
 
-    A pool that was thought to have died may be back: of losses the last word counts.
+    Losses are those told last: a pool that was thought to have died may be back.
     """
     pairs = zip(astuple(known)[1:], astuple(told)[1:], strict=True)
     return replace(Charged([], *map(max, pairs)), losses=told.losses)

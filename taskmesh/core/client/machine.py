@@ -24,11 +24,11 @@ from taskmesh.wire.runs import Run, Spec
 LONGEST_BACKOFF = 0.5
 """Seconds between two attempts to have a Submit taken in by a hub that is full, at most."""
 LONGEST_WAIT = 10.0
-"""Seconds that a client waits at once for a hub that is busy, or that its key has said too much to."""
+"""Seconds that a client waits at a time for a hub that is full, or that has dropped its messages."""
 MOST_LEFT = 8
 """Hubs whose deliveries are remembered after this client has left them: it may come back."""
 GLANCE = 0.001
-"""Seconds between two looks for what is due; a Tick, which comes when something is, always looks."""
+"""Seconds between two looks at what is due. A Tick, which comes when something is due, always looks."""
 
 
 class ClientMachine:
@@ -100,7 +100,7 @@ class ClientMachine:
 
     @property
     def deadline(self) -> float:
-        """When a Tick is due at the latest."""
+        """Time when a Tick is due at the latest."""
         if self.refused:
             return math.inf
         if not self.open:
@@ -144,7 +144,7 @@ class ClientMachine:
                 assert_never(message)
 
     def _on_busy(self, busy: m.Busy, now: float) -> None:
-        """The hub is full, which it is asked about less and less often, or has dropped something."""
+        """Waits, since the hub is full, longer with each refusal, or since it has dropped something."""
         wait = min(busy.retry_after, LONGEST_WAIT)
         if busy.number and not self._busy_until:
             wait = max(wait, min(LONGEST_BACKOFF, wait * (1 << min(self._refusals, 10))))
@@ -152,7 +152,7 @@ class ClientMachine:
         self._busy_until = max(self._busy_until, now + wait)
 
     def _on_need_spec(self, number: int, specs: list[int], now: float, out: list[ClientAction]) -> None:
-        """The hub lacks these specs: this Submit again, with them.
+        """Sends a Submit again with specs that the hub lacks.
 
         Tasks whose specs the pending table does not have any more were given up meanwhile. A Submit that has
         the specs already is under way: answering each repetition would make more of them.
@@ -208,10 +208,10 @@ class ClientMachine:
         self._requests.again(now, out)
 
     def _start_over(self, former: int, known: bool, now: float, out: list[ClientAction]) -> None:
-        """The hub knows nothing of this session, or no more than before it was with another one.
+        """Submits everything unresolved again, to a hub that does not have it.
 
-        Everything unresolved is submitted again. A hub that was left alive goes on counting its deliveries,
-        unless it has forgotten this client meanwhile.
+        A hub that this client had left alive goes on counting its deliveries, unless it has forgotten the
+        client meanwhile.
         """
         if former != self.epoch:
             self._elsewhere[former] = self._deliveries
@@ -277,7 +277,7 @@ class ClientMachine:
                 self._unstarted.difference_update([failure.seq for failure in deliver.failed])
 
     def _acknowledge(self, now: float, out: list[ClientAction]) -> None:
-        """Tells the hub what has arrived: in time, or ahead of what is sent anyway, unless that tells it."""
+        """Acknowledges deliveries when that is due, or ahead of what is sent anyway unless that does so."""
         if not self.open:
             return
         if now < self._deliveries.due:
@@ -381,14 +381,14 @@ class ClientMachine:
             out.append(Send(m.ClientBeat(self.epoch)))
 
     def _say_again(self, now: float, out: list[ClientAction]) -> None:
-        """The hub has not taken, or has dropped, what was said: all that it has not answered."""
+        """Repeats what the hub has not answered: it was full, or has dropped it."""
         self._busy_until = 0.0
         self._send_from(0, now, out)
         self._deliveries.owe(0, now, at_once=True)
         self._requests.again(now, out)
 
     def _again(self, now: float, out: list[ClientAction]) -> None:
-        """Hello, which states what Submit comes first (that may have been lost), and the unacknowledged."""
+        """Says Hello, which states the first Submit, and sends again what is unacknowledged."""
         if not self.open:
             return
         out.append(Send(self._hello()))
@@ -396,7 +396,7 @@ class ClientMachine:
 
     @property
     def _patience(self) -> float:
-        """Silence of the hub after which the link counts as lost: longer after links that did not last."""
+        """Seconds of silence after which the link counts as lost: more after links that did not last."""
         return self.config.patience * (1 << self._silences) + self._submits.in_flight / SLOWEST
 
     def _hello(self) -> m.ClientHello:

@@ -1,4 +1,4 @@
-"""Client sessions as the hub sees them: what they have been sent, and what they have in hand."""
+"""Client sessions as the hub sees them: the outcomes that wait for each, and those that it has been sent."""
 
 from __future__ import annotations
 
@@ -17,22 +17,34 @@ RESEND_AFTER = 2.0
 """Seconds without progress after which unacknowledged deliveries are sent again."""
 
 WORKER = "worker:"
-"""How the name of a user begins whose key is a pool's: a task that it runs, and that submits tasks."""
+"""Prefix of users whose key is a pool's: tasks that it runs submit tasks with it."""
 
 
 class ClientSession:
     """One client: its numbers, its credit, and the outcomes it has not acknowledged.
 
+    Args:
+        client: The client's id.
+        epoch: The hub's epoch.
+        now: The time.
+        user: User whose key the client shows, empty where no keys are in use.
+
     Attributes:
-        submitted: last Submit number in the ledger. credit: bytes it will hold unacknowledged; 0 = embedded.
-        size: bytes of outcomes kept for it, unless it is embedded.
-        warning: in which versions it differs from the hub, in words, or empty.
-        present: it was heard and has not vanished. greeted: it has answered the welcome of this session.
-        linked: its link was not seen to be gone.
-        lost: it was silent for so long that what is bound to it has been cancelled.
-        user: whose key it shows, empty without keys.
-        slot: where it runs, of a task that submits tasks, else empty.
-        unsplit: chunks that crashed, by task id, until it has acknowledged that it is to split them.
+        client: As given.
+        user: As given.
+        name: Name of the program, for people.
+        python: Its version of Python.
+        slot: Pool and process of a task that submits tasks; else empty.
+        warning: Versions in which it differs from the hub, in words, or empty.
+        credit: Bytes of deliveries that it holds unacknowledged; 0 if it is embedded.
+        submitted: Number of the last Submit that is in the ledger.
+        heard: Time when it was last heard of.
+        present: True if it was heard and has not vanished.
+        linked: True if its link was not seen to be gone.
+        greeted: True if it has answered the welcome of this session.
+        lost: True if it was silent for so long that what is bound to it has been cancelled.
+        size: Bytes of outcomes kept for it, unless it is embedded.
+        unsplit: Chunks that crashed, by task id, until it has acknowledged that it has to split them.
     """
 
     def __init__(self, client: int, epoch: int, now: float, user: str = "") -> None:
@@ -58,7 +70,7 @@ class ClientSession:
         self._charged: dict[int, tuple[int, ...]] = {}
 
     def hear(self, now: float) -> None:
-        """The client is there, and knows this session."""
+        """Notes that the client is there, and knows this session."""
         self.heard = now
         self.present = True
         self.lost = False
@@ -66,7 +78,7 @@ class ClientSession:
 
     @property
     def has_news(self) -> bool:
-        """Whether outcomes wait that were never sent."""
+        """True if outcomes wait that were never sent."""
         return bool(self._done or self._failed or self._charged)
 
     def done(self, run: DoneRun) -> int:
@@ -106,7 +118,7 @@ class ClientSession:
         return sends
 
     def acknowledged(self, number: int, now: float) -> None:
-        """Every delivery up to `number` is in the client's hands."""
+        """Drops every delivery up to a number: the client has them."""
         window = self._deliveries
         before = window.size
         taken = window.acknowledge(number, now)
@@ -122,11 +134,11 @@ class ClientSession:
 
     @property
     def resend_deadline(self) -> float:
-        """When unacknowledged deliveries should be sent again; infinite if there are none."""
+        """Time when unacknowledged deliveries are sent again; infinite if there are none."""
         return self._deliveries.deadline(RESEND_AFTER) if self.present else math.inf
 
     def _next(self, number: int) -> tuple[Deliver, int]:
-        """The next delivery, about MAX_DELIVERY bytes of what waits, and its size."""
+        """Returns the next delivery, of about MAX_DELIVERY bytes, and its size."""
         size = taken = 0
         for run in self._done:
             taken += 1
@@ -149,7 +161,11 @@ class ClientSession:
 
 
 def by_charge(used: dict[int, tuple[int, ...]]) -> list[Charged]:
-    """Tasks that have used up the same, together; by counter, each with the fields of `Charged`."""
+    """Returns charges with tasks that have used up the same together.
+
+    Args:
+        used: Fields of `Charged` by counter.
+    """
     found: dict[tuple[float, ...], list[int]] = {}
     for seq, fields in used.items():
         found.setdefault(fields, []).append(seq)

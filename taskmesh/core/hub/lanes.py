@@ -1,4 +1,4 @@
-"""Lanes: what the hub knows of each pool session, and the credit that bounds what it may hold."""
+"""Lanes: the hub's books of each pool session, and the credit that bounds what it may hold."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from taskmesh.wire.runs import Held
 SILENCE = 0.020
 """Seconds without a finished task after which a lane whose slots are all busy gets no more work."""
 OVERDUE = MAX_HORIZON
-"""Seconds after which what was sent ahead should have started: it comes back when it has not."""
+"""Seconds after which tasks that were sent ahead should have started; they come back if they have not."""
 MOST_EARLY = 10_000
-"""Results ahead of a missing one that are taken in; a pool says the others again."""
+"""Results ahead of a missing one that are taken in; a pool repeats the others."""
 LARGE = 1 << 16
 """Bytes from which on a lane message's size is remembered until it is received."""
 REFUSED_FOR = 60.0
-"""Seconds for which a pool gets no tasks of a function that it has refused, while there is another pool."""
+"""Seconds for which a pool that has refused a function gets no tasks of it, if there is another pool."""
 MOST_REFUSED = 3
-"""Functions refused, and none run in between, after which a pool gets no tasks at all for so long."""
+"""Functions refused in a row after which a pool gets no tasks at all for as long."""
 
 
 class LaneState(enum.Enum):
-    """Whether a lane may get work."""
+    """The state of a lane: it may get work, or why it may not."""
 
     OPENING = "opening"
     READY = "ready"
@@ -67,7 +67,7 @@ LANE_TRANSITIONS: dict[tuple[LaneState, LaneCause], LaneState] = {
 
 
 MAY_TAKE = (LaneState.READY, LaneState.OPENING, LaneState.SILENT)
-"""What may take work, now or soon: others take none before somebody wants them to."""
+"""States of lanes that take work now or soon; others take none until a pool or an operator changes that."""
 READY = LaneState.READY
 """For the hot path: see `states.SENT`."""
 
@@ -80,7 +80,7 @@ class Breaker:
     opens for each function that the pool refuses, and for all of them when it refuses one after the other.
 
     Attributes:
-        refused: Spec number -> until when the pool is spared its tasks.
+        refused: Times until which the pool is spared the tasks of a spec, by its number.
         complaint: The reason in words, or empty.
     """
 
@@ -93,11 +93,11 @@ class Breaker:
         self._in_a_row = 0
 
     def refuses(self, number: int, now: float) -> bool:
-        """Whether the pool is spared tasks of a spec: it has refused some, or everything, not long ago."""
+        """Returns True if the pool is spared tasks of a spec: it has lately refused some, or everything."""
         return now < self._open_until or now < self.refused.get(number, 0.0)
 
     def trip(self, number: int, name: str, reason: str, now: float) -> bool:
-        """The pool has refused a task of a spec; returns whether that is news worth telling.
+        """Takes in that the pool has refused a task of a spec; returns True if that is worth logging.
 
         Args:
             name: The function's, for people.
@@ -114,7 +114,7 @@ class Breaker:
         return first or was_open != is_open
 
     def close(self, number: int) -> None:
-        """The pool has run a task of a spec: it can."""
+        """Takes in that the pool has run a task of a spec."""
         self._in_a_row = 0
         self._open_until = 0.0
         self.refused.pop(number, None)
@@ -125,21 +125,46 @@ class Breaker:
 class Lane(StateMachine[LaneState, LaneCause]):
     """One session of one pool.
 
+    Args:
+        session: The session.
+        hello: The Hello that has asked for it.
+        now: The time.
+        user: User whose key the pool shows, empty where no keys are in use.
+
     Attributes:
-        outstanding: tasks pushed and not reported back. sequence: last lane_seq pushed.
-        reports: numbers of Results.
-        credit: work that each slot may have outstanding: 20 ms, or twice the refill latency.
-        heard: when the pool was last heard of. stale: what its inventory listed and nobody waits for.
-        warning: in which versions it differs from the hub, in words, or empty.
-        wished: the state that an operator wants it in and its beats do not state yet, or empty.
-        leaves: its pool drains, which is for good: a beat of before that comes late says nothing.
-        user: whose key the pool shows, empty without keys.
-        other_hubs: addresses of those that its pool serves as well, and of those that are away.
-        unwanted: it may hold tasks that are to be cancelled unless they have started.
-        alone_until: so long it is given nothing while it has work: it is to have one task for itself, or has.
-        breaker: which functions its pool could not load, or whose tasks it does not trust.
-        full: it had no room for any task when it was looked at, and nothing has ended there since. Of
-            hundreds of pools most are: to weigh each for every task that ends anywhere cost a millisecond.
+        session: As given.
+        user: As given.
+        hello: As given, without what it lists.
+        pool: Name of the pool.
+        instance: Start of its process.
+        slots: Number of slots that take work now.
+        queues: Queues that it serves.
+        tags: Tags that it has.
+        endpoint: Endpoint of the lane, empty until it is bound.
+        sequence: Number of the last lane message that was pushed.
+        received: Number of the last one that the pool has received.
+        received_moved: Time when that last rose, or was all that there was.
+        reports: Numbers of its Results.
+        outstanding: Number of tasks pushed and not reported back.
+        counts: Number of these by spec.
+        known_specs: Specs that the pool has.
+        heard: Time when the pool was last heard of.
+        progress: Time when it last reported an end, or was given work while it had none.
+        lost_at: Time when all of its links were lost, None if they are not.
+        recall_after: Time before which nothing is recalled again.
+        recalls: Recalls since its last report.
+        alone_until: Time until which it is given nothing while it has work: one task has it for itself.
+        breaker: Functions that its pool could not load, or whose tasks it does not trust.
+        credit: Work that each slot may have outstanding: 20 ms, or twice the refill latency.
+        busy_slots: Slots that run a task.
+        stale: Tasks that its inventory listed and nobody waits for.
+        wished: State that an operator wants it in and its beats do not state yet, or empty.
+        leaves: True if its pool drains, which is for good: a beat of before that comes late says nothing.
+        warning: Versions in which it differs from the hub, in words, or empty.
+        unwanted: True if it may hold tasks that are to be cancelled unless they have started.
+        full: True if it had no room for any task when it was last weighed, and nothing has ended there since.
+            Of hundreds of pools most are: weighing each for every task that ends anywhere cost a millisecond.
+        other_hubs: Addresses of hubs that its pool serves as well, and of those that are away.
     """
 
     table = LANE_TRANSITIONS
@@ -183,7 +208,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
     # --- credit -------------------------------------------------------------------------------------------
 
     def load(self, specs: dict[int, SpecEntry]) -> float:
-        """Seconds of slot time outstanding, no task counted for more than the horizon."""
+        """Returns the seconds of slot time outstanding; no task counts for more than the horizon."""
         total, cost = 0.0, self.credit.cost
         for number, count in self.counts.items():
             entry = specs[number]
@@ -191,7 +216,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         return total
 
     def has_room(self, entry: SpecEntry, specs: dict[int, SpecEntry]) -> bool:
-        """Whether the lane is available to a task (RFC 30: its queue, the credit window, is not full)."""
+        """Returns True if the lane is available to a task (RFC 30: its queue, the credit, is not full)."""
         if self.outstanding < self.slots:
             return True
         slots, credit = self.slots, self.credit
@@ -201,7 +226,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
     def sized(self, slots: int) -> None:
         """Takes in how many slots its pool has now; -1 if it does not say.
 
-        More than usual: what runs there waits for tasks of its own, so these must not wait for it.
+        If it has more than usual, a task there waits for tasks of its own, which must not wait for it.
         """
         if slots > self.hello.slots and self.alone_until:
             self.alone_until = min(self.alone_until, self.heard)
@@ -210,22 +235,22 @@ class Lane(StateMachine[LaneState, LaneCause]):
             self.full = False
 
     def is_silent(self, now: float) -> bool:
-        """All of its slots are busy with tasks that turn out long: nothing more may be put behind them.
+        """Returns True if all slots are busy with tasks that turn out long: none may be put behind them.
 
-        What it hands back unstarted is no sign of progress, or it would be given the same tasks again.
+        A task that is handed back unstarted is no progress, or it would be given the same tasks again.
         """
         after = max(SILENCE, 2.0 * self.credit.latency)
         return self.outstanding >= self.slots and now - self.progress >= after
 
     def is_stalled(self, now: float) -> bool:
-        """Whether all of its slots are busy, and none has reported a task for half a second."""
+        """Returns True if all of its slots are busy, and none has reported a task for half a second."""
         after = max(OVERDUE, 2.0 * self.credit.horizon)
         return self.outstanding >= self.slots and now - self.progress >= after
 
     def is_overdue(self, now: float, specs: dict[int, SpecEntry]) -> bool:
-        """Whether tasks were sent ahead by an estimate that has turned out wrong: they do not start in time.
+        """Returns True if tasks were sent ahead by a wrong estimate, so that they do not start in time.
 
-        One ahead for each slot waits for a task that takes a second, as tasks do that are not LONG.
+        One ahead for each slot may wait for a task that takes a second, as tasks do that are not LONG.
         """
         unstarted = self.outstanding - self.slots
         if unstarted <= self.slots:
@@ -236,7 +261,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         return seconds > self.slots * (OVERDUE + self.credit.horizon)
 
     def wish(self, verb: str) -> None:
-        """Notes an operator's command; no more work from now on if it says so. Who is to leave leaves."""
+        """Notes an operator's command; no more work from now on if it says so. Draining is final."""
         if verb == "ping" or self.wished == "draining":
             return
         self.wished = {"pause": "paused", "resume": "ready", "drain": "draining"}[verb]
@@ -244,31 +269,32 @@ class Lane(StateMachine[LaneState, LaneCause]):
             self.move(LaneCause.PAUSE if verb == "pause" else LaneCause.DRAIN)
 
     def serves(self, route: tuple[str, frozenset[str]]) -> bool:
-        """Whether the pool serves the queue and has the tags."""
+        """Returns True if the pool serves the queue and has the tags."""
         return route[0] in self.queues and route[1] <= self.tags
 
     def may_take(self, entry: SpecEntry) -> bool:
-        """Whether tasks of a spec may go to it, now or soon."""
+        """Returns True if tasks of a spec may go to it, now or soon."""
         refuses = self.breaker.refuses(entry.number, self.heard)
         return self.state in MAY_TAKE and self.serves(entry.route) and not refuses
 
     # --- what it holds ------------------------------------------------------------------------------------
 
     def hold(self, records: list[TaskRecord]) -> None:
-        """Takes note of tasks that are this session's now."""
+        """Notes tasks that this session has now."""
         for record in records:
             self.charge(record.spec.number, 1)
         self.remember(records)
 
     def charge(self, number: int, count: int) -> None:
-        """Takes note of `count` more tasks of a spec outstanding."""
+        """Notes `count` more tasks of a spec as outstanding."""
         self.outstanding += count
         self.counts[number] = self.counts.get(number, 0) + count
 
     def remember(self, records: list[TaskRecord]) -> None:
-        """Keeps records that this session may hold; those it does not hold any more go when they are many.
+        """Keeps records that this session may hold.
 
-        Not many at all: each keeps its spec, and with it a function of perhaps megabytes.
+        Those that it does not hold any more go when they are more than a few, for each keeps its spec, and
+        with it a function of perhaps megabytes.
         """
         self._pushed += records
         if len(self._pushed) > 8 * self.outstanding + 64:
@@ -276,7 +302,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
             self._pushed = [kept for kept in self._pushed if kept.session == session and kept.state <= last]
 
     def release(self, number: int, count: int) -> None:
-        """Takes note that `count` tasks of a spec are not this session's any more."""
+        """Notes that this session does not have `count` tasks of a spec any more."""
         self.outstanding -= count
         self.full = False
         if not self.outstanding:
@@ -288,7 +314,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
             self.counts.pop(number, None)
 
     def held(self) -> list[TaskRecord]:
-        """The tasks that this session holds."""
+        """Returns the tasks that this session holds."""
         session = self.session
         seen: set[int] = set()
         found = []
@@ -303,19 +329,19 @@ class Lane(StateMachine[LaneState, LaneCause]):
         return found
 
     def holds_unwanted(self) -> bool:
-        """Whether it has tasks that are to be cancelled unless they have started, which may not have."""
+        """Returns True if it may have unstarted tasks that are to be cancelled unless they have started."""
         sent = (record for record in self.held() if record.state is State.SENT)
         self.unwanted = any(record.extra is not None and record.extra.unwanted for record in sent)
         return self.unwanted
 
     def pushed(self, size: int) -> None:
-        """Takes note of one more lane message with so many bytes of payload."""
+        """Notes one more lane message with so many bytes of payload."""
         self.sequence += 1
         if size >= LARGE:
             self._flying.append((self.sequence, size))
 
     def flying(self, received: int) -> int:
-        """Bytes of large messages that the pool has not received yet."""
+        """Returns the bytes of large messages that the pool has not received yet."""
         while self._flying and self._flying[0][0] <= received:
             self._flying.popleft()
         return sum(size for _, size in self._flying)

@@ -1,4 +1,4 @@
-"""The pool machine: what a pool does with work, slots and its hubs. It runs no user code.
+"""The pool machine: it decides what a pool does with work, slots and hubs, and runs no user code.
 
 It serves every hub that it is given: each has a membership of its own, all share the slots (docs/adr/0018).
 """
@@ -39,15 +39,23 @@ ALL = 1 << 40
 CANCEL_GRACE = 5.0
 """Seconds that a cancelled task which looks at `current_task().cancelled` has to end by itself."""
 RETURNED_AT_ONCE = 4096
-"""Most tasks that one report hands back: the hub puts each in its place before it hears anything else."""
+"""Most tasks that one report hands back: the hub queues each again before it handles anything else."""
 
 
 class PoolMachine:
     """Decides everything that a pool does; performs nothing.
 
+    Args:
+        config: The settings.
+        now: The time.
+
     Attributes:
-        state: "ready", "paused" or "draining", as told in beats.
-        members: one membership for each hub.
+        config: The settings.
+        slots: Its slots, by number.
+        permits: Which slots take work.
+        scheduler: Tasks that wait, and who gets them.
+        members: One membership for each hub.
+        state: State of the pool as its beats tell it.
     """
 
     def __init__(self, config: PoolSettings, now: float) -> None:
@@ -66,17 +74,17 @@ class PoolMachine:
 
     @property
     def session(self) -> int:
-        """With the first hub that it has one with; 0 while it has none."""
+        """Session with the first hub that it has one with; 0 while it has none."""
         return next((member.session for member in self.members if member.session), 0)
 
     @property
     def epoch(self) -> int:
-        """Of that hub; of the first one while there is no session."""
+        """Epoch of that hub; of the first one while there is no session."""
         return next((member.epoch for member in self.members if member.session), self.members[0].epoch)
 
     @property
     def reported(self) -> bool:
-        """Whether every hub has all of its results."""
+        """True if every hub has all of its results."""
         return all(member.spool.empty for member in self.members)
 
     # --- the machine contract -----------------------------------------------------------------------------
@@ -105,7 +113,7 @@ class PoolMachine:
 
     @property
     def deadline(self) -> float:
-        """When a Tick is due at the latest."""
+        """Time when a Tick is due at the latest."""
         if self._left:
             return self._now + 3600.0
         first = math.inf
@@ -265,9 +273,9 @@ class PoolMachine:
         return self.config.slots + self.permits.lent - sum(slot.is_broken for slot in self.slots.values())
 
     def _slept(self, gap: float, now: float) -> None:
-        """This process stood still for longer than a lease: hubs have given its work to others.
+        """Asks hubs what is still wanted before anything more of theirs is started.
 
-        Nothing more of theirs is started before they have said what is still wanted.
+        This process stood still for longer than a lease, so that they have given its work to others.
         """
         late = [member for member in self.members if member.session and gap > member.lease]
         for member in late:
@@ -329,7 +337,7 @@ class PoolMachine:
             self._kill(slot, slot.reason)
 
     def _tell_last(self, slot: Slot, serial: int, results: SlotResults, now: float) -> None:
-        """Has the last progress of a task that ends told with its outcome."""
+        """Adds the last progress of a task that ends to the report of its outcome."""
         ended = any(part.first <= serial < part.first + len(part.payloads) for part in results.done)
         if not (ended or any(failure.serial == serial for failure in results.failed)):
             return
@@ -339,14 +347,14 @@ class PoolMachine:
         slot.progressed(None)
 
     def _tell_failed(self, slot: Slot, failures: list[SlotFailure]) -> None:
-        """Has each failed task told, before the slot's books forget it."""
+        """Logs each failed task, before the slot's books forget it."""
         for failure in failures:
             for run, seq in slot.tasks(failure.serial):
                 what = {"type": failure.type_name, "text": failure.text, "traceback": failure.traceback}
                 self._tell(slot, run, seq, failure.kind, **what)
 
     def _tell(self, slot: Slot, run: LaneRun, seq: int, kind: str, **what: str) -> None:
-        """For the log of whoever runs the pool."""
+        """Logs a failed task, for those who run the pool."""
         task = {
             "task_id": text_of(task_id(run.client & CLIENT_MASK, seq)),
             "name": self.scheduler.specs[run.spec].spec.name,
@@ -357,7 +365,7 @@ class PoolMachine:
         self._out.append(LogEvent("task.failed", {**task, **what}))
 
     def _sort(self, done: list[DoneRun], failed: list[Failed]) -> None:
-        """Each report is for the hub that its task came from."""
+        """Gives each report to the spool for the hub that its task came from."""
         for run in done:
             self.members[hub_of(run.client)].spool.done.append(run)
             run.client &= CLIENT_MASK
@@ -366,12 +374,12 @@ class PoolMachine:
             failure.client &= CLIENT_MASK
 
     def _hurry(self, now: float) -> None:
-        """Something that beats tell has changed."""
+        """Makes beats due, since something that they tell has changed."""
         for member in self.members:
             member.hurry(now)
 
     def _on_asked(self, slot: Slot, serial: int, now: float) -> None:
-        """Its task wants to submit tasks: what waits behind it must not wait for them."""
+        """Answers a task that wants to submit tasks; what waits behind it must not wait for them."""
         slot.asked()
         if granted := self.permits.lend(slot, serial):
             if slot.can_give:
@@ -402,7 +410,7 @@ class PoolMachine:
         slot.ended(now + delay, failed=failed)
 
     def _blame(self, slot: Slot, piece: Piece, exited: ev.SlotExited, *, running: bool) -> None:
-        """Reports a task that had started in a slot that is gone: only the running one is to blame."""
+        """Reports a task that had started in a slot that is gone; only the one that ran is blamed."""
         run, seq = piece.run, piece.run.seqs[piece.low]
         attempt = (run.client, seq, run.attempt)
         if attempt in self.scheduler.cancelled:
@@ -443,10 +451,10 @@ class PoolMachine:
                 self._end_cancelled(slot, now)
 
     def _end_cancelled(self, slot: Slot, now: float) -> None:
-        """After a recall only started tasks are left: ends the running one when it is cancelled.
+        """Ends the running task if it has been cancelled; after a recall only started tasks are left.
 
-        A task that looks at `current_task().cancelled` may clean up, CANCEL_GRACE seconds long. Its slot is
-        killed when it returns, at the latest: until then it is given nothing.
+        A task that looks at `current_task().cancelled` may clean up for CANCEL_GRACE seconds. Its slot is
+        killed when the task returns, and is given nothing until then.
         """
         if not self.scheduler.cancelled or slot.reason:
             return
@@ -460,14 +468,14 @@ class PoolMachine:
         return bool(self.scheduler.backlog) or any(s.recalling or s.can_give for s in self.slots.values())
 
     def _may_give(self, member: Membership) -> bool:
-        """Whether tasks can be handed back to a hub at once."""
+        """Returns True if tasks can be handed back to a hub at once."""
         return bool(member.session) and self.scheduler.holds(member.hub)
 
     def _returns(self, member: Membership) -> bool:
         """Hands unstarted tasks back, in portions: from the backlog first, then by recall from slots.
 
         Returns:
-            whether more are to come back: no slot is given any meanwhile.
+            True if more are to come back; no slot is given any meanwhile.
         """
         if self.state != "ready":
             member.return_wanted = ALL if self._may_return() else 0
@@ -505,7 +513,7 @@ class PoolMachine:
             self._hurry(now)
 
     def _check_drained(self, now: float, until: float) -> None:
-        """Leaves when nothing runs and each hub has every result; a dead hub is not waited for."""
+        """Leaves if nothing runs and each hub has every result; a dead hub is not waited for."""
         busy = any(slot.count or slot.recalling for slot in self.slots.values())
         overdue = now >= until or all(member.is_given_up(now) for member in self.members)
         if busy and overdue:
@@ -518,7 +526,7 @@ class PoolMachine:
             self._leave("")
 
     def _owes_nothing(self, member: Membership, now: float) -> bool:
-        """Whether a hub has all that is its own, or is not there to take it."""
+        """Returns True if a hub has all that is its own, or is not there to take it."""
         return member.hub_is_silent(now) or (member.spool.empty and not self.scheduler.holds(member.hub))
 
     def _leave(self, reason: str) -> None:
@@ -534,7 +542,7 @@ class PoolMachine:
     # --- views --------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, object]:
-        """A view in plain data."""
+        """Returns a view in plain data."""
         return {
             "pool": self.config.pool,
             "session": self.session,

@@ -1,8 +1,8 @@
-"""A pool's membership: its session with a hub, from Hello to Bye, and what it owes that hub an answer to.
+"""A pool's membership: its session with a hub, from Hello to Bye, and what it has to tell that hub.
 
-A pool has one with each hub that it serves; slots are common to all. Clients' ids are scoped in a pool: in
-the bits above an id stands the hub that a task came from, since a client that has moved from one hub to
-another has submitted its tasks to both.
+A pool has one with each hub that it serves; all share the slots. Clients' ids are scoped in a pool: the bits
+above an id name the hub that a task came from, since a client that has moved from one hub to another has
+submitted its tasks to both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, Progress
 
 PACE = 0.5
-"""Share of the time between Hellos that a session lasts at least: a refused lane must make no storm."""
+"""Share of the time between Hellos that a session lasts at least: lanes that are refused make no storm."""
 FIRST_WAIT = 0.05
 """Seconds after which the first Hello is repeated, then twice as long each time, to the time between Hellos.
 
@@ -28,11 +28,11 @@ CLIENT_BITS = 64
 CLIENT_MASK = (1 << CLIENT_BITS) - 1
 
 LONGEST_WAIT = 10.0
-"""Seconds that a pool whose key says too much waits at once; it is told again if that was not enough."""
+"""Seconds that a pool waits at a time when a hub has dropped its messages; the hub may tell it again."""
 
 
 def hub_of(client: int) -> int:
-    """The hub that a scoped client's tasks came from: the first one has the place 0."""
+    """Returns the index of the hub that a scoped client's tasks came from."""
     return client >> CLIENT_BITS
 
 
@@ -40,15 +40,23 @@ class Membership:
     """One pool's sessions with one hub, one after the other.
 
     Args:
-        hub: its place among those that the pool serves. out: takes the actions asked for here.
+        config: Settings of the pool.
+        now: The time.
+        hub: Index of the hub among those that the pool serves.
+        out: Takes the actions asked for here.
 
     Attributes:
-        instance: of the pool's process as this hub knows it; a hub with two addresses takes the second
+        hub: As given.
+        instance: The instance of the pool's process for this hub. A hub with two addresses takes the second
             membership for another process, which it refuses.
-        refused: why the hub does not want the pool, or empty. return_wanted: tasks to be handed back.
-        session: 0 while it asks for one. epoch: the hub's that it was last welcomed by.
-        received: last lane_seq of the unbroken run. lease: silence after which its work goes to others.
-        rosters: the newest settled one that a hub has told, and one of a later hub, for the next one.
+        refused: Why the hub does not want the pool, empty if it does.
+        return_wanted: Number of tasks to be handed back.
+        epoch: The hub's that it was last welcomed by.
+        session: The session, 0 while it asks for one.
+        received: Number of the last lane message of the unbroken run.
+        lease: Seconds of silence after which its work goes to others.
+        spool: Results that the hub has not acknowledged.
+        rosters: The newest settled one that a hub has told, and one of a later hub, for the next one.
     """
 
     def __init__(self, config: PoolSettings, now: float, hub: int, out: list[PoolAction]) -> None:
@@ -76,28 +84,28 @@ class Membership:
 
     @property
     def deadline(self) -> float:
-        """When the next beat or Hello is due, or reports that were held."""
+        """Time when the next beat or Hello is due, or reports that were held."""
         if not self.session:
             return self._hello_at
         held = self.spool.held_until
         return self._beat_at if held is None else min(self._beat_at, held)
 
     def is_mine(self, epoch: int, session: int) -> bool:
-        """Whether a message is meant for the session that this pool is in."""
+        """Returns True if a message is meant for the session that this pool is in."""
         return bool(self.session) and session == self.session and epoch == self.epoch
 
     def hub_is_silent(self, now: float) -> bool:
-        """Whether the hub has left several beats unanswered."""
+        """Returns True if the hub has left several beats unanswered."""
         return now - self._replied > self._config.patience_beats * self._beat
 
     def is_given_up(self, now: float) -> bool:
-        """Whether the hub was silent for a lease: if it lives, it has given this pool's work to others."""
+        """Returns True if the hub was silent for a lease: if it lives, others have this pool's work."""
         return now - self._replied > self.lease
 
     # --- coming -------------------------------------------------------------------------------------------
 
     def ask(self, now: float) -> None:
-        """The session is void: a new one is asked for, with all that is held."""
+        """Gives the session up and asks for a new one, with all that is held."""
         if self.session:
             self._out.append(HangUp(self.hub))
         self.session = 0
@@ -111,7 +119,14 @@ class Membership:
         return now >= (self._beat_at if self.session else self._hello_at)
 
     def hello(self, inventory: list[Held], dying: list[Held], slots: int, now: float) -> None:
-        """Asks for a session; `inventory` is all that is held for this hub, but what is `dying`."""
+        """Asks for a session.
+
+        Args:
+            inventory: All that is held for this hub, without what is in `dying`.
+            dying: Running tasks whose slots are about to be killed.
+            slots: Number of slots that the hub may count on.
+            now: The time.
+        """
         config = self._config
         self._hello_at = now + self._hello_wait
         self._hello_wait = min(2.0 * self._hello_wait, config.hello)
@@ -135,7 +150,7 @@ class Membership:
         self._out.append(SendHub(hello, self.hub))
 
     def welcomed(self, welcome: m.Welcome, now: float) -> bool:
-        """Takes in a Welcome; True when it opens the session that was asked for."""
+        """Takes in a Welcome; returns True if it opens the session that was asked for."""
         mine = welcome.instance == self.instance and welcome.number == self._hello_number
         if self.session or not mine:
             return False
@@ -150,14 +165,14 @@ class Membership:
         return True
 
     def refuse(self, reason: str, now: float) -> None:
-        """The hub does not want this pool: it is asked again after a lease."""
+        """Takes in that the hub does not want this pool, which asks again after a lease."""
         self.refused = reason
         self._hello_at = now + self.lease
 
     # --- staying ------------------------------------------------------------------------------------------
 
     def admits(self, tasks: m.Tasks, now: float) -> bool:
-        """Whether a lane message is this session's next one; a gap costs the session."""
+        """Returns True if a lane message is the session's next one; a gap ends the session."""
         if not self.is_mine(tasks.epoch, tasks.session):
             self._out.append(SendHub(m.Misrouted(self._config.pool, tasks.epoch, tasks.session), self.hub))
             return False
@@ -174,7 +189,7 @@ class Membership:
     def replied(self, reply: m.BeatReply, now: float) -> None:
         """Takes in the answer to a beat; session 0 says that the hub does not know this pool.
 
-        Beats have a connection of their own: one of the session before may be answered in the next.
+        Beats have a connection of their own, so that one of the session before may be answered in the next.
         """
         if not self.session:
             return
@@ -197,7 +212,7 @@ class Membership:
             self.rosters = [*(one for one in others if one.settled and not roster.settled), roster]
 
     def hurry(self, now: float) -> None:
-        """Something that beats tell has changed: the next one is due now."""
+        """Makes the next beat due now, since something that it tells has changed."""
         if self.session:
             self._beat_at = now
 
@@ -215,10 +230,14 @@ class Membership:
         others: tuple[list[str], list[str]],
         now: float,
     ) -> None:
-        """Tells the hub that the pool lives, and again what it has not acknowledged for long.
+        """Tells the hub that the pool lives, and repeats reports that it should have acknowledged by now.
 
         Args:
-            others: addresses of the other hubs, those that it has a session with and those that are away.
+            running: The tasks that run.
+            state: The pool's state.
+            slots: Number of slots that the hub may count on.
+            others: Addresses of the other hubs: those that the pool has a session with, those that are away.
+            now: The time.
         """
         self._beat_at = now + self._beat
         spool = self.spool
@@ -242,7 +261,12 @@ class Membership:
             self.ask(now)
 
     def report(self, lag: float, now: float) -> None:
-        """Sends what the spool has gathered, and what was held."""
+        """Sends what the spool has gathered, and what was held.
+
+        Args:
+            lag: Seconds that the pool's own slots wait for a refill.
+            now: The time.
+        """
         if not self.session:
             return
         spool = self.spool
@@ -256,7 +280,7 @@ class Membership:
             self._out.append(SendHub(results, self.hub))
 
     def bye(self) -> None:
-        """Leaves for good; a report that is held back will never come."""
+        """Leaves for good, and tells the number of reports; one that is held back counts, and never comes."""
         if self.session:
             sent = self.spool.reports.next - 1 + self.spool.has_news
             self._out.append(SendHub(m.Bye(self.epoch, self.session, sent), self.hub))
@@ -264,14 +288,14 @@ class Membership:
     # --- scoped clients -----------------------------------------------------------------------------------
 
     def scoped(self, tasks: list[Held]) -> list[Held]:
-        """Tasks that the hub names, as this pool names them."""
+        """Returns tasks that the hub names, as this pool names them."""
         if not self.hub:
             return tasks
         above = self.hub << CLIENT_BITS
         return [replace(held, client=held.client | above) for held in tasks]
 
     def give_back(self, given: list[Held]) -> None:
-        """Hands back unstarted tasks of this hub's, as the hub names them."""
+        """Hands back unstarted tasks of this hub, as the hub names them."""
         for held in given:
             held.client &= CLIENT_MASK
         self.spool.returned += given

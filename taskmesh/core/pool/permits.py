@@ -118,7 +118,7 @@ class Permits:
 
     @property
     def deadline(self) -> float:
-        """When `settle` has something to do at the latest."""
+        """Time when `settle` has something to do at the latest."""
         return min(
             (slot.spare_until(SPARE_FOR) for slot in self._slots.values() if slot.may_stop), default=math.inf
         )

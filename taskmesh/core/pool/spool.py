@@ -1,4 +1,4 @@
-"""What a pool has to report, kept until the hub has acknowledged it."""
+"""The spool: results of a pool, kept until the hub has acknowledged them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ RESEND_BEATS = 2.5
 MAX_REPORT = 4 << 20
 """Bytes after which a report is closed."""
 FEW = 64
-"""So many runs or failures go into one report without being weighed."""
+"""Runs, or failures, that go into one report however large they are."""
 MOST_ENDED = 2_000
-"""Attempts whose numbers are kept after the hub has acknowledged their end: 10 KB of a Hello."""
+"""Attempts that are remembered after the hub has acknowledged their end: 10 KB of a Hello."""
 MAX_REPEATS = 2
 """Times that reports are sent again, each time after twice the wait, before the link is taken for dead."""
 
@@ -128,7 +128,7 @@ class Spool:
 
 
 def held_by(done: list[DoneRun], failed: list[Failed]) -> list[Held]:
-    """The attempts that reports are of."""
+    """Returns the attempts that results are of."""
     held = [Held(run.client, run.attempt, run.seqs, returns=run.returns) for run in done]
     if failed:
         held += [Held(one.client, one.attempt, [one.seq], returns=one.returns) for one in failed]
@@ -136,7 +136,7 @@ def held_by(done: list[DoneRun], failed: list[Failed]) -> list[Held]:
 
 
 def portion(items: list[T], weigh: Callable[[T], int]) -> tuple[list[T], list[T]]:
-    """The first of them, about MAX_REPORT bytes, and the rest. A few go together unweighed: that is the rule.
+    """Splits off about MAX_REPORT bytes, or all if there are a few.
 
     Many gather only while there is no session.
     """
@@ -152,5 +152,5 @@ def portion(items: list[T], weigh: Callable[[T], int]) -> tuple[list[T], list[T]
 
 
 def unstamped(results: Results) -> Results:
-    """A report to send again: its stamps are too old to measure the hub's round trip by."""
+    """Returns a report to send again: its stamps are too old to measure the hub's round trip by."""
     return replace(results, echo=0.0, held=0.0, lag=0.0)
