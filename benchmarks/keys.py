@@ -25,8 +25,7 @@ from benchmarks.report import per_second
 from benchmarks.rows import MB, check
 from benchmarks.taskmesh_remote import TaskmeshRemote
 from taskmesh.framing.frames import encode, to_client
-from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.ways import Way
+from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.security.key_files import keys_in
 from taskmesh.security.keys import KeyFolder, credentials_of
 from taskmesh.sockets import Context, Dealer, SocketOptions
@@ -82,7 +81,7 @@ def rate(pair: TaskmeshRemote, work: Work, arguments: Sequence[Any]) -> float:
 def connect(pair: TaskmeshRemote, amounts: Amounts) -> float:
     """Connections a second, each with its session at the hub."""
     credentials = credentials_of(str(pair.settings.get("keys", "")), "client")
-    way = Way(Endpoints.of(pair.address), credentials.hub_keys[0] if credentials else None)
+    way = Target(Endpoints.of(pair.address), credentials.hub_keys[0] if credentials else None)
     options = way.options(SocketOptions(linger_ms=1000), credentials.pair if credentials else None)
     seconds = 0.0
     for first in range(0, amounts.connections, AT_A_TIME):

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from taskmesh.cli.options import EVERYTHING, Reach
-from taskmesh.net.client.ports import SubmitPort
-from taskmesh.net.client.remote import RemotePort
+from taskmesh.net.client.port import SubmitPort
+from taskmesh.net.client.remote_port import RemotePort
 from taskmesh.security.keys import OPERATOR
 from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
 

@@ -66,7 +66,7 @@ Keys = Annotated[
 
 def known_level(level: str) -> str:
     """Refuses what is no level of a log."""
-    from taskmesh.net.event_log import LEVELS
+    from taskmesh.cli.event_log import LEVELS
 
     if level not in LEVELS:
         raise typer.BadParameter(f"{level!r} is none of {', '.join(LEVELS)}")

@@ -29,6 +29,7 @@ from taskmesh.errors import ConfigError
 if TYPE_CHECKING:
     from taskmesh.config import Config
     from taskmesh.net.endpoints import Endpoints
+    from taskmesh.net.hub.program import PoolInHub
 
 WORKER = (
     "Run a pool of slots that takes tasks from a hub, until it is told to stop.\n\n"
@@ -67,7 +68,7 @@ def up(  # noqa: PLR0913  one for each option
     """Run a hub with a pool of its own, all in one: what a single machine needs."""
     out = Output(as_json=json)
     with exits(out, lasting=True):
-        from taskmesh.net.pool.modules import check_modules, use_current_directory
+        from taskmesh.net.pool.startup import check_modules, use_current_directory
 
         config = settings(
             file,
@@ -83,8 +84,10 @@ def up(  # noqa: PLR0913  one for each option
         )
         use_current_directory()
         check_modules(modules or ())
-        own = tuple(modules or ())
-        _serve(out, config, bind, log_level, slots=config.pool.slots, name=name, modules=own)
+        from taskmesh.net.local_pool import LocalPool
+
+        pool = LocalPool(config, slots=config.pool.slots, name=name, modules=tuple(modules or ()))
+        _serve(out, config, bind, log_level, pool=pool, slots=config.pool.slots)
 
 
 def hub(
@@ -130,13 +133,12 @@ def _serve(
     bind: str | None,
     log_level: str,
     *,
+    pool: PoolInHub | None = None,
     slots: int = 0,
-    name: str = "",
-    modules: tuple[str, ...] = (),
     deployments: tuple[str, ...] = (),
 ) -> None:
-    from taskmesh.net.event_log import EventLog
-    from taskmesh.net.programs import run_hub
+    from taskmesh.cli.event_log import EventLog
+    from taskmesh.net.hub.program import run_hub
 
     addresses = (bind,) if bind else config.mesh.address or (DEFAULT_ADDRESS,)
     if len(addresses) > 1:
@@ -144,7 +146,7 @@ def _serve(
         raise ConfigError(f"a hub listens at one address, not at {named}: say which with --bind")
 
     def ready(endpoints: Endpoints) -> None:
-        pool = f", {slots} slot{'s' if slots != 1 else ''} here" if slots else ""
+        here = f", {slots} slot{'s' if slots != 1 else ''} here" if slots else ""
         out.ready(
             {
                 "event": "ready",
@@ -155,7 +157,7 @@ def _serve(
                 "pid": os.getpid(),
             },
             f"taskmesh hub: ready: gateway {endpoints.gateway}, collector {endpoints.collector}, "
-            f"control {endpoints.control}{pool}",
+            f"control {endpoints.control}{here}",
         )
 
     def write(kind: str, text: str, fields: dict[str, object]) -> None:
@@ -164,9 +166,7 @@ def _serve(
     run_hub(
         config,
         addresses[0],
-        slots=slots,
-        name=name,
-        modules=modules,
+        pool=pool,
         ready=ready,
         record=EventLog(write, log_level).record,
         deployments=deployments,

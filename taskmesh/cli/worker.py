@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
+from taskmesh.cli.event_log import EventLog
 from taskmesh.cli.output import Output
 from taskmesh.cli.worker_arguments import Arguments, read
 from taskmesh.errors import ConfigError, TaskMeshError
-from taskmesh.net.event_log import EventLog
-from taskmesh.net.pool.modules import check_modules, use_current_directory
+from taskmesh.net.pool.startup import check_modules, use_current_directory
 
 DRAINED, FAILED, USAGE = 0, 1, 2
 """Exit codes."""
@@ -59,7 +59,7 @@ def _run(arguments: Arguments, out: Output) -> int:
             f"taskmesh worker: ready: pool {pool}, {slots} slot{plural}, queues {queues}, hub {address}",
         )
 
-    from taskmesh.net.programs import run_pool
+    from taskmesh.net.pool.program import run_pool
 
     drained = run_pool(
         config,

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from taskmesh.cli.event_log import LEVELS
 from taskmesh.config import Config, load
-from taskmesh.net.event_log import LEVELS
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5550"
 

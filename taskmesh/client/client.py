@@ -19,8 +19,8 @@ from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import MOST_SLOTS, Config
 from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh, TaskMeshError
 from taskmesh.future import TaskFuture
-from taskmesh.net.client.ports import SubmitPort
-from taskmesh.net.opening import open_port
+from taskmesh.net.client.port import SubmitPort
+from taskmesh.net.transport import open_port
 from taskmesh.pool.place import in_slot
 from taskmesh.serialize.code import FunctionCodec
 

@@ -19,7 +19,7 @@ from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import RAW, Batch, TaskFuture
-from taskmesh.net.client.ports import SubmitPort
+from taskmesh.net.client.port import SubmitPort
 from taskmesh.outcomes.outcome import Success
 from taskmesh.outcomes.waiters import WaiterPool, interruptible, running_loop, wake
 from taskmesh.serialize.payload import Payload

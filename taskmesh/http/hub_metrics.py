@@ -140,12 +140,24 @@ def _peer_errors(counts: Mapping[str, int]) -> Family:
     return family
 
 
-def hub_answers(machine: HubMachine, peer_errors: Mapping[str, int]) -> dict[str, Callable[[], Any]]:
-    """Return what the side port asks a hub that listens; called in the loop's thread."""
+def hub_answers(
+    machine: HubMachine, peer_errors: Mapping[str, int], pool: Callable[[], list[Family]] | None = None
+) -> dict[str, Callable[[], Any]]:
+    """Return the answers to a hub's requests, each called in the loop's thread.
+
+    Args:
+        machine: the hub's machine.
+        peer_errors: counts of them, by kind.
+        pool: returns the metrics of a pool in the same process.
+    """
     return {
         "ready": lambda: (True, "ready"),
         "startup": lambda: (True, "started"),
-        "metrics": lambda: [*hub_families(machine), _peer_errors(peer_errors)],
+        "metrics": lambda: [
+            *hub_families(machine),
+            _peer_errors(peer_errors),
+            *(pool() if pool is not None else ()),
+        ],
         "queues": lambda: queues(machine),
         "deletion_costs": lambda: deletion_costs(machine),
     }

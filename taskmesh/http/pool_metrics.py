@@ -1,6 +1,8 @@
-"""What a pool's machine is asked for by those who watch it."""
+"""Metrics and probes of a pool, for the side port."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.slots import SlotState
@@ -59,3 +61,24 @@ def pool_families(machine: PoolMachine) -> list[Family]:
         gauge("worker_draining", "Whether it is about to leave.", machine.state == "draining"),
         gauge("worker_reported", "Whether its hubs have all of its results.", machine.reported),
     ]
+
+
+def pool_answers(machine: PoolMachine, drain: Callable[[], None]) -> dict[str, Callable[[], object]]:
+    """Return the answers to a pool's requests, each called in the loop's thread.
+
+    Args:
+        machine: the pool's machine.
+        drain: begins a drain.
+    """
+
+    def begin_drain() -> object:
+        drain()
+        return drain_view(machine)
+
+    return {
+        "ready": lambda: readiness(machine),
+        "startup": lambda: startup(machine),
+        "metrics": lambda: pool_families(machine),
+        "drain": begin_drain,
+        "drain_state": lambda: drain_view(machine),
+    }

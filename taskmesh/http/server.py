@@ -44,7 +44,7 @@ def as_json(status: int, value: object) -> Reply:
     return status, JSON, json.dumps(value).encode() + b"\n"
 
 
-class Requests(BaseHTTPRequestHandler):
+class RequestHandler(BaseHTTPRequestHandler):
     """One request. Answers are the requests's; nothing here touches a machine."""
 
     server_version = "taskmesh"
@@ -199,7 +199,7 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         self.answering = Answering()
         self._open: dict[Any, float] = {}
-        super().__init__((settings.host, settings.port), Requests)
+        super().__init__((settings.host, settings.port), RequestHandler)
 
     def server_bind(self) -> None:
         """Binds, without HTTPServer's look-up of a name for the address."""

@@ -1,15 +1,19 @@
-"""Where a hub listens: the gateway's address, and the others that follow from it."""
+"""Addresses of a hub: the gateway's, the others that follow from it, and what clients and pools may dial."""
 
 from __future__ import annotations
 
 import errno
+import os
 import re
 import socket
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from taskmesh.errors import ConfigError, InsecureBind
-from taskmesh.sockets import EndpointError
+from taskmesh.security.keys import Credentials
+from taskmesh.sockets import CurveClient, EndpointError, KeyPair, SocketOptions
 from taskmesh.sockets.socket_file import obstacle
 from taskmesh.system.loopback import is_loopback
 
@@ -19,9 +23,9 @@ LONGEST_PATH = 90
 """Bytes of an ipc gateway's path: the kernel allows 107, and a lane's suffix takes up to 16 of them."""
 
 _HOST = re.compile(r"\*|[0-9a-z:][\w.:%-]*", re.ASCII | re.IGNORECASE)
-"""What libzmq takes for a host when it dials."""
+"""Hosts that libzmq can dial."""
 
-CURE = """\
+HOW_TO_USE_KEYS = """\
 only loopback (127.0.0.1, ::1, localhost) and ipc:// may be used without keys, \
 because whoever reaches a hub can run code on its pools. Make keys:
   taskmesh keys new hub --keys HUB
@@ -31,7 +35,7 @@ because whoever reaches a hub can run code on its pools. Make keys:
   taskmesh keys authorize client NAME MINE/client.public --keys HUB
 and start each program with its directory: --keys DIR, TASKMESH_KEYS=DIR or Mesh(..., keys=DIR). \
 Without keys: tcp://127.0.0.1:5550, and an SSH tunnel to reach it from another machine"""
-"""What to do where keys are needed; docs/security.md says more."""
+"""The second half of an error text; docs/security.md says more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,39 +51,85 @@ class Endpoints:
 
     @classmethod
     def of(cls, gateway: str) -> Endpoints:
-        """The endpoints that belong to a gateway's address.
+        """Return the endpoints that belong to a gateway's address.
 
         Raises:
-            ConfigError: it is no tcp or ipc endpoint; the message says what one looks like.
+            ConfigError: it is no tcp or ipc endpoint; the message shows an example of one.
         """
         if gateway.startswith(IPC) and len(gateway) > len(IPC):
             if "\0" in gateway or any("\ud800" <= character <= "\udfff" for character in gateway):
-                raise ConfigError(f"{gateway!r}: a socket's path has to be text; take another one")
+                raise ConfigError(f"{gateway!r}: a socket's path must be text; choose another one")
             if len(gateway.encode()) - len(IPC) > LONGEST_PATH:
                 raise ConfigError(
-                    f"{gateway}: a socket's path may have {LONGEST_PATH} bytes here; take a shorter one"
+                    f"{gateway}: a socket's path may have {LONGEST_PATH} bytes here; choose a shorter one"
                 )
             return cls(gateway, gateway + ".collector", gateway + ".control")
         host, port = tcp_parts(gateway)
         if port > 65533:
             raise ConfigError(
-                f"{gateway}: collector and control need the next two ports; take one up to 65533"
+                f"{gateway}: collector and control need the next two ports; choose one up to 65533"
             )
         return cls(gateway, f"tcp://{host}:{port + 1}", f"tcp://{host}:{port + 2}")
 
     def lane(self, port_or_path: str) -> str:
-        """The endpoint of a lane that WELCOME names: a port on the hub's host, or an ipc endpoint."""
+        """Return the endpoint of a lane that WELCOME names: a port on the hub's host, or an ipc endpoint."""
         if port_or_path.startswith(IPC):
             return port_or_path
         host, _ = tcp_parts(self.gateway)
         return f"tcp://{host}:{port_or_path}"
 
 
-def tcp_parts(endpoint: str) -> tuple[str, int]:
-    """Host and port of a tcp endpoint, brackets of IPv6 kept.
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An address to dial, with the key that the hub there is expected to have.
+
+    Attributes:
+        hub: the hub's endpoints.
+        hub_key: its public key; None where no keys are in use.
+    """
+
+    hub: Endpoints
+    hub_key: bytes | None = None
+
+    def options(self, options: SocketOptions, pair: KeyPair | None) -> SocketOptions:
+        """Return socket options with the hub's key and our own pair, if keys are in use."""
+        if self.hub_key is None or pair is None:
+            return options
+        return replace(options, curve=CurveClient(pair.public, pair.secret, self.hub_key))
+
+
+def targets(addresses: Sequence[str], credentials: Credentials | None) -> list[Target]:
+    """Return every address with every key that its hub may have, in the order in which they are tried.
 
     Raises:
-        ConfigError: it is not one, or more than one.
+        ConfigError: one of the addresses is no endpoint.
+    """
+    keys: Sequence[bytes | None] = credentials.hub_keys if credentials is not None else (None,)
+    return [Target(Endpoints.of(address), key) for address in addresses for key in keys]
+
+
+def private_folder() -> tuple[str, Endpoints]:
+    """Make a folder that only this user can enter; return it with the endpoints of a hub in it.
+
+    Raises:
+        ConfigError: no folder can be made where temporary files go, or its path is too long for sockets.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="taskmesh-")
+    except OSError as error:
+        raise ConfigError(f"no folder for sockets: {error}: set TMPDIR to one that can be written") from None
+    try:
+        return folder, Endpoints.of(f"{IPC}{folder}/hub")
+    except ConfigError as error:
+        os.rmdir(folder)
+        raise ConfigError(f"{error}: set TMPDIR to one") from None
+
+
+def tcp_parts(endpoint: str) -> tuple[str, int]:
+    """Return host and port of a tcp endpoint; IPv6 hosts keep their brackets.
+
+    Raises:
+        ConfigError: it is no tcp endpoint, or has parts that none has.
     """
     try:
         parts = urlsplit(endpoint)
@@ -87,23 +137,23 @@ def tcp_parts(endpoint: str) -> tuple[str, int]:
     except ValueError:
         host = port = None
     if not host or port is None or parts.scheme != "tcp" or not _HOST.fullmatch(host):
-        cure = "write tcp://HOST:PORT or ipc://PATH, for example tcp://127.0.0.1:5550"
-        raise ConfigError(f"{endpoint!r} is not an address: {cure}")
+        hint = "write tcp://HOST:PORT or ipc://PATH, for example tcp://127.0.0.1:5550"
+        raise ConfigError(f"{endpoint!r} is not an address: {hint}")
     if ":" in host:
         host = f"[{host}]"
-    # libzmq would not understand what else a URL may have: a path, a user, a scheme in capitals.
+    # libzmq would not understand the rest of a URL: a path, a user, a scheme in capitals.
     if endpoint.removeprefix("tcp://").lower() != f"{host}:{port}".lower():
         raise ConfigError(f"{endpoint!r} is not an address: write tcp://{host}:{port}")
     return host, port
 
 
 def refuse_taken(endpoint: str) -> None:
-    """Refuses an ipc endpoint where something is: libzmq would remove it without a word.
+    """Refuse an ipc endpoint whose path is taken: libzmq would remove the file without a word.
 
-    Only a socket that nobody listens at any more is no obstacle: a killed hub leaves its own behind.
+    A socket file on which nobody listens is no obstacle: a killed hub leaves its own behind.
 
     Raises:
-        EndpointError: somebody listens there, or the path is no socket's.
+        EndpointError: somebody listens there, or the path is no socket.
     """
     if not endpoint.startswith(IPC):
         return
@@ -115,7 +165,7 @@ def refuse_taken(endpoint: str) -> None:
 
 
 def _listener_at(address: str) -> str:
-    """Who has the socket at an address, and the cure; "" for nobody."""
+    """Return a sentence about who listens on a socket file and what to do; "" if nobody does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # where the queue of links is full, connecting would wait
         try:
@@ -130,18 +180,19 @@ def _listener_at(address: str) -> str:
 
 
 def is_local(endpoint: str) -> bool:
-    """Whether an endpoint is ipc or this machine's loopback."""
+    """Return True if an endpoint is ipc or this machine's loopback."""
     if endpoint.startswith(IPC):
         return True
     return is_loopback(tcp_parts(endpoint)[0].strip("[]"))
 
 
 def check_dialled(endpoint: str, *, keys: bool = False) -> None:
-    """Refuses an address that nobody can be reached at.
+    """Refuse an address that cannot be dialled.
 
     Raises:
-        ConfigError: it is none, or one that only a hub can use, to choose a port or to listen everywhere.
-        InsecureBind: as `check_local`.
+        ConfigError: it is no endpoint, or one that only a hub can use: to choose a port, or to listen on
+            every interface.
+        InsecureBind: see `check_local`.
     """
     gateway = Endpoints.of(endpoint).gateway
     check_local(gateway, "dialling", keys=keys)
@@ -151,17 +202,20 @@ def check_dialled(endpoint: str, *, keys: bool = False) -> None:
     if not port:
         raise ConfigError(
             f"{endpoint} cannot be dialled: with port 0 a hub chooses one when it starts; "
-            "take the address that its ready line names"
+            "use the address that its ready line names"
         )
     if host == "*":
         raise ConfigError(f"{endpoint} cannot be dialled: * is where a hub listens; name its machine")
 
 
 def check_local(endpoint: str, what: str, *, keys: bool = False) -> None:
-    """Refuses all but loopback and ipc unless keys are in use: whoever reaches a hub runs code on its pools.
+    """Refuse all but loopback and ipc unless keys are in use: a client of a hub can run code on its pools.
+
+    Args:
+        what: the first word of the error text: "binding" or "dialling".
 
     Raises:
         InsecureBind: the host is not this machine's loopback; the message says how keys are made.
     """
     if not keys and not is_local(endpoint):
-        raise InsecureBind(f"{what} {endpoint}: {CURE}")
+        raise InsecureBind(f"{what} {endpoint}: {HOW_TO_USE_KEYS}")

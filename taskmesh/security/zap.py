@@ -39,7 +39,7 @@ class ZapHandler:
 
     Attributes:
         revoked: called with the users that are not let in any more.
-        seal: of a pool in the hub's own process.
+        signer: verifies tasks and signs results of a pool in the hub's own process.
 
     Raises:
         KeysUnusable: a key is missing, or open to others.
@@ -55,7 +55,7 @@ class ZapHandler:
         self._record = record
         self._peer_errors = peer_errors
         self._pair = keys.own(HUB)
-        self.seal = PayloadSigner(keys.mesh_keys())
+        self.signer = PayloadSigner(keys.mesh_keys())
         self._seen = keys.signature()
         self._admissions = keys.admissions()
         self._users = frozenset(admission.user for admission in self._admissions.values())

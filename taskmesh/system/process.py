@@ -1,12 +1,66 @@
-"""Starting an interpreter like our own one, in a session of its own where that is possible."""
+"""This process, and others like it: versions, limits, and starting an interpreter with the same options."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
+import importlib.util
 import os
+import platform
+import re
+import resource
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from taskmesh.errors import TaskMeshError
+
+PYTHON = platform.python_version()
+
+
+@functools.cache
+def cloudpickle_version() -> str:
+    """Return the version of the installed cloudpickle, read from its source: loading it is slow."""
+    spec = importlib.util.find_spec("cloudpickle")
+    if spec is None or spec.origin is None:
+        return ""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        found = re.search(r"__version__\s*=\s*['\"]([^'\"]+)", Path(spec.origin).read_text(encoding="utf-8"))
+        return found.group(1) if found else ""
+    return ""
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one; return the limit that holds then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+@contextlib.contextmanager
+def provided(lacking: str = "a mesh cannot be opened here") -> Iterator[None]:
+    """Surround code that takes descriptors, memory, threads and processes from the system.
+
+    Args:
+        lacking: what fails if the system refuses them, as the first words of the error text.
+
+    Raises:
+        TaskMeshError: the system refuses one; the message says which limits to raise.
+    """
+    try:
+        yield
+    except TaskMeshError:
+        raise
+    except (OSError, RuntimeError) as error:  # the latter: "can't start new thread"
+        raise TaskMeshError(
+            f"{lacking}: {error}. Raise the limit that was met (`ulimit -n` of open files, "
+            "`-u` of processes and threads, `-v` of memory, or the container's), or have the sandbox "
+            "allow it"
+        ) from error
 
 
 def importable(path: Sequence[object]) -> list[str]:

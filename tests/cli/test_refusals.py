@@ -89,7 +89,7 @@ def test_no_hub_is_exit_code_3(programs: Programs, arguments):
         (["status", "--nosuch"], "No such option"),
         (["hub", "--bind", "tcp://127.0.0.1"], "write tcp://HOST:PORT"),
         (["hub", "--bind", "tcp://127.0.0.1:65535"], "the next two ports"),
-        (["hub", "--bind", "ipc://" + "x" * 100], "take a shorter one"),
+        (["hub", "--bind", "ipc://" + "x" * 100], "choose a shorter one"),
         (
             ["up", "--concurrency", "many"],
             "taskmesh: --concurrency: pool.concurrency has to be a whole number of slots",

@@ -12,11 +12,10 @@ import time
 from dataclasses import replace
 
 from taskmesh.framing.frames import encode, to_pool
-from taskmesh.net import wires
-from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.hub.budget import raise_file_limit
-from taskmesh.net.protocol import ALL, topic
-from taskmesh.net.ways import Way
+from taskmesh.net import socket_profiles as profiles
+from taskmesh.net.endpoints import Endpoints, Target
+from taskmesh.net.hub.file_limit import raise_file_limit
+from taskmesh.net.socket_profiles import ALL, topic
 from taskmesh.security.keys import Credentials, credentials_of
 from taskmesh.serialize.payload import dumps
 from taskmesh.sockets import Context, Pull, Push, Socket, Sub, new_key_pair, raw_key
@@ -33,7 +32,7 @@ class LightPool:
     """One pool, driven by `step`: it says hello until it is welcome, dials its lane, beats, takes tasks."""
 
     def __init__(
-        self, context: Context, way: Way, credentials: Credentials, name: str, *, answers: bool
+        self, context: Context, way: Target, credentials: Credentials, name: str, *, answers: bool
     ) -> None:
         self.name = name
         self.answers = answers
@@ -46,8 +45,8 @@ class LightPool:
         self._number = 1
         self._pair = new_key_pair()
         self._hello_at = self._beat_at = 0.0
-        self._collector = Push(context, way.options(wires.TO_COLLECTOR, credentials.pair))
-        self._control = Sub(context, way.options(wires.TO_CONTROL, credentials.pair))
+        self._collector = Push(context, way.options(profiles.TO_COLLECTOR, credentials.pair))
+        self._control = Sub(context, way.options(profiles.TO_CONTROL, credentials.pair))
         self._control.subscribe(topic(name))
         self._control.subscribe(ALL)
 
@@ -76,7 +75,7 @@ class LightPool:
     def _heard(self, message: m.ToPool) -> None:
         if isinstance(message, m.Welcome) and not self.session and message.number == self._number:
             self.session, self.epoch, self.received, self.results = message.session, message.epoch, 0, 0
-            options = self._way.options(wires.TO_LANE, self._pair)
+            options = self._way.options(profiles.TO_LANE, self._pair)
             self.lane = Pull(self._context, replace(options, linger_ms=0))
             self.lane.connect(self._way.hub.lane(message.lane))
         elif isinstance(message, m.BeatReply) and not message.session and message.about == self.session:
@@ -117,7 +116,7 @@ def main() -> None:
     raise_file_limit()
     credentials = credentials_of(keys, "worker")
     assert credentials is not None
-    way = Way(Endpoints.of(address), credentials.hub_keys[0])
+    way = Target(Endpoints.of(address), credentials.hub_keys[0])
     with Context(max_sockets=8 * int(count) + 64) as context:
         pools = [
             LightPool(context, way, credentials, f"{prefix}-{number}", answers=what == "answer")

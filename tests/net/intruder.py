@@ -5,8 +5,7 @@ import secrets
 from collections.abc import Callable
 
 from taskmesh.framing.frames import encode, to_client, to_pool
-from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.ways import Way
+from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import (
     Context,
@@ -38,7 +37,7 @@ class Peer:
         self.context = context
         self.hub = Endpoints.of(keyed.address)
         self.credentials = credentials_of(folder or keyed.ring.peer(role, name), role)
-        self.way = Way(self.hub, self.credentials.hub_keys[0])
+        self.way = Target(self.hub, self.credentials.hub_keys[0])
         self.options = self.way.options(PLAIN, self.credentials.pair)
         self.gateway = Dealer(context, self.options)
         self.gateway.connect(self.hub.gateway)

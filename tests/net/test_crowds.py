@@ -15,8 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.ways import Way
+from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import Context
 from taskmesh.wire import messages as m
@@ -139,7 +138,7 @@ def test_p5_clients_and_pools_that_come_and_go_leave_nothing(hub: Keyed, count: 
     process = psutil.Process(hub.program.pid)
     worker = credentials_of(hub.ring.peer("worker", "guest"), "worker")
     assert worker is not None
-    way = Way(Endpoints.of(hub.address), worker.hub_keys[0])
+    way = Target(Endpoints.of(hub.address), worker.hub_keys[0])
     folder = hub.ring.peer("client", "guest")
     with hub.mesh() as mesh, Context(max_sockets=4096) as context:
         mesh.status()

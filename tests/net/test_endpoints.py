@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import tempfile
+from collections import deque
 
 import pytest
 
@@ -10,17 +11,17 @@ from taskmesh.config import Config, MeshConfig
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.errors import ConfigError, InsecureBind
 from taskmesh.mesh import Mesh
-from taskmesh.net.embedded import InProcessLinks
 from taskmesh.net.endpoints import (
     Endpoints,
     check_dialled,
     check_local,
+    private_folder,
     refuse_taken,
     tcp_parts,
 )
-from taskmesh.net.hub.listening import bind_path
-from taskmesh.net.private_folder import private_folder
-from taskmesh.net.programs import listen, new_loop, worker_credentials
+from taskmesh.net.hub.lanes import bind_path
+from taskmesh.net.hub.program import listen, new_loop
+from taskmesh.net.pool.program import worker_credentials
 from taskmesh.sockets import Context, EndpointError, Pull, Push
 from tests.harness import obstacles
 
@@ -89,7 +90,7 @@ def test_more_than_an_address_is_told_what_the_address_is(wrong):
 
 @pytest.mark.parametrize("wrong", ["ipc://a\0b", "ipc://\udc80"])
 def test_a_path_that_is_no_text_is_refused(wrong):
-    with pytest.raises(ConfigError, match="has to be text"):
+    with pytest.raises(ConfigError, match="must be text"):
         Endpoints.of(wrong)
 
 
@@ -126,7 +127,7 @@ def test_who_finds_a_port_taken_is_told_how_to_get_any():
 
 @pytest.mark.parametrize("wrong", ["tcp://127.0.0.1:65534", "ipc://" + "x" * 91])
 def test_addresses_without_room_for_the_others_are_refused(wrong):
-    with pytest.raises(ConfigError, match="take"):
+    with pytest.raises(ConfigError, match="choose"):
         Endpoints.of(wrong)
 
 
@@ -207,15 +208,15 @@ def test_a_path_below_a_file_is_refused(tmp_path):
 def test_a_hub_leaves_a_file_alone_that_is_where_it_would_listen(tmp_path, suffix):
     file = tmp_path / f"hub{suffix}"
     file.write_text("precious")
-    loop, nothing = new_loop(), InProcessLinks()
+    loop = new_loop()
     with Context() as context, pytest.raises(EndpointError, match="is a file and no socket"):
         listen(
             context,
             loop,
-            nothing,
+            deque(),
             lambda kind, fields: None,
             config=Config(),
-            settled=HubSettings(epoch=1),
+            settings=HubSettings(epoch=1),
             bind=f"ipc://{tmp_path}/hub",
         )
 

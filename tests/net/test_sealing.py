@@ -27,7 +27,7 @@ SHORT_LEASE = {"TASKMESH_LEASE": "3"}
 LYING_HUB = """
 import sys
 from taskmesh.cli import main
-from taskmesh.net.hub.links import HubSockets
+from taskmesh.net.hub.sockets import HubSockets
 from taskmesh.wire import messages as m
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps

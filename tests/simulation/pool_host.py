@@ -12,7 +12,7 @@ from taskmesh.core import actions as act
 from taskmesh.core import events as ev
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
-from taskmesh.net.pool.sizes import hold_against
+from taskmesh.net.pool.sockets import limit_results
 from taskmesh.wire import messages as m
 from taskmesh.wire.slot_messages import SlotTasks
 from tests.simulation.audit import Violation
@@ -248,7 +248,7 @@ class PoolHost(Host[PoolMachine]):
                 case act.SendHub(message=message, hub=hub):
                     if isinstance(message, m.Results):
                         if self.ends[hub].limit:
-                            hold_against(message, self.ends[hub].limit)
+                            limit_results(message, self.ends[hub].limit)
                         self.setting.audit.blamed(message.failed)
                     send(self.ends[hub].collector, message)
                 case act.SendBeat(message=beat, hub=hub):

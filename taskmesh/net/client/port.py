@@ -1,176 +1,115 @@
-"""What the two kinds of SubmitPort share: a loop in a thread of its own, and how other threads reach it."""
+"""The port of a mesh: the protocols by which the client surface and the network layer meet.
+
+A mesh owns one `SubmitPort` (an embedded hub, or the gateway of a remote one) and hands it one `OutcomeSink`
+(its pending table). Two threads meet here, the caller's and the port's loop:
+
+- The caller queues a task in the sink and then looks at `port.sleeping`; when that is true it sets it to
+  false and calls `port.wake()`. The loop, before it blocks, sets `sleeping = True`, looks at `sink.queued`
+  once more, and only then blocks; awake again it sets `sleeping = False`. In this order no task is
+  overlooked, and a caller that goes on submitting wakes the loop once: every further call would give the GIL
+  away, and tasks submitted meanwhile would travel one by one.
+- The loop calls `sink.drain()` whenever it is awake, and the sink's other methods with whole batches.
+  None of them blocks, runs user code or unpickles anything.
+"""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from typing import Protocol
 
-from taskmesh.core.events import Requested
-from taskmesh.errors import ForkedMeshError, LocalProtocolError, MeshClosed, TaskMeshError
-from taskmesh.net.client.ports import OutcomeSink
-from taskmesh.net.client.settings import new_client
-from taskmesh.net.client.shell import ClientShell
-from taskmesh.system.loop import MAX_WAIT
-from taskmesh.system.wake_up import WakeUp
-from taskmesh.wire import messages as m
-
-LAZY_WAIT = 0.02
-"""Seconds after which new tasks are taken in though nothing can be done with them yet."""
+from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
 
 
-class ThreadPort:
-    """A SubmitPort whose loop runs in a thread of this process; subclasses say what is in the loop."""
+class SubmitPort(Protocol):
+    """The link from one client to its hub. Every method but `forked` may be called from any thread.
 
-    def __init__(self, sink: OutcomeSink) -> None:
-        self.sleeping = False
-        self._sink = sink
-        self._client_config = new_client()
-        self.client = self._client_config.client
-        self._shell: ClientShell | None = None
-        self._thread: threading.Thread | None = None
-        self._wake_up: WakeUp | None = None
-        self._closing = threading.Event()
-        self._cancel = True
-        self._failure: BaseException | None = None
-        self._ready = threading.Event()
-        self._pid = os.getpid()
+    Attributes:
+        client: the client id (64 random bits), fixed at construction.
+        sleeping: True while the loop blocks, or is about to: after queueing a task `wake()` must be called.
+    """
 
-    # --- SubmitPort ---------------------------------------------------------------------------------------
+    client: int
+    sleeping: bool
+
+    def start(self, timeout: float) -> None:
+        """Open the link; return when the hub has welcomed the client.
+
+        Raises:
+            HubUnreachable: no hub answered within `timeout` seconds.
+            ConfigError: the settings cannot be used.
+        """
+        ...
 
     @property
     def connected(self) -> bool:
-        """Whether the hub answers, as far as is known."""
-        shell = self._shell
-        return shell is not None and shell.machine.open and not self._closing.is_set()
+        """True if the hub answers, as far as is known."""
+        ...
 
     def wake(self) -> None:
-        """Makes a sleeping loop drain the sink; once is enough, however long it takes to get the GIL."""
-        self.sleeping = False
-        if self._wake_up is not None:
-            self._wake_up.ring()
+        """Make a sleeping loop drain the sink; cheap, never blocks, harmless at any time."""
+        ...
 
     def cancel(self, seqs: Sequence[int], *, unstarted: bool = False) -> None:
-        """Gives tasks up, or those of them that have not started."""
-        self._put(Requested(m.CancelTasks([], list(seqs)) if unstarted else m.CancelTasks(list(seqs))))
+        """Cancel tasks. The loop drains the sink before it passes this on, so the hub knows the tasks.
+
+        With `unstarted` only tasks that have not started are cancelled; the sink gets their outcomes.
+        """
+        ...
 
     def query(self, what: str, argument: str = "", limit: int = 100, timeout: float = 5.0) -> object:
-        """Asks the hub for a view."""
-        questions = self._usable().questions
-        return questions.ask(lambda number: m.Query(number, what, argument, limit), self._put, timeout)
+        """Ask the hub for a view ("status", "pools", "tasks", "task", "events"); return plain data.
+
+        Raises:
+            HubUnreachable: no answer within `timeout` seconds.
+            TaskMeshError: the hub's refusal.
+        """
+        ...
 
     def command(self, verb: str, target: str, timeout: float = 5.0) -> object:
-        """An operator's wish."""
-        return self._usable().questions.ask(
-            lambda number: m.Command(number, verb, target), self._put, timeout
-        )
+        """Send an operator's command (wire.messages.Command lists them); raises as `query` does."""
+        ...
 
     def close(self, *, cancel: bool, timeout: float) -> None:
-        """Ends the thread and what it started."""
-        if self._closing.is_set() or os.getpid() != self._pid:
-            return
-        self._cancel = cancel
-        self._closing.set()
-        self._end_questions()
-        self.wake()
-        if self._thread is not None:
-            self._thread.join(timeout)
-        if self._wake_up is not None:
-            self._wake_up.close()
+        """End the link and everything that the port started; return within `timeout` seconds or so.
+
+        With `cancel` the hub drops this client's tasks and kills its running ones; without, all have ended
+        (the mesh has waited for that). May be called twice; never called from the port's own thread.
+        """
+        ...
 
     def forked(self) -> None:
-        """In a forked child: closes this port's descriptors."""
-        if self._wake_up is not None:
-            self._wake_up.close()
-
-    # --- the thread ---------------------------------------------------------------------------------------
-
-    def _start_thread(self, name: str, work: Callable[[], None]) -> None:
-        """Runs `work` in the thread: it turns its loop until `_closing` is set, and cleans up.
-
-        `_ready` is set by it when others may use its machines, and in any case when it ends.
-        """
-        thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
-        thread.start()
-        self._thread = thread
-
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            self._failed(error)
-            if isinstance(error, LocalProtocolError) or not isinstance(error, TaskMeshError):
-                raise  # nobody has foreseen it: where it comes from has to be seen, too
-        finally:
-            self._ready.set()
-            self.sleeping = False
-            self._end_questions()
-
-    def _failed(self, error: BaseException) -> None:
-        """The thread ends: who waits for the mesh to open is told, or all that wait for tasks."""
-        self._failure = error
-        shell = self._shell
-        if shell is not None and shell.opened.is_set():
-            self._sink.broken(error)
-        elif shell is not None:
-            shell.opened.set()
-
-    def _end_questions(self) -> None:
-        if self._shell is not None:
-            self._shell.questions.end()
-
-    def _about_to_block(self) -> float:
-        """How long the loop may block; asks for `wake` only when a new task could be acted on at once.
-
-        While it could not, the loop is woken by what it waits for, and takes in at one stroke what has been
-        queued meanwhile. A needless wake costs the submitter more than the submission: it hands over the GIL.
-        """
-        shell = self._shell
-        if shell is None:
-            return 0.0
-        urgent = self._could_act(shell)
-        self.sleeping = urgent
-        if shell.pending or self._closing.is_set():
-            return 0.0
-        return MAX_WAIT if urgent else LAZY_WAIT
-
-    def _could_act(self, shell: ClientShell) -> bool:
-        """Whether a task that is queued now would go somewhere at once."""
-        raise NotImplementedError
-
-    def _blocked(self) -> None:
-        self.sleeping = False
-
-    def _put(self, request: Requested) -> None:
-        self._usable().events.append(request)
-        self.wake()
-
-    def _usable(self) -> ClientShell:
-        if os.getpid() != self._pid:
-            raise ForkedMeshError("this mesh was opened before the fork; open a new one in the child")
-        if self._shell is None or self._closing.is_set():
-            raise MeshClosed("this mesh is closed; open a new one")
-        return self._shell
+        """Close the port's descriptors in a forked child; touch no lock, thread or peer."""
+        ...
 
 
-@contextmanager
-def provided(lacking: str = "a mesh cannot be opened here") -> Iterator[None]:
-    """Around what takes descriptors, memory, threads and processes from the system.
+class OutcomeSink(Protocol):
+    """The client's pending table, from which a port takes tasks, and to which it brings outcomes."""
 
-    Args:
-        lacking: what comes of it if they are refused.
+    @property
+    def queued(self) -> bool:
+        """True if tasks wait for `drain()`."""
+        ...
 
-    Raises:
-        TaskMeshError: with the cure, in place of the system's refusal.
-    """
-    try:
-        yield
-    except TaskMeshError:
-        raise
-    except (OSError, RuntimeError) as error:  # the latter: "can't start new thread"
-        raise TaskMeshError(
-            f"{lacking}: {error}. Cure: raise the limit that was met (`ulimit -n` of open files, "
-            "`-u` of processes and threads, `-v` of memory, or the container's), or have the sandbox "
-            "allow it"
-        ) from error
+    def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Take the tasks submitted since the last drain, with the specs that are new in them."""
+        ...
+
+    def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Rebuild unfinished tasks (the given ones, or all drained ones), `again=True`, with their specs."""
+        ...
+
+    def accepted(self, seqs: Sequence[int]) -> None:
+        """Take note that these tasks are in the hub's ledger. Repeats are harmless."""
+        ...
+
+    def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
+        """Resolve tasks that have ended; skip tasks that are unknown, cancelled or resolved already."""
+        ...
+
+    def notice(self, progress: list[Progress]) -> None:
+        """Take in news of running tasks."""
+        ...
+
+    def broken(self, error: BaseException) -> None:
+        """Fail every pending future, and every later submit, with `error`: the port cannot go on."""
+        ...

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 from taskmesh.core import actions as act
@@ -12,14 +14,15 @@ from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued, Requested, Tick
 from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
-from taskmesh.net.client.ports import OutcomeSink
+from taskmesh.net.client.port import OutcomeSink
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Failed, Run, Spec
 
 SPECS_KEPT = 10_000
 """Specs remembered for a hub that has forgotten them; older ones come from the pending table."""
 SPEC_BYTES_KEPT = 16 << 20
-"""The same in bytes of functions that travel by value."""
+"""Bytes of functions that travel by value in these specs, at most."""
+CLOSED = "this mesh was closed before the hub answered; open a new one"
 
 
 class SinkTable:
@@ -32,7 +35,7 @@ class SinkTable:
         self._lost: set[int] = set()
 
     def keep(self, specs: list[tuple[int, Spec]]) -> None:
-        """Remembers specs that were submitted: the last of them, as far as the bounds go."""
+        """Remember specs that were submitted; the oldest are forgotten beyond the bounds."""
         for number, spec in specs:
             if number not in self._specs:
                 self._specs[number] = spec
@@ -41,7 +44,7 @@ class SinkTable:
             self._spec_bytes -= len(self._specs.popitem(last=False)[1].function)
 
     def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, Spec]]:
-        """Specs by number, as far as they are remembered or a task that has not ended needs them."""
+        """Return specs by number, if they are remembered or a task that has not ended needs them."""
         found = {number: self._specs[number] for number in numbers if number in self._specs}
         missing = set(numbers).difference(found)
         if missing:
@@ -51,7 +54,7 @@ class SinkTable:
         return [(number, found[number]) for number in numbers if number in found]
 
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Every unresolved task that was drained before, less those that `lose_early` gave up."""
+        """Return every unresolved task that was drained before, except those that `lose_early` gave up."""
         specs, runs = self._sink.pending_runs()
         lost, self._lost = self._lost, set()
         if lost:
@@ -59,7 +62,7 @@ class SinkTable:
         return specs, runs
 
     def lose_early(self) -> list[Failed]:
-        """Unresolved at-most-once tasks: their hub is gone, so nobody can say whether they ran."""
+        """Give up unresolved at-most-once tasks: their hub is gone, so nobody knows if they ran."""
         specs, runs = self._sink.pending_runs()
         early = {number for number, spec in specs if spec.acks == "early"}
         seqs = [seq for run in runs if run.spec in early for seq in run.seqs]
@@ -68,79 +71,81 @@ class SinkTable:
         return [Failed(0, seq, 0, "lost", text=text) for seq in seqs]
 
 
-class Question:
-    """One question and, when it has come, its answer."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.answer: m.Answer | None = None
-
-
-class Questions:
-    """Queries and commands on their way, each with a thread that waits for its answer."""
+class Requests:
+    """Queries and commands under way, each with a thread that waits for its answer."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._number = 0
-        self._waiting: dict[int, Question] = {}
+        self._waiting: dict[int, Future[m.Answer]] = {}
         self._ended = False
 
     def ask(
         self, make: Callable[[int], m.Query | m.Command], put: Callable[[Requested], None], timeout: float
     ) -> object:
-        """Sends a question and waits for its answer.
+        """Send a request and wait for its answer.
+
+        Args:
+            make: returns the request with a given number.
+            put: passes it to the loop.
+            timeout: seconds to wait.
 
         Raises:
             HubUnreachable: no answer came in time.
-            MeshClosed: nobody listens for one any more.
-            TaskMeshError: the hub says why not.
+            MeshClosed: the mesh was closed.
+            TaskMeshError: the hub refuses the request.
         """
-        question = Question()
+        answered: Future[m.Answer] = Future()
         with self._lock:
+            if self._ended:
+                raise MeshClosed(CLOSED)
             self._number += 1
             number = self._number
-            self._waiting[number] = question
+            self._waiting[number] = answered
         try:
-            if not self._ended:
-                put(Requested(make(number)))
-                question.event.wait(timeout)
+            put(Requested(make(number)))
+            answer = answered.result(timeout)
+        except FutureTimeout:
+            raise HubUnreachable(
+                f"the hub did not answer within {timeout:g} s: is it running at this address?"
+            ) from None
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
-        answer = question.answer
-        if answer is None:
-            if self._ended:
-                raise MeshClosed("this mesh was closed before the hub answered; open a new one")
-            raise HubUnreachable(
-                f"the hub did not answer within {timeout:g} s: is it running at this address?"
-            )
         if answer.error:
             raise TaskMeshError(answer.error)
         return answer.value
 
     def end(self) -> None:
-        """No answer will come any more: tells who waits for one."""
-        self._ended = True
+        """Fail every request that waits, and all later ones: no answer will come any more."""
         with self._lock:
-            waiting = list(self._waiting.values())
-        for question in waiting:
-            question.event.set()
+            self._ended = True
+            waiting, self._waiting = list(self._waiting.values()), {}
+        for answered in waiting:
+            answered.set_exception(MeshClosed(CLOSED))
 
     def answered(self, answer: m.Answer) -> None:
-        """An answer has come."""
+        """Pass an answer to the thread that waits for it; one that comes twice or too late is dropped."""
         with self._lock:
-            question = self._waiting.get(answer.number)
-        if question is not None:
-            question.answer = answer
-            question.event.set()
+            answered = self._waiting.pop(answer.number, None)
+        if answered is not None:
+            answered.set_result(answer)
 
 
 class ClientShell:
     """One client in a loop.
 
+    Args:
+        sink: the pending table.
+        config: the machine's settings.
+        now: the time.
+        send: sends a message to the hub.
+        reconnect: drops the link and dials again.
+
     Attributes:
-        events: what the machine is to be told; other threads append their requests.
-        send: gives a message to the hub. reconnect: drops the link and dials again.
+        events: events for the machine; other threads append their requests.
+        requests: queries and commands under way.
+        opened: set when the hub has welcomed this client, or refuses it.
     """
 
     def __init__(
@@ -154,7 +159,7 @@ class ClientShell:
         self.table = SinkTable(sink)
         self.machine = ClientMachine(config, self.table, now)
         self.events: deque[object] = deque()
-        self.questions = Questions()
+        self.requests = Requests()
         self.opened = threading.Event()
         self._sink = sink
         self._opened = False
@@ -162,25 +167,25 @@ class ClientShell:
             act.Send: lambda action: send(action.message),
             act.Resolve: lambda action: sink.resolve(action.done, action.failed),
             act.Accept: lambda action: sink.accepted(action.seqs),
-            act.Tell: lambda action: self._told(action.message),
+            act.Tell: lambda action: self._notify(action.message),
             act.Reconnect: lambda _: reconnect(),
         }
 
     @property
     def deadline(self) -> float:
-        """The machine's."""
+        """The machine's deadline."""
         return self.machine.deadline
 
     @property
     def pending(self) -> bool:
-        """Whether events or new tasks wait."""
+        """True if events or new tasks wait."""
         return bool(self.events) or self._sink.queued
 
     def turn(self, now: float) -> None:
-        """Takes new tasks in, then requests and what the hub said.
+        """Take new tasks in, then requests and the hub's messages.
 
-        What comes in meanwhile is left for the next turn: it may be the cancellation of a task that was not
-        there yet when new ones were taken in, and a hub forgets cancellations of what it does not know.
+        Events that come in meanwhile are left for the next turn: one may be the cancellation of a task that
+        was not there yet when new ones were taken in, and a hub forgets cancellations of unknown tasks.
         """
         events, handle, perform = self.events, self.machine.handle, self.perform
         left = len(events)
@@ -200,7 +205,7 @@ class ClientShell:
             perform(handle(event, now))
 
     def perform(self, actions: Sequence[act.ClientAction]) -> None:
-        """Performs actions in order."""
+        """Perform actions in order."""
         table = self._perform
         for action in actions:
             table[type(action)](action)
@@ -208,21 +213,21 @@ class ClientShell:
             self._opened = True
             self.opened.set()
 
-    def _told(self, message: m.Notice | m.Answer | m.ClientRefused) -> None:
+    def _notify(self, message: m.Notice | m.Answer | m.ClientRefused) -> None:
         if isinstance(message, m.Notice):
             self._sink.notice(message.progress)
         elif isinstance(message, m.Answer):
-            self.questions.answered(message)
+            self.requests.answered(message)
         else:
             self._sink.broken(HubUnreachable(f"the hub refuses this client: {message.reason}"))
             self.opened.set()
 
 
 def _gather(cancel: m.CancelTasks, events: deque[object], most: int) -> int:
-    """Takes the cancellations that follow, up to `most`, into one, for the hub looks for work after each.
+    """Merge the cancellations that follow, up to `most`, into one, for the hub looks for work after each.
 
     Returns:
-        How many.
+        The number of cancellations that were merged.
     """
     taken = 0
     while taken < most and isinstance(ask := events[0], Requested) and isinstance(ask.message, m.CancelTasks):

@@ -8,21 +8,26 @@ from taskmesh.config import Config
 from taskmesh.core.hub.result_cache import KEPT_BYTES
 from taskmesh.core.hub.settings import HubSettings, Versions
 from taskmesh.errors import ConfigError
-from taskmesh.net.identity import PYTHON, cloudpickle_version
 from taskmesh.system.cgroups import memory_limit
+from taskmesh.system.process import PYTHON, cloudpickle_version
 from taskmesh.wire.messages import PICKLE_PROTOCOL
 
 
 def new_epoch() -> int:
-    """A hub's epoch: rises from start to start on one machine (milliseconds since 1970)."""
+    """Return a hub's epoch: it rises from start to start on one machine (milliseconds since 1970)."""
     return time.time_ns() // 1_000_000
 
 
-def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubSettings:
-    """The hub machine's settings; `wired`: others than this process will talk to it.
+def hub_settings(config: Config, *, epoch: int, wired: bool = False) -> HubSettings:
+    """Return the hub machine's settings.
+
+    Args:
+        config: the user's settings.
+        epoch: number of this start, see `new_epoch`.
+        wired: True if other processes will talk to the hub.
 
     Raises:
-        ConfigError: it may keep more than there is memory for.
+        ConfigError: it may keep more bytes than there is memory for.
     """
     hub, payloads = config.hub, payload_bytes(config)
     calls = payloads // 2
@@ -53,9 +58,9 @@ def hub_config(config: Config, *, epoch: int, wired: bool = False) -> HubSetting
 
 
 def payload_bytes(config: Config) -> int:
-    """Bytes of payloads that a hub may keep: what is set, or half of the memory that it may take.
+    """Return the bytes of payloads that a hub may keep: what is set, or half of the memory that it may take.
 
-    The other half is for what is on its way in and out, for the interpreter, and for what memory is lost to.
+    The other half is for messages on their way in and out, for the interpreter, and for fragmentation.
 
     Raises:
         ConfigError: more is set than there is memory for.
@@ -64,7 +69,7 @@ def payload_bytes(config: Config) -> int:
     if config.hub.max_bytes > memory:
         raise ConfigError(
             f"hub.max_bytes = {config.hub.max_bytes:,}, and this process may take {memory:,} bytes: "
-            "the hub would be killed. Cure: leave it out, for half of the memory, or raise the limit (of the "
+            "the hub would be killed. Leave it out, for half of the memory, or raise the limit (of the "
             "container, or its control group)"
         )
     return config.hub.max_bytes or memory // 2

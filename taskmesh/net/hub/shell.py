@@ -14,38 +14,43 @@ from taskmesh.wire import messages as m
 
 
 class HubLinks(Protocol):
-    """A hub's ways to its pools and clients."""
+    """A hub's links to its pools and clients."""
 
     def push(self, session: int, message: m.Tasks) -> None:
-        """On the session's lane; what cannot be pushed is found by the ledger."""
+        """Send tasks on the session's lane; the ledger finds those that could not be sent."""
         ...
 
     def publish(self, pool: str, message: m.ToPool) -> None:
-        """On the control channel, to one pool, or to all when `pool` is empty."""
+        """Send on the control channel, to one pool, or to all when `pool` is empty."""
         ...
 
     def send_client(self, client: int, message: m.ToClient) -> None:
-        """To a client."""
+        """Send a message to a client."""
         ...
 
     def open_lane(self, session: int, pool: str, key: bytes) -> str:
-        """Binds a lane for the holder of `key`; returns the endpoint that the pool is to dial."""
+        """Bind a lane for the holder of `key`; return the endpoint that the pool is to dial."""
         ...
 
     def close_lane(self, session: int) -> None:
-        """Closes a lane and destroys its queue."""
+        """Close a lane and destroy its queue."""
         ...
 
     def record(self, kind: str, fields: dict[str, object]) -> None:
-        """Tells whoever watches."""
+        """Log an event."""
         ...
 
 
 class HubShell:
-    """One hub in a loop. `events`: what the machine is to be told.
+    """One hub in a loop.
 
     Args:
-        store: for outcomes that are kept, if there is one (the machine's config says so, too).
+        machine: the hub's machine.
+        links: the links to pools and clients.
+        store: for outcomes that are kept, if there is one (the machine's settings say so, too).
+
+    Attributes:
+        events: events for the machine, to which links append.
     """
 
     def __init__(self, machine: HubMachine, links: HubLinks, store: OutcomeStore | None = None) -> None:
@@ -66,16 +71,16 @@ class HubShell:
 
     @property
     def deadline(self) -> float:
-        """The machine's."""
+        """The machine's deadline."""
         return self.machine.deadline
 
     @property
     def pending(self) -> bool:
-        """Whether events wait."""
+        """True if events wait."""
         return bool(self.events)
 
     def turn(self, now: float) -> None:
-        """Tells the machine what has happened and does what it wants."""
+        """Pass events to the machine and perform its actions."""
         events, handle, perform = self.events, self.machine.handle, self.perform
         if self._store is not None and self._store.changed:
             events.append(StoreTold(*self._store.status()))
@@ -85,7 +90,7 @@ class HubShell:
             perform(handle(events.popleft(), now))
 
     def perform(self, actions: Sequence[act.HubAction]) -> None:
-        """Performs actions in order."""
+        """Perform actions in order."""
         table = self._perform
         for action in actions:
             table[type(action)](action)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from taskmesh.net.protocol import pool_of
+from taskmesh.net.socket_profiles import pool_of
 from taskmesh.sockets import Cancelled, Subscribed, XPubEvent
 
 TOPIC_BYTES = 256

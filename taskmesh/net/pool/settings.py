@@ -1,18 +1,31 @@
-"""The pool machine's settings, made of the user's."""
+"""The pool machine's settings, made of the user's, and the rules for names of pools, queues and tags."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import socket
+from collections.abc import Iterable
 
 from taskmesh.config import Config
 from taskmesh.core.pool.settings import PoolSettings
-from taskmesh.net.identity import PYTHON, cloudpickle_version
+from taskmesh.errors import ConfigError
+from taskmesh.system.process import PYTHON, cloudpickle_version
+from taskmesh.wire.runs import LONGEST_NAME as LONGEST_QUEUE
+
+LONGEST_NAME = 200
+"""Bytes of a pool's name."""
 
 
-def pool_config(config: Config, *, slots: int, name: str = "", wired: bool = False) -> PoolSettings:
-    """The pool machine's settings, with a new instance number; `wired`: its hub is another process."""
+def pool_settings(config: Config, *, slots: int, name: str = "", wired: bool = False) -> PoolSettings:
+    """Return the pool machine's settings, with a new instance number.
+
+    Args:
+        config: the user's settings.
+        slots: number of tasks that run at once.
+        name: the pool's name; by default one of host, process and instance.
+        wired: True if its hub is another process.
+    """
     host = socket.gethostname()
     instance = secrets.randbits(63)
     return PoolSettings(
@@ -31,3 +44,40 @@ def pool_config(config: Config, *, slots: int, name: str = "", wired: bool = Fal
         cloudpickle=cloudpickle_version() if wired else "",
         outlives=wired,
     )
+
+
+def check_all_names(config: Config, name: str) -> None:
+    """Refuse names of a pool, its queues and tags that cannot be used.
+
+    Raises:
+        ConfigError: one of them cannot be used.
+    """
+    check_name(name)
+    check_names((*config.pool.queues, *config.pool.tags))
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse names of queues and tags that no hub would take.
+
+    Raises:
+        ConfigError: one is too long, or cannot be printed.
+    """
+    for name in names:
+        if not 0 < len(name) <= LONGEST_QUEUE or not name.isprintable():
+            raise ConfigError(
+                f"{name!r:.100} is no name of a queue or tag: take up to {LONGEST_QUEUE} printable characters"
+            )
+
+
+def check_name(name: str) -> None:
+    """Refuse a pool's name that could be taken for other words or cannot be printed.
+
+    Raises:
+        ConfigError: the name cannot be used.
+    """
+    usable = name.isprintable() and " " not in name and len(name.encode()) <= LONGEST_NAME
+    if name == "all" or not usable:
+        raise ConfigError(
+            f"{name!r} cannot be a pool's name: take up to {LONGEST_NAME} printable characters without "
+            "spaces, and not `all`, which means every pool"
+        )

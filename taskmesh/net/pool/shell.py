@@ -1,4 +1,4 @@
-"""The shell of a pool machine: performs its actions on slots and on the link to the hub."""
+"""The shell of a pool machine: performs its actions on slots and on the links to its hubs."""
 
 from __future__ import annotations
 
@@ -8,47 +8,79 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from taskmesh.core import actions as act
-from taskmesh.core.events import Tick
+from taskmesh.core.events import FromPool, Tick
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.errors import TaskMeshError
-from taskmesh.net.pool.memory import PoolMemory
+from taskmesh.net.pool.memory_limit import PoolMemoryLimit
 from taskmesh.pool.host import SlotHost
 from taskmesh.pool.orders import Answer
+from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.shm.files import close_idle
 from taskmesh.system.cgroups import LimitedMemory
 from taskmesh.wire import messages as m
 
 
 class HubLink(Protocol):
-    """A pool's way to one of its hubs."""
+    """A pool's link to one of its hubs."""
 
     def send(self, message: m.PoolMessage) -> None:
-        """To the collector."""
+        """Send a message to the collector."""
         ...
 
     def beat(self, message: m.Beat) -> None:
-        """To the collector, by the beat's own connection."""
+        """Send a beat to the collector, over its own connection."""
         ...
 
     def dial(self, endpoint: str, max_payload: int = 0) -> None:
-        """Connects a fresh PULL to the lane of a hub that takes results of so many bytes, 0 for any."""
+        """Connect a fresh PULL to the lane of a hub that takes results of so many bytes, 0 for any."""
         ...
 
     def hang_up(self) -> None:
-        """Closes the lane's PULL."""
+        """Close the lane's PULL."""
         ...
+
+
+class LocalHubLink:
+    """A pool's link to a hub in the same loop: its messages are the hub's events.
+
+    Args:
+        hub: the hub's events.
+        signer: signs results, where keys are in use.
+    """
+
+    def __init__(self, hub: deque[object], signer: PayloadSigner | None = None) -> None:
+        self._hub = hub
+        self._signer = signer
+
+    def send(self, message: m.PoolMessage) -> None:
+        """Pass a message on, results signed."""
+        if self._signer is not None and isinstance(message, m.Results):
+            message = self._signer.results(message)
+        self._hub.append(FromPool(message))
+
+    def beat(self, message: m.Beat) -> None:
+        """Pass a beat on."""
+        self._hub.append(FromPool(message))
+
+    def dial(self, endpoint: str, max_payload: int = 0) -> None:
+        """Do nothing: the lane is a queue."""
+
+    def hang_up(self) -> None:
+        """Do nothing: the lane is a queue."""
 
 
 class PoolShell:
     """One pool in a loop.
 
     Args:
+        machine: the pool's machine.
         links: one to each hub, in the order of the machine's memberships.
+        on_leave: called with the reason when the machine leaves.
 
     Attributes:
-        events: what the machine is to be told; whoever learns something appends here.
+        events: events for the machine, to which slots and links append.
         left: None, or the reason with which the machine has left ("" for a clean end).
-        record: told what is worth telling.
+        record: logs events.
     """
 
     def __init__(
@@ -64,21 +96,22 @@ class PoolShell:
         self._links = links
         self._on_leave = on_leave
         self._perform: dict[type, Callable[[Any], None]] = {}
-        self._memory: PoolMemory | None = None
+        self._memory: PoolMemoryLimit | None = None
         self._memory_look = math.inf
 
     def attach(self, host: SlotHost, gateway: Callable[[int], list[str]], keys: str = "") -> None:
-        """Gives it its slots; their events come through `events`.
+        """Give the pool its slots; their events come through `events`.
 
         Args:
-            gateway: the addresses, a given hub's first, for its tasks that submit tasks; raises OSError or
-                TaskMeshError.
-            keys: the directory of keys, for the same.
+            host: starts and ends the slots.
+            gateway: returns the addresses, a given hub's first, for tasks that submit tasks; raises OSError
+                or TaskMeshError.
+            keys: the directory of keys, for these tasks.
         """
         links = self._links
         limited = LimitedMemory()
         if limited:
-            self._memory = PoolMemory(limited, self._running, host.kill_for_memory)
+            self._memory = PoolMemoryLimit(limited, self._running, host.kill_for_memory)
             self._memory_look = 0.0
 
         def answer(action: act.AnswerSlot) -> None:
@@ -108,18 +141,18 @@ class PoolShell:
 
     @property
     def deadline(self) -> float:
-        """The machine's, or the next look at the memory."""
+        """The machine's deadline, or the next look at the memory."""
         return min(self.machine.deadline, self._memory_look)
 
     @property
     def pending(self) -> bool:
-        """Whether events wait."""
+        """True if events wait."""
         return bool(self.events)
 
     def turn(self, now: float) -> None:
-        """Tells the machine what has happened and does what it wants."""
+        """Pass events to the machine and perform its actions."""
         if self._memory is not None and now >= self._memory_look:
-            self._memory_look = now + self._memory.look(now)
+            self._memory_look = now + self._memory.check(now)
         events, handle, perform = self.events, self.machine.handle, self.perform
         if not events:
             perform(handle(Tick(), now))
@@ -128,13 +161,13 @@ class PoolShell:
             perform(handle(events.popleft(), now))
 
     def perform(self, actions: Sequence[act.PoolAction]) -> None:
-        """Performs actions in order."""
+        """Perform actions in order."""
         table = self._perform
         for action in actions:
             table[type(action)](action)
 
     def _running(self) -> dict[int, int]:
-        """The slots that run tasks and are not being killed, by the ids of their processes."""
+        """Return the slots that run tasks and are not being killed, by process id."""
         slots = self.machine.slots.values()
         return {slot.pid: slot.number for slot in slots if slot.count and slot.pid and not slot.reason}
 

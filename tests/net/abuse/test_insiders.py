@@ -18,7 +18,7 @@ from taskmesh.core import ids
 from taskmesh.core.specs import spec_number
 from taskmesh.framing.fragments import Cutter
 from taskmesh.framing.frames import encode
-from taskmesh.net import wires
+from taskmesh.net import socket_profiles as profiles
 from taskmesh.net.endpoints import tcp_parts
 from taskmesh.security.authorization import RIGHTS
 from taskmesh.serialize.code import dump_function
@@ -369,5 +369,7 @@ def test_A14_a_topic_above_the_wall_cuts_off_who_asks_for_it(keyed: Keyed, meet:
     with keyed.mesh() as mesh, Siege(mesh, keyed.program), greedy.monitor() as monitor:
         greedy.connect(peer.hub.control)
         monitor.wait_for(EventKind.HANDSHAKE_SUCCEEDED, 10)
-        greedy.subscribe(b"t" * 2 * wires.NOTHING)  # of 1 MB it would overflow our own stack, not the hub's
+        greedy.subscribe(
+            b"t" * 2 * profiles.NOTHING
+        )  # of 1 MB it would overflow our own stack, not the hub's
         monitor.wait_for(EventKind.DISCONNECTED, 10)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.ways import Way
+from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import Context, Dealer, EventKind, Push, SocketOptions, Sub
 from tests.faults.cluster import Cluster
@@ -136,7 +135,7 @@ def test_A04_no_key_but_a_good_one_gets_a_task_or_an_answer(keyed: Keyed, tmp_pa
         ):
             folder = worker if role == "worker" else outsider(ring, role, what)
             shown = credentials_of(folder, role)
-            way = Way(hub, shown.hub_keys[0])
+            way = Target(hub, shown.hub_keys[0])
             with (
                 kind(context, way.options(SocketOptions(), shown.pair)) as socket,
                 socket.monitor() as monitor,

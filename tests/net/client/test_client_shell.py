@@ -8,8 +8,8 @@ import pytest
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued, Requested
 from taskmesh.errors import MeshClosed
-from taskmesh.net.client.port import ThreadPort
-from taskmesh.net.client.shell import ClientShell, Questions
+from taskmesh.net.client.shell import ClientShell, Requests
+from taskmesh.net.client.thread_port import ThreadPort
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
 from tests.harness.waiting import wait_until
@@ -81,23 +81,23 @@ def query(number):
     return m.Query(number, "status", "", 100)
 
 
-def test_a_question_that_could_not_be_put_is_forgotten():
-    questions = Questions()
+def test_a_request_that_could_not_be_put_is_forgotten():
+    requests = Requests()
 
     def put(ask):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        questions.ask(query, put, 5.0)
+        requests.ask(query, put, 5.0)
 
-    assert not questions._waiting
+    assert not requests._waiting
 
 
 class Mute(ThreadPort):
     """A port whose hub answers nothing. `broken`: set, and its loop fails."""
 
     def __init__(self):
-        super().__init__(EmptySink())
+        super().__init__(EmptySink(), ClientSettings(1))
         self.broken = threading.Event()
         self._shell = ClientShell(EmptySink(), ClientSettings(1), 0.0, lambda message: None, lambda: None)
         self._start_thread("taskmesh-mute", self._work)
@@ -106,11 +106,11 @@ class Mute(ThreadPort):
         wait_until(lambda: self._closing.is_set() or self.broken.is_set())
 
 
-def test_who_waits_for_an_answer_is_told_when_the_mesh_closes():
+def test_a_request_fails_when_the_mesh_closes():
     port = Mute()
     with ThreadPoolExecutor(1) as asking:
         asked = asking.submit(port.query, "status", timeout=600)
-        wait_until(lambda: port._shell.questions._waiting)
+        wait_until(lambda: port._shell.requests._waiting)
 
         port.close(cancel=True, timeout=5)
 
@@ -118,11 +118,11 @@ def test_who_waits_for_an_answer_is_told_when_the_mesh_closes():
             asked.result(5)
 
 
-def test_who_waits_for_an_answer_is_told_when_the_loop_has_ended():
+def test_a_request_fails_when_the_loop_has_ended():
     port = Mute()
     with ThreadPoolExecutor(1) as asking:
         asked = asking.submit(port.query, "status", timeout=600)
-        wait_until(lambda: port._shell.questions._waiting)
+        wait_until(lambda: port._shell.requests._waiting)
 
         port.broken.set()
 

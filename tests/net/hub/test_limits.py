@@ -10,11 +10,13 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.config import load
 from taskmesh.errors import ConfigError, HubUnreachable, TooLarge
-from taskmesh.net import wires
+from taskmesh.net import socket_profiles as profiles
 from taskmesh.net.endpoints import Endpoints
-from taskmesh.net.hub import budget as budget_module
-from taskmesh.net.hub.budget import Budget, hub_budget
-from taskmesh.net.programs import affordable, run_hub, run_pool
+from taskmesh.net.hub import file_limit as file_limit_module
+from taskmesh.net.hub.file_limit import FileBudget, file_budget
+from taskmesh.net.hub.program import affordable
+from taskmesh.net.local_pool import LocalPool
+from taskmesh.net.pool.program import run_pool
 from taskmesh.sockets import Context, Dealer
 from tests.conformance.wire import WirePeer
 from tests.faults.cluster import Cluster
@@ -24,7 +26,7 @@ from tests.net import workload
 
 TCP = "tcp://127.0.0.1:0"
 SMALL = {"TASKMESH_MAX_PAYLOAD": "100kB"}
-LARGEST = wires.FRAME
+LARGEST = profiles.FRAME
 
 
 def unused(*_: object) -> None:
@@ -39,7 +41,7 @@ def test_names_of_queues_and_tags_that_would_not_print_are_refused(what: str, wr
     with pytest.raises(ConfigError, match="take up to 1024 printable characters"):
         run_pool(config, ["tcp://127.0.0.1:1"], slots=1, ready=unused, news=unused)
     with pytest.raises(ConfigError, match="take up to 1024 printable characters"):
-        run_hub(config, TCP, slots=1, ready=unused, record=unused)
+        LocalPool(config, slots=1)
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def cluster(tmp_path: Path):
     [
         ("gateway", "DEALER", LARGEST),
         ("collector", "PUSH", LARGEST),
-        ("control", "SUB", wires.NOTHING),
+        ("control", "SUB", profiles.NOTHING),
     ],
 )
 def test_who_announces_a_frame_above_the_wall_is_cut_off_at_once(
@@ -134,37 +136,43 @@ def test_few_open_files_make_fewer_pools_and_the_hub_says_so(cluster: Cluster):
 
 @pytest.mark.parametrize(("files", "pools"), [(132, 1), (200, 18), (1 << 20, 1000)])
 def test_files_bound_pools(monkeypatch, files, pools):
-    monkeypatch.setattr(budget_module, "raise_file_limit", lambda: files)
+    monkeypatch.setattr(file_limit_module, "raise_file_limit", lambda: files)
 
-    assert hub_budget(1000) == Budget(files, pools)
+    assert file_budget(1000) == FileBudget(files, pools)
 
 
 def test_too_few_files_for_one_pool_are_refused_with_the_cure(monkeypatch):
-    monkeypatch.setattr(budget_module, "raise_file_limit", lambda: 131)
+    monkeypatch.setattr(file_limit_module, "raise_file_limit", lambda: 131)
 
     with pytest.raises(ConfigError, match="ulimit -n"):
-        hub_budget(1000)
+        file_budget(1000)
 
 
-@pytest.mark.parametrize("options", [wires.GATEWAY, wires.COLLECTOR, wires.CONTROL, wires.LANE])
+@pytest.mark.parametrize(
+    "options",
+    [profiles.GATEWAY, profiles.COLLECTOR, profiles.CONTROL, profiles.LANE],
+)
 def test_every_socket_that_listens_has_its_limits(options):
     assert 0 < options.max_message_bytes <= LARGEST
     assert options.handshake_interval_ms == 2000
     assert options.backlog_connections == 1024
     assert 0 < options.heartbeat_interval_ms <= 10_000  # a connection that its peer forgot ends by itself
-    assert options.heartbeat_timeout_ms <= 1000 * wires.DATA_S
+    assert options.heartbeat_timeout_ms <= 1000 * profiles.DATA_S
 
 
-@pytest.mark.parametrize("options", [wires.TO_GATEWAY, wires.TO_COLLECTOR, wires.TO_CONTROL])
+@pytest.mark.parametrize("options", [profiles.TO_GATEWAY, profiles.TO_COLLECTOR, profiles.TO_CONTROL])
 def test_who_dials_again_waits_longer_each_time(options):
     """From 0.1 to 1 s; libzmq adds some by chance, so that hundreds of pools do not come at once."""
     assert (options.reconnect_interval_ms, options.reconnect_max_ms) == (100, 1000)
 
 
-@pytest.mark.parametrize("options", [wires.GATEWAY, wires.COLLECTOR, wires.CONTROL])
+@pytest.mark.parametrize("options", [profiles.GATEWAY, profiles.COLLECTOR, profiles.CONTROL])
 def test_what_one_peer_may_have_waiting_is_bounded(options):
-    assert 0 < options.recv_hwm_messages <= wires.QUEUED
-    assert options.send_hwm_messages in (0, wires.QUEUED)  # 0: pools are sent what the ledger's caps allow
+    assert 0 < options.recv_hwm_messages <= profiles.QUEUED
+    assert options.send_hwm_messages in (
+        0,
+        profiles.QUEUED,
+    )  # 0: pools are sent what the ledger's caps allow
 
 
 @pytest.mark.fault
@@ -194,7 +202,7 @@ def test_a_cap_above_the_memory_that_there_is_is_refused_with_the_cure(programs:
 
     assert outcome.returncode == 2
     assert "hub.max_bytes = 966,367,641,600,000" in outcome.stderr
-    assert "Cure: leave it out, for half of the memory" in outcome.stderr
+    assert "Leave it out, for half of the memory" in outcome.stderr
 
 
 def test_a_hub_at_its_limit_of_files_says_so_and_sleeps(cluster: Cluster):
@@ -230,7 +238,7 @@ def test_a_hub_at_its_limit_of_files_says_so_and_sleeps(cluster: Cluster):
 @pytest.mark.parametrize(("asked", "warned"), [("2GiB", True), ("16MiB", False), (None, False)])
 def test_a_client_s_cap_above_what_its_hub_allows_is_told_with_the_cure(monkeypatch, asked, warned):
     """V12: it was cut down without a word. So is the default on a small hub: `memory` tells to how much."""
-    monkeypatch.setattr(budget_module, "raise_file_limit", lambda: 1 << 20)
+    monkeypatch.setattr(file_limit_module, "raise_file_limit", lambda: 1 << 20)
     sections = {"hub": {"max_bytes": "64MiB"}, "client": {"max_bytes": asked} if asked else {}}
     told: list[tuple[str, dict[str, object]]] = []
 
@@ -239,4 +247,4 @@ def test_a_client_s_cap_above_what_its_hub_allows_is_told_with_the_cure(monkeypa
     memory, limits = ([fields for what, fields in told if what == kind] for kind in ("memory", "limits"))
     assert [fields["each_client"] for fields in memory] == [settled.client_max_bytes]
     assert [fields["client_max_bytes"] for fields in limits] == ([32 << 20] if warned else [])
-    assert all("raise hub.max_bytes" in str(fields["cure"]) for fields in limits)
+    assert all("raise hub.max_bytes" in str(fields["text"]) for fields in limits)

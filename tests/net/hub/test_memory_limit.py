@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskmesh.net.hub.memory_limit import LONGEST, REST, SHORTEST, MemoryLimit
+from taskmesh.net.hub.memory_limit import LONGEST, PAUSE, SHORTEST, MemoryLimit
 
 
 class Rig:
@@ -38,10 +38,10 @@ def test_peers_are_cut_off_above_three_quarters():
 def test_they_have_time_to_say_again_what_was_dropped():
     rig = Rig()
     for tick in range(10):
-        rig.look(900, tick * REST / 10)
+        rig.look(900, tick * PAUSE / 10)
     assert rig.cuts == 1
 
-    rig.look(900, REST)
+    rig.look(900, PAUSE)
     assert rig.cuts == 2
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.net.launch import command
+from taskmesh.net.child_hub import command
 from tests.harness.programs import ROOT, Programs
 from tests.harness.redis_server import RedisServer
 from tests.harness.side_port import samples

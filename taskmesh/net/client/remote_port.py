@@ -1,0 +1,151 @@
+"""The port to a hub in another process: a thread whose loop drives the client machine over sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import zmq
+
+from taskmesh.config import Config
+from taskmesh.core.events import Requested
+from taskmesh.errors import ConfigError, HubUnreachable
+from taskmesh.net.client.port import OutcomeSink
+from taskmesh.net.client.probe import describe_listener
+from taskmesh.net.client.settings import client_settings
+from taskmesh.net.client.shell import ClientShell
+from taskmesh.net.client.sockets import GatewayLink
+from taskmesh.net.client.thread_port import ThreadPort
+from taskmesh.net.client.watchdog import HubWatchdog
+from taskmesh.net.endpoints import check_dialled
+from taskmesh.security.keys import CLIENT, credentials_of
+from taskmesh.sockets import Context
+from taskmesh.system.clock import monotonic
+from taskmesh.system.loop import Loop
+from taskmesh.system.process import provided
+from taskmesh.system.wake_up import WakeUp
+from taskmesh.wire import messages as m
+
+
+class RemotePort(ThreadPort):
+    """A SubmitPort to a hub in another process.
+
+    Args:
+        sink: the client's pending table.
+        config: the user's settings.
+        addresses: of the hub and of its stand-ins; by default those of the settings.
+        role: the role whose key is shown, where keys are in use.
+        slot: pool and process of the slot in which this runs, for a task that submits tasks.
+
+    Raises:
+        KeysUnusable: the configuration names a directory of keys that lacks one, or that others can read.
+    """
+
+    def __init__(
+        self,
+        sink: OutcomeSink,
+        config: Config,
+        addresses: Sequence[str] = (),
+        role: str = CLIENT,
+        slot: str = "",
+    ) -> None:
+        super().__init__(sink, client_settings(config, wired=True, slot=slot))
+        self._credentials = credentials_of(config.mesh.keys, role)
+        self._addresses = list(addresses or config.mesh.address)
+        self._lease = config.hub.lease
+        self._patience = config.client.hub_timeout
+
+    def start(self, timeout: float) -> None:
+        """Dial the hub; return when it has welcomed this client.
+
+        Raises:
+            HubUnreachable: no hub answered within `timeout` seconds, or the hub refuses this client.
+            ConfigError: the address cannot be used.
+            TaskMeshError: the system has no descriptors, threads or the like for the link.
+        """
+        if not self._addresses:
+            raise ConfigError("no address: give Mesh('tcp://127.0.0.1:5550') or set TASKMESH_ADDRESS")
+        for address in self._addresses:
+            check_dialled(address, keys=self._credentials is not None)
+        with provided():
+            wake_up = self._wake_up = WakeUp()
+            self._start_thread("taskmesh-client", lambda: self._work(wake_up))
+        refusal = self._wait_for_hub(timeout)
+        if self._failure is not None:
+            self.close(cancel=True, timeout=1.0)
+            raise self._failure
+        if refusal:
+            self.close(cancel=True, timeout=1.0)
+            raise HubUnreachable(refusal)
+
+    def _wait_for_hub(self, timeout: float) -> str:
+        """Return "" when the hub has welcomed this client, else the reason why it has not."""
+        deadline = monotonic() + timeout
+        self._ready.wait(timeout)
+        shell = self._shell
+        if shell is not None:
+            shell.opened.wait(max(0.0, deadline - monotonic()))
+        if shell is not None and shell.machine.open:
+            return ""
+        where = " or ".join(self._addresses)
+        if shell is not None and shell.machine.refused:
+            return f"the hub at {where} refuses this client: {shell.machine.refused}"
+        found = "; ".join(filter(None, map(describe_listener, self._addresses)))
+        return f"no hub answered at {where} within {timeout:g} s: " + (
+            found or f"is one running there? `taskmesh hub --bind {self._addresses[0]}` starts one"
+        )
+
+    def _watch_more(self, loop: Loop) -> None:
+        """Let the loop watch further descriptors of a subclass."""
+
+    def _watchdog(self) -> HubWatchdog:
+        where = " or ".join(self._addresses)
+        return HubWatchdog(where, self._lease, self._patience, self._sink.broken, monotonic())
+
+    def _could_act(self, shell: ClientShell) -> bool:
+        """Return True while at most one Submit is under way; an acknowledgement of two will wake the loop."""
+        return shell.machine.under_way < 2
+
+    def _work(self, wake_up: WakeUp) -> None:
+        link: GatewayLink | None = None
+        with Context() as context:
+            try:
+                loop = Loop(
+                    zmq.Poller(),
+                    readable=zmq.POLLIN,
+                    writable=zmq.POLLOUT,
+                    idle=self._about_to_block,
+                    awake=self._blocked,
+                )
+                shell = ClientShell(
+                    self._sink,
+                    self._settings,
+                    monotonic(),
+                    lambda message: link.send(message) if link is not None else None,
+                    lambda: link.reconnect() if link is not None else None,
+                )
+                link = GatewayLink(
+                    context,
+                    loop,
+                    self._addresses,
+                    shell.events,
+                    client=self.client,
+                    specs_of=shell.table.specs_of,
+                    credentials=self._credentials,
+                )
+                loop.parts = [shell]
+                loop.watch(wake_up.fd, wake_up.heard)
+                self._watch_more(loop)
+                self._shell = shell
+                self._ready.set()
+                watchdog: HubWatchdog | None = None
+                while not self._closing.is_set():
+                    loop.turn()
+                    if watchdog is not None:
+                        watchdog.check(monotonic(), linked=shell.machine.open)
+                    elif shell.machine.open:  # until then `start` raises
+                        watchdog = self._watchdog()
+                loop.settle()  # a cancellation may have come together with the end
+                shell.perform(shell.machine.handle(Requested(m.ClientBye(cancel=self._cancel)), monotonic()))
+            finally:
+                if link is not None:
+                    link.close(None if self._shell is not None and self._shell.machine.open else 0)

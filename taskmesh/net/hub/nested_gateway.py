@@ -1,0 +1,76 @@
+"""The sockets of an embedded hub: opened when the first task in one of its slots submits tasks of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskmesh.system.loop import Loop
+from taskmesh.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from taskmesh.net.hub.sockets import HubSockets
+    from taskmesh.sockets import Context
+
+
+class NestedGateway:
+    """A gateway that only this user's processes can reach: ipc, in a folder of mode 0700.
+
+    Args:
+        loop: the embedded hub's. hub: its events.
+    """
+
+    def __init__(self, loop: Loop, hub: deque[object]) -> None:
+        self._loop = loop
+        self._hub = hub
+        self._context: Context | None = None
+        self._sockets: HubSockets | None = None
+        self._folder = ""
+
+    def addresses(self) -> list[str]:
+        """Where slots reach the hub; opens the sockets at the first call.
+
+        Raises:
+            ConfigError: there is no folder for them. SocketError: the sockets cannot be had.
+        """
+        if self._sockets is None:
+            try:
+                self._sockets = self._open()
+            except BaseException:
+                self.close()
+                raise
+        return [self._sockets.endpoints.gateway]
+
+    def _open(self) -> HubSockets:
+        import zmq
+
+        from taskmesh.net.endpoints import private_folder
+        from taskmesh.net.hub.sockets import HubSockets
+        from taskmesh.sockets import Context
+
+        self._folder, endpoints = private_folder()
+        self._context = Context()
+        self._loop.use(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
+        sockets = HubSockets(self._context, self._loop, self._hub, lambda kind, fields: None)
+        sockets.bind(endpoints)
+        return sockets
+
+    def send_client(self, client: int, message: m.ToClient) -> None:
+        """To a client in a slot."""
+        if self._sockets is not None:
+            self._sockets.send_client(client, message)
+
+    def close(self) -> None:
+        """Closes what was opened."""
+        sockets, self._sockets = self._sockets, None
+        context, self._context = self._context, None
+        folder, self._folder = self._folder, ""
+        if sockets is not None:
+            sockets.close()
+        if context is not None:
+            context.close(force=True)
+        if folder:
+            import shutil
+
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,81 @@
+"""A pool in the process of its hub, as `taskmesh up` and `Mesh(hub="process")` have one."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from taskmesh.config import Config
+from taskmesh.core.pool.machine import PoolMachine
+from taskmesh.http.metrics import Family
+from taskmesh.http.pool_metrics import pool_families
+from taskmesh.net.pool.settings import check_all_names, pool_settings
+from taskmesh.net.pool.shell import LocalHubLink, PoolShell
+from taskmesh.net.pool.slots import FAREWELL, host_slots
+from taskmesh.pool.host import SlotHost
+from taskmesh.security.payload_signing import PayloadSigner
+from taskmesh.system.loop import Loop
+
+
+class LocalPool:
+    """A pool in a hub's loop.
+
+    Args:
+        config: the user's settings.
+        slots: number of tasks that run at once.
+        name: the pool's name.
+        modules: modules that slots import when they start.
+
+    Attributes:
+        name: the pool's name.
+        events: the events of its shell, to which the hub's sockets append.
+
+    Raises:
+        ConfigError: the name, or one of a queue or tag, cannot be used.
+    """
+
+    def __init__(self, config: Config, *, slots: int, name: str = "", modules: tuple[str, ...] = ()) -> None:
+        check_all_names(config, name)
+        self._config = config
+        self._settings = pool_settings(config, slots=slots, name=name)
+        self._modules = modules
+        self._host: SlotHost | None = None
+        self._machine: PoolMachine | None = None
+        self.name = self._settings.pool
+        self.events: deque[object] = deque()
+
+    def start(self, loop: Loop, hub: deque[object], gateway: str, signer: PayloadSigner | None) -> None:
+        """Join the hub's loop, and start the slots.
+
+        Args:
+            loop: the hub's loop.
+            hub: the hub's events.
+            gateway: the hub's address, for tasks that submit tasks.
+            signer: signs results, where keys are in use.
+
+        Raises:
+            TaskMeshError: there are no descriptors to begin with.
+        """
+        machine = self._machine = PoolMachine(self._settings, time.monotonic())
+        pool = PoolShell(machine, [LocalHubLink(hub, signer)])
+        pool.events = self.events
+        self._host = host_slots(
+            loop,
+            pool,
+            self.name,
+            lambda _: [gateway],
+            self._config,
+            patience=self._config.mesh.open_timeout,
+            modules=self._modules,
+        )
+        loop.parts.append(pool)
+        loop.settle()
+
+    def families(self) -> list[Family]:
+        """Return the pool's metrics."""
+        return pool_families(self._machine) if self._machine is not None else []
+
+    def close(self) -> None:
+        """End the slots."""
+        if self._host is not None:
+            self._host.close(timeout=FAREWELL)

@@ -1,0 +1,180 @@
+"""The pool program: a loop in the main thread, signals that drain it, a clean end."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import zmq
+
+from taskmesh.config import Config
+from taskmesh.core.events import DrainRequested
+from taskmesh.core.pool.machine import PoolMachine
+from taskmesh.core.pool.settings import PoolSettings
+from taskmesh.errors import TaskMeshError
+from taskmesh.http.pool_metrics import pool_answers
+from taskmesh.http.side_port import side_port
+from taskmesh.net.endpoints import check_dialled
+from taskmesh.net.pool.session_monitor import News, SessionMonitor
+from taskmesh.net.pool.settings import check_all_names, pool_settings
+from taskmesh.net.pool.shell import PoolShell
+from taskmesh.net.pool.slots import FAREWELL, host_slots
+from taskmesh.net.pool.sockets import PoolSockets
+from taskmesh.net.pool.startup import PATIENCE
+from taskmesh.security.keys import WORKER, Credentials, credentials_of
+from taskmesh.sockets import Context
+from taskmesh.system.loop import Loop
+from taskmesh.system.process import raise_file_limit
+from taskmesh.system.stop import Stop
+
+Record = Callable[[str, dict[str, object]], None]
+
+
+def _ignore(kind: str, fields: dict[str, object]) -> None:
+    """Record nothing."""
+
+
+def run_pool(
+    config: Config,
+    addresses: Sequence[str],
+    *,
+    slots: int,
+    name: str = "",
+    modules: tuple[str, ...] = (),
+    ready: Callable[[str, str], None],
+    news: News,
+    record: Record = _ignore,
+    patience: float = PATIENCE,
+    stay: float = 0.0,
+) -> bool:
+    """Run a pool until it has drained or all hubs refuse it; a signal drains, a second one ends it at once.
+
+    Args:
+        config: the user's settings.
+        addresses: gateways of hubs; it serves all of them.
+        slots: number of tasks that run at once.
+        name: the pool's name.
+        modules: modules that slots import when they start.
+        ready: called with the pool's name and a hub's address when its first session opens.
+        news: reports anything else that people should know, as a kind and a sentence.
+        record: logs tasks that fail.
+        patience: seconds in which the first slot must come up.
+        stay: seconds to wait for a signal after a drain that was asked for over HTTP or by an operator.
+
+    Returns:
+        True if it has drained; False when it was cut short.
+
+    Raises:
+        TaskMeshError: the hub refuses it, no slot could be started, or (InsecureBind, ConfigError) address,
+            name or keys cannot be used.
+    """
+    check_all_names(config, name)
+    loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
+    hubs = tuple(dict.fromkeys(addresses))
+    settings = replace(pool_settings(config, slots=slots, name=name, wired=True), hubs=hubs)
+    with (
+        Context() as context,
+        Stop(loop).listening() as stop,
+        side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
+        contextlib.ExitStack() as closing,
+    ):
+        pool, sockets = linked_pool(context, loop, settings, config, closing=closing, record=record)
+        gateway, complain = partial(own_first, hubs), partial(news, "slot.failed")
+        host = host_slots(
+            loop, pool, settings.pool, gateway, config, patience=patience, modules=modules, complain=complain
+        )
+        loop.parts = [pool]
+        if reception is not None:
+            reception.serve(pool_answers(pool.machine, lambda: _drain(pool, config.pool.grace)))
+        monitor = SessionMonitor(pool.machine, sockets, ready, news)
+        try:
+            _turn_until_left(loop, pool, stop, monitor, config.pool.grace)
+        finally:
+            host.close(timeout=0.0 if pool.left is None else FAREWELL)
+            closing.close()
+        stop.wait(stay if pool.left == "" else 0.0)
+    return _has_drained(pool)
+
+
+def _has_drained(pool: PoolShell) -> bool:
+    """Return True if a pool has left by itself, False if it was cut short.
+
+    Raises:
+        TaskMeshError: its hubs refuse it.
+    """
+    if pool.left:
+        raise TaskMeshError(f"the hub refuses this pool: {pool.left}")
+    return pool.left is not None
+
+
+def own_first(addresses: Sequence[str], hub: int) -> list[str]:
+    """Return the addresses of all hubs, the one with the given index first."""
+    return [addresses[hub], *(other for other in addresses if other != addresses[hub])]
+
+
+def linked_pool(
+    context: Context,
+    loop: Loop,
+    settings: PoolSettings,
+    config: Config,
+    *,
+    closing: contextlib.ExitStack,
+    record: Record,
+) -> tuple[PoolShell, list[PoolSockets]]:
+    """Return a pool without slots, and its sockets to each of its hubs, which `closing` closes.
+
+    Raises:
+        InsecureBind: an address is beyond loopback and ipc, and no keys are in use.
+        ConfigError: an address cannot be used, or keys are missing.
+    """
+    credentials = worker_credentials(config, settings.hubs)
+    raise_file_limit()
+    events: deque[object] = deque()
+    sockets: list[PoolSockets] = []
+    for hub, address in enumerate(settings.hubs):
+        to_hub = PoolSockets(
+            context,
+            loop,
+            address,
+            settings.pool,
+            events,
+            max_payload=config.pool.max_payload,
+            hub=hub,
+            credentials=credentials,
+        )
+        sockets.append(to_hub)
+        closing.callback(to_hub.close)
+    pool = PoolShell(PoolMachine(settings, time.monotonic()), sockets)
+    pool.events, pool.record = events, record
+    return pool, sockets
+
+
+def _drain(pool: PoolShell, grace: float) -> None:
+    pool.events.append(DrainRequested(grace))
+    pool.turn(time.monotonic())
+
+
+def _turn_until_left(loop: Loop, pool: PoolShell, stop: Stop, monitor: SessionMonitor, grace: float) -> None:
+    """Run a pool until it has left its hub, or a second signal comes."""
+    while pool.left is None and stop.asked < 2:
+        loop.turn()
+        monitor.check(time.monotonic())
+        if stop.asked and pool.machine.state != "draining":
+            pool.events.append(DrainRequested(grace))
+
+
+def worker_credentials(config: Config, addresses: Sequence[str]) -> Credentials | None:
+    """Return the credentials that a pool shows the hubs at these addresses; None where no keys are in use.
+
+    Raises:
+        InsecureBind: an address is beyond loopback and ipc, and no keys are in use.
+        ConfigError: an address cannot be used, or keys are missing.
+    """
+    credentials = credentials_of(config.mesh.keys, WORKER)
+    for address in addresses:
+        check_dialled(address, keys=credentials is not None)
+    return credentials

@@ -1,0 +1,89 @@
+"""The transport of a mesh: the port that its settings ask for."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from taskmesh.config import Config
+from taskmesh.errors import TaskMeshError
+from taskmesh.net.client.port import OutcomeSink, SubmitPort
+from taskmesh.pool.nursery import Nursery
+from taskmesh.system.platforms import here
+
+_GREEN = {"gevent", "eventlet"}
+_SELF = "/proc/self/exe"
+
+
+def open_port(sink: OutcomeSink, config: Config, role: str = "client", slot: str = "") -> SubmitPort:
+    """Make the port, to be started at once. ZeroMQ is imported only where sockets are needed.
+
+    Args:
+        sink: the client's pending table.
+        config: the user's settings.
+        role: the role whose key is shown to a hub at an address.
+        slot: pool and process of the slot in which this runs, for a task that submits tasks.
+
+    Raises:
+        TaskMeshError: gevent or eventlet has replaced the standard library's threads, or the port must start
+            processes and knows no interpreter.
+    """
+    _refuse_green_threads()
+    if config.mesh.address:
+        from taskmesh.net.client.remote_port import RemotePort
+
+        return RemotePort(sink, config, role=role, slot=slot)
+    _refuse_without_interpreter()
+    if config.mesh.hub == "process":
+        from taskmesh.net.child_hub import ChildHubPort
+
+        return ChildHubPort(sink, config)
+    only = config.pool.only_registered
+    nursery = Nursery(here(), list(sys.path), "local", only, only)  # comes up while the rest is imported
+    try:
+        from taskmesh.net.embedded import EmbeddedPort
+
+        return EmbeddedPort(sink, config, nursery)
+    except BaseException:
+        nursery.bury()
+        raise
+
+
+def _refuse_without_interpreter() -> None:
+    """Refuse a program whose executable is no interpreter.
+
+    A frozen one (PyInstaller) would start itself instead of a slot, which opens a mesh, and so on.
+    """
+    known = sys.executable
+    if not known or (getattr(sys, "frozen", False) and os.path.realpath(known) == os.path.realpath(_SELF)):
+        raise TaskMeshError(
+            f"a mesh cannot be opened here: sys.executable is {known!r}, which is no Python interpreter, and "
+            "tasks run in interpreters. Set sys.executable to one that has this program's modules, or "
+            "use the address of a hub"
+        )
+
+
+def _refuse_green_threads() -> None:
+    """Refuse a program whose threads are coroutines of one thread: where one waits, all stand still."""
+    if sys.modules.keys().isdisjoint(_GREEN):
+        return
+    import _thread
+    import queue
+    import select
+    import socket
+    import subprocess
+
+    parts = {
+        "thread": _thread.start_new_thread,
+        "select": select.select,
+        "socket": socket.socket,
+        "subprocess": subprocess.Popen,
+        "queue": queue.SimpleQueue,
+    }
+    makers = {part.__module__.partition(".")[0] for part in parts.values()} & _GREEN
+    if makers:
+        left_out = ", ".join(f"{name}=False" for name in parts)
+        raise TaskMeshError(
+            f"a mesh cannot be opened here: {makers.pop()} has replaced Python's threads, or what they wait "
+            f"with. Use monkey.patch_all({left_out}), or open the mesh in a program that is not patched"
+        )

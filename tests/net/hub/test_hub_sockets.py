@@ -1,0 +1,66 @@
+"""A hub's sockets remember their peers."""
+
+from collections import deque
+from time import monotonic
+
+from taskmesh.core.events import FromPool, OverRate
+from taskmesh.framing.fragments import FRAGMENT, Assembler, Cutter
+from taskmesh.framing.frames import encode, to_client
+from taskmesh.net.endpoints import Endpoints
+from taskmesh.net.hub.sockets import HubSockets
+from taskmesh.sockets import Context, Dealer, Push
+from taskmesh.system.loop import Loop
+from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun
+from tests.harness.waiting import wait_until
+
+
+def test_a_client_that_is_refused_for_good_is_forgotten(tmp_path):
+    events: deque[object] = deque()
+    with Context() as context, Dealer(context) as client:
+        hub = HubSockets(context, Loop(), events, lambda kind, fields: None)
+        hub.bind(Endpoints.of(f"ipc://{tmp_path}/hub"))
+        client.connect(hub.endpoints.gateway)
+        for refused in (m.ClientRefused(), m.ClientRefused("the hub is full")):
+            events.clear()
+            client.send_parts(encode(m.ClientHello(7, 0)), timeout=5)
+            wait_until(lambda: hub._from_clients() or events)
+            hub.send_client(7, refused)
+            assert to_client.decode(client.recv_parts(timeout=5)) == refused
+            assert list(hub._identities) == ([] if refused.reason else [7])  # who is unknown says Hello again
+        hub.close()
+
+    assert not hub._clients
+
+
+def test_a_pool_without_keys_hears_that_there_was_no_room_for_its_report(tmp_path):
+    """Nothing else tells who sends to a PULL; unheard, it would wait as long as so much may be under way."""
+    events: deque[object] = deque()
+    with Context() as context, Push(context) as first, Push(context) as second:
+        hub = HubSockets(
+            context, Loop(), events, lambda kind, fields: None, assembler=Assembler(3 * FRAGMENT, 0, 1 << 30)
+        )
+        hub.bind(Endpoints.of(f"ipc://{tmp_path}/hub"))
+        ended: list[list[bytes]] = []
+        for session, pool in ((5, first), (6, second)):
+            pool.connect(hub.endpoints.collector)
+            done = DoneRun(7, 1, 1, "pool/0", [1], [bytes(4 * FRAGMENT)], 0.1)
+            *fragments, last = Cutter(session).cut(encode(m.Results(1, session, 1, [done], [], [])))
+            for fragment in fragments:
+                pool.send_parts(fragment, timeout=5)
+            wait_until(lambda: hub._from_pools() or hub._assembler.count or events)
+            ended.append(last)
+
+        def told() -> list[object]:
+            hub._from_pools()
+            hub.turn(monotonic() + 1.0)
+            return [event for event in events if isinstance(event, OverRate)]
+
+        wait_until(told)
+        first.send_parts(ended[0], timeout=5)
+        wait_until(lambda: hub._from_pools() or any(isinstance(event, FromPool) for event in events))
+        hub.close()
+
+    (over,) = [event for event in events if isinstance(event, OverRate)]
+    assert (over.sessions, over.clients) == ({6}, set())
+    assert over.wait >= 1.0
