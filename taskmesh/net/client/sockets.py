@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
 import secrets
 from collections import deque
 from collections.abc import Sequence
@@ -14,12 +12,12 @@ from taskmesh.errors import RemoteProtocolError
 from taskmesh.framing.fragments import Assembler, Cutter
 from taskmesh.framing.frames import encode, to_client
 from taskmesh.net import socket_profiles as profiles
-from taskmesh.net.endpoints import Target, targets
-from taskmesh.net.handshake import Handshakes
+from taskmesh.net.dialer import Dialer
+from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.net.socket_profiles import BATCH
 from taskmesh.security.keys import Credentials
 from taskmesh.security.payload_signing import Lookup, PayloadSigner
-from taskmesh.sockets import Context, Dealer, SocketError
+from taskmesh.sockets import Context, Dealer, Socket
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
 from taskmesh.wire import messages as m
@@ -27,20 +25,26 @@ from taskmesh.wire import messages as m
 _log = logging.getLogger("taskmesh")
 
 HELLOS = 2
-"""Unanswered Hellos after which the next address is dialled: where nobody answers they only gather."""
+"""Unanswered Hellos, one a second, after which the next address is dialled."""
 
 
 class GatewayLink:
-    """The way to the hub. Addresses are dialled in turn, in order; a move to another is logged.
-
-    Where no socket is to be had, what is sent goes nowhere until the machine says Hello again.
+    """The link to the hub. Addresses are dialled in turn; a move to another one is logged.
 
     Args:
-        events: the client shell's. client: the session's number. specs_of: specs that travelled before.
+        context: makes the socket.
+        loop: watches it.
+        addresses: of the hub and its stand-ins.
+        events: the client shell's.
+        client: the client's id.
+        specs_of: returns specs that travelled before.
         credentials: a client's or an operator's, where keys are in use.
 
+    Attributes:
+        refused: number of messages that could not be decoded.
+
     Raises:
-        SocketError: no socket is to be had at the start.
+        SocketError: no socket can be made at the start.
     """
 
     def __init__(
@@ -54,92 +58,71 @@ class GatewayLink:
         specs_of: Lookup,
         credentials: Credentials | None = None,
     ) -> None:
+        self.refused = 0
         self._context = context
         self._loop = loop
-        self._targets = targets(addresses, credentials)
-        self._credentials = credentials
-        self._seal = PayloadSigner(credentials.mesh_keys) if credentials is not None else None
+        self._signer = PayloadSigner(credentials.mesh_keys) if credentials is not None else None
         self._client = client
         self._specs_of = specs_of
-        self._handshakes = Handshakes(loop, credentials, len(self._targets), self._refused, self._cut)
         self._events = events
-        self._turn = 0
-        self._unanswered = 0
-        self._dial_at = 0.0
         self._welcomed_by = ""
-        self.refused = 0
         self._cutter = Cutter(secrets.randbits(63))
         self._assembler = Assembler()
-        self._socket: Dealer | None = self._new_socket()
-        self._dial()
+        self._socket: Dealer | None = None
+        self._dialer = Dialer(
+            loop, addresses, credentials, self, hellos=HELLOS, most_hellos=HELLOS, final=True
+        )
+        self._dialer.start()
 
-    @property
-    def _target(self) -> Target:
-        return self._targets[self._turn % len(self._targets)]
+    # --- the dialer's sockets -----------------------------------------------------------------------------
 
-    def _new_socket(self) -> Dealer:
-        pair = self._credentials.pair if self._credentials is not None else None
-        socket = Dealer(self._context, self._target.options(profiles.TO_GATEWAY, pair))
-        try:
-            self._handshakes.watch(socket, self._target)
-        except BaseException:
-            socket.close(linger_ms=0)
-            raise
+    def open_sockets(self, target: Target) -> Socket:
+        """Open the DEALER."""
+        socket = self._socket = Dealer(self._context, self._dialer.options(profiles.TO_GATEWAY))
         self._loop.watch(socket.raw, self._arrived)
         return socket
 
-    def _dial(self) -> None:
-        """Connects, unless there is to be a rest first: what is sent until then goes nowhere."""
-        if self._socket is not None and monotonic() >= self._dial_at:
-            self._dial_at = 0.0
-            self._socket.connect(self._target.hub.gateway)
+    def connect(self, hub: Endpoints) -> None:
+        """Connect to the gateway."""
+        if self._socket is not None:
+            self._socket.connect(hub.gateway)
 
-    def _refused(self, dead: bool) -> None:
-        """A handshake has failed: another way is tried, or this one anew, or there is none."""
-        if self._handshakes.rejection:
-            self._dial_at = math.inf
-            self._renew()
-            self._events.append(FromHubToClient(m.ClientRefused(self._handshakes.rejection)))
-        elif dead or len(self._targets) > 1 or self._handshakes.backoff:
-            self._dial_at = monotonic() + self._handshakes.backoff
-            self._renew()
-            self._events.append(LinkLost())
+    def close_sockets(self, linger_ms: int | None) -> None:
+        """Close the DEALER."""
+        self._assembler = Assembler()
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            self._loop.unwatch(socket.raw)
+            socket.close(linger_ms)
 
-    def _cut(self) -> None:
+    def on_lost(self) -> None:
+        """Pass on that the link is lost, or the rejection."""
+        rejection = self._dialer.rejection
+        self._events.append(FromHubToClient(m.ClientRefused(rejection)) if rejection else LinkLost())
+
+    def on_cut(self) -> None:
+        """Pass on that the link was interrupted."""
         self._events.append(LinkCut())
 
+    # --- the shell's link ---------------------------------------------------------------------------------
+
     def send(self, message: m.ClientMessage) -> None:
-        """To the hub, or into the link's queue while it is being made."""
-        if self._dial_at:
-            self._dial()
+        """Send a message to the hub, or put it into the link's queue while the link is being made."""
         if isinstance(message, m.ClientHello):
-            if self._unanswered >= HELLOS:
-                self.reconnect()
-            elif self._socket is None:
-                self._renew()
-                self._dial()
-            self._unanswered += not self._dial_at
-        elif self._seal is not None and isinstance(message, m.Submit):
-            message = self._seal.submit(message, self._client, self._specs_of)
+            self._dialer.hello()
+        elif self._signer is not None and isinstance(message, m.Submit):
+            message = self._signer.submit(message, self._client, self._specs_of)
         if self._socket is not None:
             for frames in self._cutter.cut(encode(message)):
                 if not self._socket.try_send_parts(frames):
                     return
 
     def reconnect(self) -> None:
-        """Drops the link with all that waits in it, and dials the next address."""
-        self._turn += 1
-        self._renew()
-        self._dial()
-
-    def _renew(self) -> None:
-        self.close(linger_ms=0)
-        self._unanswered = 0
-        with contextlib.suppress(SocketError):
-            self._socket = self._new_socket()
+        """Drop the link with all that waits in it, and dial the next address."""
+        self._dialer.reconnect()
 
     def _arrived(self) -> None:
-        self._unanswered = 0
+        self._dialer.heard()
         for frames in self._socket.recv_parts_many(BATCH) if self._socket is not None else ():
             try:
                 whole = self._assembler.whole(frames, monotonic())
@@ -149,14 +132,14 @@ class GatewayLink:
             except RemoteProtocolError:
                 self.refused += 1
                 continue
-            if self._seal is not None and isinstance(message, m.Deliver):
-                message = self._seal.deliver(message)
+            if self._signer is not None and isinstance(message, m.Deliver):
+                message = self._signer.deliver(message)
             if type(message) is m.ClientWelcome:
-                self._welcomed(self._target.hub.gateway)
+                self._on_welcome(self._dialer.target.hub.gateway)
             self._events.append(FromHubToClient(message))
 
-    def _welcomed(self, address: str) -> None:
-        """Tells when it is another hub than before: what has not ended there is submitted again."""
+    def _on_welcome(self, address: str) -> None:
+        """Log a move to another hub than before: unfinished tasks are submitted again there."""
         if self._welcomed_by not in ("", address):
             _log.warning(
                 "the hub at %s does not answer: this client has moved to %s and submits again there what has "
@@ -167,10 +150,5 @@ class GatewayLink:
         self._welcomed_by = address
 
     def close(self, linger_ms: int | None = None) -> None:
-        """Closes the link; what was just sent has a second to leave, unless `linger_ms` says otherwise."""
-        self._handshakes.unwatch()
-        self._assembler = Assembler()
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            self._loop.unwatch(socket.raw)
-            socket.close(linger_ms)
+        """Close the link; the last messages have a second to leave, unless `linger_ms` says otherwise."""
+        self._dialer.close(linger_ms)

@@ -1,6 +1,6 @@
 """A remote pool's sockets to a hub: PUSH to the collector and for beats, SUB to control, PULL from its lane.
 
-The pool only dials out. What cannot be sent because nobody is there is dropped here; the machine repeats it.
+The pool only dials out.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from taskmesh.errors import RemoteProtocolError, TooLarge
 from taskmesh.framing.fragments import Assembler, Cutter
 from taskmesh.framing.frames import encode, to_pool
 from taskmesh.net import socket_profiles as profiles
-from taskmesh.net.endpoints import Endpoints, targets
-from taskmesh.net.handshake import Handshakes
+from taskmesh.net.dialer import Dialer
+from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.net.socket_profiles import ALL, BATCH, topic
 from taskmesh.security.keys import Credentials
 from taskmesh.security.payload_signing import PayloadSigner
@@ -33,6 +33,7 @@ from taskmesh.sockets import (
     Pull,
     Push,
     Sendable,
+    Socket,
     SocketError,
     SocketOptions,
     Sub,
@@ -44,55 +45,66 @@ from taskmesh.wire import messages as m
 from taskmesh.wire.runs import TOKEN, DoneRun, Failed
 
 FEW_HELLOS = 8
-"""Unanswered Hellos, some 1.5 s, after which the hub is dialled anew, every second time with the next key.
-
-A link that has met something else than ZeroMQ is given up by libzmq for good, without a word.
-"""
+"""Unanswered Hellos, some 1.5 s, after which the hub is dialled anew, with its next key."""
 MANY_HELLOS = 32
-"""As many at most, twice as many each time: where a message takes 300 ms, a link is up after two seconds."""
+"""Bound of that number, which doubles each time."""
 
 
-class _Links:
+class _Sockets:
     """The sockets to one hub, not connected yet: all of them, or none.
 
     Raises:
-        SocketError: one of them cannot be had.
+        SocketError: one of them cannot be made.
     """
 
-    def __init__(self, context: Context, keyed: Callable[[SocketOptions], SocketOptions]) -> None:
+    def __init__(
+        self, context: Context, options: Callable[[SocketOptions], SocketOptions], pool: str
+    ) -> None:
         with contextlib.ExitStack() as undo:  # descriptors may run out half-way
-            self.collector = Push(context, keyed(profiles.TO_COLLECTOR))
+            self.collector = Push(context, options(profiles.TO_COLLECTOR))
             undo.callback(self.collector.close, 0)
-            self.watched = self.collector.monitor()
-            self.beats = Push(context, keyed(profiles.BEATS))
+            self.monitor = self.collector.monitor()
+            undo.callback(self.monitor.close)
+            self.beats = Push(context, options(profiles.BEATS))
             undo.callback(self.beats.close, 0)
-            self.control = Sub(context, keyed(profiles.TO_CONTROL))
+            self.control = Sub(context, options(profiles.TO_CONTROL))
+            undo.callback(self.control.close, 0)
+            self.control.subscribe(topic(pool))
+            self.control.subscribe(ALL)
             undo.pop_all()
 
     def connect(self, hub: Endpoints) -> None:
-        """Dials; control first, so that an answer finds its way."""
+        """Dial the hub; control first, so that an answer can arrive."""
         self.control.connect(hub.control)
         self.collector.connect(hub.collector)
         self.beats.connect(hub.collector)
 
     def close(self, linger_ms: int | None) -> None:
-        """Closes them all."""
-        self.watched.close()
+        """Close all of them."""
+        self.monitor.close()
         for socket in (self.collector, self.beats, self.control):
             socket.close(linger_ms)
 
 
 class PoolSockets:
-    """HubLink over ZeroMQ. Where no socket is to be had, what is sent goes nowhere until the next Hello.
+    """HubLink over ZeroMQ.
 
     Args:
-        address: the hub's gateway. hub: its place among those that the pool serves.
-        credentials: a worker's, where keys are in use.
+        context: makes the sockets.
+        loop: watches them.
+        address: the hub's gateway.
+        pool: the pool's name.
         events: the pool shell's.
         max_payload: bytes of a result that may travel.
+        hub: the hub's index among those that the pool serves.
+        credentials: a worker's, where keys are in use.
+
+    Attributes:
+        address: the hub's gateway.
+        refused: number of messages that could not be decoded.
 
     Raises:
-        SocketError: no sockets are to be had at the start.
+        SocketError: no sockets can be made at the start.
     """
 
     def __init__(
@@ -107,180 +119,133 @@ class PoolSockets:
         hub: int = 0,
         credentials: Credentials | None = None,
     ) -> None:
+        self.address = address
+        self.refused = 0
         self._context = context
         self._loop = loop
-        self._targets = targets([address], credentials)
+        self._pool = pool
+        self._events = events
+        self._hub = hub
+        self._max_payload = self._limit = max_payload
         self._credentials = credentials
-        self._seal = PayloadSigner(credentials.mesh_keys) if credentials is not None else None
+        self._signer = PayloadSigner(credentials.mesh_keys) if credentials is not None else None
         self._token = secrets.token_bytes(TOKEN)
         self._sender = secrets.randbits(62) | 1 << 62  # no session has such a number
         self._cutter = Cutter(self._sender)
         self._assembler = Assembler()
         self._lane_pair: tuple[int, KeyPair] | None = None
-        self._handshakes = Handshakes(loop, credentials, len(self._targets), self._hub_refuses, lambda: None)
-        self._turn = 0
-        self._unanswered = 0
-        self._patience = FEW_HELLOS
-        self._is_second = False
-        self._asked = 0
-        self._beats_answered = True
-        self._pool = pool
-        self._events = events
-        self._place = hub
-        self._max_payload = self._limit = max_payload
         self._lane: Pull | None = None
-        self.refused = 0
-        self._dial_at = 0.0
-        self._links: _Links | None = None
-        self._open_links()
-        self._dial_hub()
-
-    @property
-    def address(self) -> str:
-        """The hub's gateway."""
-        return self._hub.gateway
+        self._hello_number = 0
+        self._beats_unanswered = False
+        self._sockets: _Sockets | None = None
+        self._dialer = Dialer(loop, [address], credentials, self, hellos=FEW_HELLOS, most_hellos=MANY_HELLOS)
+        self._dialer.start()
 
     @property
     def is_up(self) -> bool:
-        """Whether the hub is reached. Links are dialled anew while no session begins."""
-        return self._handshakes.is_up
+        """True while the hub is reached. Links are dialled anew while no session begins."""
+        return self._dialer.is_up
 
-    def _open_links(self) -> None:
-        """Sockets for the way whose turn it is.
+    # --- the dialer's sockets -----------------------------------------------------------------------------
 
-        Raises:
-            SocketError: there are none; nothing is left open.
-        """
-        self._target = self._targets[self._turn % len(self._targets)]
-        self._hub = self._target.hub
-        links = _Links(self._context, self._keyed)
-        try:
-            self._handshakes.watch(links.control, self._target)
-            links.control.subscribe(topic(self._pool))
-            links.control.subscribe(ALL)
-        except BaseException:
-            self._handshakes.unwatch()
-            links.close(linger_ms=0)
-            raise
-        self._loop.watch(links.control.raw, self._from_control)
-        self._loop.watch(links.watched.raw, self._look_at_collector)
-        self._links = links
+    def open_sockets(self, target: Target) -> Socket:
+        """Open the sockets to collector and control."""
+        sockets = self._sockets = _Sockets(self._context, self._dialer.options, self._pool)
+        self._loop.watch(sockets.control.raw, self._from_control)
+        self._loop.watch(sockets.monitor.raw, self._from_monitor)
+        return sockets.control
 
-    def _renew_links(self) -> None:
-        """Other sockets in place of these; where there are none, the next Hello asks for them again."""
-        self._hang_up_hub(linger_ms=0)
-        with contextlib.suppress(SocketError):
-            self._open_links()
+    def connect(self, hub: Endpoints) -> None:
+        """Connect them."""
+        if self._sockets is not None:
+            self._sockets.connect(hub)
 
-    def _dial_hub(self) -> None:
-        """Connects, unless there is to be a rest first: what is sent until then goes nowhere."""
-        if self._links is None or time.monotonic() < self._dial_at:
-            return
-        self._dial_at = 0.0
-        self._links.connect(self._hub)
+    def close_sockets(self, linger_ms: int | None) -> None:
+        """Close them, and the lane."""
+        self.hang_up()
+        sockets, self._sockets = self._sockets, None
+        if sockets is not None:
+            self._loop.unwatch(sockets.monitor.raw)
+            self._loop.unwatch(sockets.control.raw)
+            sockets.close(linger_ms)
 
-    def _keyed(self, options: SocketOptions) -> SocketOptions:
-        return self._target.options(
-            options, self._credentials.pair if self._credentials is not None else None
-        )
+    def on_lost(self) -> None:
+        """Pass on that the session is over."""
+        self._events.append(HubLaneLost(self._hub))
+
+    def on_cut(self) -> None:
+        """Do nothing: beats show if the session goes on."""
 
     # --- HubLink ------------------------------------------------------------------------------------------
 
     def send(self, message: m.PoolMessage) -> None:
-        """To the collector."""
+        """Send a message to the collector; one that cannot be sent is dropped, and the machine repeats it."""
         if isinstance(message, m.Results):
             limit_results(message, self._limit)
-            self._cutter.sender = message.session  # who shows no key is told by it that there was no room
-            message = self._seal.results(message) if self._seal is not None else message
+            self._cutter.sender = (
+                message.session
+            )  # tells the hub whose message it had no room for
+            message = self._signer.results(message) if self._signer is not None else message
         elif isinstance(message, m.Hello):
             self._cutter.sender = self._sender
-            message = self._hello(message)
-        if self._links is not None:
+            message = self._prepare(message)
+        if self._sockets is not None:
             for frames in self._cutter.cut(encode(message)):
-                if not self._links.collector.try_send_parts(self._shown(frames)):
+                if not self._sockets.collector.try_send_parts(self._with_token(frames)):
                     return
 
     def beat(self, message: m.Beat) -> None:
-        """To the collector, past any results that wait."""
-        if self._links is not None:
-            self._links.beats.try_send_parts(self._shown(encode(message)))
+        """Send a beat to the collector, past any results that wait."""
+        if self._sockets is not None:
+            self._sockets.beats.try_send_parts(self._with_token(encode(message)))
 
-    def _shown(self, frames: list[Buffer]) -> Sequence[Sendable]:
-        """Frames after the token that no other pool knows, where keys are in use."""
+    def _with_token(self, frames: list[Buffer]) -> Sequence[Sendable]:
+        """Return frames after the token that no other pool knows, where keys are in use."""
         return frames if self._credentials is None else [self._token, *frames]
 
-    def _hello(self, hello: m.Hello) -> m.Hello:
-        """Another way's turn, or the answer where none lets this pool in; the key of the lane asked for."""
-        if self._handshakes.rejection:
-            reason = f"at {self.address}: {self._handshakes.rejection}"
-            self._events.append(FromHub(m.Refused(hello.pool, hello.instance, reason), self._place))
-        else:
-            self._doubt_links(hello.number)
+    def _prepare(self, hello: m.Hello) -> m.Hello:
+        """Prepare the link for a Hello, and add the key of the lane that is asked for.
+
+        The links are dialled anew when a whole session's beats were not answered.
+        """
+        if hello.number != self._hello_number and self._beats_unanswered:
+            self._dialer.redial(move=False)
+            self._beats_unanswered = False
+        self._hello_number = hello.number
+        self._dialer.hello()
+        if self._dialer.rejection:
+            reason = f"at {self.address}: {self._dialer.rejection}"
+            self._events.append(FromHub(m.Refused(hello.pool, hello.instance, reason), self._hub))
         if self._credentials is None:
             return hello
         if self._lane_pair is None or self._lane_pair[0] != hello.number:
             self._lane_pair = (hello.number, new_key_pair())
         return msgspec.structs.replace(hello, key=raw_key(self._lane_pair[1].public))
 
-    def _hub_refuses(self, dead: bool) -> None:
-        """A handshake has failed: the next Hello goes another way, or over new links, or after a rest."""
-        if self._handshakes.backoff:
-            self._dial_at = time.monotonic() + self._handshakes.backoff
-            self._turn += 1
-            self._renew_links()
-            self._events.append(HubLaneLost(self._place))
-        elif dead or len(self._targets) > 1:
-            self._unanswered, self._is_second = self._patience, True
-
     def dial(self, endpoint: str, max_payload: int = 0) -> None:
-        """Connects a fresh PULL to the lane; where none is to be had now, the pool asks for another lane."""
+        """Connect a fresh PULL to the lane; if none can be made now, the pool asks for another lane."""
         self._limit = min(self._max_payload, max_payload or self._max_payload)
         self.hang_up()
         try:
             self._connect_lane(endpoint)
         except SocketError:
             self.hang_up()
-            self._events.append(HubLaneLost(self._place))
+            self._events.append(HubLaneLost(self._hub))
 
     def _connect_lane(self, endpoint: str) -> None:
-        options = profiles.TO_LANE
-        if self._target.hub_key is not None and self._lane_pair is not None:
-            options = self._target.options(options, self._lane_pair[1])
-        self._lane = Pull(self._context, options)
-        self._lane.connect(self._hub.lane(endpoint))
+        pair = self._lane_pair[1] if self._lane_pair is not None else None
+        target = self._dialer.target
+        self._lane = Pull(self._context, target.options(profiles.TO_LANE, pair))
+        self._lane.connect(target.hub.lane(endpoint))
         self._loop.watch(self._lane.raw, self._from_lane)
 
     def hang_up(self) -> None:
-        """Closes the lane's PULL, and with it what was not taken in."""
+        """Close the lane's PULL, and with it messages that were not taken in."""
         self._assembler = Assembler()
         if self._lane is not None:
             self._loop.unwatch(self._lane.raw)
             self._lane.close(linger_ms=0)
             self._lane = None
-
-    def _doubt_links(self, number: int) -> None:
-        """Dials anew, perhaps with the next key, when Hellos or a whole session's beats were in vain."""
-        if self._links is None:
-            self._renew_links()
-            self._dial_hub()
-            return
-        if self._dial_at:
-            self._dial_hub()
-            self._unanswered = 0
-            return
-        vain = number != self._asked and not self._beats_answered
-        if number != self._asked:
-            self._asked, self._beats_answered = number, number == 1
-        self._unanswered += 1
-        if self._unanswered >= self._patience:
-            self._patience = min(2 * self._patience, MANY_HELLOS)
-            self._turn += self._is_second
-            self._is_second = not self._is_second
-        elif not vain:
-            return
-        self._unanswered = 0
-        self._renew_links()
-        self._dial_hub()
 
     # --- incoming -----------------------------------------------------------------------------------------
 
@@ -289,15 +254,15 @@ class PoolSockets:
             self._take(self._lane.recv_parts_many(BATCH), 0)
 
     def _from_control(self) -> None:
-        self._unanswered, self._patience = 0, FEW_HELLOS
-        if self._links is not None:
-            self._take(self._links.control.recv_parts_many(BATCH), 1)
+        self._dialer.heard()
+        if self._sockets is not None:
+            self._take(self._sockets.control.recv_parts_many(BATCH), 1)
 
-    def _look_at_collector(self) -> None:
-        """A session whose results may have been lost is over: the next one begins with an inventory."""
-        watched = self._links.watched.recv_many() if self._links is not None else ()
-        if any(event.kind is EventKind.DISCONNECTED for event in watched):
-            self._events.append(HubLaneLost(self._place))
+    def _from_monitor(self) -> None:
+        """End a session whose results may have been lost: the next one begins with an inventory."""
+        events = self._sockets.monitor.recv_many() if self._sockets is not None else ()
+        if any(event.kind is EventKind.DISCONNECTED for event in events):
+            self._events.append(HubLaneLost(self._hub))
 
     def _take(self, arrived: list[list[Part]], skip: int) -> None:
         for frames in arrived:
@@ -309,26 +274,17 @@ class PoolSockets:
             except RemoteProtocolError:
                 self.refused += 1
                 continue
-            if isinstance(message, m.BeatReply) and message.session:
-                self._beats_answered = True
-            if self._seal is not None and isinstance(message, m.Tasks):
-                message = self._seal.tasks(message)
-            self._events.append(FromHub(message, self._place))
-
-    # --- the end ------------------------------------------------------------------------------------------
-
-    def _hang_up_hub(self, linger_ms: int | None = None) -> None:
-        self.hang_up()
-        self._handshakes.unwatch()
-        links, self._links = self._links, None
-        if links is not None:
-            self._loop.unwatch(links.watched.raw)
-            self._loop.unwatch(links.control.raw)
-            links.close(linger_ms)
+            if isinstance(message, m.Tasks):
+                message = self._signer.tasks(message) if self._signer is not None else message
+            elif isinstance(message, m.Welcome):
+                self._beats_unanswered = True
+            elif isinstance(message, m.BeatReply) and message.session:
+                self._beats_unanswered = False
+            self._events.append(FromHub(message, self._hub))
 
     def close(self) -> None:
-        """Closes every socket; what was just sent has a second to leave."""
-        self._hang_up_hub()
+        """Close every socket; the last messages have a second to leave."""
+        self._dialer.close()
 
 
 def limit_results(results: m.Results, limit: int) -> None:

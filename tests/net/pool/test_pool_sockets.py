@@ -80,9 +80,9 @@ def test_links_for_which_no_socket_is_to_be_had_are_asked_for_with_the_next_hell
                 for _ in range(FEW_HELLOS):
                     links.send(hello())
             else:
-                links._handshakes._failed(True)
-                links._handshakes.backoff = 1e-9
-                links._handshakes._failed(False)
+                links._dialer._on_failure(True)
+                links._dialer._handshakes.backoff = 1e-9
+                links._dialer._on_failure(False)
             links.send(hello())
             links.beat(m.Beat(1, 0, "pool", 0, 0, 0, []))
             assert not links.is_up
@@ -116,6 +116,7 @@ def test_a_client_s_link_for_which_no_socket_is_to_be_had_is_asked_for_with_the_
         link = GatewayLink(context, loop, [address], deque(), client=1, specs_of=lambda _: None)
         with monkeypatch.context() as shortage:
             shortage.setattr(client_sockets, "Dealer", refuse)
+            link.send(m.ClientHello(1, 0))
             link.reconnect()
             link.send(m.ClientHello(1, 0))
             link.send(m.ClientBeat(1))
