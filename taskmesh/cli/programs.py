@@ -68,7 +68,7 @@ def up(  # noqa: PLR0913  one for each option
     """Run a hub with a pool of its own, all in one: what a single machine needs."""
     out = Output(as_json=json)
     with exits(out, lasting=True):
-        from taskmesh.net.pool.startup import check_modules, use_current_directory
+        from taskmesh.net.pool.modules import check_modules, use_current_directory
 
         config = settings(
             file,

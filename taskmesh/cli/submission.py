@@ -69,7 +69,7 @@ def submit(
     out = Output(as_json=json)
     with exits(out):
         from taskmesh.mesh import Mesh
-        from taskmesh.net.pool.startup import use_current_directory
+        from taskmesh.net.pool.modules import use_current_directory
 
         use_current_directory()
         called = resolve(function)

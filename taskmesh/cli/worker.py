@@ -10,7 +10,7 @@ from taskmesh.cli.event_log import EventLog
 from taskmesh.cli.output import Output
 from taskmesh.cli.worker_arguments import Arguments, read
 from taskmesh.errors import ConfigError, TaskMeshError
-from taskmesh.net.pool.startup import check_modules, use_current_directory
+from taskmesh.net.pool.modules import check_modules, use_current_directory
 
 DRAINED, FAILED, USAGE = 0, 1, 2
 """Exit codes."""

@@ -182,9 +182,7 @@ class PoolSockets:
         """Send a message to the collector; one that cannot be sent is dropped, and the machine repeats it."""
         if isinstance(message, m.Results):
             limit_results(message, self._limit)
-            self._cutter.sender = (
-                message.session
-            )  # tells the hub whose message it had no room for
+            self._cutter.sender = message.session  # tells the hub whose message it had no room for
             message = self._signer.results(message) if self._signer is not None else message
         elif isinstance(message, m.Hello):
             self._cutter.sender = self._sender

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from taskmesh.errors import ConfigError
-from taskmesh.net.pool.startup import check_modules, use_current_directory
+from taskmesh.net.pool.modules import check_modules, use_current_directory
 
 
 @pytest.fixture(autouse=True)
