@@ -7,7 +7,6 @@ peer, and libzmq attaches that name to every message of the connection.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 
 from taskmesh.errors import KeysUnusable
@@ -48,7 +47,6 @@ class ZapHandler:
     def __init__(
         self, context: Context, loop: Loop, keys: KeyFolder, record: Record, peer_errors: PeerErrors
     ) -> None:
-        self.events: deque[object] = deque()
         self.revoked: Callable[[frozenset[str]], None] = lambda users: None
         self._keys = keys
         self._loop = loop
@@ -84,9 +82,7 @@ class ZapHandler:
         """Return whether a user may still come in."""
         return user in self._users
 
-    # --- part of the loop ---------------------------------------------------------------------------------
-
-    pending = False
+    # --- timer of the loop ---------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> float:

@@ -18,23 +18,31 @@ MAX_ROUNDS = 64
 """Turns without looking at descriptors: parts that feed each other must not starve the sockets."""
 
 
-class Part(Protocol):
-    """What the loop drives: a shell around one machine. `events`: what it has not taken in yet."""
+class Timed(Protocol):
+    """Something in a loop that is given a turn when its time has come."""
+
+    @property
+    def deadline(self) -> float:
+        """The time of its next turn at the latest (CLOCK_MONOTONIC)."""
+        ...
+
+    def turn(self, now: float) -> None:
+        """Do what is due; of a part, take in its events and perform its machine's actions, too."""
+        ...
+
+
+class Part(Timed, Protocol):
+    """Something in a loop that is given a turn when it has events: a shell around one machine.
+
+    Attributes:
+        events: events that it has not taken in yet.
+    """
 
     events: deque[object]
 
     @property
-    def deadline(self) -> float:
-        """When it wants its next turn at the latest (CLOCK_MONOTONIC)."""
-        ...
-
-    @property
     def pending(self) -> bool:
-        """Whether it has something to do: events, or what others queue for it (`idle` then gives 0)."""
-        ...
-
-    def turn(self, now: float) -> None:
-        """Takes in its events and performs its machine's actions."""
+        """True if it has events, or others have queued something for it (`idle` then returns 0)."""
         ...
 
 
@@ -67,7 +75,12 @@ class Answers(Protocol):
 
 
 class Loop:
-    """Sources with callbacks, and parts with deadlines. `answers`: see there; None: it sleeps at once.
+    """Sources with callbacks, parts with events and deadlines, and timers, which have deadlines alone.
+
+    Attributes:
+        parts: the shells of machines, and others that have events.
+        timers: things that have no events.
+        answers: looks for an answer before the loop sleeps; None to sleep at once.
 
     Args:
         poller: None for select.poll, which is enough where no ZeroMQ socket takes part.
@@ -86,6 +99,7 @@ class Loop:
         awake: Callable[[], None] | None = None,
     ) -> None:
         self.parts: list[Part] = []
+        self.timers: list[Timed] = []
         self.answers: Answers | None = None
         self.stopped = False
         self._poller: Poller = select.poll() if poller is None else poller
@@ -170,11 +184,11 @@ class Loop:
         self.settle()
 
     def _keep_deadlines(self, now: float) -> None:
-        """Gives a turn to each part whose deadline has come."""
+        """Give a turn to each part and timer whose deadline has come."""
         self._fresh_until = 0.0
-        for part, deadline in zip(self.parts, self._deadlines, strict=False):
+        for timed, deadline in zip([*self.parts, *self.timers], self._deadlines, strict=False):
             if deadline <= now:
-                part.turn(now)
+                timed.turn(now)
 
     def _wait(self) -> float:
         """Seconds that may be waited.
@@ -188,8 +202,10 @@ class Loop:
             wait = min(wait, self._idle())
         if wait > 0 and self.answers is not None and self.answers.came():
             wait = 0.0
-        if wait > 0 or now >= self._fresh_until or len(self._deadlines) != len(self.parts):
+        count = len(self.parts) + len(self.timers)
+        if wait > 0 or now >= self._fresh_until or len(self._deadlines) != count:
             self._deadlines = [part.deadline for part in self.parts]
+            self._deadlines += [timer.deadline for timer in self.timers]
             self._first = min(self._deadlines)
             self._fresh_until = now + FRESH
         return max(0.0, min(wait, self._first - now))

@@ -54,6 +54,23 @@ def test_so_is_one_that_comes_up_meanwhile(loop):
     turn_until(loop, lambda: other.turns)
 
 
+def test_a_timer_has_its_turns_beside_a_part_that_is_always_busy(loop):
+    class Timer:
+        deadline = time.monotonic() + 5 * FRESH
+        turns = 0
+
+        def turn(self, now: float) -> None:
+            self.turns += 1
+            self.deadline = math.inf
+
+    busy, timer = Part(busy=True), Timer()
+    loop.parts, loop.timers = [busy], [timer]
+    turn_until(loop, lambda: timer.turns)
+
+    assert busy.turns
+    assert timer.turns == 1
+
+
 def test_a_part_that_joins_has_its_turns(loop):
     busy, other = Part(busy=True), Part(deadline=0.0)
     loop.parts = [busy]

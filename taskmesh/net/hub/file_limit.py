@@ -82,8 +82,6 @@ class FileLimit:
         record: logs when a shortage begins and ends.
     """
 
-    pending = False
-
     def __init__(
         self,
         files: int,
@@ -91,7 +89,6 @@ class FileLimit:
         hub: deque[object],
         record: Callable[[str, dict[str, object]], None],
     ) -> None:
-        self.events: deque[object] = deque()
         self.deadline = 0.0
         self._files = files
         self._spare = max(DIALLED * 2, min(DIALLED * (BACKLOG + 1), files // SHARE))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import deque
 from collections.abc import Callable
 
 from taskmesh.system.cgroups import memory_limit
@@ -30,8 +29,6 @@ class MemoryLimit:
         resident: returns the bytes that it takes now.
     """
 
-    pending = False
-
     def __init__(
         self,
         cut_off: Callable[[], None],
@@ -40,7 +37,6 @@ class MemoryLimit:
         limit: int = 0,
         resident: Callable[[], int] | None = None,
     ) -> None:
-        self.events: deque[object] = deque()
         self.deadline = 0.0
         self._cut_off = cut_off
         self._record = record

@@ -113,7 +113,8 @@ def run_hub(
         hub.events = events
         files = FileLimit(raise_file_limit(), sockets.listeners, events, sockets.peer_errors.add)
         memory = MemoryLimit(sockets.cut_off, sockets.peer_errors.add)
-        loop.parts = [hub, *sockets.parts, files, memory]
+        loop.parts = [hub]
+        loop.timers = [*sockets.timers, files, memory]
         try:
             if pool is not None:
                 pool.start(loop, events, sockets.endpoints.gateway, sockets.signer)

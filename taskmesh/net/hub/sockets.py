@@ -38,8 +38,7 @@ from taskmesh.sockets import (
     SocketOptions,
     XPub,
 )
-from taskmesh.system.loop import Loop
-from taskmesh.system.loop import Part as LoopPart
+from taskmesh.system.loop import Loop, Timed
 from taskmesh.wire import messages as m
 
 SWEEP = 0.1
@@ -84,7 +83,6 @@ class HubSockets:
         peer_errors: PeerErrors | None = None,
         rates: RateLimits | None = None,
     ) -> None:
-        self.events: deque[object] = deque()  # nothing waits here: what arrives goes to the hub's shell
         self._context = context
         self._loop = loop
         self._events = events
@@ -115,8 +113,8 @@ class HubSockets:
         self.listeners = Listeners()
 
     @property
-    def parts(self) -> list[LoopPart]:
-        """What is to take part in the loop."""
+    def timers(self) -> list[Timed]:
+        """The timers of the loop."""
         return [self] if self._zap_handler is None else [self, self._zap_handler]
 
     @property
@@ -391,8 +389,6 @@ class HubSockets:
         """When the lanes' links, or an address that is to be bound again, should be looked at."""
         sweep = self._lanes or self._subscriptions.silenced or self.listeners.waiting or self._assembler.count
         return min(self._rates.tell_at, self._sweep_at if sweep else math.inf)
-
-    pending = False
 
     def turn(self, now: float) -> None:
         """Looks for lanes whose link is gone: a bound PUSH without a peer cannot be written."""
