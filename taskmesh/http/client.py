@@ -12,18 +12,20 @@ from taskmesh.errors import TaskMeshError
 
 LONGEST = 1 << 20
 """Bytes of an answer."""
-ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  where a program listens at all addresses, ask here
+ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  the same machine, where a program listens on every interface
 
 
 class SidePortUnreachable(TaskMeshError):
-    """Nobody answers at a side port."""
+    """No side port answers at this address."""
 
 
 class SideClient:
     """Asks one side port.
 
     Args:
-        token: what the side port wants to see; empty for none.
+        host: its host; 0.0.0.0 and :: stand for loopback.
+        port: its port.
+        token: its token; empty for none.
         timeout: seconds that connecting, and each wait for a part of the answer, may take.
     """
 
@@ -39,7 +41,7 @@ class SideClient:
         """Return status and text of the answer.
 
         Raises:
-            SidePortUnreachable: there was none within the time-out.
+            SidePortUnreachable: there was no answer within the time-out.
         """
         try:
             return _parsed(self._exchange(method, path))

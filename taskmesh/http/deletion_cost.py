@@ -1,7 +1,7 @@
-"""Pods' deletion costs: of a Deployment that shrinks, Kubernetes ends the pods first that lose least.
+"""Deletion costs of pods: of a Deployment that shrinks, Kubernetes ends those first that lose least.
 
-The hub writes them, for it runs no task code: as many as a pod's pool runs, and less than nothing for one
-that drains or has left. After an operator's drain (`taskmesh scale-in`) the pod's worker waits for Kubernetes
+The hub writes them, for it runs no task code: the number of tasks that a pod's pool runs, and -1 for one that
+drains or has left. After an operator's drain (`taskmesh scale-in`) the pod's worker waits for Kubernetes
 to end it (`taskmesh worker --stay`).
 """
 
@@ -28,18 +28,18 @@ from taskmesh.http.requests import NoAnswer
 ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 LOOK = 0.5
-"""Seconds between looks at what pools do."""
+"""Seconds between two looks at the pools."""
 CHANGE = 15.0
-"""Seconds between changes of one annotation: each is a write to the API's store. A drain is told at once."""
+"""Seconds between changes of one annotation: each is a write to the API's store. A drain is immediate."""
 MOST = 50
 """Most changes in one look."""
 REMEMBERED = 600.0
-"""Seconds that a pool which has left is remembered: started anew and idle, it is still the one to take."""
+"""Seconds for which a pool that has left is remembered: started again and idle, it is to end first."""
 TIMEOUT = 5.0
 
 
 class ClusterError(Exception):
-    """Internal: the cluster's API does not do what it is asked for."""
+    """Internal: the cluster's API does not answer, or refuses."""
 
 
 class Pods:
@@ -47,7 +47,7 @@ class Pods:
 
     Args:
         account: the mounted folder of the service account.
-        api: HOST and PORT of the API; those that Kubernetes has put into the environment if None.
+        api: host and port of the API; if None, those that Kubernetes has put into the environment.
 
     Raises:
         ConfigError: this process has no token of the API.
@@ -68,13 +68,13 @@ class Pods:
         self._link: http.client.HTTPSConnection | None = None
 
     def write(self, pod: str, cost: int) -> None:
-        """Writes a pod's deletion cost; a pod that is not there is none's concern.
+        """Write a pod's deletion cost; a pod that does not exist is skipped.
 
-        It goes through the pod's status: who may change that may annotate pods, and may not change what they
+        The request changes the pod's status: this right allows to annotate pods, and not to change what they
         run. The token is read each time, for Kubernetes renews it.
 
         Raises:
-            ClusterError: with the reason.
+            ClusterError: the API does not answer, or refuses.
         """
         try:
             namespace = (self._account / "namespace").read_text().strip()
@@ -99,7 +99,7 @@ class Pods:
         return answer.status, json.loads(answer.read())
 
     def close(self) -> None:
-        """Ends the connection; the next write makes another."""
+        """Close the connection; the next write makes another."""
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -107,7 +107,7 @@ class Pods:
 
 @dataclass(slots=True)
 class WrittenCost:
-    """What stands at a pod, and when it was written."""
+    """The cost that a pod has, and the time at which it was written."""
 
     cost: int = 0
     at: float = field(default=-math.inf)
@@ -117,10 +117,10 @@ class DeletionCosts:
     """Keeps the deletion costs of pods while a hub runs, in a thread of its own.
 
     Args:
-        deployments: whose pods; the pool in a pod has the pod's name, DEPLOYMENT-anything.
-        pods: where they are written.
-        look: returns what each pool costs, a number by its name; raises NoAnswer when it is not known now.
-        record: told what goes wrong, each thing once.
+        deployments: names of Deployments; the pool in a pod has the pod's name, DEPLOYMENT-anything.
+        pods: writes the costs.
+        look: returns the cost of each pool by its name; raises NoAnswer while it is not known.
+        record: logs errors, each once.
     """
 
     def __init__(
@@ -181,10 +181,10 @@ class DeletionCosts:
             self._pods.close()
 
     def _due(self, pool: str, cost: int, now: float) -> bool:
-        """Return whether a cost is to be written now."""
+        """Return True if a cost is to be written now."""
         written = self._written.get(pool)
-        if written is None:  # a former hub may have written something
+        if written is None:  # a former hub may have written one
             return True
         if cost == written.cost or (cost == 0 and written.cost == LEAVING):
-            return False  # drained before, started anew, idle: still the one to take
+            return False  # drained before, started again, idle: still the one to end
         return cost == LEAVING or now - written.at >= CHANGE

@@ -1,4 +1,4 @@
-"""What a hub is asked for by those who watch it; nothing here looks at every task, so polling is cheap."""
+"""Metrics and probes of a hub, for the side port; nothing here looks at every task, so polling is cheap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUE_HELP = {
 
 
 def queues(machine: HubMachine) -> Queues:
-    """Every queue that has pools or has had tasks lately: depth, running, pools, slots (see QUEUE_HELP)."""
+    """Return depth, running, pools, slots (see QUEUE_HELP) of queues that have pools or had tasks lately."""
     found: Queues = {}
 
     def of(queue: str) -> dict[str, int]:
@@ -47,7 +47,7 @@ LEAVING = -1
 
 
 def deletion_costs(machine: HubMachine) -> dict[str, int]:
-    """Return what ending each pool would cost now, by its name: as many tasks as it runs."""
+    """Return the number of tasks that each pool runs, by its name: the cost of ending it now."""
     return {
         lane.pool: LEAVING if lane.leaves or lane.state is LaneState.DRAINING else lane.busy_slots
         for lane in machine.state.lanes.values()
@@ -55,7 +55,7 @@ def deletion_costs(machine: HubMachine) -> dict[str, int]:
 
 
 def hub_families(machine: HubMachine) -> list[Family]:
-    """A hub's figures."""
+    """Return a hub's metrics."""
     ledger, collector = machine.state.ledger, machine.collector
     return [
         *_queue_families(queues(machine)),
@@ -109,7 +109,7 @@ def _pool_families(machine: HubMachine) -> list[Family]:
 
 
 def _store_families(store: Mapping[str, Any]) -> list[Family]:
-    """The store's figures; none without one."""
+    """Return the store's metrics; none without a store."""
     if not store:
         return []
     entries = Family("taskmesh_store_entries_total", "counter", "Kept outcomes: what became of them.")

@@ -1,4 +1,4 @@
-"""Families of figures, and the text in which Prometheus reads them (exposition format 0.0.4)."""
+"""Metrics, and the text format in which Prometheus reads them (exposition format 0.0.4)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ class Family:
     """One metric with all of its samples.
 
     Attributes:
-        name: with the prefix, and `_total` for a counter. kind: "gauge" or "counter".
+        name: with the prefix, and `_total` for a counter.
+        kind: "gauge" or "counter".
         help: one line for people.
-        samples: labels and value of each.
+        samples: labels and value of each sample.
     """
 
     name: str
@@ -24,13 +25,13 @@ class Family:
     samples: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
 
     def add(self, value: float, **labels: str) -> Family:
-        """Adds a sample; returns the family."""
+        """Add a sample; return the family."""
         self.samples.append((labels, value))
         return self
 
 
 def exposition(families: Iterable[Family]) -> str:
-    """The families as Prometheus reads them."""
+    """Return families in the text format."""
     lines: list[str] = []
     for family in families:
         lines.append(f"# HELP {family.name} {_line(family.help)}")
@@ -55,5 +56,5 @@ def _quoted(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Whole numbers without a fraction; the others in full precision."""
+    """Return whole numbers without a fraction, others in full precision."""
     return str(int(value)) if value == int(value) else repr(float(value))

@@ -10,7 +10,7 @@ from taskmesh.http.metrics import Family
 
 
 def drain_view(machine: PoolMachine) -> dict[str, object]:
-    """Return how far a pool is with leaving: its state, and what it still has."""
+    """Return the progress of a drain: the pool's state, and the tasks that it still has."""
     return {
         "pool": machine.config.pool,
         "state": machine.state,
@@ -21,12 +21,12 @@ def drain_view(machine: PoolMachine) -> dict[str, object]:
 
 
 def running(machine: PoolMachine) -> int:
-    """Return how many tasks run in its slots."""
+    """Return the number of tasks that run in its slots."""
     return sum(slot.running() is not None for slot in machine.slots.values())
 
 
 def readiness(machine: PoolMachine) -> tuple[bool, str]:
-    """Return whether it takes work, and why not."""
+    """Return True if it takes work, and a text with its state or the reason why not."""
     if machine.state == "draining":
         return False, "draining"
     if not machine.session:
@@ -35,13 +35,13 @@ def readiness(machine: PoolMachine) -> tuple[bool, str]:
 
 
 def startup(machine: PoolMachine) -> tuple[bool, str]:
-    """Whether it has come up: a slot is there, or a hub has had it. A hub that is away does not count."""
+    """Return True if it has come up, and a text: a slot is up, or it has a session with a hub."""
     up = machine.session or any(slot.state is SlotState.UP for slot in machine.slots.values())
     return (True, "started") if up else (False, "no slot is up yet")
 
 
 def pool_families(machine: PoolMachine) -> list[Family]:
-    """A pool's figures."""
+    """Return a pool's metrics."""
     pool = machine.config.pool
 
     def gauge(name: str, text: str, value: float) -> Family:

@@ -1,12 +1,12 @@
-"""Where the side port's thread asks the loop: the loop's own thread looks at the machines and answers."""
+"""Requests of the side port's threads to a program's loop, whose own thread reads the machines."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import cast
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.system.loop import Loop
@@ -30,26 +30,20 @@ class NothingHere(NoAnswer):
     """This program has no answer to such a request."""
 
 
-class LoopRequest:
-    """One request, and the event that tells that its answer is there."""
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        self.answered = threading.Event()
-        self.answer: object = None
-        self.error: BaseException | None = None
-
-
 class LoopRequests:
     """A part of the loop that answers other threads.
 
+    Args:
+        loop: the program's loop.
+
     Attributes:
-        events: questions that wait. turned: when the loop came by last (CLOCK_MONOTONIC).
+        events: requests that wait: the name of each, and the future of its answer.
+        turned: the time of the last turn (CLOCK_MONOTONIC).
         address: where the side port listens, as http://HOST:PORT.
     """
 
     def __init__(self, loop: Loop) -> None:
-        self.events: deque[object] = deque()
+        self.events: deque[tuple[str, Future[object]]] = deque()
         self.turned = time.monotonic()
         self.address = ""
         self._answers: Answers = {}
@@ -58,74 +52,72 @@ class LoopRequests:
         self._wake_up = WakeUp()
         loop.watch(self._wake_up.fd, self._wake_up.heard)
 
-    # --- in the loop's thread -----------------------------------------------------------------------------
+    # --- in the loop's thread -------------------------------------------------------------------------------
 
     def serve(self, answers: Answers) -> None:
-        """Knows the answers from now on, and is a part of the loop."""
+        """Join the loop, with functions that return the answers."""
         self._answers = answers
         self._loop.parts.append(self)
 
     @property
     def deadline(self) -> float:
-        """When the loop is to come by at the latest."""
+        """The time of the next turn at the latest."""
         return self.turned + TURN
 
     @property
     def pending(self) -> bool:
-        """True if questions wait."""
+        """True if requests wait."""
         return bool(self.events)
 
     def turn(self, now: float) -> None:
-        """Answers what waits."""
+        """Answer the requests that wait."""
         self.turned = now
         while self.events:
-            request = cast("LoopRequest", self.events.popleft())
+            what, answered = self.events.popleft()
             try:
-                request.answer = self._answers[request.what]()
-            except Exception as error:  # noqa: BLE001  the asker's, not the loop's
-                request.error = error
-            request.answered.set()
+                answered.set_result(self._answers[what]())
+            except Exception as error:  # noqa: BLE001  raised in the thread that asks, not in the loop
+                answered.set_exception(error)
 
     def close(self) -> None:
-        """Nobody is answered any more; those who wait are told."""
+        """Fail the requests that wait, and all later ones."""
         self._closed = True
         self._loop.unwatch(self._wake_up.fd)
         self._wake_up.close()
         while self.events:
-            request = cast("LoopRequest", self.events.popleft())
-            request.error = NoAnswer("this program is ending")
-            request.answered.set()
+            self.events.popleft()[1].set_exception(NoAnswer("this program is ending"))
 
-    # --- in other threads ---------------------------------------------------------------------------------
+    # --- in other threads -----------------------------------------------------------------------------------
 
     @property
     def silence(self) -> float:
-        """Seconds since the loop came by."""
+        """Seconds since the last turn."""
         return time.monotonic() - self.turned
 
     @property
     def alive(self) -> bool:
-        """True if the loop turns. What slots do has no part in it."""
+        """True if the loop turns; slots have no part in it."""
         return self.silence < STALE
 
     def ask(self, what: str) -> object:
-        """The loop's answer.
+        """Return the loop's answer to the request of this name.
 
         Raises:
-            NothingHere: this program has no answer to that.
-            NoAnswer: the program is starting, ending, or its loop is stuck.
+            NothingHere: this program has no such answer.
+            NoAnswer: the program is starting or ending, its loop is stuck, or the answer failed.
         """
         if self._closed or not self._answers:
             raise NoAnswer("this program is ending" if self._closed else "this program is starting")
         if what not in self._answers:
             raise NothingHere("this program has no such thing")
-        request = LoopRequest(what)
-        self.events.append(request)
+        answered: Future[object] = Future()
+        self.events.append((what, answered))
         self._wake_up.ring()
         if self._closed:  # meanwhile
             raise NoAnswer("this program is ending")
-        if not request.answered.wait(PATIENCE):
-            raise NoAnswer(f"the loop has not come by for {self.silence:.1f} s")
-        if request.error is not None:
-            raise NoAnswer(str(request.error)) from request.error
-        return request.answer
+        try:
+            return answered.result(PATIENCE)
+        except FutureTimeout:
+            raise NoAnswer(f"the loop has not come by for {self.silence:.1f} s") from None
+        except Exception as error:  # whatever the answer has raised
+            raise NoAnswer(str(error)) from error

@@ -28,24 +28,24 @@ LONGEST_BODY = 1 << 16
 LAST_ANSWERS = 1.0
 """Seconds that answers under way have when the program ends."""
 POLL = 0.25
-"""Seconds between looks at connections that take too long, and at the wish to end."""
+"""Seconds between checks for connections that take too long, and for the end."""
 
 Reply = tuple[int, str, bytes]
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 
 
 def as_text(status: int, text: str) -> Reply:
-    """A line for people and probes."""
+    """Return a reply of one line of text."""
     return status, TEXT, f"{text}\n".encode()
 
 
 def as_json(status: int, value: object) -> Reply:
-    """A value for programs."""
+    """Return a reply of one value as JSON."""
     return status, JSON, json.dumps(value).encode() + b"\n"
 
 
 class RequestHandler(BaseHTTPRequestHandler):
-    """One request. Answers are the requests's; nothing here touches a machine."""
+    """One request. The loop answers it; nothing here touches a machine."""
 
     server_version = "taskmesh"
     sys_version = ""
@@ -53,7 +53,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """Probes, metrics, queues, the state of a drain."""
+        """Serve probes, metrics, queues, the state of a drain."""
         self._serve(
             {
                 "/livez": self._live,
@@ -66,15 +66,15 @@ class RequestHandler(BaseHTTPRequestHandler):
         )
 
     def do_HEAD(self) -> None:
-        """As GET, without the body."""
+        """Serve as GET does, without the body."""
         self.do_GET()
 
     def do_POST(self) -> None:
-        """A drain; asking again changes nothing."""
+        """Begin a drain; asking again changes nothing."""
         self._skip_body()
         self._serve({"/drain": lambda: as_json(202, self._ask("drain"))})
 
-    # --- what is asked for --------------------------------------------------------------------------------
+    # --- answers --------------------------------------------------------------------------------------------
 
     def _live(self) -> Reply:
         requests = self.server.requests
@@ -91,7 +91,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         return 200, CONTENT_TYPE, exposition(families).encode()
 
     def _queues(self) -> Reply:
-        """Those that there are, and those that `?queue=NAME` asks for, so that a scaler finds its key."""
+        """Return all queues, and those that `?queue=NAME` asks for, so that a scaler finds its key."""
         found = cast("dict[str, dict[str, int]]", self._ask("queues"))
         for name in parse_qs(self.path.partition("?")[2], max_num_fields=100).get("queue", []):
             found.setdefault(name, dict.fromkeys(QUEUE_HELP, 0))
@@ -100,11 +100,11 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _ask(self, what: str) -> object:
         return self.server.requests.ask(what)
 
-    # --- around it ----------------------------------------------------------------------------------------
+    # --- request and reply ----------------------------------------------------------------------------------
 
     def _serve(self, table: dict[str, Callable[[], Reply]]) -> None:
         path = self.path.partition("?")[0]
-        # An OSError: whoever asked has gone.
+        # An OSError: the connection is closed.
         with self.server.answering, contextlib.suppress(OSError):
             status, kind, body = self._reply(path, table.get(path))
             self.send_response(status)
@@ -133,7 +133,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             return as_text(400, str(error))
 
     def _refusal(self, path: str) -> Reply | None:
-        """Return the refusal: of a browser where there is no token, else of whoever lacks the token."""
+        """Return the refusal of a browser where no token is set, or of a request without the token."""
         if path in ("/livez", "/readyz", "/startupz"):
             return None
         settings = self.server.settings
@@ -150,13 +150,13 @@ class RequestHandler(BaseHTTPRequestHandler):
         return None
 
     def _skip_body(self) -> None:
-        """Reads what came along: closing with unread bytes would reset the connection under the answer."""
+        """Read the body: closing with unread bytes would reset the connection before the answer is read."""
         size = self.headers.get("Content-Length", "")
         if size.isdecimal() and int(size) <= LONGEST_BODY:
             self.rfile.read(int(size))
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  its name
-        """Probes come every few seconds: nothing is logged."""
+        """Log nothing: probes come every few seconds."""
 
 
 def _host_of(header: str) -> str:
@@ -181,7 +181,7 @@ class Answering:
             self._changed.notify_all()
 
     def wait_for_none(self, timeout: float) -> None:
-        """Waits until none is left, at most so many seconds."""
+        """Wait until none is left, at most `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not self._count, timeout)
 
@@ -202,54 +202,58 @@ class _Server(ThreadingHTTPServer):
         super().__init__((settings.host, settings.port), RequestHandler)
 
     def server_bind(self) -> None:
-        """Binds, without HTTPServer's look-up of a name for the address."""
+        """Bind, without HTTPServer's look-up of a name for the address."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.settings.host, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Hands a connection to a thread."""
+        """Pass a connection to a thread; cut the oldest when there are too many."""
         while len(self._open) >= CONNECTIONS:
             self._cut(*list(self._open)[:1])
         self._open[request] = time.monotonic() + REQUEST
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Ends a connection, in its thread, or here when there was none to be had."""
+        """Close a connection, in its thread, or here if no thread could be started."""
         self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Cuts connections that take too long, however busily they drip."""
+        """Cut connections that take too long, even if bytes keep coming."""
         now = time.monotonic()
         self._cut(*[request for request, until in list(self._open.items()) if now >= until])
 
     def cut_all(self) -> None:
-        """Cuts every connection."""
+        """Cut every connection."""
         self._cut(*list(self._open))
 
     def _cut(self, *requests: Any) -> None:
-        """Cuts connections, each once: they take no place from now on, though their threads go on."""
+        """Cut connections, each once: they count no longer, though their threads go on."""
         for request in requests:
             self._open.pop(request, None)
             cut(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke is nobody's concern."""
+        """Ignore a connection that broke."""
 
 
 def cut(connection: socket.socket) -> None:
-    """Ends a connection that another thread reads from: that thread sees its end."""
+    """Shut a connection down; the thread that reads from it sees its end."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 class SidePort:
-    """Listens from its making on, serves from `with` to the end of the block.
+    """Listens once it is made, serves from `with` to the end of the block.
+
+    Args:
+        settings: address and token.
+        requests: passes requests to the loop.
 
     Raises:
-        ConfigError: the address cannot be had.
+        ConfigError: the address cannot be bound.
     """
 
     def __init__(self, settings: SideSettings, requests: LoopRequests) -> None:
@@ -266,7 +270,7 @@ class SidePort:
 
     @property
     def address(self) -> str:
-        """Where it listens, as http://HOST:PORT."""
+        """The address at which it listens, as http://HOST:PORT."""
         host, port = self._server.server_address[:2]
         shown = f"[{host!s}]" if ":" in str(host) else str(host)
         return f"http://{shown}:{port}"

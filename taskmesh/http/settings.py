@@ -1,4 +1,4 @@
-"""Where the side port listens and who may use it: settings read and checked before anything listens."""
+"""The side port's address and token: settings read and checked before anything listens."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from taskmesh.security.key_files import read_secret
 from taskmesh.system.loopback import is_loopback
 
 SHORTEST_TOKEN = 16
-"""Characters that a token has at least."""
+"""Characters of a token, at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideSettings:
-    """Host (no brackets) and port of the side port, and the file with its token, if there is one."""
+    """Settings of the side port.
+
+    Attributes:
+        host: the host, without brackets.
+        port: the port; 0 for any free one.
+        token_file: the file with its token, if there is one.
+    """
 
     host: str
     port: int
@@ -31,7 +37,7 @@ class SideSettings:
         return is_loopback(self.host)
 
     def admits(self, authorization: str) -> bool:
-        """Whether a request with this Authorization header may come in; nobody may when the file is gone.
+        """Return True if a request with this Authorization header is served; none is when the file is gone.
 
         The file is read each time: Kubernetes replaces a mounted Secret while the program runs.
         """
@@ -47,11 +53,11 @@ class SideSettings:
 
 
 def side_settings(config: Config) -> SideSettings | None:
-    """Return what `http` and `http_token_file` say; None for no side port.
+    """Return the address and token file of `http` and `http_token_file`; None for no side port.
 
     Raises:
         ConfigError: the address or the token file cannot be used.
-        InsecureBind: the address is beyond loopback, and there is no token.
+        InsecureBind: the address is beyond loopback, and no token is set.
     """
     program = config.program
     if not program.http:
@@ -73,7 +79,7 @@ def side_client(config: Config, timeout: float) -> SideClient:
     """Return the client of the side port that the settings name.
 
     Raises:
-        ConfigError: they name none, or not a usable one.
+        ConfigError: they name no side port, or it cannot be used.
     """
     program = config.program
     if not program.http:
@@ -84,7 +90,7 @@ def side_client(config: Config, timeout: float) -> SideClient:
 
 
 def http_parts(address: str) -> tuple[str, int]:
-    """Host (without brackets) and port of HOST:PORT.
+    """Return host (without brackets) and port of HOST:PORT.
 
     Raises:
         ConfigError: it is not of this form.
@@ -101,15 +107,15 @@ def http_parts(address: str) -> tuple[str, int]:
 
 
 def read_token(file: Path) -> str:
-    """The token in a file that only its owner can read, or that root has mounted here.
+    """Return the token in a file that only its owner can read, or that root has mounted here.
 
     Raises:
-        ConfigError: it cannot be read, others may read it, or what it holds is no token.
+        ConfigError: it cannot be read, others may read it, or it holds no token.
     """
     text = read_secret(file, "the token file")
     if len(text) < SHORTEST_TOKEN or len(text.split()) != 1:
         raise ConfigError(
-            f"the token in {file} has to be one word of {SHORTEST_TOKEN} characters or more: "
+            f"the token in {file} must be one word of {SHORTEST_TOKEN} characters or more: "
             f"openssl rand -hex 32 > {file}"
         )
     return text

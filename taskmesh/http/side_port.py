@@ -1,4 +1,4 @@
-"""Opens the side port, and keeps deletion costs, where that is asked for; loads what they need only then."""
+"""The side port and the deletion costs of a program, where they are asked for; loaded only then."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from taskmesh.system.loop import Loop
 
 @contextlib.contextmanager
 def side_port(config: Config, loop: Loop, tell: Callable[[str], None]) -> Iterator[LoopRequests | None]:
-    """The side port that the settings ask for, from here to the end of the block.
+    """Open the side port that the settings ask for, until the end of the block.
 
     Args:
-        tell: told the address once it listens.
+        config: the user's settings.
+        loop: the program's loop.
+        tell: called with the address once it listens.
 
     Raises:
-        ConfigError: the address cannot be had or may not be used; nothing listens then.
+        ConfigError: the address cannot be bound or may not be used; nothing listens then.
     """
     settings = side_settings(config)
     if settings is None:
@@ -34,7 +36,7 @@ def side_port(config: Config, loop: Loop, tell: Callable[[str], None]) -> Iterat
     except BaseException:
         requests.close()
         raise
-    with port, contextlib.closing(requests):  # in the end those who still ask are told, then the port closes
+    with port, contextlib.closing(requests):  # in the end open requests fail, then the port closes
         requests.address = port.address
         tell(port.address)
         yield requests
@@ -47,13 +49,16 @@ def hub_side(
     record: Callable[[str, dict[str, object]], None],
     deployments: tuple[str, ...],
 ) -> Iterator[LoopRequests | None]:
-    """A hub's side port, and what keeps the deletion costs of these Deployments' pods, if asked for.
+    """Open a hub's side port, and keep the deletion costs of Deployments' pods, until the end of the block.
 
     Args:
-        record: told the side port's address, and what goes wrong with the costs.
+        config: the user's settings.
+        loop: the hub's loop.
+        record: logs the side port's address, and errors.
+        deployments: names of the Deployments; none for no costs.
 
     Raises:
-        ConfigError: the address cannot be had; costs are to be kept without a side port, or not in a pod.
+        ConfigError: the address cannot be bound; costs are to be kept without a side port, or not in a pod.
     """
     with side_port(config, loop, lambda at: record("http", {"address": at})) as requests:
         if not deployments:

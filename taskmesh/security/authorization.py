@@ -56,7 +56,7 @@ class Authorization:
         self._sessions: dict[Pass, int] = {}
         self._former: OrderedDict[int, Pass] = OrderedDict()
 
-    # --- clients ------------------------------------------------------------------------------------------
+    # --- clients --------------------------------------------------------------------------------------------
 
     def check_client(self, user: str, message: m.ClientMessage) -> None:
         """Whether a user may send this to the gateway.
@@ -80,7 +80,7 @@ class Authorization:
         """The client sessions of these users."""
         return [client for client, user in self._owners.items() if user in users]
 
-    # --- pools --------------------------------------------------------------------------------------------
+    # --- pools ----------------------------------------------------------------------------------------------
 
     def read_pool(self, user: str, frames: Sequence[Part]) -> tuple[Pass, Sequence[Part]]:
         """Takes the token off a message to the collector.

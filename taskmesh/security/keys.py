@@ -68,7 +68,7 @@ class KeyFolder:
     def __repr__(self) -> str:
         return f"<KeyFolder {self.path}>"
 
-    # --- reading ------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     def own(self, role: str) -> KeyPair:
         """One's own pair of a role.
@@ -171,7 +171,7 @@ class KeyFolder:
                         found.append((name, file))
         return found
 
-    # --- making -------------------------------------------------------------------------------------------
+    # --- making ---------------------------------------------------------------------------------------------
 
     def new(self, roles: Sequence[str], hub: Path | None = None, mesh: Path | None = None) -> list[Path]:
         """Makes pairs for these roles; copies the hub's public key from the file `hub`.

@@ -46,7 +46,7 @@ class PayloadSigner:
         self._refusal: tuple[int, Spec] | None = None
         self._shared: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
-    # --- a client's ---------------------------------------------------------------------------------------
+    # --- a client's -----------------------------------------------------------------------------------------
 
     def submit(self, message: m.Submit, client: int, lookup: Lookup) -> m.Submit:
         """Signs tasks; `lookup` gives specs that travelled before."""
@@ -108,7 +108,7 @@ class PayloadSigner:
         except BadSignature:
             return msgspec.structs.replace(failure, pickled=b"")
 
-    # --- a pool's -----------------------------------------------------------------------------------------
+    # --- a pool's -------------------------------------------------------------------------------------------
 
     def tasks(self, message: m.Tasks) -> m.Tasks:
         """Verifies tasks; those that do not hold become ones that only raise the error."""
@@ -168,7 +168,7 @@ class PayloadSigner:
         ]
         return msgspec.structs.replace(message, done=done, failed=failed)
 
-    # --- both ---------------------------------------------------------------------------------------------
+    # --- both -----------------------------------------------------------------------------------------------
 
     def _share(self, client: int, seq: int, spec: int, key: bytes) -> None:
         """From now on this task's outcome is signed for all who submit its function under its key."""

@@ -82,7 +82,7 @@ class ZapHandler:
         """Return whether a user may still come in."""
         return user in self._users
 
-    # --- timer of the loop ---------------------------------------------------------------------------------
+    # --- timer of the loop ----------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> float:
@@ -115,7 +115,7 @@ class ZapHandler:
             self._record("keys.revoked", {"users": sorted(gone)})
             self.revoked(frozenset(gone))
 
-    # --- ZAP ----------------------------------------------------------------------------------------------
+    # --- ZAP ------------------------------------------------------------------------------------------------
 
     def _asked(self) -> None:
         for peer, empty, *request in self._socket.recv_parts_many():

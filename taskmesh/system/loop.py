@@ -38,7 +38,7 @@ class Part(Timed, Protocol):
         events: events that it has not taken in yet.
     """
 
-    events: deque[object]
+    events: deque[Any]
 
     @property
     def pending(self) -> bool:

@@ -74,7 +74,7 @@ class GatewayLink:
         )
         self._dialer.start()
 
-    # --- the dialer's sockets -----------------------------------------------------------------------------
+    # --- the dialer's sockets -------------------------------------------------------------------------------
 
     def open_sockets(self, target: Target) -> Socket:
         """Open the DEALER."""
@@ -104,7 +104,7 @@ class GatewayLink:
         """Pass on that the link was interrupted."""
         self._events.append(LinkCut())
 
-    # --- the shell's link ---------------------------------------------------------------------------------
+    # --- the shell's link -----------------------------------------------------------------------------------
 
     def send(self, message: m.ClientMessage) -> None:
         """Send a message to the hub, or put it into the link's queue while the link is being made."""

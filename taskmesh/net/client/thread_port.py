@@ -41,7 +41,7 @@ class ThreadPort:
         self._ready = threading.Event()
         self._pid = os.getpid()
 
-    # --- SubmitPort ---------------------------------------------------------------------------------------
+    # --- SubmitPort -----------------------------------------------------------------------------------------
 
     @property
     def connected(self) -> bool:
@@ -86,7 +86,7 @@ class ThreadPort:
         if self._wake_up is not None:
             self._wake_up.close()
 
-    # --- the thread ---------------------------------------------------------------------------------------
+    # --- the thread -----------------------------------------------------------------------------------------
 
     def _start_thread(self, name: str, work: Callable[[], None]) -> None:
         """Run `work` in the thread: it turns its loop until `_closing` is set, and cleans up.

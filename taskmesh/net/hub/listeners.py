@@ -67,7 +67,7 @@ class Listeners:
                 del self._waiting[socket]
                 self._find_descriptor(socket)
 
-    # --- the kernel's listening sockets -------------------------------------------------------------------
+    # --- the kernel's listening sockets ---------------------------------------------------------------------
 
     def limit_queue(self, connections: int) -> None:
         """Let at most so many connections wait to be accepted at each listener."""

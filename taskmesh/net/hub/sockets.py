@@ -143,7 +143,7 @@ class HubSockets:
         self._loop.watch(self.collector.raw, self._from_pools)
         self._loop.watch(self.control.raw, self._from_subscribers)
 
-    # --- HubLinks -----------------------------------------------------------------------------------------
+    # --- HubLinks -------------------------------------------------------------------------------------------
 
     def push(self, session: int, message: m.Tasks) -> None:
         """On the session's lane, or into the local pool's hands."""
@@ -233,7 +233,7 @@ class HubSockets:
         """Tells whoever watches."""
         self._record(kind, fields)
 
-    # --- incoming -----------------------------------------------------------------------------------------
+    # --- incoming -------------------------------------------------------------------------------------------
 
     def _from_clients(self) -> None:
         taken = size = 0
@@ -373,7 +373,7 @@ class HubSockets:
             book.forget()
             self.listeners.cut_off(self.control)
 
-    # --- links --------------------------------------------------------------------------------------------
+    # --- links ----------------------------------------------------------------------------------------------
 
     def _wait_for(self, session: int, lane: LaneLink) -> None:
         """Sends what is kept as soon as the pool has dialled."""

@@ -146,7 +146,7 @@ class PoolSockets:
         """True while the hub is reached. Links are dialled anew while no session begins."""
         return self._dialer.is_up
 
-    # --- the dialer's sockets -----------------------------------------------------------------------------
+    # --- the dialer's sockets -------------------------------------------------------------------------------
 
     def open_sockets(self, target: Target) -> Socket:
         """Open the sockets to collector and control."""
@@ -176,7 +176,7 @@ class PoolSockets:
     def on_cut(self) -> None:
         """Do nothing: beats show if the session goes on."""
 
-    # --- HubLink ------------------------------------------------------------------------------------------
+    # --- HubLink --------------------------------------------------------------------------------------------
 
     def send(self, message: m.PoolMessage) -> None:
         """Send a message to the collector; one that cannot be sent is dropped, and the machine repeats it."""
@@ -245,7 +245,7 @@ class PoolSockets:
             self._lane.close(linger_ms=0)
             self._lane = None
 
-    # --- incoming -----------------------------------------------------------------------------------------
+    # --- incoming -------------------------------------------------------------------------------------------
 
     def _from_lane(self) -> None:
         if self._lane is not None:
