@@ -1,1 +1,1 @@
-"""Keys, the ZAP handler, rights, rate limits and signatures: what decides who may say what."""
+"""Keys, the ZAP handler, authorization, rate limits and signatures."""

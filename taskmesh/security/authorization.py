@@ -1,4 +1,4 @@
-"""What a peer may say: by its role, by whose client session it is, by the token of its pool's session."""
+"""Authorization of messages: by the sender's role, the owner of a session, the token of a pool."""
 
 from __future__ import annotations
 
@@ -23,46 +23,56 @@ RIGHTS: dict[str, frozenset[type]] = {
 }
 """Messages of each role at the gateway. The collector admits no other key than a worker's.
 
-A worker's is shown at the gateway by tasks that submit tasks: `Submissions` says which of these it takes in.
+Tasks that submit tasks show a worker's key at the gateway; `Submissions` decides which of these are accepted.
 """
 KEY = 32
 REMEMBERED = 100_000
-"""Client sessions whose owner is remembered; their ids are random, so a forgotten one is hard to guess."""
+"""Client sessions whose owner is remembered; ids are random, so a forgotten one is hard to guess."""
 APPLICANTS = 10_000
+"""Lane keys of Hellos that are remembered."""
 FORMER = 10_000
-"""Pool sessions that are over whose token is still asked for."""
+"""Ended pool sessions whose token is still checked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """What a pool showed with its Hello: who it is, and the token that its messages will carry."""
+class Sender:
+    """The sender of a pool's messages.
+
+    Attributes:
+        user: the name under which its key is authorized.
+        token: random bytes that its messages carry.
+    """
 
     user: str
     token: bytes
 
 
 class NotAllowed(RemoteProtocolError):
-    """A peer said what its key does not entitle it to."""
+    """A peer sent a message that its key does not entitle it to."""
 
 
 class Authorization:
-    """The hub's book of who may say what."""
+    """The hub's record of sessions and their owners.
+
+    Args:
+        zap_handler: knows the keys that are authorized.
+    """
 
     def __init__(self, zap_handler: ZapHandler) -> None:
         self._zap_handler = zap_handler
         self._owners: OrderedDict[int, str] = OrderedDict()
-        self._applicants: OrderedDict[bytes, Pass] = OrderedDict()
-        self._passes: dict[int, Pass] = {}
-        self._sessions: dict[Pass, int] = {}
-        self._former: OrderedDict[int, Pass] = OrderedDict()
+        self._applicants: OrderedDict[bytes, Sender] = OrderedDict()
+        self._passes: dict[int, Sender] = {}
+        self._sessions: dict[Sender, int] = {}
+        self._former: OrderedDict[int, Sender] = OrderedDict()
 
     # --- clients --------------------------------------------------------------------------------------------
 
     def check_client(self, user: str, message: m.ClientMessage) -> None:
-        """Whether a user may send this to the gateway.
+        """Check that a user may send this to the gateway.
 
         Raises:
-            NotAllowed: its role may not, or the session is somebody else's.
+            NotAllowed: its role may not, its key was revoked, or the session belongs to another key.
         """
         role = user.partition(":")[0]
         if not self._zap_handler.knows(user):
@@ -77,13 +87,13 @@ class Authorization:
                 self._owners.popitem(last=False)
 
     def clients_of(self, users: frozenset[str]) -> list[int]:
-        """The client sessions of these users."""
+        """Return the client sessions of these users."""
         return [client for client, user in self._owners.items() if user in users]
 
     # --- pools ----------------------------------------------------------------------------------------------
 
-    def read_pool(self, user: str, frames: Sequence[Part]) -> tuple[Pass, Sequence[Part]]:
-        """Takes the token off a message to the collector.
+    def read_pool(self, user: str, frames: Sequence[Part]) -> tuple[Sender, Sequence[Part]]:
+        """Take the token off a message to the collector; return its sender and the other frames.
 
         Raises:
             NotAllowed: there is none, or the key has been revoked.
@@ -92,16 +102,16 @@ class Authorization:
             raise NotAllowed("a message without its token")
         if not self._zap_handler.knows(user):
             raise NotAllowed("its key has been revoked")
-        return Pass(user, bytes(frames[0])), frames[1:]
+        return Sender(user, bytes(frames[0])), frames[1:]
 
     def session_of(self, user: str, frames: Sequence[Part]) -> int:
-        """The session of the pool that shows the token of a message to the collector, 0 if there is none."""
-        return self._sessions.get(Pass(user, bytes(frames[0])), 0) if len(frames[0]) == TOKEN else 0
+        """Return the pool session whose token a message to the collector carries, 0 if there is none."""
+        return self._sessions.get(Sender(user, bytes(frames[0])), 0) if len(frames[0]) == TOKEN else 0
 
-    def check_pool(self, shown: Pass, message: m.PoolMessage) -> bool:
-        """Return whether to pass a message on: not results of a session that this hub never opened.
+    def check_pool(self, sender: Sender, message: m.PoolMessage) -> bool:
+        """Return True if a message is to be passed on: not results of a session that this hub never opened.
 
-        A pool that had it with the hub before gives them again in its next session.
+        A pool that had such a session with the hub before repeats them in its next one.
 
         Raises:
             NotAllowed: the session is not the sender's, or a Hello names no key for its lane.
@@ -109,8 +119,8 @@ class Authorization:
         if isinstance(message, m.Hello):
             if len(message.key) != KEY:
                 raise NotAllowed("a Hello without a key for the lane")
-            if self._applicants.setdefault(message.key, shown) != shown:
-                raise NotAllowed("a lane key that another pool has shown")
+            if self._applicants.setdefault(message.key, sender) != sender:
+                raise NotAllowed("a lane key that another pool has sent")
             if len(self._applicants) > APPLICANTS:
                 self._applicants.popitem(last=False)
             return True
@@ -121,12 +131,12 @@ class Authorization:
             if not message.session:
                 raise NotAllowed("a message of no session")
             return not isinstance(message, m.Results)  # the hub answers a beat that a Hello is due
-        if known.user != shown.user or not hmac.compare_digest(known.token, shown.token):
-            raise NotAllowed(f"{shown.user} speaks for a session that is not its own")
+        if known.user != sender.user or not hmac.compare_digest(known.token, sender.token):
+            raise NotAllowed(f"{sender.user} sends for a session that is not its own")
         return True
 
     def opened(self, session: int, key: bytes) -> bool:
-        """Binds a new session to the pool that showed this lane key; False when nobody did."""
+        """Bind a new session to the pool that sent this lane key; return False when none did."""
         found = self._applicants.get(key)
         if found is None:
             return False
@@ -135,7 +145,7 @@ class Authorization:
         return True
 
     def closed(self, session: int) -> None:
-        """A session is over."""
+        """Take note that a session is over."""
         known = self._passes.pop(session, None)
         if known is not None:
             if self._sessions.get(known) == session:
@@ -145,5 +155,5 @@ class Authorization:
                 self._former.popitem(last=False)
 
     def sessions_of(self, users: frozenset[str]) -> list[int]:
-        """The pool sessions of these users."""
+        """Return the pool sessions of these users."""
         return [session for session, known in self._passes.items() if known.user in users]

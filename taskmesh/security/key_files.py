@@ -18,17 +18,17 @@ SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 
 
 class KeysOutOfReach(KeysUnusable):
-    """This program has no file or memory left to read keys with: nothing is wrong with them."""
+    """Keys could not be read for lack of files or memory: nothing is wrong with them."""
 
 
 def unreadable(path: Path, error: OSError) -> KeysUnusable:
-    """The error for what could not be read."""
+    """Return the error for a file that could not be read."""
     kind = KeysOutOfReach if error.errno in SHORTAGES else KeysUnusable
     return kind(f"{path}: {error.strerror}")
 
 
 def keys_in(file: Path) -> tuple[bytes, ...]:
-    """The keys in a file, one a line; lines that begin with "# " are remarks.
+    """Return the keys in a file, one a line; lines that begin with "# " are remarks.
 
     Raises:
         KeysUnusable: it cannot be read, or holds something else.
@@ -49,7 +49,7 @@ def keys_in(file: Path) -> tuple[bytes, ...]:
 
 
 def write(file: Path, keys: Iterable[bytes], remark: str, *, mode: int) -> None:
-    """Puts keys into a file that is there whole or not at all, and never readable by more than `mode`."""
+    """Write keys to a file, atomically, and never readable by more users than `mode` allows."""
     beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     body = b"".join([f"# {remark}\n".encode(), *(key + b"\n" for key in keys)])
     try:
@@ -64,10 +64,14 @@ def write(file: Path, keys: Iterable[bytes], remark: str, *, mode: int) -> None:
 
 
 def check_secret(file: Path, missing: str) -> None:
-    """Refuses a secret that others could have read.
+    """Refuse a secret that others could have read.
+
+    Args:
+        file: the secret.
+        missing: tells how one is made, for the error text.
 
     Raises:
-        KeysUnusable: it can, or is not there; `missing` says how one is made.
+        KeysUnusable: others may read or change it, or it does not exist.
     """
     facts = _facts(file, missing)
     if is_open_to_others(file, facts):
@@ -80,10 +84,10 @@ def check_secret(file: Path, missing: str) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuses a directory of keys that others may look into.
+    """Refuse a directory of keys that others may list.
 
     Raises:
-        KeysUnusable: they may, or there is none.
+        KeysUnusable: others may list or change it, or there is none.
     """
     facts = _facts(folder, "`taskmesh keys new` makes one")
     if not stat.S_ISDIR(facts.st_mode):
@@ -95,10 +99,10 @@ def check_folder(folder: Path) -> None:
 
 
 def check_unchangeable(path: Path) -> None:
-    """Refuses a public file, or a directory of them, that others may change: it says who is trusted.
+    """Refuse a public file, or a directory of them, that others may change: it decides who is trusted.
 
     Raises:
-        KeysUnusable: they may.
+        KeysUnusable: others may change it.
     """
     facts = _facts(path, "copy it there")
     if facts.st_mode & 0o022 and not _is_mounted(path, facts):
@@ -117,12 +121,12 @@ def _facts(path: Path, missing: str) -> os.stat_result:
 
 
 def _is_mounted(path: Path, facts: os.stat_result) -> bool:
-    """Return whether root has put it there for us to read only, as Kubernetes does with a Secret."""
+    """Return True if root has put it there for us to read only, as Kubernetes does with a Secret."""
     return facts.st_uid == 0 and not os.access(path, os.W_OK)
 
 
 def is_open_to_others(file: Path, facts: os.stat_result) -> bool:
-    """Return whether others than its owner may use a secret; a mounted one may be readable by its group."""
+    """Return True if others than its owner may use a secret; a mounted one may be readable by its group."""
     return bool(facts.st_mode & (0o037 if _is_mounted(file, facts) else 0o077))
 
 
@@ -135,7 +139,8 @@ def read_secret(file: Path, what: str) -> str:
     """Read a secret that only its owner can read, or that root has mounted here; blanks around it are cut.
 
     Args:
-        what: the file in words, with its article.
+        file: the file.
+        what: a name for it in error texts, with its article.
 
     Raises:
         ConfigError: it cannot be read, or others may read it.
@@ -146,7 +151,7 @@ def read_secret(file: Path, what: str) -> str:
             text = opened.read(4096).decode("ascii").strip()
     except OSError as error:
         raise ConfigError(f"{what} {file} cannot be read: {error}") from None
-    except UnicodeDecodeError:  # whose text would show what the file holds
+    except UnicodeDecodeError:  # its text would show the secret
         raise ConfigError(f"{what} {file} cannot be read: it holds more than ASCII") from None
     if is_open_to_others(file, status):
         mode = stat.S_IMODE(status.st_mode)

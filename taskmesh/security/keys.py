@@ -1,14 +1,14 @@
-"""A directory of keys: who one is, which hub one trusts, and, at the hub, who is let in.
+"""A directory of keys: one's own, those of the trusted hub, and, at the hub, those of authorized peers.
 
     DIR/hub.public                          the hub's public key, in everybody's directory
     DIR/ROLE.secret                         one's own secret key: hub, client, worker or operator
     DIR/ROLE.public                         the public key of it, to be taken to the hub
-    DIR/mesh.secret                         what clients and pools sign with, and the hub has not
-    DIR/authorized/ROLE/NAME.public         at the hub: who may come in, as what, under which name
+    DIR/mesh.secret                         a key that clients and pools sign with, and the hub lacks
+    DIR/authorized/ROLE/NAME.public         at the hub: an authorized key, with its role and name
     DIR/authorized.ROLE.NAME.public         the same, in a flat directory: a mounted Secret
 
 The directory has mode 0700 and secret files have 0600. A public file holds one key a line; while a key is
-being rotated there are two, and either will do.
+rotated it holds two, and both are valid.
 """
 
 from __future__ import annotations
@@ -44,14 +44,19 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who a public key belongs to: a role, and the name that the hub has given it."""
+    """The holder of an authorized public key.
+
+    Attributes:
+        role: the role that it is authorized for.
+        name: the name that the hub has given it.
+    """
 
     role: str
     name: str
 
     @property
     def user(self) -> str:
-        """The name with its role, unique among all that are let in."""
+        """The name with its role, unique at a hub."""
         return f"{self.role}:{self.name}"
 
 
@@ -71,7 +76,7 @@ class KeyFolder:
     # --- reading --------------------------------------------------------------------------------------------
 
     def own(self, role: str) -> KeyPair:
-        """One's own pair of a role.
+        """Return one's own key pair of a role.
 
         Raises:
             KeysUnusable: there is none, or others may read or change it; the message says what to do.
@@ -81,11 +86,11 @@ class KeyFolder:
         check_secret(file, f"`taskmesh keys new {role} --keys {self.path}` makes one")
         lines = keys_in(file)
         if len(lines) != 1:
-            raise KeysUnusable(f"{file}: holds {len(lines)} keys, not one; make it anew")
+            raise KeysUnusable(f"{file}: holds {len(lines)} keys, not one; make a new one")
         return pair_of(lines[0])
 
     def hub_keys(self) -> tuple[bytes, ...]:
-        """Public keys of the hub, the one to try first in front.
+        """Return the public keys of the hub; the first is tried first.
 
         Raises:
             KeysUnusable: there is none.
@@ -97,7 +102,7 @@ class KeyFolder:
         return keys_in(file)
 
     def mesh_keys(self) -> tuple[bytes, ...]:
-        """The mesh key, 32 bytes, and the former one while it rotates; empty when there is none.
+        """Return the mesh key, 32 bytes, and the former one while it is rotated; empty when there is none.
 
         Raises:
             KeysUnusable: others may read or change it.
@@ -110,11 +115,11 @@ class KeyFolder:
         return tuple(raw_key(key) for key in keys_in(file))
 
     def admissions(self, problems: list[str] | None = None) -> dict[bytes, Admission]:
-        """Return whom the hub lets in, by the 32 bytes of the public key.
+        """Return the holders of authorized keys, by the 32 bytes of the public key.
 
         Args:
-            problems: gathers what is wrong with files, whose holders are left out then, in place of an error.
-                A shortage of files or memory is raised all the same: it must not revoke anybody.
+            problems: collects errors of files, instead of raising them; their holders are left out. A
+                shortage of files or memory is raised in any case: it must not revoke anybody.
 
         Raises:
             KeysUnusable: a file is no key, or others may change it; one key is authorized twice.
@@ -143,7 +148,7 @@ class KeyFolder:
                 )
 
     def signature(self) -> tuple[object, ...]:
-        """Return what changes whenever somebody is authorized or revoked; cheap enough for every second."""
+        """Return a value that changes whenever a key is authorized or revoked; it is cheap to compute."""
         found: list[object] = []
         for role in PEERS:
             for _, file in self._authorized(role, check=False):
@@ -153,7 +158,7 @@ class KeyFolder:
         return tuple(found)
 
     def _authorized(self, role: str, *, check: bool = True) -> list[tuple[str, Path]]:
-        """Names and files of those who may come in, in a directory of their own, and beside the hub's key."""
+        """Return names and files of authorized keys, in a directory of their own and beside the hub's key."""
         found = []
         for folder, prefix in (self.path / AUTHORIZED / role, ""), (self.path, f"{AUTHORIZED}.{role}."):
             if check and folder.exists():
@@ -174,20 +179,23 @@ class KeyFolder:
     # --- making ---------------------------------------------------------------------------------------------
 
     def new(self, roles: Sequence[str], hub: Path | None = None, mesh: Path | None = None) -> list[Path]:
-        """Makes pairs for these roles; copies the hub's public key from the file `hub`.
+        """Make key pairs for these roles.
 
-        The mesh key is copied from the file `mesh`; without one, a directory with a worker gets a new one.
+        Args:
+            roles: the roles.
+            hub: a file with the hub's public key, which is copied.
+            mesh: a file with the mesh key, which is copied; without one, a worker's directory gets a new key.
 
         Returns:
             The public files that were made.
 
         Raises:
-            KeysUnusable: one is there already, or the directory is open to others.
+            KeysUnusable: a role has a key already, or the directory is open to others.
         """
         for role in roles:
             if (self.path / f"{role}.secret").exists():
                 raise KeysUnusable(
-                    f"{self.path / f'{role}.secret'}: is there already; `taskmesh keys rotate {role} "
+                    f"{self.path / f'{role}.secret'}: exists already; `taskmesh keys rotate {role} "
                     f"--keys {self.path}` replaces it"
                 )
         trusted = keys_in(hub) if hub is not None else ()
@@ -221,7 +229,7 @@ class KeyFolder:
         return keys
 
     def rotate(self, role: str) -> Path:
-        """Replaces a secret key; the file that is passed on holds it and, until `retire`, the former one."""
+        """Replace a secret key; the public file holds the new key and, until `retire`, the former one."""
         if role == MESH:
             return self._write_mesh([key_text(secrets.token_bytes(32)), self._mesh_texts()[0]])
         former = self.own(role).public
@@ -231,7 +239,7 @@ class KeyFolder:
         return public
 
     def retire(self, role: str) -> Path:
-        """Ends a rotation: the file that is passed on holds the present key alone."""
+        """End a rotation: the public file holds the present key alone."""
         if role == MESH:
             return self._write_mesh(self._mesh_texts()[:1])
         return self._publish(role, [self.own(role).public])
@@ -242,10 +250,13 @@ class KeyFolder:
         return file
 
     def authorize(self, role: str, name: str, keys: Sequence[bytes]) -> Path:
-        """Lets the holder of any of these keys in, as `role`, under `name`; replaces what the name had.
+        """Authorize these keys for `role`, under `name`; replaces the former keys of that name.
+
+        Returns:
+            The file that was written.
 
         Raises:
-            KeysUnusable: the directory is no hub's, the name is not usable, or the key is the hub's own or
+            KeysUnusable: the directory is no hub's, the name cannot be used, or the key is the hub's own or
                 authorized already under another name.
         """
         own = self.own(HUB)
@@ -261,10 +272,10 @@ class KeyFolder:
         return file
 
     def revoke(self, role: str, name: str) -> None:
-        """Lets nobody in under this name any more; a running hub closes its links within seconds.
+        """Revoke the keys of a name; a running hub closes its links within seconds.
 
         Raises:
-            KeysUnusable: nobody has that name.
+            KeysUnusable: no key is authorized under that name.
         """
         self._entry(role, name)
         known = self._authorized(role)
@@ -295,7 +306,7 @@ def _tell(problems: list[str] | None, error: KeysUnusable) -> None:
 
 
 def listing(folder: KeyFolder) -> Iterator[dict[str, object]]:
-    """Return what a directory holds, one row for each key, secrets left out.
+    """Return the keys in a directory, one row for each, without secrets.
 
     Raises:
         KeysUnusable: a file is no key, or open to others.
@@ -317,7 +328,14 @@ def _row(kind: str, role: str, name: str, public: bytes) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """One's own pair of a role, the keys that the hub may have, and the mesh key; two while one rotates."""
+    """Keys of a client or pool.
+
+    Attributes:
+        role: its role.
+        pair: its own key pair.
+        hub_keys: the keys that the hub may have; two while one is rotated.
+        mesh_keys: the mesh key, and the former one while it is rotated.
+    """
 
     role: str
     pair: KeyPair
@@ -326,7 +344,7 @@ class Credentials:
 
 
 def credentials_of(directory: str, role: str) -> Credentials | None:
-    """The credentials of a role in a directory; None when no directory is given.
+    """Return the credentials of a role in a directory; None when no directory is given.
 
     Raises:
         KeysUnusable: a key is missing, or open to others.

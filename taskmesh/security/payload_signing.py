@@ -1,7 +1,7 @@
 """Signed payloads: clients sign tasks, pools verify them before a slot sees them, and sign results.
 
-What does not hold never reaches an unpickler: in place of the task's function and arguments, which the hub
-could have made up, a slot gets a function of ours that raises the error.
+A payload whose signature is wrong never reaches an unpickler: instead of the task's function and arguments,
+which the hub could have made up, a slot gets a function that raises the error.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Spec
 
 TASK, DONE, FAILED = b"t", b"d", b"f"
 UNKNOWN = bytes(sha256().digest_size)
-"""In place of the digest of a spec that is not known: nothing is signed for it."""
+"""Stands for the digest of an unknown spec: nothing is signed for it."""
 SPECS_KEPT = 100_000
+"""Specs whose digest is remembered."""
 KEYS_KEPT = 200_000
 """Tasks with a key that a client or pool may have under way, and have their outcomes signed."""
 BAD_SIGNATURE = f"{BadSignature.__module__}.{BadSignature.__qualname__}"
@@ -33,11 +34,11 @@ Lookup = Callable[[Sequence[int]], list[tuple[int, Spec]]]
 
 
 class PayloadSigner:
-    """The mesh key at work on whole messages, which are copied, never changed.
+    """Signs and verifies the payloads of whole messages, which are copied, never changed.
 
     Args:
-        keys: the mesh key, and the former one while it rotates; empty when there is none: then nothing is
-            signed, and what others have signed is refused with the cure.
+        keys: the mesh key, and the former one while it is rotated. Without a key nothing is signed, and
+            signed payloads are refused, with a text that says which file is missing.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
@@ -46,10 +47,10 @@ class PayloadSigner:
         self._refusal: tuple[int, Spec] | None = None
         self._shared: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
-    # --- a client's -----------------------------------------------------------------------------------------
+    # --- of a client ----------------------------------------------------------------------------------------
 
     def submit(self, message: m.Submit, client: int, lookup: Lookup) -> m.Submit:
-        """Signs tasks; `lookup` gives specs that travelled before."""
+        """Sign tasks; `lookup` returns specs that travelled before."""
         signer = self._signer
         if signer is None:
             return message
@@ -71,7 +72,7 @@ class PayloadSigner:
         return msgspec.structs.replace(message, runs=runs)
 
     def deliver(self, message: m.Deliver) -> m.Deliver:
-        """Verifies outcomes: a result that does not hold is an error, an exception is then told as text."""
+        """Verify outcomes: a result with a wrong signature becomes a failure, an exception a text."""
         if self._signer is None:
             return message
         done: list[DoneRun] = []
@@ -108,10 +109,10 @@ class PayloadSigner:
         except BadSignature:
             return msgspec.structs.replace(failure, pickled=b"")
 
-    # --- a pool's -------------------------------------------------------------------------------------------
+    # --- of a pool ------------------------------------------------------------------------------------------
 
     def tasks(self, message: m.Tasks) -> m.Tasks:
-        """Verifies tasks; those that do not hold become ones that only raise the error."""
+        """Verify tasks; those with a wrong signature are replaced by tasks that raise the error."""
         specs = [(number, spec) for number, spec in message.specs if spec_number(spec) == number]
         self._learn(specs)
         runs: list[LaneRun] = []
@@ -123,7 +124,7 @@ class PayloadSigner:
         return msgspec.structs.replace(message, specs=specs, runs=runs)
 
     def _sorted_out(self, run: LaneRun) -> tuple[LaneRun, LaneRun]:
-        """The tasks of a run that hold, and in place of the others ones that raise the error."""
+        """Return the tasks of a run with valid signatures, and tasks that raise the error for the others."""
         good = LaneRun(run.spec, run.client, run.attempt, run.returns, [], [])
         number = self._refusal_spec()[0]
         refused = LaneRun(number, run.client, run.attempt, run.returns, [], [])
@@ -143,7 +144,7 @@ class PayloadSigner:
         return good, refused
 
     def results(self, message: m.Results) -> m.Results:
-        """Signs results and exceptions."""
+        """Sign results and exceptions."""
         signer = self._signer
         if signer is None:
             return message
@@ -171,13 +172,13 @@ class PayloadSigner:
     # --- both -----------------------------------------------------------------------------------------------
 
     def _share(self, client: int, seq: int, spec: int, key: bytes) -> None:
-        """From now on this task's outcome is signed for all who submit its function under its key."""
+        """Have this task's outcome signed for every task of its function and key."""
         self._shared[client, seq] = self._digests[spec] + key
         while len(self._shared) > KEYS_KEPT:
             self._shared.popitem(last=False)
 
     def _outcome(self, kind: bytes, client: int, seq: int) -> bytes:
-        """Return what an outcome is signed for: one task, or a key."""
+        """Return the context in which an outcome is signed: one task, or a key."""
         shared = self._shared.get((client, seq))
         return kind + (struct.pack(">QQ", client, seq) if shared is None else b"key" + shared)
 

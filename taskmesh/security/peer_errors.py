@@ -1,4 +1,4 @@
-"""What peers do wrong, counted, and told in so few lines that nobody can fill a log."""
+"""Errors of peers, counted, and logged in so few lines that nobody can fill a log."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 Record = Callable[[str, dict[str, object]], None]
 
 AT_ONCE = 10
-"""PeerErrors of a kind that are told one by one."""
+"""Errors of a kind that are logged one by one."""
 EVERY = 10.0
-"""Seconds between two lines after that; each says how many there have been."""
+"""Seconds between two lines after that; each states the count."""
 
 
 class PeerErrors:
-    """One line a kind and EVERY seconds.
+    """Counts errors, and logs at most one line in EVERY seconds for each kind.
 
     Args:
-        record: told the lines that remain.
+        record: logs a line.
 
     Attributes:
-        counts: how many there have been, by kind.
+        counts: number of errors by kind.
     """
 
     def __init__(self, record: Record) -> None:
@@ -29,7 +29,7 @@ class PeerErrors:
         self._next: dict[str, float] = {}
 
     def add(self, kind: str, fields: dict[str, object], times: int = 1) -> None:
-        """Counts one, or several alike, and tells it if it is that kind's turn."""
+        """Count an error, or several alike, and log it if a line of that kind is due."""
         count = self.counts[kind] = self.counts.get(kind, 0) + times
         now = time.monotonic()
         if count <= AT_ONCE or now >= self._next.get(kind, 0.0):

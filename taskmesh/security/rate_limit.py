@@ -1,6 +1,6 @@
-"""How much those who show one key may say: messages and bytes a second, held against before anything is read.
+"""Rate limits of each key, in messages and bytes a second, enforced before a message is decoded.
 
-What is over is dropped. Who has a session is told to wait, and says it again (docs/adr/0014).
+Messages above them are dropped; clients and pools with a session are told to wait and repeat them (ADR 0014).
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from taskmesh.security.peer_errors import PeerErrors
 from taskmesh.sockets import Part
 
 BURST = 1.0
-"""Seconds' worth that may come at once."""
+"""Seconds whose quota may be used at once."""
 ROOM = 0.5
-"""Seconds' worth that there is room for when those who wait come again."""
+"""Seconds whose quota is free when peers that were told to wait come again."""
 SMALL = 4096
-"""Bytes of a whole message that is never dropped for their sake: signs of life overtake what is large."""
+"""Bytes of a whole message that is never dropped for its size: beats pass where large messages do not."""
 REFILL = 0.005
-"""Seconds between two looks at the clock of one key."""
+"""Seconds between two refills of one key's quota."""
 TELL = 0.1
-"""Seconds for which drops are gathered before they are told."""
+"""Seconds for which drops are collected before they are reported."""
 NO_ROOM = "room for large messages, a quarter of hub.max_bytes"
 LATER = 1.0
 """Seconds to wait where a large message was dropped for lack of room."""
 MANY = 1000
-"""Keys with an account; with more of them, those that have been silent go."""
+"""Keys with an account; beyond that the silent ones are forgotten."""
 
 ANY = 1e18
-"""A cap that nobody reaches."""
+"""A limit that nobody reaches."""
 
 Arrived = tuple[str, list[Part]]
 
 
 class RateAccount:
-    """What one key may still say: so many messages and bytes. Below nothing is what it has overdrawn."""
+    """The messages and bytes that one key may still send; negative when overdrawn."""
 
     __slots__ = ("at", "messages", "size")
 
@@ -48,15 +48,17 @@ class RateAccount:
 
 
 class RateLimits:
-    """The caps of each key of a hub, and what was dropped by them.
+    """The rate limits of each key of a hub, and the messages that were dropped by them.
 
     Args:
-        messages, size: messages and bytes a second; 0 for any.
-        clock: seconds, monotonic.
+        messages: messages a second; 0 for any number.
+        size: bytes a second; 0 for any number.
+        clock: returns monotonic seconds.
 
     Attributes:
-        continues: tells of a fragment whether its message was begun within the caps. It is let in then, and
-            counted: a message may be larger than what there is room for at once.
+        continues: returns True for a fragment of a message that was begun within the limits. It is let in
+            then, and counted: a message may be larger than the quota of a moment.
+        tell_at: the time at which drops are to be reported.
     """
 
     def __init__(self, messages: int, size: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,19 +72,19 @@ class RateLimits:
         self.tell_at = math.inf
 
     def of_clients(self, arrived: Sequence[Arrived], clients: Mapping[bytes, int]) -> Iterator[Arrived]:
-        """Return what came to the gateway, as far as it is within the caps; clients: sessions by link."""
+        """Return the messages to the gateway that are within the limits; `clients`: sessions by link."""
         return self._within(arrived, lambda over, _, parts: over.clients.add(clients.get(bytes(parts[0]), 0)))
 
     def of_pools(
         self, arrived: Sequence[Arrived], session_of: Callable[[str, list[Part]], int]
     ) -> Iterator[Arrived]:
-        """Return what came to the collector, as far as it is within the caps."""
+        """Return the messages to the collector that are within the limits."""
         return self._within(arrived, lambda over, user, parts: over.sessions.add(session_of(user, parts)))
 
     def _within(
         self, arrived: Sequence[Arrived], note: Callable[[OverRate, str, list[Part]], None]
     ) -> Iterator[Arrived]:
-        """Return what is within the caps; of anything else is noted who said it."""
+        """Return the messages that are within the limits; `note` takes the sender of any other."""
         now = self._clock()
         for user, parts in arrived:
             if self._admits(user, parts, now):
@@ -96,13 +98,13 @@ class RateLimits:
                 note(self._drop(user, now), user, parts)
 
     def charge(self, users: Iterator[str]) -> None:
-        """Counts messages that libzmq itself has acted upon: subscriptions are not dropped."""
+        """Count messages that libzmq itself has acted upon: subscriptions are not dropped."""
         now = self._clock()
         for user in users:
             self._admits(user, (), now)
 
     def no_room(self, user: str, client: int = 0, session: int = 0) -> None:
-        """Notes that a large message of a key was dropped, though it was within the caps."""
+        """Note that a large message was dropped for lack of room, though it was within its key's limits."""
         now, user = self._clock(), user or "everybody"
         self._refilled(user, now)
         over = self._drop(user, now)
@@ -110,13 +112,13 @@ class RateLimits:
         over.clients.add(client)
         over.sessions.add(session)
 
-    def told(self, now: float, peer_errors: PeerErrors) -> list[OverRate]:
-        """Return what has been dropped since the last time, by key, with the time to wait from now on."""
+    def reported(self, now: float, peer_errors: PeerErrors) -> list[OverRate]:
+        """Return the drops since the last time, by key, with the time to wait from now on."""
         if now < self.tell_at:
             return []
         over, self._over, self.tell_at = list(self._over.values()), {}, math.inf
         for each in over:
-            each.clients.discard(0)  # who has no session is told nothing
+            each.clients.discard(0)  # a peer without a session hears nothing
             each.sessions.discard(0)
             account = self._refilled(each.user, now)
             short = min(account.messages / self._messages, account.size / self._size)
@@ -150,7 +152,7 @@ class RateLimits:
         return account
 
     def _drop(self, user: str, now: float) -> OverRate:
-        """Counts a message that is over its key's caps."""
+        """Count a message that is above its key's limits."""
         over = self._over.get(user)
         if over is None:
             text = self._texts[self._accounts[user].messages > 0.0]

@@ -1,4 +1,4 @@
-"""Who is let in: the ZAP handler of a hub, in the hub's own loop, always there when keys are in use.
+"""The ZAP handler of a hub: it decides which keys are let in, in the hub's own loop.
 
 ZAP 1.0 (27/ZAP): libzmq asks at inproc://zeromq.zap.01 before a CURVE handshake ends. The answer names the
 peer, and libzmq attaches that name to every message of the connection.
@@ -23,21 +23,25 @@ DOMAINS = {
     COLLECTOR: frozenset({WORKER}),
     CONTROL: frozenset({WORKER}),
 }
-"""Which roles each socket is for. A lane is for one key alone."""
-LOOK = 0.5
-"""Seconds between looks at who is authorized."""
-LOOKS = 20
-"""Further looks between two of these, for a key that is not known: it may have been authorized just now."""
+"""The roles that each socket admits. A lane admits one key alone."""
+CHECK = 0.5
+"""Seconds between two checks of the authorized keys."""
+CHECKS = 20
+"""Further checks between two of these, for an unknown key: it may have been authorized just now."""
 
 
 class ZapHandler:
-    """A part of the hub's loop.
+    """A timer of the hub's loop that also answers libzmq's requests.
 
     Args:
-        keys: the hub's directory. peer_errors: told of handshakes that were refused.
+        context: makes the socket.
+        loop: watches it.
+        keys: the hub's directory.
+        record: logs changes of keys.
+        peer_errors: logs handshakes that were refused.
 
     Attributes:
-        revoked: called with the users that are not let in any more.
+        revoked: called with the users whose keys were revoked.
         signer: verifies tasks and signs results of a pool in the hub's own process.
 
     Raises:
@@ -58,51 +62,51 @@ class ZapHandler:
         self._admissions = keys.admissions()
         self._users = frozenset(admission.user for admission in self._admissions.values())
         self._lanes: dict[str, bytes] = {}
-        self._look_at = time.monotonic() + LOOK
-        self._looks = LOOKS
+        self._check_at = time.monotonic() + CHECK
+        self._checks = CHECKS
         self._socket = Router(context, SocketOptions(router_mandatory=True))
         self._socket.bind(ZAP)
-        loop.watch(self._socket.raw, self._asked)
+        loop.watch(self._socket.raw, self._answer)
 
     def curve(self, domain: str) -> CurveServer:
-        """The server's side of a socket of the hub."""
+        """Return the CURVE options of a socket of the hub."""
         return CurveServer(self._pair.secret, domain)
 
     def open_lane(self, session: int, key: bytes) -> CurveServer:
-        """Lets the holder of `key`, and nobody else, in at the lane of a session."""
+        """Admit the holder of `key`, and nobody else, at the lane of a session; return its CURVE options."""
         domain = f"{LANE}{session}"
         self._lanes[domain] = key
         return self.curve(domain)
 
     def close_lane(self, session: int) -> None:
-        """Lets nobody in any more."""
+        """Admit nobody at the lane of a session any more."""
         self._lanes.pop(f"{LANE}{session}", None)
 
     def knows(self, user: str) -> bool:
-        """Return whether a user may still come in."""
+        """Return True if a user is authorized."""
         return user in self._users
 
     # --- timer of the loop ----------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> float:
-        """When to look at who is authorized."""
-        return self._look_at
+        """The time of the next check of the authorized keys."""
+        return self._check_at
 
     def turn(self, now: float) -> None:
-        """Learns who was authorized or revoked."""
-        self._look_at = now + LOOK
-        self._looks = LOOKS
-        self._look()
+        """Check the authorized keys."""
+        self._check_at = now + CHECK
+        self._checks = CHECKS
+        self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         problems: list[str] = []
         try:
             seen = self._keys.signature()
             if seen == self._seen:
                 return
             found = self._keys.admissions(problems)
-        except KeysUnusable as error:  # what is known goes on to hold
+        except KeysUnusable as error:  # the keys that are known stay valid
             self._peer_errors.add("keys.unreadable", {"error": str(error)})
             return
         self._seen = seen
@@ -117,7 +121,7 @@ class ZapHandler:
 
     # --- ZAP ------------------------------------------------------------------------------------------------
 
-    def _asked(self) -> None:
+    def _answer(self) -> None:
         for peer, empty, *request in self._socket.recv_parts_many():
             version, number, domain, address, _, mechanism, *credentials = map(bytes, request)
             user = ""
@@ -125,19 +129,19 @@ class ZapHandler:
                 user = self._user(domain.decode(), credentials[0])
             if not user:
                 self._deny(domain, address)
-            verdict = [b"200", b"OK"] if user else [b"400", b"not authorized"]
+            answer = [b"200", b"OK"] if user else [b"400", b"not authorized"]
             try:
-                self._socket.try_send_parts([peer, empty, b"1.0", number, *verdict, user.encode(), b""])
+                self._socket.try_send_parts([peer, empty, b"1.0", number, *answer, user.encode(), b""])
             except PeerUnreachable:  # the socket that asked was closed meanwhile
                 continue
 
     def _user(self, domain: str, key: bytes) -> str:
-        """Under which name a key is let in at a socket, "" if it is not."""
+        """Return the name under which a key is admitted at a socket, "" if it is not."""
         if domain.startswith(LANE):
             return domain if self._lanes.get(domain) == key else ""
-        if key not in self._admissions and self._looks:
-            self._looks -= 1
-            self._look()
+        if key not in self._admissions and self._checks:
+            self._checks -= 1
+            self._check()
         who: Admission | None = self._admissions.get(key)
         return who.user if who is not None and who.role in DOMAINS.get(domain, ()) else ""
 
@@ -146,6 +150,6 @@ class ZapHandler:
         self._peer_errors.add("keys.denied", fields)
 
     def close(self) -> None:
-        """Answers no more."""
+        """Close the socket."""
         self._loop.unwatch(self._socket.raw)
         self._socket.close()

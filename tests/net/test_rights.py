@@ -104,7 +104,7 @@ def test_another_pools_session_cannot_be_spoken_for(keyed: Keyed, false_pool: Fa
             m.PoolNeedSpec(epoch, 1, [1]),
         ):
             false_pool.say(message)
-        refused(keyed, "speaks for a session that is not its own")
+        refused(keyed, "sends for a session that is not its own")
 
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
         assert [pool["state"] for pool in mesh.status()["pools"] if pool["pool"] == "first"] == ["ready"]
@@ -118,7 +118,7 @@ def test_a_key_that_several_pools_share_does_not_open_each_others_sessions(
 
     twin.say(m.Bye(welcome.epoch, welcome.session))
 
-    refused(keyed, "speaks for a session that is not its own")
+    refused(keyed, "sends for a session that is not its own")
 
 
 @pytest.mark.parametrize("token", [b"", b"short"])

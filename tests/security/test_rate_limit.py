@@ -25,7 +25,7 @@ class Gate:
         return len(list(self.rates.of_clients([(user, [LINK, body])] * count, {LINK: 7})))
 
     def told(self) -> list[tuple[str, int, float]]:
-        return [(one.user, one.dropped, one.wait) for one in self.rates.told(self.now, self.peer_errors)]
+        return [(one.user, one.dropped, one.wait) for one in self.rates.reported(self.now, self.peer_errors)]
 
 
 def test_a_second_s_worth_may_come_at_once_and_then_as_much_as_time_brings():
@@ -87,14 +87,14 @@ def test_it_is_told_whose_sessions_are_meant_and_which_cap():
     sent: Iterator[object] = gate.rates.of_pools([(USER, [b"t", b"x"])] * 2, lambda user, parts: 9)
     assert list(sent) == []
     gate.now += TELL
-    (over,) = gate.rates.told(gate.now, gate.peer_errors)
+    (over,) = gate.rates.reported(gate.now, gate.peer_errors)
     assert (over.clients, over.sessions) == ({7}, {9})
     assert over.cap == "hub.key_messages_per_s = 1"
 
     gate = Gate(size=5)
     gate.admits(2, PLENTY)
     gate.now += TELL
-    (over,) = gate.rates.told(gate.now, gate.peer_errors)
+    (over,) = gate.rates.reported(gate.now, gate.peer_errors)
     assert over.cap == "hub.key_bytes_per_s = 5"
 
 

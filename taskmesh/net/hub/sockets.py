@@ -22,7 +22,7 @@ from taskmesh.net.hub.lanes import LaneLink, LanePorts, bind_path
 from taskmesh.net.hub.listeners import Listeners
 from taskmesh.net.hub.subscriptions import Subscriptions
 from taskmesh.net.socket_profiles import ALL, BATCH, topic
-from taskmesh.security.authorization import Authorization, NotAllowed, Pass
+from taskmesh.security.authorization import Authorization, NotAllowed, Sender
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.security.peer_errors import PeerErrors
 from taskmesh.security.rate_limit import RateLimits
@@ -334,12 +334,12 @@ class HubSockets:
         arrived = self.collector.recv_parts_from(FEW)
         for user, frames in self._rates.of_pools(arrived, rights.session_of):
             try:
-                shown, rest = rights.read_pool(user, frames)
-                whole = self._assembler.whole(rest, time.monotonic(), user, shown.token)
+                sender, rest = rights.read_pool(user, frames)
+                whole = self._assembler.whole(rest, time.monotonic(), user, sender.token)
                 if whole is None:
                     continue
                 message = from_pool.decode(whole)
-                if self._check_pool(rights, shown, message):
+                if self._check_pool(rights, sender, message):
                     self._events.append(FromPool(message, user))
             except RemoteProtocolError as error:
                 self._refuse(user or "pool", error)
@@ -347,8 +347,8 @@ class HubSockets:
                     self._rates.no_room(user, session=rights.session_of(user, frames))
         return arrived
 
-    def _check_pool(self, rights: Authorization, shown: Pass, message: m.PoolMessage) -> bool:
-        passed = rights.check_pool(shown, message)
+    def _check_pool(self, rights: Authorization, sender: Sender, message: m.PoolMessage) -> bool:
+        passed = rights.check_pool(sender, message)
         if isinstance(message, m.Hello):
             if self._local_pool and message.pool == self._local_pool:
                 raise NotAllowed("the name of the pool in the hub's own process")
@@ -392,7 +392,7 @@ class HubSockets:
 
     def turn(self, now: float) -> None:
         """Looks for lanes whose link is gone: a bound PUSH without a peer cannot be written."""
-        self._events += self._rates.told(now, self.peer_errors)
+        self._events += self._rates.reported(now, self.peer_errors)
         if now < self._sweep_at:
             return
         self._sweep_at = now + SWEEP + SWEEP_EACH * len(self._lanes)
