@@ -122,10 +122,11 @@ class EmbeddedPort(ThreadPort):
         events: deque[object] = deque()
         nested = NestedGateway(loop, events)
         links = EmbeddedHubLinks(self.client, nested)
-        hub = HubShell(HubMachine(hub_settings(self._config, epoch=new_epoch()), now), links)
+        machine = HubMachine(hub_settings(self._config, epoch=new_epoch()), now)
+        hub = HubShell(machine, links, events=events)
         settings = pool_settings(self._config, slots=self._config.pool.slots, name="local")
-        machine = self._pool = PoolMachine(settings, now)
-        pool = PoolShell(machine, [LocalHubLink(events)])
+        self._pool = PoolMachine(settings, now)
+        pool = PoolShell(self._pool, [LocalHubLink(events)])
         shell = ClientShell(
             self._sink,
             self._settings,
@@ -133,7 +134,7 @@ class EmbeddedPort(ThreadPort):
             lambda message: events.append(FromClient(self.client, message)),
             lambda: None,
         )
-        hub.events, pool.events, shell.events = events, links.for_pool, links.for_client
+        pool.events, shell.events = links.for_pool, links.for_client
         host = self._host = host_slots(
             loop,
             pool,

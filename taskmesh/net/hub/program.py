@@ -109,8 +109,7 @@ def run_hub(
         sockets = listen(
             context, loop, events, record, config=config, settings=settings, bind=bind, pool=pool
         )
-        hub = HubShell(HubMachine(settings, time.monotonic()), sockets, store)
-        hub.events = events
+        hub = HubShell(HubMachine(settings, time.monotonic()), sockets, store, events)
         files = FileLimit(raise_file_limit(), sockets.listeners, events, sockets.peer_errors.add)
         memory = MemoryLimit(sockets.cut_off, sockets.peer_errors.add)
         loop.parts = [hub]

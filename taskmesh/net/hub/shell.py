@@ -48,14 +48,21 @@ class HubShell:
         machine: the hub's machine.
         links: the links to pools and clients.
         store: for outcomes that are kept, if there is one (the machine's settings say so, too).
+        events: see the attribute; a new queue by default.
 
     Attributes:
         events: events for the machine, to which links append.
     """
 
-    def __init__(self, machine: HubMachine, links: HubLinks, store: OutcomeStore | None = None) -> None:
+    def __init__(
+        self,
+        machine: HubMachine,
+        links: HubLinks,
+        store: OutcomeStore | None = None,
+        events: deque[Any] | None = None,
+    ) -> None:
         self.machine = machine
-        self.events: deque[Any] = deque()
+        self.events: deque[Any] = deque() if events is None else events
         self._links = links
         self._store = store
         self._perform: dict[type, Callable[[Any], None]] = {
