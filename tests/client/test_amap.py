@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -63,40 +64,46 @@ def test_an_error_that_would_end_the_loop_is_told(mesh):
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_map_in_a_coroutine_leaves_the_event_loop_alone():
+def test_a_map_in_a_coroutine_leaves_the_event_loop_alone(tmp_path):
     """A 0.3 s map stopped it: 0 ticks of 50 ms."""
-    ticks = 0
+    ticks, asked, gate = 0, asyncio.Event(), tmp_path / "gate"
 
     async def tick():
         nonlocal ticks
         while True:
             await asyncio.wait([asyncio.Future()], timeout=0.01)
-            ticks += 1
+            ticks += asked.is_set()
+            if ticks >= 5:
+                gate.touch()
 
     async def main():
         ticking = asyncio.create_task(tick())
         async with Mesh(workers=1, config={}) as mesh:
-            before = ticks
             found = [each async for each in mesh.amap(pow, [0.3], [2])]
-            [_ async for _ in mesh.amap(_nap, [0.3])]
+            asked.set()
+            [_ async for _ in mesh.amap(_held, [str(gate)])]
         ticking.cancel()
-        return found, ticks - before
+        return found
 
-    found, during = asyncio.run(main())
+    found = asyncio.run(main())
 
     assert found == [0.3**2]
-    assert during >= 5
+    assert ticks >= 5
 
 
-def _nap(seconds: float) -> None:
-    threading.Event().wait(seconds)
+def _stay(_item: int) -> None:
+    threading.Event().wait()
+
+
+def _held(gate: str) -> None:
+    wait_until(Path(gate).exists, WAIT_S)
 
 
 @pytest.mark.usefixtures("processes")
 def test_cancelling_the_wait_cancels_the_rest_of_the_map():
     async def main():
         async with Mesh(workers=1, config={}) as mesh:
-            waiting = asyncio.create_task(anext(mesh.amap(_nap, [60] * 3)))
+            waiting = asyncio.create_task(anext(mesh.amap(_stay, range(3))))
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(None, wait_until, lambda: mesh.status()["tasks"].get("RUNNING"))
             waiting.cancel()

@@ -5,7 +5,6 @@ import contextlib
 import importlib
 import math
 import os
-import select
 import signal
 import threading
 import time
@@ -30,9 +29,13 @@ def double(number: int) -> int:
 
 
 @task
-def nap(seconds: float) -> float:
-    threading.Event().wait(seconds)
-    return seconds
+def stay() -> None:
+    threading.Event().wait()
+
+
+@task
+def held(gate: str) -> None:
+    wait_until(Path(gate).exists, WAIT_S)
 
 
 @task
@@ -50,13 +53,14 @@ def crash_on(number: int, bad: int) -> int:
 @task
 def report() -> str:
     current_task().progress(3, 7)
-    threading.Event().wait(60)
+    threading.Event().wait()
     return "late"
 
 
 @task
-def who(seconds: float = 0) -> tuple[str, int]:
-    threading.Event().wait(seconds)
+def who(gate: str = "") -> tuple[str, int]:
+    if gate:
+        wait_until(Path(gate).exists, WAIT_S)
     return current_task().id, current_task().attempt
 
 
@@ -118,11 +122,10 @@ def clean_up(notes: str, *, returns: bool) -> None:
     """Notes that it looks for its cancellation, then that it has seen it."""
     with open(notes, "a", buffering=1) as file:
         file.write(f"looks: {current_task().cancelled}\n")
-        while not current_task().cancelled:
-            select.select((), (), (), 0.001)
+        wait_until(lambda: current_task().cancelled, WAIT_S)
         file.write("cleans up\n")
         if not returns:
-            threading.Event().wait(60)
+            threading.Event().wait()
 
 
 class TestCancelled:
@@ -156,7 +159,7 @@ class TestCancelled:
     def test_a_task_that_does_not_look_is_killed_at_once(self, monkeypatch):
         monkeypatch.setattr("taskmesh.core.pool.machine.CANCEL_GRACE", 600.0)
         with Mesh(workers=1) as mesh:
-            future = nap.submit(60)
+            future = stay.submit()
             wait_until(lambda: future.state == TaskState.RUNNING, WAIT_S)
             assert future.cancel()
 
@@ -171,7 +174,7 @@ def test_a_mesh_opens_and_works_where_a_test_has_frozen_time(monkeypatch):
     with Mesh(workers=1) as mesh:
         assert mesh.submit(pow, 2, 3).result(WAIT_S) == 8
         assert list(mesh.map(abs, [-1, -2], timeout=WAIT_S)) == [1, 2]
-        late = mesh.submit(nap, 60)
+        late = mesh.submit(stay)
         with pytest.raises(TimeoutError):
             late.result(0.2)
         late.cancel()
@@ -230,11 +233,11 @@ def test_classes_come_back_as_themselves(embedded):
 
 def test_soft_limit_raises_task_timeout(embedded):
     with pytest.raises(errors.TaskTimeout):
-        embedded.with_options(timeout=0.05).submit(nap, 30).result(WAIT_S)
+        embedded.with_options(timeout=0.05).submit(stay).result(WAIT_S)
 
 
 def test_hard_limit_kills_and_raises_task_timeout(embedded):
-    future = embedded.with_options(hard_timeout=0.2).submit(nap, 30)
+    future = embedded.with_options(hard_timeout=0.2).submit(stay)
 
     with pytest.raises(errors.TaskTimeout, match="hard_timeout"):
         future.result(WAIT_S)
@@ -260,18 +263,20 @@ def test_crash_in_a_chunk_falls_on_the_guilty_item(embedded):
     assert seen == [i for i in range(100) if i != 57]
 
 
-def test_task_that_waits_too_long_expires(embedded):
-    busy = [embedded.submit(nap, 0.5) for _ in range(6)]
+def test_task_that_waits_too_long_expires(embedded, tmp_path):
+    gate = tmp_path / "gate"
+    busy = [embedded.submit(held, str(gate)) for _ in range(6)]
     future = embedded.with_options(expires=0.05).submit(double, 1)
 
     with pytest.raises(errors.TaskExpired):
         future.result(WAIT_S)
     assert future.state is TaskState.EXPIRED
+    gate.touch()
     gather(busy, timeout=WAIT_S)
 
 
 def test_cancel_of_a_running_task_frees_its_slot(embedded):
-    futures = [embedded.submit(nap, 60) for _ in range(2)]
+    futures = [embedded.submit(stay) for _ in range(2)]
     wait_until(lambda: sum(pool["busy"] for pool in embedded.status()["pools"]) == 2, WAIT_S)
     started = time.monotonic()
 
@@ -322,7 +327,7 @@ def test_a_map_with_a_time_limit_goes_in_chunks_and_the_limit_is_each_item_s(emb
     @task(timeout=0.3)
     def slow(item: int) -> str:
         if item == 5:
-            threading.Event().wait(30)
+            threading.Event().wait()
         return current_task().id
 
     got = list(embedded.map(slow, range(10), chunksize=10, return_exceptions=True))
@@ -331,9 +336,12 @@ def test_a_map_with_a_time_limit_goes_in_chunks_and_the_limit_is_each_item_s(emb
     assert len(set(got)) == 1, "they were one chunk"
 
 
-def test_same_key_shares_one_outcome(embedded):
+def test_same_key_shares_one_outcome(embedded, tmp_path):
+    gate = tmp_path / "gate"
     keyed = embedded.with_options(key="once")
-    futures = [keyed.submit(who, 0.3) for _ in range(5)]
+    futures = [keyed.submit(who, str(gate)) for _ in range(5)]
+    wait_until(lambda: all(future.accepted for future in futures), WAIT_S)
+    gate.touch()
 
     assert set(gather(futures, timeout=WAIT_S)) == {(futures[0].task_id, 1)}
     assert len({future.task_id for future in futures}) == 5

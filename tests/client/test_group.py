@@ -33,8 +33,8 @@ def _wrong(data):
     return {"no": "buffer"}
 
 
-def _wait(seconds):
-    threading.Event().wait(seconds)
+def _stay(_item):
+    threading.Event().wait()
 
 
 def _group(mesh, function, codec=ARROW_IPC, **options):
@@ -85,7 +85,7 @@ def test_a_failure_can_be_read_without_unpickling_it(mesh):
 
 
 def test_a_group_can_be_given_up(mesh):
-    group = _group(mesh, _wait, "pickle5")
+    group = _group(mesh, _stay, "pickle5")
     futures = [group.submit(30) for _ in range(3)]
 
     group.cancel(futures)

@@ -22,8 +22,9 @@ class Interrupted(KeyboardInterrupt):
     pass
 
 
-def nap(seconds):
-    threading.Event().wait(seconds)
+def stay(stays):
+    if stays:
+        threading.Event().wait()
 
 
 @pytest.fixture
@@ -75,13 +76,13 @@ def test_the_wait_for_a_future(interrupted, timeout):
         lambda mesh, future: wait([future], return_when=FIRST_COMPLETED),
         lambda mesh, future: next(as_completed([future], timeout=30)),
         lambda mesh, future: gather([future]),
-        lambda mesh, future: next(mesh.map(nap, [60], chunksize=1)),
+        lambda mesh, future: next(mesh.map(stay, [True], chunksize=1)),
         lambda mesh, future: mesh._client.wait_for_all(),
     ],
     ids=["result", "wait", "first", "as_completed", "gather", "map", "close"],
 )
 def test_each_way_of_waiting_for_tasks(mesh, interrupted, waiting):
-    future = mesh.submit(nap, 60)
+    future = mesh.submit(stay, True)
     try:
         assert interrupted(lambda: waiting(mesh, future)) < SOON
     finally:
@@ -175,7 +176,7 @@ def test_map_that_is_interrupted_while_it_submits_says_so_when_asked_again(mesh)
 
 @pytest.mark.parametrize("buffersize", [None, 2])
 def test_map_that_is_interrupted_while_it_waits_is_given_up(mesh, interrupted, buffersize):
-    results = mesh.map(nap, [0, 60, 60, 60], buffersize=buffersize, chunksize=1)
+    results = mesh.map(stay, [False, True, True, True], buffersize=buffersize, chunksize=1)
     assert next(results) is None
 
     interrupted(lambda: next(results))
