@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from taskmesh.function import Task, task
     from taskmesh.future import TaskFuture
     from taskmesh.mesh import Mesh
+    from taskmesh.outcomes.outcome import TaskState
     from taskmesh.retry import NoRetry, Retry, RetryAfter
     from taskmesh.serialize.code import register_by_value
 
@@ -30,6 +31,7 @@ __all__ = [
     "RetryAfter",
     "Task",
     "TaskFuture",
+    "TaskState",
     "as_completed",
     "current_task",
     "errors",
@@ -47,6 +49,7 @@ _HOMES = {
     "RetryAfter": "taskmesh.retry",
     "Task": "taskmesh.function",
     "TaskFuture": "taskmesh.future",
+    "TaskState": "taskmesh.outcomes.outcome",
     "as_completed": "taskmesh.client.wait",
     "current_task": "taskmesh.context",
     "gather": "taskmesh.client.wait",

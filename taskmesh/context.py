@@ -1,4 +1,4 @@
-"""What a running task can learn about itself: `current_task()`."""
+"""The facts that a running task can learn about itself: `current_task()`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from taskmesh.errors import TaskMeshError
 
 LARGEST_WHOLE = 1 << 53
-"""Larger numbers are told as floats, which a message has room for."""
+"""The largest whole number that a message has room for; larger ones are reported as floats."""
 
 
 def _nothing(done: float, total: float) -> None:
-    """Where nobody listens for progress."""
+    """Drop the progress of a task to which nobody listens."""
 
 
 def _never() -> bool:
@@ -26,18 +26,18 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """The attempt that is running; made when it is asked for, so that a task which never asks pays nothing.
+    """The attempt that is running. It is made on demand, so that a task which never asks pays nothing.
 
     Attributes:
         id: the task id, 32 hexadecimal digits.
-        name: the task's.
-        attempt: counts from 1.
-        queue: the task's.
-        deadline: when the soft limit strikes, on `time.monotonic()`'s scale; None without a limit.
-        report: how progress is told; for those who run tasks.
-        ask: how cancellation is learnt; likewise.
+        name: the task's name.
+        attempt: the number of the attempt, from 1.
+        queue: the task's queue.
+        deadline: the time of the soft limit on `time.monotonic()`'s scale; None without a limit.
+        report: called with the progress; the runner of the task sets it.
+        ask: returns True once the task is cancelled; the runner of the task sets it.
         slot: the number of the slot in its pool, from 0, by which tasks can choose a GPU. No two processes of
-            a pool have the same one at a time; the environment has it as TASKMESH_SLOT. While tasks wait
+            a pool have the same number at a time; the environment has it as TASKMESH_SLOT. While tasks wait
             for tasks of their own there are more slots than `concurrency`.
     """
 
@@ -52,10 +52,10 @@ class TaskContext:
 
     @property
     def cancelled(self) -> bool:
-        """The task has been cancelled, or another pool has it now: nobody waits for what it returns.
+        """True if the task has been cancelled, or another pool has it now: its result will be dropped.
 
-        Whoever looks at this is given five seconds to clean up and return. A task that never looks is killed
-        at once.
+        A task that has looked at this gets five seconds to clean up and return. A task that never looks is
+        killed at once.
         """
         return self.ask()
 
@@ -65,9 +65,9 @@ class TaskContext:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def progress(self, done: float, total: float = 0.0) -> None:
-        """Tells the submitter that `done` of `total` (0 when unknown) is done.
+        """Report to the submitter that `done` of `total` (0 if unknown) is done.
 
-        Mere news: it is passed on about once a second. The last one comes with the task's outcome.
+        Reports travel about once a second, and may be skipped; the last one comes with the task's outcome.
 
         Raises:
             TaskMeshError: `done` or `total` is negative or not a number.
@@ -94,12 +94,12 @@ class TaskContext:
 
 
 def _plain(number: float) -> float:
-    """A number as the wire has it; a whole one stays whole."""
+    """Return a number as messages carry it; a whole one stays whole."""
     return number if type(number) is int and number <= LARGEST_WHOLE else float(number)
 
 
 class _TaskLog(logging.LoggerAdapter[logging.Logger]):
-    """Puts the task before every line, and into the record's attributes."""
+    """Add the task to the beginning of every line, and to the record's attributes."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         task = dict(self.extra or {})
@@ -112,15 +112,16 @@ _bound: ContextVar[TaskContext | None] = ContextVar("taskmesh_task", default=Non
 
 
 def install(source: Callable[[], TaskContext | None] | None) -> None:
-    """Says how this process finds out what it is running; a slot calls it once. None takes it back.
+    """Set the function by which this process finds its running task; a slot calls it once.
 
-    `source` returns None while no task runs.
+    Args:
+        source: returns None while no task runs. None removes the function.
     """
     _sources[:] = [] if source is None else [source]
 
 
 class _Running:
-    """The block of `running`. Written out: contextlib assigns to exceptions, which frozen ones forbid."""
+    """The block of `running`, written out as contextlib assigns to exceptions, which frozen ones forbid."""
 
     __slots__ = ("_context", "_token")
 
@@ -136,12 +137,12 @@ class _Running:
 
 
 def running(context: TaskContext) -> AbstractContextManager[TaskContext]:
-    """Makes `context` the current task of this thread or asyncio task: for inline meshes and thread slots."""
+    """Make `context` the current task of this thread or asyncio task while the block runs."""
     return _Running(context)
 
 
 def current_task() -> TaskContext:
-    """The task that this code runs in.
+    """Return the task that this code runs in.
 
     Raises:
         TaskMeshError: called outside a task.

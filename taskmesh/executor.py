@@ -84,7 +84,7 @@ class MeshExecutor(Executor):
 
     @property
     def _max_workers(self) -> int:
-        """How many tasks run at a time, by the name under which dask asks any executor for it."""
+        """The number of tasks that run at a time, under the name by which dask asks any executor for it."""
         return self._mesh._client.slots()
 
     def __reduce__(self) -> NoReturn:

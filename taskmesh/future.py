@@ -41,11 +41,11 @@ RAW: Final = 0
 VALUE: Final = 1
 ERROR: Final = 2
 REBUILT: Final = 3
-"""What `_content` of a finished future is: a payload (Unretrieved), a value, an exception, soon a value."""
+"""Forms of a finished future's `_content`: a payload (or Unretrieved), a value, an error, soon a value."""
 
 
 class TaskTable(Protocol):
-    """What a future asks of the pending table it stands in."""
+    """The part of the pending table that its futures use."""
 
     lock: threading.RLock
     client: int
@@ -62,16 +62,16 @@ class TaskTable(Protocol):
         ...
 
     def cancel(self, futures: Iterable[TaskFuture[Any]]) -> int:
-        """Gives tasks up; returns how many were still pending."""
+        """Cancel tasks; return the number of those that were still pending."""
         ...
 
     def attend(self, future: TaskFuture[Any]) -> None:
-        """Somebody is about to wait for a pending future: the last chance to say that it would be in vain."""
+        """Called before a wait for a future: the table ends it if no outcome can come any more."""
         ...
 
 
 class Batch:
-    """What tasks of one spec and group share, and those of them that wait for the next drain.
+    """The common part of tasks of one spec and group, and those of them that wait for the next drain.
 
     Attributes:
         start_at: the time on `monotonic()`'s scale before which they are not to start; 0 for none.
@@ -156,7 +156,7 @@ class TaskFuture(Future[T]):
         return value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The exception that ended the task, None for a value; waits, and may raise, as `result()` does."""
+        """Return the task's exception, None for a value; waits, and may raise, as `result()` does."""
         if self._state is not FINISHED:
             timeout = self._wait_for_end(timeout)
         error: BaseException | None = self._content if self._decode(timeout) is ERROR else None
@@ -184,26 +184,26 @@ class TaskFuture(Future[T]):
         return self.result()
 
     def cancel(self) -> bool:
-        """Gives the task up, running or not. True when the future is cancelled now, at once and for good."""
+        """Cancel the task, running or not; return True if the future is cancelled now."""
         if self._state is PENDING:
             self._batch.table.cancel((self,))
         return self._state is CANCELLED_AND_NOTIFIED
 
     def cancelled(self) -> bool:
-        """Return whether the task was given up."""
+        """Return True if the task was cancelled."""
         return self._state is CANCELLED_AND_NOTIFIED
 
     def running(self) -> bool:
-        """Return whether the task is known to have started and not known to have ended."""
+        """Return True if the task is known to have started and not known to have ended."""
         extras = self._extras
         return self._state is PENDING and extras is not None and extras.progress is not None
 
     def done(self) -> bool:
-        """Return whether there is an outcome."""
+        """Return True if there is an outcome."""
         return self._state is not PENDING
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
-        """Calls `fn(future)` at the end: in the mesh's callback thread, or here and now when that is past."""
+        """Call `fn(future)` at the end, in the mesh's callback thread; at once if the task has ended."""
         refuse_loop_callback(fn)
         with self._batch.table.lock:
             extras = self._ensure_waiters()
@@ -219,7 +219,7 @@ class TaskFuture(Future[T]):
 
     @property
     def state(self) -> TaskState:
-        """Where the task stands, as far as is known here."""
+        """The state of the task, as far as this client knows it."""
         if self._state is FINISHED:
             self._retrieved()
             return end_state(self._origin)
@@ -238,26 +238,26 @@ class TaskFuture(Future[T]):
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt that gave the outcome or runs now, from 1; 0 while there is none."""
+        """The number of the attempt that led to the outcome or runs now, from 1; 0 while there is none."""
         news = self._news
         return news.attempt if news is not None else 0
 
     @property
     def worker(self) -> str:
-        """The pool and slot that gave the outcome or run the task now, empty while there is none."""
+        """The pool and slot of the attempt that led to the outcome or runs now; empty while there is none."""
         news = self._news
         return news.worker if news is not None else ""
 
     @property
     def progress(self) -> tuple[float, float] | None:
-        """(done, total) as last told by `current_task().progress()`; total 0 when unknown. None before."""
+        """(done, total) as `current_task().progress()` last reported it; total 0 if unknown. None before."""
         extras = self._extras
         told = extras.progress if extras is not None else None
         return None if told is None or told.total < 0 else (told.done, told.total)
 
     @property
     def traceback_text(self) -> str:
-        """The traceback of the task's exception as printed on the worker, else empty."""
+        """The traceback of the task's exception as the worker printed it; "" if there is none."""
         self._retrieved()
         return self._origin.traceback if self._state is FINISHED and isinstance(self._origin, Failed) else ""
 
@@ -332,7 +332,7 @@ class TaskFuture(Future[T]):
         return extras
 
     def _watch(self, watcher: Callable[[TaskFuture[Any]], None]) -> bool:
-        """Has `watcher(self)` called at the end, by the port's thread; False when that is past."""
+        """Call `watcher(self)` at the end, in the port's thread; return False if the future has ended."""
         with self._batch.table.lock:
             extras = self._ensure_waiters()
             if self._state is PENDING:
@@ -345,7 +345,7 @@ class TaskFuture(Future[T]):
             extras.watchers = [other for other in extras.watchers if other is not watcher]
 
     def _wait_for_end(self, timeout: float | None) -> float | None:
-        """Waits; returns what is left of the time. Raises TimeoutError or CancelledError."""
+        """Wait; return the time that is left. Raises TimeoutError or CancelledError."""
         deadline = None if timeout is None else monotonic() + timeout
         if not self._wait_done(timeout):
             raise TimeoutError(f"{self._label} was not done within {timeout:g} s")
@@ -358,17 +358,17 @@ class TaskFuture(Future[T]):
         return self._state is not PENDING
 
     def _retrieved(self) -> None:
-        """Somebody has learnt that it failed: the log need not tell."""
+        """Note that the caller knows of the failure: the log need not report it."""
         content = self._content
         if content.__class__ is Unretrieved:
             content.retrieved = True
 
     def _has_failed(self) -> bool:
-        """Return whether it ended with an error, as far as that is known without rebuilding anything."""
+        """Return True if it ended with an error, as far as that is known without rebuilding anything."""
         return self._state is FINISHED and (self._form is ERROR or isinstance(self._origin, Failed))
 
     def _decode(self, timeout: float | None) -> int:
-        """Makes the value or exception of what came, once; returns which of the two it is.
+        """Rebuild the value or the exception from the payload, once; return which of the two it is.
 
         A thread's turn at it is a list in `table.decoding`, put there in one atomic step; threads that come
         later add waiter_pool to it and wait.
@@ -426,7 +426,7 @@ class TaskFuture(Future[T]):
             _log.exception("exception calling callback for %r", self)
 
     def _deliver(self) -> None:
-        """Runs the callbacks, those that are added meanwhile too; the callback thread's part."""
+        """Run the callbacks, those that are added meanwhile too; the callback thread calls this."""
         while True:
             with self._batch.table.lock:
                 extras = self._ensure_waiters()

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from taskmesh.cli.exits import EPILOG, TOO_LATE, exits
+from taskmesh.cli.exits import EPILOG, TOO_LATE
 from taskmesh.cli.format import harmless
 from taskmesh.cli.options import (
     EVERYTHING,
-    Address,
-    AsJson,
-    ConfigFile,
     Http,
     HttpTokenFile,
-    Keys,
     Reach,
-    Timeout,
+    hub_command,
     settings,
 )
 from taskmesh.cli.output import Output
@@ -36,7 +32,10 @@ PAUSE = 0.1
 """Seconds between looks at whether a pool has left."""
 
 
+@hub_command
 def drain(
+    reach: Reach,
+    out: Output,
     pool: Annotated[
         str, typer.Argument(metavar="POOL", help="A pool's name, or `all`; none: the one at --http.")
     ] = "",
@@ -44,46 +43,34 @@ def drain(
     wait: Wait = 0.0,
     http: Http = None,
     http_token_file: HttpTokenFile = None,
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
 ) -> None:
     """Let a pool finish what it runs, give the rest to others, and end."""
-    out = Output(as_json=json)
-    with exits(out):
-        if pool:
-            left = through_hub(out, "drain", pool, Reach(file, address, timeout, directory), wait=wait)
-        else:
-            config = settings(file, {"http": http, "http_token_file": http_token_file})
-            if not config.program.http:
-                raise ConfigError("drain which pool? Name it, or give --http HOST:PORT of its side port")
-            left = at_side_port(out, config, timeout, wait)
-        ended(out, wait, left=left)
+    if pool:
+        left = through_hub(out, "drain", pool, reach, wait=wait)
+    else:
+        config = settings(reach.file, {"http": http, "http_token_file": http_token_file})
+        if not config.program.http:
+            raise ConfigError("drain which pool? Name it, or give --http HOST:PORT of its side port")
+        left = at_side_port(out, config, reach.timeout, wait)
+    ended(out, wait, left=left)
 
 
+@hub_command
 def scale_in(
+    reach: Reach,
+    out: Output,
     pools: Annotated[
         str, typer.Argument(metavar="POOL", help="Pools of this name, and of POOL-anything; or `all`.")
     ],
     number: Annotated[int, typer.Argument(metavar="N", min=1, help="How many of them are to leave.")],
     *,
     wait: Wait = 0.0,
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
 ) -> None:
     """Drain the N pools that have least to do, and print their names.
 
     The pods of a Kubernetes Deployment are pools of its name: take away those, and no busy pod ends.
     """
-    out = Output(as_json=json)
-    with exits(out):
-        reach = Reach(file, address, timeout, directory)
-        ended(out, wait, left=through_hub(out, "scale-in", f"{number}:{pools}", reach, wait=wait))
+    ended(out, wait, left=through_hub(out, "scale-in", f"{number}:{pools}", reach, wait=wait))
 
 
 def ended(out: Output, wait: float, *, left: bool) -> None:

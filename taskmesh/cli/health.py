@@ -14,7 +14,7 @@ from taskmesh.cli.probe import PATHS
 
 
 class Probe(enum.StrEnum):
-    """What can be asked."""
+    """The probes of a side port."""
 
     live = "live"
     ready = "ready"

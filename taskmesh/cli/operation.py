@@ -1,4 +1,4 @@
-"""`taskmesh ping`, `pause`, `resume` and `cancel`: what operators tell a hub to do."""
+"""`taskmesh ping`, `pause`, `resume` and `cancel`: commands of an operator that a hub carries out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from taskmesh.cli.exits import EPILOG, FAILED, exits
+from taskmesh.cli.exits import EPILOG, FAILED
 from taskmesh.cli.format import harmless
-from taskmesh.cli.options import Address, AsJson, ConfigFile, Keys, Reach, Timeout
+from taskmesh.cli.options import Reach, hub_command
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError
 
@@ -17,55 +17,34 @@ AnyPool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name; all
 DONE = {"pause": "paused", "resume": "resumed"}
 
 
-def ping(
-    pool: AnyPool = "all",
-    *,
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
-) -> None:
+@hub_command
+def ping(reach: Reach, out: Output, pool: AnyPool = "all") -> None:
     """Ask pools for a sign of life, and tell how long it took; exit code 1 when one gives none."""
-    out = Output(as_json=json)
-    reach = Reach(file, address, timeout, directory)
-    with exits(out):
-        from taskmesh.cli.operator import hub_session, signs_of_life
+    from taskmesh.cli.operator import hub_session, signs_of_life
 
-        with hub_session(reach) as hub:
-            rows = signs_of_life(hub, pool, timeout)
-        out.rows(rows, ("pool", "answered", "seconds"), "no pools: start one with `taskmesh worker`")
-        if not all(row["answered"] for row in rows):
-            raise typer.Exit(FAILED)
+    with hub_session(reach) as hub:
+        rows = signs_of_life(hub, pool, reach.timeout)
+    out.rows(rows, ("pool", "answered", "seconds"), "no pools: start one with `taskmesh worker`")
+    if not all(row["answered"] for row in rows):
+        raise typer.Exit(FAILED)
 
 
-def pause(
-    pool: Pool,
-    *,
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
-) -> None:
+@hub_command
+def pause(reach: Reach, out: Output, pool: Pool) -> None:
     """Give a pool no new work; what it runs goes on."""
-    obeyed("pause", pool, Reach(file, address, timeout, directory), json=json)
+    command_pools(reach, out, "pause", pool)
 
 
-def resume(
-    pool: Pool,
-    *,
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
-) -> None:
+@hub_command
+def resume(reach: Reach, out: Output, pool: Pool) -> None:
     """Give a paused pool work again."""
-    obeyed("resume", pool, Reach(file, address, timeout, directory), json=json)
+    command_pools(reach, out, "resume", pool)
 
 
+@hub_command
 def cancel(
+    reach: Reach,
+    out: Output,
     task: Annotated[
         str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")
     ] = "",
@@ -76,42 +55,33 @@ def cancel(
     key: Annotated[
         str, typer.Option(metavar="USER", help="All tasks of who shows this key, such as client:ann.")
     ] = "",
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
 ) -> None:
     """Cancel a task, running or not, or all tasks of a client or of a key."""
-    out = Output(as_json=json)
-    with exits(out):
-        given = {"cancel": task, "cancel-client": client, "cancel-key": key}
-        named = [(verb, target) for verb, target in given.items() if target]
-        if len(named) != 1:
-            raise ConfigError("say what to cancel: the ID of a task, --client NAME or --key USER")
-        verb, target = named[0]
-        found = command(Reach(file, address, timeout, directory), verb, target)
-        what = harmless(target)
-        if verb != "cancel":
-            what = f"{cast('dict[str, Any]', found)['cancelled']} tasks of {what}"
-        out.value(found, f"cancelled {what}")
+    given = {"cancel": task, "cancel-client": client, "cancel-key": key}
+    named = [(verb, target) for verb, target in given.items() if target]
+    if len(named) != 1:
+        raise ConfigError("say what to cancel: the ID of a task, --client NAME or --key USER")
+    verb, target = named[0]
+    found = command(reach, verb, target)
+    what = harmless(target)
+    if verb != "cancel":
+        what = f"{cast('dict[str, Any]', found)['cancelled']} tasks of {what}"
+    out.value(found, f"cancelled {what}")
 
 
-def obeyed(verb: str, pool: str, reach: Reach, *, json: bool) -> None:
-    """Sends a command to pools and prints which ones it went to."""
-    out = Output(as_json=json)
-    with exits(out):
-        rows = cast("list[dict[str, Any]]", command(reach, verb, pool))
-        out.value(
-            rows, "\n".join(f"{DONE[verb]} {row['pool']}" for row in harmless(rows)) or "there are no pools"
-        )
+def command_pools(reach: Reach, out: Output, verb: str, pool: str) -> None:
+    """Send a command to pools and print the pools that it went to."""
+    rows = cast("list[dict[str, Any]]", command(reach, verb, pool))
+    text = "\n".join(f"{DONE[verb]} {row['pool']}" for row in harmless(rows))
+    out.value(rows, text or "there are no pools")
 
 
 def command(reach: Reach, verb: str, target: str) -> object:
-    """Has the hub carry a command out.
+    """Have the hub carry a command out, and return its answer.
 
     Raises:
-        HubUnreachable: it does not answer. TaskMeshError: it refuses.
+        HubUnreachable: it does not answer.
+        TaskMeshError: it refuses.
     """
     from taskmesh.cli.operator import hub_session
 

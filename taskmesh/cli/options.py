@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from taskmesh.cli.exits import exits
+from taskmesh.cli.output import Output
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
@@ -65,7 +70,7 @@ Keys = Annotated[
 
 
 def known_level(level: str) -> str:
-    """Refuses what is no level of a log."""
+    """Return the level; refuse a word that is not a level of the log."""
     from taskmesh.cli.event_log import LEVELS
 
     if level not in LEVELS:
@@ -110,7 +115,7 @@ LONGEST_TASK = 1_000_000_000
 
 
 def answer_within(what: str) -> Any:
-    """The option --timeout of a command that asks for an answer; `what` is its help."""
+    """Return the option --timeout of a command that asks for an answer; `what` is its help."""
     return typer.Option("--timeout", metavar="SECONDS", min=0.01, max=LONGEST_ANSWER, help=what)
 
 
@@ -118,7 +123,7 @@ Timeout = Annotated[float, answer_within("How long to wait for the hub.")]
 
 
 def settings(file: Path | None, given: dict[str, object]) -> Config:
-    """Every setting, those that were `given` (not None) over files and environment.
+    """Return all settings; those that were `given` (not None) go before files and environment.
 
     Raises:
         ConfigError: one is unknown or wrong.
@@ -130,7 +135,14 @@ def settings(file: Path | None, given: dict[str, object]) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How a command finds its hub: what --config, --address, --timeout and --keys say."""
+    """The options by which a command finds its hub.
+
+    Attributes:
+        file: --config.
+        address: --address, in order of preference.
+        timeout: --timeout, seconds to wait for an answer.
+        keys: --keys.
+    """
 
     file: Path | None
     address: Sequence[str] | None
@@ -139,8 +151,39 @@ class Reach:
 
     @property
     def config(self) -> Config:
-        """The settings, with the hub's addresses in order: as given, as configured, or the usual one."""
+        """The settings, with the hub's addresses in order: as given, as configured, or the default."""
         address = list(self.address) if self.address else None
         config = settings(self.file, {"mesh__address": address, "mesh__keys": self.keys})
         mesh = config.mesh
         return replace(config, mesh=replace(mesh, address=mesh.address or (DEFAULT_ADDRESS,)))
+
+
+def reach_of(
+    *,
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    directory: Keys = None,
+    file: ConfigFile = None,
+    json: AsJson = False,
+) -> tuple[Reach, Output]:
+    """Return what the options of a command that asks a hub come to."""
+    return Reach(file, address, timeout, directory), Output(as_json=json)
+
+
+def hub_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `reach_of`; it takes their outcome as its first two parameters.
+
+    The errors of the command become exit codes.
+    """
+
+    @functools.wraps(command)
+    def run(*args: Any, **given: Any) -> None:
+        reach, out = reach_of(**{option.name: given.pop(option.name) for option in shared})
+        with exits(out):
+            command(reach, out, *args, **given)
+
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[2:]
+    shared = inspect.signature(reach_of, eval_str=True).parameters.values()
+    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    run.__annotations__ = {option.name: option.annotation for option in (*own, *shared)}
+    return run

@@ -1,4 +1,4 @@
-"""What commands print: JSON, tables on a terminal, aligned columns elsewhere."""
+"""The output of commands: JSON, tables on a terminal, aligned columns elsewhere."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Unprintable(OSError):
 class Output:
     """Results on stdout, errors on stderr (with JSON: on stdout too, as an object with the key "error").
 
-    Only results must reach somebody: `value` and `rows` raise Unprintable where stdout does not take them.
-    Everything else is said if it can be, for a hub does not end because its log is full.
+    Results must arrive: `value` and `rows` raise Unprintable if stdout does not take them. All else is
+    printed if possible: a hub does not end because its log is full.
     """
 
     def __init__(self, *, as_json: bool, program: str = "taskmesh") -> None:
@@ -27,11 +27,11 @@ class Output:
         self._program = program
 
     def value(self, value: object, text: str) -> None:
-        """A result: as JSON, or as the text for people."""
+        """Print a result: as JSON, or as the text for people."""
         self._result(encoded(value) if self.as_json else text)
 
     def rows(self, rows: Sequence[Mapping[str, object]], columns: Sequence[str], empty: str) -> None:
-        """A list of equal things. `empty`: what people read when there are none."""
+        """Print a list of rows; `empty` is the text for people if there are none."""
         if self.as_json:
             self._result(encoded(rows))
         elif not rows:
@@ -41,11 +41,11 @@ class Output:
             self._table([name.upper() for name in columns], cells)
 
     def ready(self, fields: Mapping[str, object], text: str) -> None:
-        """The one line on stdout of a program that runs."""
+        """Print the one line on stdout of a program that runs."""
         self._say(sys.stdout, encoded(fields) if self.as_json else text)
 
     def news(self, kind: str, text: str, fields: Mapping[str, object], keep: str = "") -> None:
-        """Something that happened while a program runs, on stderr. `keep`: control characters left as is."""
+        """Print an event of a running program on stderr; control characters in `keep` are not escaped."""
         line = (
             encoded({"event": kind, **fields})
             if self.as_json
@@ -54,7 +54,7 @@ class Output:
         self._say(sys.stderr, line)
 
     def error(self, error: BaseException, details: Mapping[str, object] | None = None) -> None:
-        """Why the command failed."""
+        """Print the error that ended the command."""
         if self.as_json:
             fields = {"type": type(error).__name__, "message": rendered(error, str), **(details or {})}
             self._say(sys.stdout, encoded({"error": fields}))
@@ -62,7 +62,7 @@ class Output:
             self.text(f"taskmesh: {rendered(error, str)}")
 
     def text(self, text: str) -> None:
-        """For people, on stderr, beside what stdout carries."""
+        """Print text for people on stderr."""
         self._say(sys.stderr, printable(text, keep="\n\t").rstrip())
 
     def _table(self, head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
@@ -100,21 +100,21 @@ class Output:
 
 
 def write(stream: TextIO, text: str) -> None:
-    """Writes a line, at once."""
+    """Write a line and flush the stream."""
     stream.write(fitting(stream, f"{text}\n"))
     stream.flush()
 
 
 def fitting(stream: TextIO, text: str) -> str:
-    """The text with what the stream's encoding lacks escaped."""
+    """Return the text with the characters escaped that the stream's encoding lacks."""
     encoding = stream.encoding
     return text.encode(encoding, "backslashreplace").decode(encoding) if encoding else text
 
 
 def settle() -> None:
-    """Lets go of what stdout and stderr did not take.
+    """Discard the text that stdout and stderr did not take.
 
-    The interpreter would try them once more when it ends, and make 120 of the exit code when they fail.
+    The interpreter would try to flush them once more at its end, and a failure would make the exit code 120.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -126,7 +126,7 @@ def settle() -> None:
 
 
 def shown(value: object) -> str:
-    """A cell's text."""
+    """Return the text of a cell."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

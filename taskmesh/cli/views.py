@@ -1,4 +1,4 @@
-"""`taskmesh status`, `pools`, `tasks` and `explain`: what a hub sees."""
+"""`taskmesh status`, `pools`, `tasks` and `explain`: the views of a hub."""
 
 from __future__ import annotations
 
@@ -6,99 +6,74 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from taskmesh.cli.exits import EPILOG, exits
+from taskmesh.cli.exits import EPILOG
 from taskmesh.cli.format import harmless
-from taskmesh.cli.options import EVERYTHING, Address, AsJson, ConfigFile, Keys, Reach, Timeout
+from taskmesh.cli.options import EVERYTHING, Reach, hub_command
 from taskmesh.cli.output import Output
 
 POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
 TASK_COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
 
 
-def status(
-    address: Address = None,
-    *,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
-) -> None:
+@hub_command
+def status(reach: Reach, out: Output) -> None:
     """Show how many tasks are in which state, and which pools and clients are there."""
-    out = Output(as_json=json)
-    with exits(out):
-        found = cast("dict[str, Any]", ask(Reach(file, address, timeout, directory), "status"))
-        out.value(found, summary(harmless(found)))
+    found = cast("dict[str, Any]", ask(reach, "status"))
+    out.value(found, summary(harmless(found)))
 
 
-def pools(
-    address: Address = None,
-    *,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
-) -> None:
+@hub_command
+def pools(reach: Reach, out: Output) -> None:
     """List the pools that the hub has a session with."""
-    out = Output(as_json=json)
-    with exits(out):
-        rows = cast("list[dict[str, Any]]", ask(Reach(file, address, timeout, directory), "pools"))
-        away = ("hubs_away",) if any(row.get("hubs_away") for row in rows) else ()
-        out.rows(rows, (*POOL_COLUMNS, *away), "no pools: start one with `taskmesh worker`")
+    rows = cast("list[dict[str, Any]]", ask(reach, "pools"))
+    away = ("hubs_away",) if any(row.get("hubs_away") for row in rows) else ()
+    out.rows(rows, (*POOL_COLUMNS, *away), "no pools: start one with `taskmesh worker`")
 
 
+@hub_command
 def tasks(
+    reach: Reach,
+    out: Output,
     task: Annotated[str, typer.Argument(metavar="ID", help="This one, with all that is known.")] = "",
     *,
     state: Annotated[str, typer.Option(metavar="STATE", help="Only queued, sent, running ... ones.")] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 100,
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
 ) -> None:
     """List tasks that are on their way (the hub does not keep finished ones), or show one."""
-    out = Output(as_json=json)
-    reach = Reach(file, address, timeout, directory)
-    with exits(out):
-        if task:
-            found = cast("dict[str, Any]", ask(reach, "task", task))
-            out.value(found, "\n".join(f"{key}: {value}" for key, value in harmless(found).items()))
-            return
-        from taskmesh.core.hub.views import MOST_ROWS
+    if task:
+        found = cast("dict[str, Any]", ask(reach, "task", task))
+        out.value(found, "\n".join(f"{key}: {value}" for key, value in harmless(found).items()))
+        return
+    from taskmesh.core.hub.views import MOST_ROWS
 
-        rows = cast("list[dict[str, Any]]", ask(reach, "tasks", state, limit + 1))
-        out.rows(rows[:limit], TASK_COLUMNS, "no such tasks on their way")
-        if len(rows) > limit and not json:
-            out.text(
-                f"only the first {limit}, there are more: --limit N shows up to {MOST_ROWS}, and "
-                "`taskmesh status` counts all"
-            )
-        elif len(rows) == MOST_ROWS and not json:
-            out.text(f"only the first {MOST_ROWS}, there may be more: `taskmesh status` counts all")
+    rows = cast("list[dict[str, Any]]", ask(reach, "tasks", state, limit + 1))
+    out.rows(rows[:limit], TASK_COLUMNS, "no such tasks on their way")
+    if len(rows) > limit and not out.as_json:
+        out.text(
+            f"only the first {limit}, there are more: --limit N shows up to {MOST_ROWS}, and "
+            "`taskmesh status` counts all"
+        )
+    elif len(rows) == MOST_ROWS and not out.as_json:
+        out.text(f"only the first {MOST_ROWS}, there may be more: `taskmesh status` counts all")
 
 
+@hub_command
 def explain(
+    reach: Reach,
+    out: Output,
     task: Annotated[str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")],
-    *,
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
 ) -> None:
-    """Tell why a task is where it is: what it waits for, who has it, what became of its earlier attempts."""
-    out = Output(as_json=json)
-    with exits(out):
-        found = cast("dict[str, Any]", ask(Reach(file, address, timeout, directory), "task", task))
-        out.value(found, explanation(harmless(found)))
+    """Explain why a task is waiting, who has it, and how its earlier attempts ended."""
+    found = cast("dict[str, Any]", ask(reach, "task", task))
+    out.value(found, explanation(harmless(found)))
 
 
 def ask(reach: Reach, what: str, argument: str = "", limit: int = EVERYTHING) -> object:
-    """Asks the hub for a view.
+    """Ask the hub for a view.
 
     Raises:
-        HubUnreachable: it does not answer. TaskMeshError: it has no such thing.
+        HubUnreachable: it does not answer.
+        TaskMeshError: it has no such thing.
     """
     from taskmesh.cli.operator import hub_session
 

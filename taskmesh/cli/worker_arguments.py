@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from taskmesh.cli.event_log import LEVELS
-from taskmesh.config import Config, load
+
+if TYPE_CHECKING:
+    from taskmesh.config import Config
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5550"
 
@@ -32,9 +35,15 @@ exit codes:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the worker was asked for: settings, a name ("" for any), modules, form of its output.
+    """The command line of a worker.
 
-    `stay`: seconds that it waits for a signal after a drain that no signal asked for.
+    Attributes:
+        config: the settings.
+        name: the pool's name; "" for a generated one.
+        modules: the modules that slots import first.
+        json: print JSON.
+        stay: seconds that the worker waits for a signal after a drain that no signal asked for.
+        log_level: the lowest level of the log.
     """
 
     config: Config
@@ -135,5 +144,7 @@ def read(line: Sequence[str]) -> Arguments:
         "pool__only_registered": given.only_registered,
     }
     found = {key: value for key, value in wanted.items() if value is not None}
+    from taskmesh.config import load  # it brings msgspec, which a line that is refused needs not wait for
+
     config = load(given.config, found, command_line=True)
     return Arguments(config, given.name, tuple(given.modules), given.json, given.stay, given.log_level)

@@ -1,1 +1,1 @@
-"""What stands behind the client surface: pending table, callbacks, spec table, chunks, gatherings."""
+"""The client behind the public names: pending table, callbacks, functions, maps, waiting."""

@@ -1,4 +1,4 @@
-"""How many items of a map go into one chunk, and how many chunks go ahead of the results."""
+"""The size of a map's chunks, and the number of chunks that are sent ahead of the results."""
 
 from __future__ import annotations
 

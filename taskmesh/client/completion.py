@@ -1,4 +1,4 @@
-"""How a batch of futures ends: states under one lock, then everybody who waits is told, outside it."""
+"""The end of a batch of futures: their states are set under one lock, then waiters are woken outside it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ _PATIENCE_S = 0.02
 
 
 class Outcome(NamedTuple):
-    """What a future ends with: its state, what `result()` makes the value of, and where it comes from.
+    """The outcome of a future.
 
-    The content of a failed task stands in its origin.
+    Attributes:
+        state: the final state, in concurrent.futures' words.
+        content: the payload of the value, or an exception. A failed task's content stands in its origin.
+        origin: the attempt that led to it, None if the task never ran.
+        form: the form of the content: RAW or ERROR.
     """
 
     state: str
@@ -31,12 +35,12 @@ CANCELLED = Outcome(CANCELLED_AND_NOTIFIED)
 
 
 def broken(error: BaseException) -> Outcome:
-    """The outcome of a future whose task will never be heard of."""
+    """Return the outcome of a future whose task has no outcome of its own."""
     return Outcome(FINISHED, error, None, ERROR)
 
 
 def outcome_of(record: Failed) -> Outcome:
-    """The outcome that a hub's record tells."""
+    """Return the outcome that a hub's record reports."""
     return CANCELLED if record.kind == "cancelled" else Outcome(FINISHED, None, record)
 
 
@@ -44,8 +48,8 @@ class Completion:
     """Futures that end together: `add` them with the table's lock held, `notify` after it is released.
 
     A future that has a condition (concurrent.futures' wait() or as_completed() has looked at it) changes its
-    state only while that is held: they count on it. The condition may be held by somebody who runs user code,
-    so the port's thread does not wait for it long.
+    state only while the condition is held: those functions rely on it. A thread that runs user code may hold
+    it, so the port's thread waits for it only briefly.
     """
 
     __slots__ = ("_callbacks", "_ended", "_guarded")
@@ -56,7 +60,7 @@ class Completion:
         self._guarded: list[tuple[TaskFuture[Any], Outcome]] = []
 
     def add(self, future: TaskFuture[Any], outcome: Outcome) -> None:
-        """Ends a pending future that the caller has taken out of the table."""
+        """End a pending future that the caller has taken out of the table."""
         extras = future._extras
         if extras is not None and not self.collect(future, extras):
             self.guard(future, outcome)
@@ -64,9 +68,9 @@ class Completion:
             complete(future, outcome, self._callbacks)
 
     def collect(self, future: TaskFuture[Any], extras: Waiters) -> bool:
-        """Notes whom to tell of a future that somebody looks at; False when it has a condition: see `guard`.
+        """Collect a future that has waiters; return False if it has a condition: see `guard`.
 
-        The caller then sets its state.
+        After True the caller sets its state.
         """
         if extras.condition is not None:
             return False
@@ -75,11 +79,11 @@ class Completion:
         return True
 
     def guard(self, future: TaskFuture[Any], outcome: Outcome) -> None:
-        """Ends a future that has a condition, when it is announced."""
+        """End a future that has a condition; `notify` sets its state."""
         self._guarded.append((future, outcome))
 
     def notify(self) -> None:
-        """Tells everybody; never blocks for long."""
+        """Wake all waiters and start the callbacks; it never blocks for long."""
         for future, outcome in self._guarded:
             condition = future._condition
             if condition.acquire(timeout=_PATIENCE_S):
@@ -140,7 +144,7 @@ class Completion:
 
 
 def complete(future: TaskFuture[Any], outcome: Outcome, callbacks: CallbackThread) -> None:
-    """Sets the future's final state, which readers look at first and without a lock: so it is set last."""
+    """Set the future's final state. Readers look at the state first and without a lock: so it is set last."""
     if outcome.state is FINISHED:  # a cancelled one keeps its arguments until the port has drained it
         origin = outcome.origin
         if isinstance(origin, Failed):

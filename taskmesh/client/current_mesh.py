@@ -1,4 +1,4 @@
-"""Which mesh `f.submit()` means: the innermost one that is open in this context, else in this process."""
+"""The mesh of `f.submit()`: the innermost one that is open in this context, else in this process."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _everywhere: list[Submitter] = []
 
 
 def enter(mesh: Submitter) -> None:
-    """The mesh is the innermost one from now on."""
+    """Make the mesh the innermost one."""
     _here.set((*_here.get(), mesh))
     _everywhere.append(mesh)
 
 
 def delivering(mesh: Callable[[], Submitter]) -> Context:
-    """The context of a callback thread: what `mesh` returns is the current mesh there."""
+    """Return the context of a callback thread, in which `mesh()` is the current mesh."""
     context = Context()
     context.run(_delivers.set, mesh)
     return context
 
 
 def leave(mesh: Submitter) -> None:
-    """The mesh is open no more; it need not be the innermost one, nor this the context that entered it."""
+    """Remove a mesh that closes; it need not be the innermost one, nor this the context that entered it."""
     _here.set(tuple(other for other in _here.get() if other is not mesh))
     if mesh in _everywhere:
         _everywhere.remove(mesh)
 
 
 def current_mesh() -> Submitter:
-    """The innermost open mesh.
+    """Return the innermost open mesh.
 
     Raises:
         NoMesh: there is none.

@@ -1,4 +1,4 @@
-"""Where the items of a map come from: sequences that are sliced, or an iterator that is drawn.
+"""The items of a map: slices of sequences, or the next ones of an iterator.
 
 Of a single iterable the items are its own: a tuple around each would be an object more for the garbage
 collector to look at, a million times over.

@@ -115,7 +115,7 @@ class MapJob:
 
     @property
     def futures(self) -> list[TaskFuture[Any]]:
-        """What has been submitted and not ended."""
+        """The futures of the chunks that have not ended."""
         return [chunk.future for chunk in list(self._flying) if chunk.future is not None]
 
     @property

@@ -32,13 +32,13 @@ _HERE = "here"
 
 
 class TaskFunction(Protocol):
-    """What `@task` returns, as far as it is of interest here."""
+    """The part of a `@task` function that nested submission uses."""
 
     options: TaskOptions
     __wrapped__: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function here."""
+        """Call the function in this process."""
         ...
 
 
@@ -46,7 +46,7 @@ class NestedClient:
     """One slot as a client of its hub, for the tasks that its tasks submit.
 
     Args:
-        place: of the first task that submits tasks.
+        place: the place of the first task that submits tasks.
     """
 
     def __init__(self, place: Place) -> None:
@@ -57,13 +57,13 @@ class NestedClient:
         self._own = itertools.count(1 << 62).__next__
 
     def serves(self, place: Place) -> bool:
-        """Return whether it leads to the same hub, and has not ended."""
+        """Return True if the client leads to the hub of this place, and has not ended."""
         if self._way != (place.addresses, place.keys):
             return False
         return not self._client.closed and self._client.table.refusal is None
 
     def submitter(self, priority: int) -> Submitter:
-        """Return where tasks of this priority go. They end when this process does."""
+        """Return the submitter for tasks of this priority. They end when this process does."""
         found = self._submitters.get(priority)
         if found is None:
             options = {"on_client_loss": "cancel", "priority": priority}
@@ -73,7 +73,7 @@ class NestedClient:
     def run_here(
         self, submitter: Submitter, fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> TaskFuture[Any]:
-        """Runs a call at once in this thread; its future has ended when this returns."""
+        """Run a call at once in this thread; return its future, which has ended."""
         future: TaskFuture[Any] = object.__new__(TaskFuture)
         future._batch = submitter._functions.batch(fn, args, kwargs)
         future._seq = self._own()
@@ -90,20 +90,20 @@ class NestedClient:
     # --- what the parent does at its end
 
     def wait(self) -> None:
-        """Waits until all children have ended."""
+        """Wait until all children have ended."""
         self._client.wait_for_all()
 
     def cancel(self) -> None:
-        """Gives up those that have not ended."""
+        """Cancel the children that have not ended."""
         self._client.table.cancel(self._client.table.unended)
 
     def close(self) -> None:
-        """Ends the client."""
+        """Close the client."""
         self._client.close(cancel=True)
 
 
 def _called(fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls the function; where an event loop runs, in another thread, for it may need a loop of its own."""
+    """Call the function; in another thread if an event loop runs here, as it may need a loop of its own."""
     call = runnable(fn.__wrapped__)
     if running_loop() is None:
         return call(*args, **kwargs)
@@ -126,7 +126,7 @@ class ProcessClient:
         self.forget()
 
     def forget(self) -> None:
-        """In a child that a task has forked: it is nobody's slot."""
+        """Reset the client, in a child that a task has forked and that is not a slot."""
         self.lock = threading.Lock()
         self.client: NestedClient | None = None
 
@@ -137,9 +137,9 @@ _process = ProcessClient()
 def submit_nested(
     place: Place, fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> TaskFuture[Any]:
-    """Submits a call from inside a task; without a place to wait in, it is run at once.
+    """Submit a call from inside a task; if no other slot can take over meanwhile, run it at once.
 
-    Children go before what waits in the queue with their parent's priority, so that parents end.
+    Children run at a higher priority than queued work of their parent's priority, so that parents can end.
 
     Raises:
         QueueFull: there is no place, and the call needs another queue or other tags than its parent's.
@@ -173,7 +173,7 @@ def _client_of(place: Place) -> NestedClient:
 
 
 def _close() -> None:
-    """The slot ends."""
+    """Close this process's client, as the slot ends."""
     if _process.client is not None:
         _process.client.close()
 

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Future[Any])
 
 
 class DoneAndNotDone(NamedTuple, Generic[F]):
-    """What `wait` returns: a named pair of sets, as in concurrent.futures."""
+    """The result of `wait`: a named pair of sets, as in concurrent.futures."""
 
     done: set[F]
     not_done: set[F]
@@ -178,7 +178,7 @@ def _completed(futures: list[TaskFuture[Any]], deadline: float | None) -> Any:
 
 
 def _has_failed(future: Future[Any]) -> bool:
-    """Whether a future that is done ended with an error; what has not been rebuilt yet counts as fine."""
+    """Return True if a done future ended with an error; a payload that is not rebuilt yet counts as fine."""
     if isinstance(future, TaskFuture):
         return future._has_failed()
     return not future.cancelled() and future.exception() is not None

@@ -1,1 +1,1 @@
-"""The end of a task at its caller: what it means, and who waits for it."""
+"""The end of a task at its caller: its outcome and its waiters."""

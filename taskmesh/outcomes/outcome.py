@@ -1,4 +1,4 @@
-"""What the end of a task means to its caller: the final state, and the exception that a record tells of."""
+"""The outcome of a task for its caller: the final state, and the exception that a record describes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("taskmesh")
 
 
 class TaskState(StrEnum):
-    """Where a task stands, as far as its client knows. The last six are final."""
+    """The state of a task, as far as its client knows it. The last six are final."""
 
     PENDING = "pending"
     """Submitted; the hub has not confirmed it yet."""
@@ -40,7 +40,7 @@ class TaskState(StrEnum):
     RUNNING = "running"
     """Known to have started."""
     UNREACHABLE = "unreachable"
-    """Open, and the hub does not answer: what becomes of it meanwhile is not known here."""
+    """Open, and the hub does not answer: its state is not known here."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -48,7 +48,7 @@ class TaskState(StrEnum):
     DEAD = "dead"
     """Given up after it had crashed its worker too often."""
     LOST = "lost"
-    """At most once, and its worker vanished: it may have run or not."""
+    """acks="early", and its worker vanished: it may have run or not."""
 
 
 _ENDS = {
@@ -76,11 +76,12 @@ _TOO_LARGE = f"{TooLarge.__module__}.{TooLarge.__qualname__}"
 
 
 class Success(NamedTuple):
-    """Where results come from: what a DoneRun tells of all its tasks, without their payloads.
+    """The attempt that led to a result: the part of a DoneRun that all its tasks share, without payloads.
 
     Attributes:
-        attempt: as people are shown it and the task saw it: attempts that were handed back do not count.
-        worker: pool and slot. seconds: what each task took.
+        attempt: its number, as the task saw it: attempts that were handed back do not count.
+        worker: the pool and the slot.
+        seconds: the time that each task took.
     """
 
     attempt: int
@@ -89,19 +90,19 @@ class Success(NamedTuple):
 
     @classmethod
     def of(cls, run: DoneRun) -> Success:
-        """What a run tells."""
+        """Return the attempt of a run."""
         return cls(run.attempt - run.returns, run.worker, run.elapsed / max(1, len(run.seqs)))
 
 
 class Unretrieved:
-    """The record of a task that failed, until somebody asks for its error; if nobody does, the log is told.
+    """The record of a task that failed, until somebody asks for its error; if nobody does, it is logged.
 
     Only failed futures have one, and so a future that succeeds pays nothing for it.
 
     Args:
         label: name and id of the task, for people.
-        later: takes jobs for another thread, since this one may be anywhere when it drops the future; tells
-            whether it does.
+        later: runs jobs in another thread, since this one may be anywhere when it drops the future; it
+            returns False if it cannot.
     """
 
     __slots__ = ("_failed", "_label", "_later", "retrieved")
@@ -113,10 +114,10 @@ class Unretrieved:
         self._later = later
 
     def record(self, *, plain: bool) -> Failed:
-        """The record, for somebody who asks.
+        """Return the record, and note that it has been asked for.
 
         Args:
-            plain: as data alone: its error is told as RemoteError, and nothing is unpickled for it.
+            plain: without the pickled exception: the error becomes a RemoteError, and nothing is unpickled.
         """
         self.retrieved = True
         return msgspec.structs.replace(self._failed, pickled=b"") if plain else self._failed
@@ -137,21 +138,21 @@ def _tell_unretrieved(label: str, failed: Failed) -> None:
 
 
 def end_state(origin: Success | Failed | None) -> TaskState:
-    """The final state of a task with this outcome."""
+    """Return the final state of a task with this outcome."""
     if isinstance(origin, Failed):
         return _ENDS.get(origin.kind, TaskState.FAILED)
     return TaskState.SUCCEEDED if isinstance(origin, Success) else TaskState.FAILED
 
 
 def noted(error: BaseException, task: str, origin: Success | Failed | None) -> BaseException:
-    """The error, with a note that says which task it is about and where that ran."""
+    """Add a note to the error that names its task and worker, and return it."""
     attempt, worker = (origin.attempt, origin.worker) if origin is not None else (0, "")
     error.add_note(_origin_note(task, attempt, worker))
     return error
 
 
 def error_of(failed: Failed, task: str) -> BaseException:
-    """The exception of a task that did not succeed, with notes on where and how often it was tried.
+    """Return the exception of a task that did not succeed, with notes on its attempts.
 
     Args:
         failed: the hub's record.
@@ -175,7 +176,7 @@ class ChunkResult(NamedTuple):
 
 
 def chunk_of(payload: Payload, task: str, origin: Success) -> ChunkResult:
-    """The results of a chunk.
+    """Return the results of a chunk.
 
     Raises:
         SerializationError: nothing of it can be rebuilt here.

@@ -1,1 +1,1 @@
-"""Where a hub keeps outcomes for the hub that comes after it: `ports.OutcomeStore` over Redis."""
+"""The store in which a hub keeps outcomes for its successor: `ports.OutcomeStore` over Redis."""

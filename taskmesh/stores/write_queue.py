@@ -1,4 +1,4 @@
-"""What waits to be written: bounded in bytes, the oldest goes when there is no room."""
+"""The queue of a store's writer: bounded in bytes; the oldest entry is dropped if there is no room."""
 
 from __future__ import annotations
 

@@ -41,7 +41,13 @@ class StoreUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of a batch: how many were stored, how many refused for good, and why."""
+    """The outcome of a batch.
+
+    Attributes:
+        stored: the number of outcomes that were stored.
+        refused: the number of outcomes that the store will never take.
+        reason: the reason for that, in words.
+    """
 
     stored: int
     refused: int = 0
