@@ -384,14 +384,6 @@ class PoolCommand(msgspec.Struct, tag=65):
     instance: int = 0
 
 
-class ForgetSpecs(msgspec.Struct, tag=66):
-    """The hub has forgotten these specs; they come again before they are used."""
-
-    epoch: int
-    session: int
-    specs: list[int]
-
-
 class Refused(msgspec.Struct, tag=67):
     """The hub will not have this pool, for the reason given; it need not ask again."""
 
@@ -403,4 +395,4 @@ class Refused(msgspec.Struct, tag=67):
 ClientMessage = ClientHello | Submit | CancelTasks | ResultAck | ClientBeat | ClientBye | Query | Command
 ToClient = ClientWelcome | Accepted | Busy | NeedSpec | Deliver | Notice | Answer | ClientRefused
 PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone
-ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | ForgetSpecs | Refused | Roster
+ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | Refused | Roster

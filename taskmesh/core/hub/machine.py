@@ -356,10 +356,7 @@ class HubMachine:
         for number in gone:
             del self.state.specs[number]
         for lane in self.state.lanes.values() if gone else ():
-            known = [number for number in gone if number in lane.known_specs]
-            if known:
-                lane.known_specs.difference_update(known)
-                self.state.publish(lane.pool, m.ForgetSpecs(self.config.epoch, lane.session, known))
+            lane.known_specs.difference_update(gone)
 
     def _expire(self, record: TaskRecord, cause: Cause) -> None:
         """It has not started in time, or before its client gave it up."""

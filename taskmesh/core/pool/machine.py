@@ -176,7 +176,7 @@ class PoolMachine:
                 member.told(message)
             case m.Refused(instance=instance, reason=reason):
                 self._on_refused(member, instance, reason, now)
-            case m.Recall() | m.Cancel() | m.ForgetSpecs():
+            case m.Recall() | m.Cancel():
                 self._in_session(member, message, now)
             case _:
                 assert_never(message)
@@ -189,9 +189,7 @@ class PoolMachine:
         if all(one.refused for one in self.members):
             self._leave("; ".join(dict.fromkeys(one.refused for one in self.members)))
 
-    def _in_session(
-        self, member: Membership, message: m.Recall | m.Cancel | m.ForgetSpecs, now: float
-    ) -> None:
+    def _in_session(self, member: Membership, message: m.Recall | m.Cancel, now: float) -> None:
         if not member.is_mine(message.epoch, message.session):
             return
         match message:
@@ -199,8 +197,6 @@ class PoolMachine:
                 member.return_wanted = max(member.return_wanted, count)
             case m.Cancel(tasks=tasks):
                 self._cancel(member.scoped(tasks), now)
-            case m.ForgetSpecs(specs=specs):
-                self.scheduler.forget(specs)
             case _:
                 assert_never(message)
 
@@ -248,7 +244,7 @@ class PoolMachine:
                     continue
                 elapsed = max(0.0, now - slot.heard)
                 running.append(self._progress(slot, run, seq, elapsed))
-        self.scheduler.tidy()
+        self.scheduler.evict()
         slots = max(min(1, self._working), self._working - elsewhere)
         member.beat(running, self.state, slots, self._others(member), now)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
 from taskmesh.core.credit import MOST_AHEAD, SLOT_HORIZON, Credit, ServiceTime
@@ -20,8 +20,8 @@ from taskmesh.wire.slot_messages import SlotTasks
 
 MOST_SPECS = 2000
 """Specs that a pool keeps, at most, but for those of its tasks."""
-SPEC_BYTES = 512 << 20
-"""The same in bytes of functions that travel by value."""
+SPEC_BYTES = 256 << 20
+"""The same in bytes of functions that travel by value; a hub keeps no more."""
 STEAL_AFTER = 0.003
 """Seconds of silence of a slot with tasks queued after which they are taken back, when another is idle."""
 STEAL_WORTH = 0.002
@@ -139,27 +139,18 @@ class Scheduler:
             if number not in self.specs:
                 self.specs[number] = KnownSpec(spec)
 
-    def forget(self, numbers: Iterable[int]) -> None:
-        """Drops specs that none of the tasks here needs; hubs send them again before their next use."""
-        used = self._used()
-        for number in numbers:
-            if number not in used:
-                self.specs.pop(number, None)
+    def evict(self) -> None:
+        """Drops the oldest specs that none of the tasks here needs, if there are too many.
 
-    def tidy(self) -> None:
-        """Drops the oldest specs that none of the tasks here needs, where they are too many.
-
-        The hub does not tell what an earlier session, or another hub, has left here. What it counts on here
-        and is gone is asked for, so it is to forget first: the bounds are far above its own.
+        A spec that a hub takes for known and that is gone is asked for, which costs its tasks a way back and
+        forth. Hubs keep fewer, so that most are evicted there first, and come again by themselves.
         """
         sizes = {number: len(known.spec.function) for number, known in self.specs.items()}
         if len(sizes) > MOST_SPECS or sum(sizes.values()) > SPEC_BYTES:
-            self.forget(evicted(sizes, self._used().__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES))
-
-    def _used(self) -> set[int]:
-        """Returns the specs of the tasks here."""
-        used = {piece.run.spec for piece in (*self.backlog, *self.aside)}
-        return used.union(*[slot.work for slot in self._slots.values()])
+            used = {piece.run.spec for piece in (*self.backlog, *self.aside)}
+            used.update(*[slot.work for slot in self._slots.values()])
+            for number in evicted(sizes, used.__contains__, most=MOST_SPECS, most_bytes=SPEC_BYTES):
+                del self.specs[number]
 
     # --- out ----------------------------------------------------------------------------------------------
 

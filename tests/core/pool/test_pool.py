@@ -4,6 +4,7 @@ import pytest
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
+from taskmesh.core.pool import scheduler
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, LaneRun
 from taskmesh.wire.slot_messages import SlotProgress
@@ -46,7 +47,7 @@ class TestWork:
         rig.push(1, 2, 3)
         rig.tell(ev.FromHub(m.Recall(EPOCH, 99, 5)))
         rig.tell(ev.FromHub(m.Cancel(EPOCH, 99, [Held(1, 1, [3])])))
-        rig.tell(ev.FromHub(m.ForgetSpecs(EPOCH + 1, rig.pool.session, list(rig.pool.scheduler.specs))))
+        rig.tell(ev.FromHub(m.Recall(EPOCH + 1, rig.pool.session, 5)))
         for slot in (0, 1, 0):
             rig.finish(slot)
 
@@ -87,15 +88,16 @@ class TestWork:
         assert rig.of(m.PoolNeedSpec)
         assert rig.returned() == [1]
 
-    def test_a_spec_in_use_is_not_forgotten(self, rig):
+    def test_a_spec_in_use_is_not_forgotten(self, rig, monkeypatch):
+        monkeypatch.setattr(scheduler, "MOST_SPECS", 0)
         rig.push(1, 2, 3)
-        control(rig, m.ForgetSpecs, list(rig.pool.scheduler.specs))
+        rig.pool.scheduler.evict()
         rig.finish(0)
         rig.finish(1)
         rig.finish(0)
         assert sorted(rig.done()) == [1, 2, 3]
 
-        control(rig, m.ForgetSpecs, list(rig.pool.scheduler.specs))
+        rig.pool.scheduler.evict()
         rig.push(4, known=False)
         assert rig.of(m.PoolNeedSpec)
 
