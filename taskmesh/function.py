@@ -148,21 +148,23 @@ def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Makes a task function, as `@task` or `@task(queue="slow", retries=3)`.
 
     Args:
-        fn: the function, where no options are given; a coroutine function too.
-        options: how it is to be run, all by name.
-            name: for people; `module.qualname` if empty.
-            queue, tags: which pools may run it: those that serve the queue and have all tags.
-            priority: higher goes first, 0 if not given.
-            retries: how often an error of its own is worth another attempt: a number, or `Retry(...)`.
-            timeout: seconds until TaskTimeout is raised inside it. hard_timeout: until its process is killed.
+        fn: the function, if no options are given; a coroutine function too.
+        options: the options of its tasks, all by name.
+            name: the name that people see; `module.qualname` if empty.
+            queue: the queue that a pool must serve to run the task.
+            tags: the tags that a pool must have to run it.
+            priority: tasks of a higher priority run first; 0 if not given.
+            retries: the number of attempts after an error of its own, or `Retry(...)`.
+            timeout: seconds until TaskTimeout is raised inside it.
+            hard_timeout: seconds until its process is killed.
             expires: seconds after its acceptance by which it must have started, or it ends as TaskExpired.
             acks: "late" (at least once) or "early" (at most once: TaskLost when its worker vanishes).
             key: tasks of one key share one outcome while the first lives; may be a function of the arguments.
-            on_client_loss: whether it is to "run" or to be cancelled ("cancel") when its client vanishes.
+            on_client_loss: "run" or "cancel": the fate of the task when its client vanishes.
 
     Raises:
         ConfigError: an option is unknown, or its value cannot be used.
-        TypeError: what it decorates is no function.
+        TypeError: `fn` is not a function.
     """
     checked = TaskOptions().with_changes(options)
     if fn is None:

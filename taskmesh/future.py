@@ -126,11 +126,13 @@ class TaskFuture(Future[T]):
         raise TypeError("a TaskFuture comes from submit()")
 
     def result(self, timeout: float | None = None) -> T:
-        """The task's return value; waits up to `timeout` seconds for it.
+        """Return the task's value; wait up to `timeout` seconds for it.
 
         Raises:
-            TimeoutError: not done in time. CancelledError: cancelled. Else the task's own exception, or a
-                TaskError that says how it ended.
+            TimeoutError: the task has not ended in time.
+            CancelledError: the task was cancelled.
+            TaskError: the task ended without a value or an exception of its own; the text says how.
+            Exception: the task's own exception.
         """
         if self._state is not FINISHED:
             timeout = self._wait_for_end(timeout)

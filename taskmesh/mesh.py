@@ -1,4 +1,4 @@
-"""Mesh: the one object that a user holds."""
+"""Mesh: the object through which a program submits tasks."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Mesh(Submitter):
     program is its hub, and child processes run the tasks. With one, hub and pools are elsewhere.
 
     It opens when it is entered or first used. Leaving the `with` block waits for all tasks; leaving it by an
-    exception cancels them, kills those of its own that run, and ends within two seconds. Who leaves neither
-    way has the tasks of an embedded mesh cancelled when the interpreter ends, and those that a hub elsewhere
-    has accepted left to it, with a warning that counts them. A mesh that nobody closed and nobody holds any
-    more ends after its tasks, with a ResourceWarning.
+    exception cancels them, kills those of its own that run, and ends within two seconds. If a program ends
+    without either, the tasks of an embedded mesh are cancelled, and those that a hub elsewhere has accepted
+    go on there, with a warning that counts them. A mesh that is not closed and has no reference left ends
+    after its tasks, with a ResourceWarning.
 
     Args:
         address: the gateway of a hub such as "tcp://127.0.0.1:5550", or several in order of preference.
-        workers: slots of an embedded mesh, one for each CPU if not given. The mesh is embedded then, also
-            where a file or TASKMESH_ADDRESS names a hub.
-        hub: where an embedded hub lives.
-        config: a TOML file or a mapping of sections in place of the file that is looked for; a Config in
-            place of the environment too.
+        workers: slots of an embedded mesh, one for each CPU if not given. The mesh is embedded then, even
+            if a file or TASKMESH_ADDRESS names a hub.
+        hub: "thread" or "process": the place of an embedded hub.
+        config: a TOML file or a mapping of sections instead of the file that is looked for; a Config
+            instead of the environment too.
         overrides: settings as `section__key=`, or by a key that only one section has.
 
     Raises:
@@ -60,7 +60,7 @@ class Mesh(Submitter):
         weakref.finalize(self, client.forsake).atexit = False  # at exit the client ends itself
 
     def __repr__(self) -> str:
-        """The mesh in a line, from what this program knows: no hub is asked."""
+        """The mesh in one line, from the facts of this program: no hub is asked."""
         client = self._client
         address = client.config.mesh.address
         there = f"at {', '.join(address)}" if address else f"embedded, {client.slots()} slots"
@@ -96,11 +96,11 @@ class Mesh(Submitter):
         return MeshExecutor(mesh=self, **task_options)
 
     def cancel(self, futures: TaskFuture[Any] | Iterable[TaskFuture[Any]]) -> int:
-        """Gives tasks up, running or not; returns how many of them had not ended."""
+        """Cancel tasks, running or not; return the number of those that had not ended."""
         return self._client.table.cancel((futures,) if isinstance(futures, TaskFuture) else futures)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until the hub has confirmed that every task submitted so far is in its ledger.
+        """Wait until the hub has confirmed that every task submitted so far is in its ledger.
 
         Raises:
             TimeoutError: not within `timeout` seconds.
@@ -109,20 +109,21 @@ class Mesh(Submitter):
         self._client.table.flush(timeout)
 
     def status(self, timeout: float = 5.0) -> Mapping[str, Any]:
-        """The hub's counts: tasks by state, pools, clients; plain data, as `taskmesh status --json` prints.
+        """Return the hub's counts of tasks, pools and clients: plain data, as `taskmesh status --json`.
 
         Args:
             timeout: seconds to wait for the answer.
 
         Raises:
-            HubUnreachable: no answer within `timeout` seconds. MeshClosed: the mesh is closed, or closes.
+            HubUnreachable: no answer within `timeout` seconds.
+            MeshClosed: the mesh is closed, or closes.
         """
         return cast(Mapping[str, Any], self._client.open().query("status", timeout=timeout))
 
     def events(
         self, since: int = 0, *, limit: int = 100, timeout: float = 5.0
     ) -> Sequence[Mapping[str, Any]]:
-        """The hub's newest events, oldest first: plain data, each with a number.
+        """Return the hub's newest events, oldest first: plain data, each with a number.
 
         Args:
             since: only events with a higher number.
@@ -137,7 +138,7 @@ class Mesh(Submitter):
         return cast(Sequence[Mapping[str, Any]], answer)
 
     def close(self, *, cancel: bool = False, detach: bool = False) -> None:
-        """Ends the mesh: waits for all tasks, or cancels them. Harmless when called again.
+        """Close the mesh: wait for all tasks, or cancel them. A second call does nothing.
 
         Args:
             cancel: gives up what has not ended.
@@ -152,7 +153,7 @@ class Mesh(Submitter):
         self._client.close(cancel=cancel, detach=detach)
 
     def __enter__(self) -> Self:
-        """Opens the mesh and makes it the current one.
+        """Open the mesh and make it the current one.
 
         Raises:
             HubUnreachable: no hub answered within `mesh.open_timeout` seconds.
@@ -167,7 +168,7 @@ class Mesh(Submitter):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Waits for all tasks; cancels them when the block was left by an exception.
+        """Wait for all tasks; cancel them if the block was left by an exception.
 
         Raises:
             HubUnreachable: the hub has been away for longer than `client.hub_timeout`; tasks were open.
@@ -196,7 +197,7 @@ class Mesh(Submitter):
 
 
 async def _aside(blocking: Callable[[], object]) -> None:
-    """Lets another thread do what blocks."""
+    """Run a blocking call in another thread."""
     loop = running_loop()
     if loop is None:
         raise RuntimeError("`async with` a mesh in an asyncio event loop; elsewhere use `with`")

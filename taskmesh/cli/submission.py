@@ -205,10 +205,11 @@ ANSWER_S = 1.0
 
 
 def error_of(future: TaskFuture[Any], mesh: Mesh, out: Output, timeout: float | None) -> BaseException | None:
-    """Return what ended the task, None for a result; on stderr, meanwhile, why it does not start.
+    """Wait for the task; return its error, None for a result. Print on stderr why it does not start.
 
     Raises:
-        TimeoutError: not ended within `timeout` seconds. CancelledError: it was cancelled.
+        TimeoutError: the task has not ended within `timeout` seconds.
+        CancelledError: the task was cancelled.
     """
     deadline = time.monotonic() + (math.inf if timeout is None else timeout)
     told: object = None
@@ -223,9 +224,9 @@ def error_of(future: TaskFuture[Any], mesh: Mesh, out: Output, timeout: float | 
 
 
 def _told(future: TaskFuture[Any], mesh: Mesh, out: Output, former: object) -> object:
-    """Tells where the task stands, if that is news; returns what is known now.
+    """Print the reason why the task waits if it has changed; return the present one.
 
-    A task that has started is on its way, and nothing is told of it but to who has read that it waited.
+    Nothing is printed of a task that has started, unless a reason to wait was printed before.
     """
     try:
         answer = mesh._client.open().query("task", future.task_id, timeout=ANSWER_S)

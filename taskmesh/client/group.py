@@ -25,11 +25,12 @@ class TaskGroup:
     Args:
         mesh: where they are submitted.
         function: what `taskmesh.serialize.code.dump_function` made of the function.
-        name: of the task, for people.
-        options: how its tasks are to be run.
+        name: the name of the task, for people.
+        options: the options of its tasks.
         codec: PICKLE: the function is called with arguments. Another one: it takes bytes and returns bytes,
-            which nobody on the way looks into.
-        keep, shared: what tasks submitted under one key share, as in `Spec`.
+            which hub and pool do not look into.
+        keep: seconds that the outcome of a task with a key answers later submissions under it.
+        shared: the outcomes that tasks of one key share: "all", or only "errors".
 
     Attributes:
         sent: bytes of all payloads submitted so far.
@@ -67,7 +68,8 @@ class TaskGroup:
         `key` makes a key of the payload.
 
         Raises:
-            SerializationError: it cannot be pickled, or is no buffer. TooLarge: it is above `max_payload`.
+            SerializationError: it cannot be pickled, or is no buffer.
+            TooLarge: it is above `max_payload`.
             MeshClosed: the mesh is closed.
         """
         payload: Payload

@@ -37,7 +37,8 @@ def wait(
         return_when: ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION of concurrent.futures.
 
     Raises:
-        TypeError: one of them is no future. ValueError: `return_when` is none of these.
+        TypeError: one of them is no future.
+        ValueError: `return_when` is none of these.
     """
     futures = list(dict.fromkeys(fs))
     ours = _ours(futures)

@@ -15,11 +15,13 @@ _FORM = "write redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS) or unix:///PATH
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """A URL that can be used.
+    """The address of a store.
 
     Attributes:
-        url: all of it. shown: without user and password, for people.
-        secret: whether it has a password. local: whether it is a socket in the file system.
+        url: the whole URL.
+        shown: the URL without user and password, for people.
+        secret: True if it has a password.
+        local: True if it is a socket in the file system.
     """
 
     url: str

@@ -21,7 +21,8 @@ class OutcomeStore(Protocol):
         """Returns all that is stored, each with its end; the first to expire comes first. Never raises.
 
         Args:
-            limit: bytes that are wanted at most. timeout: seconds after which what has come has to do.
+            limit: the largest number of bytes that the hub takes.
+            timeout: seconds after which it returns what has arrived.
         """
         ...
 

@@ -85,7 +85,9 @@ class WritingStore:
     """`ports.OutcomeStore` over a link.
 
     Args:
-        link: the way there. shown: where that leads, for people. limit: bytes that may wait to be written.
+        link: the link to the store.
+        shown: the store's address, for people.
+        limit: bytes that may wait to be written.
     """
 
     def __init__(self, link: StoreLink, shown: str, limit: int = QUEUE_BYTES) -> None:
