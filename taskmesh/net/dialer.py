@@ -61,6 +61,9 @@ class Dialer:
         most_hellos: bound of that number, which doubles each time; where a message takes 300 ms, a link is up
             only after two seconds.
         final: True if a rejection is final: nothing is dialled after it.
+
+    Attributes:
+        is_heard: to be set whenever the hub has answered (a call would be one of a lone trip's hundred).
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Dialer:
         self._dial_at = 0.0  # 0: it is dialled
         self._unanswered = 0
         self._is_open = self._is_asked = False
+        self.is_heard = False
 
     @property
     def target(self) -> Target:
@@ -98,7 +102,7 @@ class Dialer:
 
     @property
     def rejection(self) -> str:
-        """Why every target rejects this program, or ""."""
+        """The reason why every target rejects this program, or ""."""
         return self._handshakes.rejection
 
     def options(self, profile: SocketOptions) -> SocketOptions:
@@ -116,6 +120,8 @@ class Dialer:
 
     def hello(self) -> None:
         """Prepare the link for a Hello; to be called before each of them is sent."""
+        if self.is_heard:
+            self.is_heard, self._unanswered, self._patience = False, 0, self._hellos
         if not self._is_open:
             self._reopen()
         elif self._dial_at:
@@ -125,10 +131,6 @@ class Dialer:
             self.redial()
         self._unanswered += not self._dial_at
         self._is_asked = True
-
-    def heard(self) -> None:
-        """Take note that the hub has answered."""
-        self._unanswered, self._patience = 0, self._hellos
 
     def reconnect(self) -> None:
         """Dial the next target, unless this link is so new that no Hello was sent over it."""

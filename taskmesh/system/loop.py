@@ -186,7 +186,7 @@ class Loop:
     def _keep_deadlines(self, now: float) -> None:
         """Give a turn to each part and timer whose deadline has come."""
         self._fresh_until = 0.0
-        for timed, deadline in zip([*self.parts, *self.timers], self._deadlines, strict=False):
+        for timed, deadline in zip((*self.parts, *self.timers), self._deadlines, strict=False):
             if deadline <= now:
                 timed.turn(now)
 
@@ -204,8 +204,7 @@ class Loop:
             wait = 0.0
         count = len(self.parts) + len(self.timers)
         if wait > 0 or now >= self._fresh_until or len(self._deadlines) != count:
-            self._deadlines = [part.deadline for part in self.parts]
-            self._deadlines += [timer.deadline for timer in self.timers]
+            self._deadlines = [timed.deadline for timed in (*self.parts, *self.timers)]
             self._first = min(self._deadlines)
             self._fresh_until = now + FRESH
         return max(0.0, min(wait, self._first - now))

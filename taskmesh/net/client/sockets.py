@@ -122,7 +122,7 @@ class GatewayLink:
         self._dialer.reconnect()
 
     def _arrived(self) -> None:
-        self._dialer.heard()
+        self._dialer.is_heard = True
         for frames in self._socket.recv_parts_many(BATCH) if self._socket is not None else ():
             try:
                 whole = self._assembler.whole(frames, monotonic())

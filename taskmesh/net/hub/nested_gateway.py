@@ -1,4 +1,4 @@
-"""The sockets of an embedded hub: opened when the first task in one of its slots submits tasks of its own."""
+"""The gateway of an embedded hub for nested tasks: opened when the first task in a slot submits tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class NestedGateway:
     """A gateway that only this user's processes can reach: ipc, in a folder of mode 0700.
 
     Args:
-        loop: the embedded hub's. hub: its events.
+        loop: the embedded hub's loop.
+        hub: the hub's events.
     """
 
     def __init__(self, loop: Loop, hub: deque[object]) -> None:
@@ -29,10 +30,11 @@ class NestedGateway:
         self._folder = ""
 
     def addresses(self) -> list[str]:
-        """Where slots reach the hub; opens the sockets at the first call.
+        """Return the addresses at which slots reach the hub; open the sockets at the first call.
 
         Raises:
-            ConfigError: there is no folder for them. SocketError: the sockets cannot be had.
+            ConfigError: there is no folder for the sockets.
+            SocketError: they cannot be made.
         """
         if self._sockets is None:
             try:
@@ -57,12 +59,12 @@ class NestedGateway:
         return sockets
 
     def send_client(self, client: int, message: m.ToClient) -> None:
-        """To a client in a slot."""
+        """Send a message to a client in a slot."""
         if self._sockets is not None:
             self._sockets.send_client(client, message)
 
     def close(self) -> None:
-        """Closes what was opened."""
+        """Close the sockets, and remove their folder."""
         sockets, self._sockets = self._sockets, None
         context, self._context = self._context, None
         folder, self._folder = self._folder, ""

@@ -42,29 +42,42 @@ from taskmesh.system.loop import Loop, Timed
 from taskmesh.wire import messages as m
 
 SWEEP = 0.1
-"""Seconds between looks at the lanes' links."""
+"""Seconds between two checks of the lanes' links."""
 SWEEP_EACH = 0.001
-"""So much longer for each lane. A look takes some 10 us: together they cost a hundredth of a core."""
+"""Seconds longer for each lane. A check takes some 10 us: together they cost a hundredth of a core."""
 _WRITABLE = int(zmq.POLLOUT)
 PORTION = 20_000
 """Tasks taken in before pools get their turn: some 50 ms of work."""
 PORTION_BYTES = 32 << 20
-"""Bytes taken in before the machine gets its turn: what has been read is not counted against its caps yet."""
+"""Bytes taken in before the machine gets its turn: messages that were read do not count in its limits yet."""
 FEW = 8
-"""Messages taken at a time, to be counted: one may hold thousands of tasks."""
+"""Messages taken at a time, so that their tasks can be counted: one may hold thousands."""
 
 
 class HubSockets:
     """HubLinks over ZeroMQ, with an optional pool in the same loop (`taskmesh up`, hub="process").
 
     Args:
-        events: the hub shell's. local_pool, local: the in-process pool's id and its events, if there is one.
-        zap_handler: who lets peers in, where keys are in use. ports: what lanes are bound to.
-        assembler: of large messages that come in; by default it takes any. max_pools: how many there may be.
-        peer_errors: told what peers do wrong. rates: how much each key may say, where keys are in use.
+        context: makes the sockets.
+        loop: watches them.
+        events: the hub shell's.
+        record: logs events.
+        local_pool: the name of a pool in the same process, if there is one.
+        local: that pool's events.
+        zap_handler: admits peers, where keys are in use.
+        ports: ports for lanes.
+        assembler: assembles large messages that come in; by default without a bound.
+        max_pools: number of pools that there may be.
+        peer_errors: logs errors of peers.
+        rates: the rate limits of each key, where keys are in use.
 
     Attributes:
-        listeners: what peers dial.
+        gateway: the socket for clients.
+        collector: the socket for reports of pools.
+        control: the socket for messages to pools.
+        endpoints: the addresses, once they are bound.
+        listeners: the bound sockets.
+        peer_errors: counts and logs errors of peers.
     """
 
     def __init__(
@@ -128,10 +141,10 @@ class HubSockets:
         )
 
     def bind(self, endpoints: Endpoints) -> None:
-        """Listens on all three and starts to take messages in.
+        """Listen on all three sockets, and start to take messages in.
 
         Raises:
-            EndpointError: an address is taken; nothing listens then.
+            EndpointError: an address is taken.
         """
         for endpoint in (endpoints.gateway, endpoints.collector, endpoints.control):
             refuse_taken(endpoint)
@@ -146,7 +159,7 @@ class HubSockets:
     # --- HubLinks -------------------------------------------------------------------------------------------
 
     def push(self, session: int, message: m.Tasks) -> None:
-        """On the session's lane, or into the local pool's hands."""
+        """Send tasks on the session's lane, or pass them to the local pool."""
         if session in self._local_sessions and self._local is not None:
             signer = self.signer
             self._local.append(FromHub(message if signer is None else signer.tasks(message)))
@@ -159,7 +172,7 @@ class HubSockets:
             self._wait_for(session, lane)
 
     def publish(self, pool: str, message: m.ToPool) -> None:
-        """On the control channel; the local pool hears what is for it or for all."""
+        """Send on the control channel; pass messages for the local pool, or for all, to that pool."""
         if self._local is not None and pool in ("", self._local_pool):
             self._local.append(FromHub(message))
             if pool:
@@ -167,15 +180,15 @@ class HubSockets:
         self.control.try_send_parts([topic(pool) if pool else ALL, *encode(message)])
 
     def send_client(self, client: int, message: m.ToClient) -> None:
-        """To a client's newest link."""
+        """Send a message over a client's newest link."""
         if (identity := self._identities.get(client)) is None:
             return
         try:
             for frames in self._cutter.cut(encode(message)):
                 if not self.gateway.try_send_parts([identity, *frames]):
-                    break  # it takes nothing in, and loses what else there is: deliveries are repeated
+                    break  # its queue is full: the rest is lost, and deliveries are repeated
             if isinstance(message, m.ClientRefused) and message.reason:
-                self._forget_client(client)  # it gives up, without a word
+                self._forget_client(client)  # it gives up, without a message
         except PeerUnreachable:
             self._forget_client(client)
             self._events.append(ClientGone(client))
@@ -186,9 +199,9 @@ class HubSockets:
             self._assembler.forget(identity)
 
     def open_lane(self, session: int, pool: str, key: bytes) -> str:
-        """Binds a lane; returns the port, or the ipc endpoint, that WELCOME names.
+        """Bind a lane; return the port, or the ipc endpoint, that WELCOME names.
 
-        It is empty when no lane is to be had (descriptors or ports have run out): the pool is not welcomed
+        It is empty when no lane can be made (descriptors or ports have run out): the pool is not welcomed
         then, and asks again.
         """
         if self._local is not None and pool == self._local_pool:
@@ -215,7 +228,7 @@ class HubSockets:
         return self._ports.bind(socket, session, self.endpoints.gateway)
 
     def close_lane(self, session: int) -> None:
-        """Closes a lane and destroys its queue."""
+        """Close a lane and destroy its queue."""
         self._local_sessions.discard(session)
         if self._zap_handler is not None and self._rights is not None:
             self._zap_handler.close_lane(session)
@@ -230,7 +243,7 @@ class HubSockets:
             lane.socket.close(linger_ms=0)
 
     def record(self, kind: str, fields: dict[str, object]) -> None:
-        """Tells whoever watches."""
+        """Log an event."""
         self._record(kind, fields)
 
     # --- incoming -------------------------------------------------------------------------------------------
@@ -265,7 +278,7 @@ class HubSockets:
         return [("", parts) for parts in self.gateway.recv_parts_many(FEW)]
 
     def _is_allowed(self, user: str, identity: bytes, message: m.ClientMessage) -> bool:
-        """Whether the sender's key entitles it to this; it is told when not."""
+        """Return True if the sender's key entitles it to this message; send a refusal if not."""
         try:
             if self._rights is not None:
                 self._rights.check_client(user, message)
@@ -279,7 +292,7 @@ class HubSockets:
         return True
 
     def _from_client(self, user: str, identity: bytes, message: m.ClientMessage) -> int:
-        """Passes a message on; returns how many tasks it has."""
+        """Pass a message on; return the number of its tasks."""
         if isinstance(message, m.ClientHello):
             former = self._clients.get(identity, message.client)
             if former != message.client:  # a link has one session, or one peer could open any number
@@ -289,7 +302,7 @@ class HubSockets:
             self._identities[message.client] = identity
             self._clients[identity] = message.client
         client = self._clients.get(identity)
-        if client is None:  # a hub that is new, spoken to as if it knew the client
+        if client is None:  # it believes that this hub, which was started anew, knows it
             self._reply(identity, m.ClientRefused())
             return 0
         self._events.append(FromClient(client, message, user))
@@ -361,22 +374,22 @@ class HubSockets:
 
     def _from_subscribers(self) -> None:
         arrived = self.control.recv_events_from(BATCH)
-        book = self._subscriptions
-        book.take(event for _, event in arrived)
+        subscriptions = self._subscriptions
+        subscriptions.take(event for _, event in arrived)
         if self._rights is not None:
             self._rates.charge(user for user, _ in arrived)
-        if book.silenced:
+        if subscriptions.silenced:
             self._sweep_at = 0.0
-        if book.too_many:
+        if subscriptions.too_many:
             fields: dict[str, object] = {"from": arrived[-1][0] or "somebody", "error": "too many topics"}
             self.peer_errors.add("control.flooded", fields)
-            book.forget()
+            subscriptions.forget()
             self.listeners.cut_off(self.control)
 
     # --- links ----------------------------------------------------------------------------------------------
 
     def _wait_for(self, session: int, lane: LaneLink) -> None:
-        """Sends what is kept as soon as the pool has dialled."""
+        """Send the messages that were kept as soon as the pool has dialled."""
 
         def ready() -> None:
             if lane.flush():
@@ -386,12 +399,12 @@ class HubSockets:
 
     @property
     def deadline(self) -> float:
-        """When the lanes' links, or an address that is to be bound again, should be looked at."""
+        """The time of the next check of lanes and listeners, or of the next report of rate limits."""
         sweep = self._lanes or self._subscriptions.silenced or self.listeners.waiting or self._assembler.count
         return min(self._rates.tell_at, self._sweep_at if sweep else math.inf)
 
     def turn(self, now: float) -> None:
-        """Looks for lanes whose link is gone: a bound PUSH without a peer cannot be written."""
+        """Find lanes whose link is gone: a bound PUSH without a peer cannot be written."""
         self._events += self._rates.reported(now, self.peer_errors)
         if now < self._sweep_at:
             return
@@ -414,13 +427,13 @@ class HubSockets:
                 silenced.discard(pool)
 
     def cut_off(self) -> None:
-        """Ends every connection to gateway and collector, with what has come over it; peers dial anew."""
+        """Close every connection to gateway and collector, with the messages in it; peers dial again."""
         self.listeners.cut_off(self.gateway)
         self.listeners.cut_off(self.collector)
         self._sweep_at = 0.0
 
     def revoke(self, users: frozenset[str]) -> None:
-        """Ends what these users have here.
+        """End the sessions of these users, and close their connections.
 
         libzmq closes no single connection, so the sockets that are for the users' roles are bound anew: all
         peers there are cut off and dial again, and these users are not let in any more.
@@ -435,7 +448,7 @@ class HubSockets:
             if session in self._lanes:
                 self._events.extend((LaneLost(session), LinksLost(session)))
             self.close_lane(session)
-        if self._zap_handler is not None:  # who has got another key goes on
+        if self._zap_handler is not None:  # a user with another key goes on
             ended = frozenset(user for user in users if not self._zap_handler.knows(user))
             self._events.append(Revoked(ended))
         roles = {user.partition(":")[0] for user in users}
@@ -447,7 +460,7 @@ class HubSockets:
         self._sweep_at = 0.0
 
     def close(self) -> None:
-        """Closes every socket."""
+        """Close every socket."""
         for session in list(self._lanes):
             self.close_lane(session)
         for socket in (self.gateway, self.collector, self.control):

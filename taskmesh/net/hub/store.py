@@ -1,4 +1,4 @@
-"""The store that the settings ask for: checked, opened, and loaded what it needs only then."""
+"""The store that a hub's settings ask for: checked, opened, its package loaded only then."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from taskmesh.stores.port import OutcomeStore
 PATIENCE: Final = 5.0
 """Seconds that a hub waits for its store when it starts."""
 FLUSH: Final = 2.0
-"""Seconds that the store has for what waits when the hub ends."""
+"""Seconds in which waiting outcomes are written when the hub ends."""
 
 
 @contextlib.contextmanager
 def outcome_store(config: Config) -> Iterator[tuple[OutcomeStore | None, list[object]]]:
-    """The store that the settings ask for, from here to the end of the block, and what the hub is to be told.
+    """Open the store that the settings ask for, until the end of the block; yield it, and events for the hub.
 
-    Reads what is stored, for some seconds at most.
+    The stored outcomes are read, for PATIENCE seconds at most.
 
     Raises:
-        ConfigError: it cannot be used as it is asked for, or its client is not installed.
+        ConfigError: its settings cannot be used, or its client package is not installed.
     """
     source = store_source(config.hub)
     if source is None:
@@ -55,10 +55,10 @@ def _redis_store(source: Callable[[], StoreAddress]) -> OutcomeStore:
 
 
 def store_source(hub: HubConfig) -> Callable[[], StoreAddress] | None:
-    """What gives the store's address, anew each time, since a mounted Secret may change; None without one.
+    """Return a function that reads the store's address, for a mounted Secret may change; or None.
 
     Raises:
-        ConfigError: the address cannot be used, its file can be read by others, or a password is in sight.
+        ConfigError: the address cannot be used, others can read its file, or its password could be seen.
     """
     if hub.store and hub.store_file:
         raise ConfigError("give the store's URL once: either hub.store or hub.store_file")

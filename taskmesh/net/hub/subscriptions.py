@@ -1,4 +1,4 @@
-"""Topics of the control channel: which there are, which pools have left it, and when there are too many."""
+"""Subscriptions to the control channel: the topics, the pools that have left it, and a bound of both."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from taskmesh.net.socket_profiles import pool_of
 from taskmesh.sockets import Cancelled, Subscribed, XPubEvent
 
 TOPIC_BYTES = 256
-"""Bytes of topics for each pool that a hub may have; its own takes some 40."""
+"""Bytes of topics for each pool that a hub may have; a pool's own takes some 40."""
 
 
 class Subscriptions:
-    """What is subscribed to. libzmq keeps that as long as the peer: some 50 bytes for each byte of a topic.
+    """The topics that peers have subscribed to.
+
+    libzmq keeps them as long as the peer: some 50 bytes for each byte of a topic.
 
     Args:
-        pools: how many there may be.
+        pools: number of pools that there may be.
 
     Attributes:
         silenced: pools whose subscription has gone.
@@ -29,11 +31,11 @@ class Subscriptions:
 
     @property
     def too_many(self) -> bool:
-        """Whether there are more topics than so many pools could need."""
+        """True if there are more topics than the pools could need."""
         return self._size > self._room
 
     def take(self, events: Iterable[XPubEvent]) -> None:
-        """Takes in what subscribers have said."""
+        """Take in subscriptions and cancellations."""
         for event in events:
             if isinstance(event, Subscribed):
                 self._add(event.topic)
@@ -54,6 +56,6 @@ class Subscriptions:
             self._size -= len(topic) + 1
 
     def forget(self) -> None:
-        """Everybody has been cut off."""
+        """Forget all topics: every peer has been cut off."""
         self._topics.clear()
         self._size = 0

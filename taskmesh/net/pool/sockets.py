@@ -252,7 +252,7 @@ class PoolSockets:
             self._take(self._lane.recv_parts_many(BATCH), 0)
 
     def _from_control(self) -> None:
-        self._dialer.heard()
+        self._dialer.is_heard = True
         if self._sockets is not None:
             self._take(self._sockets.control.recv_parts_many(BATCH), 1)
 
