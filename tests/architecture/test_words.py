@@ -46,7 +46,6 @@ SHORT: dict[str, str] = {
     "taskmesh/core/ids.py": "identities, which every module of the core and many others name",
     "taskmesh/core/state_machine.py": "the base of lanes and slots, and of what invariants raise",
     "taskmesh/cli/probe.py": "loaded before every command",
-    "taskmesh/http/metrics.py": "the format of Prometheus",
     "taskmesh/core/specs.py": "numbers and eviction of specs, for whoever keeps some",
     "taskmesh/core/hub/timers.py": "timers; delays of tasks come here as well",
     "taskmesh/net/client/settings.py": "each of the three rooms has one",
