@@ -244,7 +244,7 @@ _RULES: dict[Any, Callable[[Any], None]] = {
 
 
 def _checker(cls: type) -> Callable[[Any], None] | None:
-    """What to check in the batches of a message of this class; a class has one list of batches at most."""
+    """Return the checks of the batches of a message of this class, which has one list of batches at most."""
     for field in msgspec.structs.fields(cls):
         (content, *_) = get_args(field.type) or (None,)
         if content in _RULES:

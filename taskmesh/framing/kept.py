@@ -26,7 +26,7 @@ _FRAMES: Decoder[Kept] = Decoder(Kept)
 
 
 def place(kept: Kept) -> str:
-    """What name and key of a task come to in a store: 40 hexadecimal digits."""
+    """Return the store's key for the name and key of a task: 40 hexadecimal digits."""
     name = kept.name.encode()
     made = blake2b(struct.pack(">I", len(name)) + name + kept.key.encode(), digest_size=20)
     return made.hexdigest()

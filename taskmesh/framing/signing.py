@@ -77,7 +77,7 @@ class Signer:
 
 
 def is_signed(payload: Any) -> bool:
-    """Whether a payload claims to be signed."""
+    """Return True if a payload claims to be signed."""
     head = _head(payload)
     return len(head) >= LENGTH and bytes(head[: len(MAGIC)]) in (MAGIC, KEYED)
 

@@ -1,4 +1,4 @@
-"""How the pickler by value sends annotations, and what they are made of: new types, aliases, type variables.
+"""Reducers for annotations and what they are made of: new types, aliases and type variables.
 
 cloudpickle sends by name what `NewType`, `ParamSpec`, `TypeVarTuple` and the statement `type` make, and a
 worker's `__main__` has none of these names. From Python 3.14 on it loses the annotations of classes, and

@@ -188,7 +188,7 @@ class FunctionCodec:
 
 
 class _Known:
-    """What the codec remembers of one function."""
+    """The bytes that the codec remembers of one function, with what tells whether they are still true."""
 
     __slots__ = ("_fingerprint", "_reference", "data", "ref")
 

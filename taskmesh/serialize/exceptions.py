@@ -131,7 +131,7 @@ def _texts(exc: BaseException) -> list[str]:
 
 
 class _Plan:
-    """How to remake an exception whose own way of pickling does not work; pickled in its place."""
+    """The parts to remake an exception from, pickled instead of one that does not survive its own pickle."""
 
     __slots__ = ("args", "cls", "members", "state")
 

@@ -1,4 +1,4 @@
-"""What to tell people whose values cannot travel: the reason, and what to do instead."""
+"""Error texts for values that cannot travel: the reason, and what to do instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function that travels by value refers to, and whether that has changed since its bytes were made.
+"""Fingerprints of functions and classes by value: they tell if something has changed since pickling.
 
 The bytes of such a function hold copies of its defaults, its closure and the globals that it names. Making
 them anew at every submission costs 20 us and more; looking whether anything has changed, 0.1 us a name.
@@ -140,7 +140,7 @@ class Fingerprint:
         return True
 
     def _mark(self, value: Any) -> Any:
-        """What to remember of a value so that `_all_same` can tell whether another one is still the same."""
+        """Return a mark of a value, by which `_all_same` can tell if another value is still the same."""
         kind = type(value)
         if kind in _SCALARS or value is _Absent or f"{kind.__module__}.{kind.__qualname__}" in _FROZEN:
             return value
@@ -268,7 +268,7 @@ def _members(cls: type) -> tuple[str, ...]:
 
 
 def _is_made(cls: type, name: str, value: object) -> bool:
-    """Whether a member was made by the class statement, an enum or @dataclass, not written by the user."""
+    """Return True if the class statement, an enum or @dataclass made a member, and not the user."""
     if isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
         return True
     if not (name.startswith("_") and name.endswith("_")):

@@ -1,4 +1,4 @@
-"""How the pickler by value sends what cloudpickle cannot: classes with slots, and what functools makes.
+"""Reducers for what cloudpickle cannot send: classes with slots, and what functools makes.
 
 cloudpickle remakes a class without its `__slots__`, and sends what functools.cache and cached_property made
 by name or not at all. The pickles name the functions here: they are part of what both sides agree upon.

@@ -85,7 +85,7 @@ def is_by_value_module(name: str) -> bool:
 
 
 def is_by_name_module(module: ModuleType) -> bool:
-    """Whether a module travels as its name: not if its functions go by value, or if it was made by hand."""
+    """Return True if a module travels as its name: it was imported, and not registered for by-value."""
     return sys.modules.get(module.__name__) is module and not is_by_value_module(module.__name__)
 
 
@@ -228,7 +228,7 @@ def definition(number: int) -> object:
 
 
 def is_by_value(obj: Any) -> bool:
-    """Whether a class or function travels by value: not to be had by importing its module and its name."""
+    """Return True if a class or function travels by value, since importing its module does not give it."""
     if isinstance(obj, type) and obj.__module__ == "builtins":
         return False  # also those without a name there, like the type of None
     return not cloudpickle()._should_pickle_by_reference(obj)
@@ -280,7 +280,7 @@ class ByValueUnpickler(pickle.Unpickler):
 
 
 class _State(NamedTuple):
-    """What a class that came from elsewhere was given last: a number, and the names of its attributes."""
+    """The latest state of a class that came from elsewhere: a number, and the names of its attributes."""
 
     number: int
     names: frozenset[str]

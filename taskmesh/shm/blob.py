@@ -58,7 +58,7 @@ _live: set[int] = set()
 
 
 class _Crowd:
-    """Whether whoever reads received files keeps all that he reads: a gatherer of many results does.
+    """Tells if the readers of received files keep all that they read, as a gatherer of many results does.
 
     A mapping costs him least then, unless he writes into most of it (1 MiB: 1 to 3 ms more). Whether he keeps
     them is seen from the last mapping but one: while it lives, he does.
@@ -88,7 +88,7 @@ class _Crowd:
         return True
 
     def is_full(self) -> bool:
-        """Whether there are as many mappings as may be."""
+        """Return True if there are as many mappings as may be."""
         if len(self._mappings) >= MAX_MAPPED:
             # Counted anew: a time limit that struck in the set's own callback has left what is gone in it.
             self._mappings = weakref.WeakSet(self._mappings)
@@ -294,7 +294,7 @@ _crowd = _Crowd()
 
 
 def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:
-    """Where parts of these sizes stand in a file: each aligned for any array."""
+    """Return the offsets of parts of these sizes in a file, each aligned for any array."""
     layout, offset = [], HEADER
     for size, flag in zip(sizes, flags, strict=True):
         layout.append((offset, size, flag))
@@ -303,7 +303,7 @@ def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:
 
 
 def live_descriptors() -> int:
-    """How many payload descriptors this process has open."""
+    """Return the number of payload descriptors that this process has open."""
     return len(_live)
 
 

@@ -313,7 +313,7 @@ class _Spare:
         self._memory = file.memory
 
     def serves(self, need: int) -> bool:
-        """Whether nobody reads it any more, and not too much of it would lie idle with that many bytes."""
+        """Return True if nobody reads it any more, and that many bytes leave not too much of it idle."""
         try:
             return (
                 self.size <= max(_WASTE * need, _LITTLE)

@@ -34,7 +34,7 @@ _FILES_TO_BEGIN = 16  # two threads and the first sockets, with some to spare
 
 
 class InprocBoard:
-    """Which roles are bound and connected at each inproc endpoint of one context."""
+    """The roles that are bound and connected at each inproc endpoint of one context."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -220,7 +220,7 @@ class Context:
 
 
 class ClosableSocket(Protocol):
-    """What a context needs to know of its sockets."""
+    """A socket as its context sees it."""
 
     def close(self, linger_ms: int | None = None, *, longest_linger_ms: int | None = None) -> None:
         """Closes the socket."""

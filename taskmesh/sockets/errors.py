@@ -1,4 +1,4 @@
-"""What a socket can raise, all under TaskMeshError.
+"""The errors of sockets, all under TaskMeshError.
 
 SocketError
 |-- NoPeerWithinTimeout (TimeoutError)     nothing was queued: no peer, or every queue is full

@@ -1,4 +1,4 @@
-"""Which libzmq is loaded, and what it can do."""
+"""The version and the abilities of the libzmq that is loaded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_library(version: tuple[int, int, int] | None = None) -> None:
 
 
 def has_drafts() -> bool:
-    """Whether libzmq was built with its draft types; only then may SCATTER and GATHER be made at all."""
+    """Return True if libzmq was built with its draft types; without them it has no SCATTER and GATHER."""
     return bool(zmq.has("draft"))
 
 

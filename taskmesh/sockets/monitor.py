@@ -29,7 +29,7 @@ from taskmesh.sockets.roles import Role
 
 
 class EventKind(IntEnum):
-    """What happened; libzmq's events."""
+    """The kinds of libzmq's events."""
 
     CONNECTED = zmq.EVENT_CONNECTED
     CONNECT_DELAYED = zmq.EVENT_CONNECT_DELAYED

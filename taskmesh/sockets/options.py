@@ -74,7 +74,7 @@ def _check_key(name: str, key: bytes) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketOptions:
-    """How a socket behaves; what is not named here keeps libzmq's default.
+    """Options of a socket; those that are not named here keep libzmq's default.
 
     Attributes:
         send_hwm_messages: limit of each outgoing queue, 0 for none (30/PIPELINE, PIPE-11). Kernel buffers

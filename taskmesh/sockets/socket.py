@@ -1,4 +1,4 @@
-"""What every role shares: life cycle, endpoints, options, waiting, and the translation of libzmq's errors.
+"""The base of all roles: life cycle, endpoints, options, waiting, and the translation of libzmq's errors.
 
 Messages go through `_send` and `_recv`, bound once when the socket is made to pyzmq's compiled methods.
 close() and fork() replace them by calls that raise, so nothing is checked on each message.

@@ -71,13 +71,7 @@ SHORT: dict[str, str] = {
 SHORTEST = 60
 # How many docstrings of a room begin with a clause instead of a sentence or a noun.
 CLAUSES: dict[str, int] = {
-    "framing": 3,
     "pool": 29,
-    "serialize": 11,
-    "shm": 5,
-    "sockets": 8,
-    "spark/jobs": 13,
-    "spark/steps": 5,
     "system": 19,
     "wire": 6,
 }

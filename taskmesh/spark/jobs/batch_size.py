@@ -1,4 +1,4 @@
-"""How many rows go into a piece: measured as the job runs, by a model of what a call costs."""
+"""The number of rows in a piece: measured as the job runs, by a model of what a call costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went to the mesh and came back: counted in Spark's workers, summed on the driver by an accumulator."""
+"""Counts of what went to the mesh and came back: made in Spark's workers, added up on the driver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Tally:
 
 
 class _Sum(AccumulatorParam[Tally]):  # type: ignore[misc]
-    """How Spark adds tallies."""
+    """The rule by which Spark's accumulator adds tallies."""
 
     def zero(self, value: Tally) -> Tally:
         return Tally()
@@ -64,7 +64,7 @@ class Counts:
 
     @property
     def value(self) -> Tally:
-        """What has been counted so far; on the driver only."""
+        """The counts so far; on the driver only."""
         return self._sum.value  # type: ignore[no-any-return]
 
     def add(self, tally: Tally) -> None:

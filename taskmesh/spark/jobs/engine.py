@@ -1,4 +1,4 @@
-"""Who runs a stream's pieces: the mesh, or this very process."""
+"""The two places where a stream's pieces run: the mesh, and this process itself."""
 
 from __future__ import annotations
 

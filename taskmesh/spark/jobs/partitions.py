@@ -1,4 +1,4 @@
-"""What happens to one partition in Spark's Python worker: cut into pieces, sent, checked, put together again.
+"""One partition in Spark's Python worker: it is cut into pieces, sent, checked, and put together again.
 
 These objects are what Spark's closures hold: bytes and settings, never anything live.
 """
@@ -36,7 +36,7 @@ _log = logging.getLogger("taskmesh.spark")
 
 @dataclass(frozen=True)
 class Partition:
-    """What all ways of a partition share.
+    """The base of all kinds of partition.
 
     Attributes:
         rows: in one piece; 0 for what the sizer finds.

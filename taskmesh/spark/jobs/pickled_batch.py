@@ -1,4 +1,4 @@
-"""What happens to an RDD's partition in Spark's Python worker: its items become chunks.
+"""An RDD's partition in Spark's Python worker: its items become chunks.
 
 Where Spark has pickled the items already (a cached RDD, a shuffle, a file), its batches travel as they are,
 as long as they are quickly done: they are unpickled once, on the pool, and never in Spark's worker.

@@ -1,4 +1,4 @@
-"""What Spark's workers submit: made once, on the driver, as bytes and plain values."""
+"""The task that Spark's workers submit: made once, on the driver, as bytes and plain values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TRANSIENT: Final = (OSError, MemoryError)
 
 @dataclass(frozen=True)
 class RemoteTask:
-    """What is to be run, the same for all partitions.
+    """The function to run with its options, the same for all partitions.
 
     Attributes:
         function: bytes of a callable with one argument. name: of the task, for people.

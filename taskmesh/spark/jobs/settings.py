@@ -28,7 +28,7 @@ _SWITCHES: Final = {"true": 2, "false": 0, "0": 0}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Where the mesh is, and how much of a partition may be under way on it.
+    """The address of the mesh, and how much of a partition may be under way on it.
 
     Attributes:
         address: the hub's gateway, several in order of preference.

@@ -1,4 +1,4 @@
-"""Where in a Spark job something happens: for error texts, logs and the scope of remembered failures."""
+"""The place in a Spark job, for error texts, logs and the scope of remembered failures."""
 
 from __future__ import annotations
 

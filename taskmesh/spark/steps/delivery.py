@@ -1,4 +1,4 @@
-"""Which part of a stream a batch is: what a sink tells a repeated delivery by."""
+"""The part of a stream that a batch is, by which a sink recognises a repeated delivery."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _METADATA: Final = b"taskmesh.delivery"
 
 @dataclasses.dataclass(frozen=True)
 class Delivery:
-    """Where rows come from. A stream gives every batch at least once, so a sink keeps what it has seen.
+    """The origin of rows. A stream delivers every batch at least once, so a sink remembers what it has seen.
 
     (query, batch) are the same when Spark does a micro-batch again. Its partitions need not be cut the same
     way then: to write each row once, a sink needs a key of the rows' own beside these two.

@@ -1,4 +1,4 @@
-"""What goes wrong between Spark and a mesh. Spark keeps an exception's text alone, so that holds it all."""
+"""The errors between Spark and a mesh. Spark keeps only the text of an exception, so the text says it all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MeshTaskError(TaskError):
 
 
 class MeshSchemaError(SerializationError):
-    """What a task returned does not fit the declared schema; names column, expected and got."""
+    """A task's return value does not fit the declared schema; names the column, and both types."""
 
 
 class NoMeshWorkers(TaskError):

@@ -131,7 +131,7 @@ def _null_inside(column: pa.Array, kind: pa.DataType) -> str:
 
 
 def _inner(column: pa.Array, kind: pa.DataType) -> Iterable[tuple[pa.Field, pa.Array]]:
-    """What a nested column is made of: its fields, or its elements, where the column itself is not null."""
+    """Return the parts of a nested column, fields or elements, where the column itself is not null."""
     if types.is_struct(kind):
         return zip(kind, column.drop_null().flatten(), strict=True)
     if types.is_map(kind):
