@@ -13,7 +13,6 @@ from taskmesh import Mesh
 from tests.faults.chaos import Chaos
 from tests.faults.client import Client
 from tests.faults.cluster import OVERRIDES, Cluster
-from tests.faults.gate import Gate
 from tests.net.keyed import Ring
 
 Embedded = Callable[..., Client]
@@ -97,17 +96,3 @@ def embedded(tmp_path: Path) -> Iterator[Embedded]:
     yield open_one
     for mesh in meshes:
         mesh.close(cancel=True)
-
-
-@pytest.fixture
-def gates(tmp_path: Path) -> Iterator[Callable[[], Gate]]:
-    """Make gates that tasks wait at."""
-    made: list[Gate] = []
-
-    def make() -> Gate:
-        made.append(Gate(tmp_path / f"gate-{len(made)}"))
-        return made[-1]
-
-    yield make
-    for gate in made:
-        gate.open()

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from tests.faults.client import Client
-from tests.faults.gate import Gate
 from tests.faults.workload import perhaps_wait
+from tests.harness.gate import Gate
 
 pytestmark = pytest.mark.fault
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from taskmesh import gather, task
 from taskmesh.context import current_task
-from tests.faults.gate import wait_at
 from tests.faults.journal import Journal
+from tests.harness.gate import wait_at
 from tests.harness.waiting import wait_until
 
 LONGEST = 0.005

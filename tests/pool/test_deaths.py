@@ -13,10 +13,10 @@ import pytest
 from taskmesh.core.events import SlotExited, SlotReady
 from taskmesh.pool.link import ForkServerLink
 from taskmesh.system.platforms import here
+from tests.harness.gate import wait_at
 from tests.harness.waiting import wait_until
 from tests.pool import tasks
 from tests.pool.driver import Driver
-from tests.pool.gate import wait_at
 
 
 def is_alive(pid: int) -> bool:

@@ -20,11 +20,11 @@ from taskmesh.serialize import payload
 from taskmesh.system.platforms import here
 from taskmesh.wire.runs import CHUNK
 from taskmesh.wire.slot_messages import SlotTasks
+from tests.harness.gate import wait_at
 from tests.harness.memory_files import memory_files
 from tests.harness.waiting import wait_until
 from tests.pool import coroutines, objects, tasks
 from tests.pool.driver import CLIENT, Driver
-from tests.pool.gate import wait_at
 
 
 def test_results_come_back_in_order(driver):

@@ -10,9 +10,9 @@ from taskmesh.pool.orders import OUTBOX_SIZE
 from taskmesh.pool.outbox import BREAK, ENTRIES, FAILURE, ROOM, OutboxReader, OutboxWriter
 from taskmesh.serialize import payload
 from taskmesh.system.platforms import here
+from tests.harness.gate import wait_at
 from tests.pool import tasks
 from tests.pool.driver import Driver
-from tests.pool.gate import wait_at
 
 
 @pytest.fixture(params=[False, True], ids=["ordered", "checked"])

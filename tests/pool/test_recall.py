@@ -6,8 +6,8 @@ import pytest
 
 from taskmesh.pool.tickets import TicketPipe, ticket
 from taskmesh.serialize import payload
+from tests.harness.gate import wait_at
 from tests.pool import objects, tasks
-from tests.pool.gate import wait_at
 
 
 def test_everything_behind_the_running_task_comes_back_and_never_runs(driver, gates, tmp_path):
