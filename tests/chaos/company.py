@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.chaos.client_program import STOP
 from tests.faults.cluster import Cluster, keyed
-from tests.faults.program import Program, exists
+from tests.harness.program import Program, exists
 from tests.net.keyed import Ring
 
 KILLED = -signal.SIGKILL

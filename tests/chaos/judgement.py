@@ -11,7 +11,7 @@ from tests.chaos.errands import Errand, errand
 from tests.faults.checker import CANCELLED, OK, Sample, check
 from tests.faults.cluster import LEASE
 from tests.faults.journal import Entry, Journal
-from tests.faults.program import Program
+from tests.harness.program import Program
 
 CRASHED = "WorkerCrashed"
 CRASH_LIMIT = 3

@@ -10,7 +10,7 @@ from typing import Any
 from tests.chaos.company import Company
 from tests.faults.cluster import keyed
 from tests.faults.journal import Journal
-from tests.faults.program import Program
+from tests.harness.program import Program
 
 LOOKS = (("tasks",), ("status",), ("ping", "all"))
 ENDINGS = {0, 1, 3, 4}

@@ -10,7 +10,7 @@ import psutil
 from tests.chaos.company import Company
 from tests.chaos.operators import Operators
 from tests.faults.cluster import LEASE
-from tests.faults.program import Program, can_reset
+from tests.harness.program import Program, can_reset
 
 Strike = Callable[[], str]
 GENTLE = 0.5

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from taskmesh.cli.output import Output
-from tests.harness.programs import END_S, Programs, command, environment, outcome_of
+from tests.harness.program import END_S, command, environment, outcome_of
+from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("processes")

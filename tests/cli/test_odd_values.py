@@ -13,7 +13,8 @@ from taskmesh.cli.output import Output
 from taskmesh.cli.submission import decoded
 from taskmesh.cli.views import summary
 from taskmesh.errors import ConfigError
-from tests.harness.programs import Programs, command, outcome_of, rows, shared
+from tests.harness.program import command, outcome_of
+from tests.harness.programs import Programs, rows, shared
 from tests.harness.waiting import wait_until
 from tests.net import workload
 

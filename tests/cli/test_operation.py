@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh
-from tests.harness.programs import END_S, Programs, command, environment, rows, shared
+from tests.harness.program import END_S, command, environment
+from tests.harness.programs import Programs, rows, shared
 from tests.harness.waiting import wait_until
 from tests.net import workload
 

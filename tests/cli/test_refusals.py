@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from tests.harness.programs import Programs, outcome_of
+from tests.harness.program import outcome_of
+from tests.harness.programs import Programs
 
 UNUSED = "ipc://nobody.here"
 

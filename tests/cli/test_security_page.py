@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.harness.programs import ROOT, Programs
+from tests.harness.program import ROOT
+from tests.harness.programs import Programs
 
 MARK = "<!-- five commands: a test runs them -->"
 

@@ -12,7 +12,8 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.cli.probe import probed
-from tests.harness.programs import Program, Programs, outcome_of
+from tests.harness.program import Program, outcome_of
+from tests.harness.programs import Programs
 from tests.harness.side_port import ask, bearer, samples
 from tests.harness.waiting import wait_until
 from tests.net import workload

@@ -7,7 +7,8 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from tests.harness.programs import ROOT, Programs, rows
+from tests.harness.program import ROOT
+from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 
 TCP = "tcp://127.0.0.1:0"

@@ -9,7 +9,7 @@ from typer.main import get_command
 from taskmesh.cli import HELP
 from taskmesh.cli.application import app
 from taskmesh.cli.worker_arguments import parser
-from tests.harness.programs import command, outcome_of
+from tests.harness.program import command, outcome_of
 
 
 @pytest.mark.usefixtures("processes")

@@ -14,7 +14,7 @@ import pytest
 from taskmesh import Mesh, as_completed, gather, wait
 from taskmesh.client.callbacks import CallbackThread
 from taskmesh.outcomes.waiters import LOOK_S, LockEvent, Waiter, interruptible
-from tests.harness.programs import heeding_interrupts
+from tests.harness.program import heeding_interrupts
 from tests.harness.waiting import wait_until
 
 

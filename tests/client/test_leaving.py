@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.programs import outcome_of
+from tests.harness.program import outcome_of
 
 pytestmark = pytest.mark.usefixtures("processes")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.faults.program import Program
+from tests.harness.program import Program
 from tests.net.keyed import Ring
 
 LEASE = 2.0
@@ -110,7 +110,9 @@ class Cluster:
         """Start any program with the settings of these tests."""
         times = sum(program.name.split("#")[0] == name for program in self.programs)
         label = f"{name}#{times}" if times else name
-        program = Program(self.folder, label, line, {**SETTINGS, **(environ or {})}, prepare)
+        program = Program(
+            self.folder, label, line, {"PYTHONFAULTHANDLER": "1", **SETTINGS, **(environ or {})}, prepare
+        )
         self.programs.append(program)
         return program
 

@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from taskmesh.errors import ForkedMeshError, FunctionUnavailable, RemoteError, TaskMeshError, WorkerCrashed
-from tests.faults.program import exists
 from tests.faults.workload import DEEDS, answer, misbehave, ordinary
+from tests.harness.program import exists
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault

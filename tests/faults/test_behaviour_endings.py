@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.program import MODULES, exists
-from tests.harness.programs import heeding_interrupts
+from tests.harness.program import ROOT, exists, heeding_interrupts
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -60,7 +59,7 @@ class Terminal:
                 cwd=folder,
                 env={
                     **os.environ,
-                    "PYTHONPATH": MODULES,
+                    "PYTHONPATH": str(ROOT),
                     "TEST_PROGRAM_OF_TASKMESH": self.mark,
                     "PYTHON_COLORS": "0",  # Python 3.13 and later paint tracebacks
                 },

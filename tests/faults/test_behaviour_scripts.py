@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests.faults.cluster import Cluster
-from tests.faults.program import MODULES
+from tests.harness.program import ROOT
 
 pytestmark = pytest.mark.fault
 
@@ -65,7 +65,7 @@ def _run(line, folder, text=None):
         text=True,
         timeout=50,
         cwd=folder,
-        env={"PATH": "", "PYTHONPATH": MODULES},
+        env={"PATH": "", "PYTHONPATH": str(ROOT)},
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "once\nfine\n", "")

@@ -10,9 +10,9 @@ from tests.faults.client import Client
 from tests.faults.cluster import LEASE, Cluster
 from tests.faults.hosts import NAME, Host, Lan, can_make_hosts
 from tests.faults.journal import Journal
-from tests.faults.program import Program
 from tests.faults.test_weather import TASKS, UNHURRIED, left, serves_again
 from tests.faults.workload import answer
+from tests.harness.program import Program
 from tests.harness.requirement import require
 from tests.harness.waiting import wait_until
 from tests.net.keyed import Ring

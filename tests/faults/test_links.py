@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.faults.program import can_reset
 from tests.faults.workload import wait_for
+from tests.harness.program import can_reset
 from tests.harness.requirement import require
 
 pytestmark = pytest.mark.fault

@@ -2,10 +2,8 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,119 +13,8 @@ import psutil
 import pytest
 
 from tests.harness import leaks
+from tests.harness.program import Program, command, outcome_of
 from tests.harness.waiting import wait_until
-
-ROOT = Path(__file__).resolve().parents[2]
-KEPT = (leaks.MARK, "TASKMESH_OS")
-READY_S = 40.0
-END_S = 15.0
-
-
-def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a program: ours without settings of taskmesh, and with the checkout on the path."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith("TASKMESH_") or name in KEPT
-    }
-    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
-    return {**kept, "PYTHONPATH": path, "COLUMNS": "200", **(more or {})}
-
-
-def command(*arguments: str) -> list[str]:
-    """The command line of `taskmesh ARGUMENTS`."""
-    return [sys.executable, "-m", "taskmesh.cli", *arguments]
-
-
-def outcome_of(
-    line: Sequence[str], folder: Path | None = None, env: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """What became of a command line that ends by itself."""
-    return subprocess.run(
-        line,
-        cwd=folder,
-        env=environment(env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-
-@contextlib.contextmanager
-def heeding_interrupts() -> Iterator[None]:
-    """Programs started in this block hear SIGINT and SIGHUP, also where we ignore them ourselves."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
-    former_hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, former_hangup)
-        signal.signal(signal.SIGINT, former)
-
-
-class Program:
-    """One `taskmesh ...` that runs until it is ended."""
-
-    def __init__(self, folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        number = len(list(folder.glob("*.out")))
-        self.folder = folder
-        self.name = arguments[0]
-        self.out = folder / f"{number}-{arguments[0]}.out"
-        self.err = folder / f"{number}-{arguments[0]}.err"
-        with self.out.open("wb") as out, self.err.open("wb") as err, heeding_interrupts():
-            self.process = subprocess.Popen(
-                command(*arguments),
-                cwd=folder,
-                env=environment(env),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def errors(self) -> str:
-        return self.err.read_text(errors="replace")
-
-    def ready(self, timeout: float = READY_S) -> dict[str, Any]:
-        """The ready line, as JSON; fails when the program ends before."""
-
-        def line() -> str:
-            ended = self.process.poll()
-            first, newline, _ = self.out.read_text().partition("\n")
-            assert newline or ended is None, f"{self.process.args} ended with {ended}:\n{self.errors}"
-            return first if newline else ""
-
-        found = json.loads(wait_until(line, timeout, f"ready line of {self.process.args}:\n{self.errors}"))
-        assert found["event"] == "ready"
-        return found
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def wait(self, timeout: float = END_S) -> int:
-        """The exit code."""
-        return self.process.wait(timeout)
-
-    def kill(self) -> None:
-        """Ends it with SIGKILL."""
-        self.process.kill()
-        self.process.wait(END_S)
-
-    def end(self) -> None:
-        """Ends it whatever state it is in."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
-            try:
-                self.process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
-                raise
 
 
 class Programs:
@@ -139,7 +26,10 @@ class Programs:
         self.started: list[Program] = []
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Program:
-        program = Program(self.folder, *arguments, env={**self.env, **(env or {})})
+        """Start `taskmesh ARGUMENTS`; what it writes goes to files in the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = f"{len(list(self.folder.glob('*.out')))}-{arguments[0]}"
+        program = Program(self.folder, name, command(*arguments)[1:], {**self.env, **(env or {})})
         self.started.append(program)
         return program
 
@@ -161,7 +51,7 @@ class Programs:
 
     def end(self) -> None:
         """Ends everything, workers before the hubs that take their goodbye."""
-        workers = [program for program in self.started if program.name == "worker"]
+        workers = [program for program in self.started if program.name.endswith("-worker")]
         for program in workers:
             if program.process.poll() is None:
                 program.signal(signal.SIGTERM)

@@ -10,7 +10,7 @@ import platform
 import struct
 import sys
 
-from tests.harness.programs import outcome_of
+from tests.harness.program import outcome_of
 
 NUMBERS = {
     "x86_64": {

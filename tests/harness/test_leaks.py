@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import leaks
 from tests.harness.leaks import Holdings, left_behind
-from tests.harness.programs import ROOT
+from tests.harness.program import ROOT
 from tests.harness.waiting import wait_until
 
 FORKS_AND_DIES = """

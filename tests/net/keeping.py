@@ -7,7 +7,8 @@ from taskmesh import Mesh, TaskFuture
 from taskmesh.client.group import TaskGroup
 from taskmesh.client.options import TaskOptions
 from taskmesh.serialize.code import dump_function
-from tests.harness.programs import Program, Programs
+from tests.harness.program import Program
+from tests.harness.programs import Programs
 from tests.harness.redis_server import RedisServer
 from tests.harness.waiting import wait_until
 from tests.net.keyed import Ring

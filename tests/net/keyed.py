@@ -5,7 +5,8 @@ from pathlib import Path
 from taskmesh import Mesh
 from taskmesh.security.key_files import keys_in
 from taskmesh.security.keys import KeyFolder
-from tests.harness.programs import Program, Programs
+from tests.harness.program import Program
+from tests.harness.programs import Programs
 
 
 class Ring:

@@ -14,7 +14,7 @@ from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net import child_hub
 from taskmesh.net.client.remote_port import RemotePort
 from taskmesh.net.client.thread_port import ThreadPort
-from tests.harness.programs import environment, outcome_of
+from tests.harness.program import environment, outcome_of
 from tests.harness.waiting import wait_until
 from tests.net import workload
 

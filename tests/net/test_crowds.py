@@ -19,7 +19,8 @@ from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import Context
 from taskmesh.wire import messages as m
-from tests.harness.programs import Programs, environment
+from tests.harness.program import environment
+from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.crowd import LightPool

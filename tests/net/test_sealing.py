@@ -1,8 +1,6 @@
 """The mesh key in a mesh of real processes: a hub that lies makes nobody run or unpickle anything."""
 
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,8 @@ from taskmesh.serialize.code import dump_function
 from taskmesh.shm.blob import Blob
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, LaneRun, Run, Spec
-from tests.harness.programs import END_S, Program, Programs, environment
+from tests.harness.program import END_S, Program
+from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.journal import words
@@ -75,20 +74,10 @@ class LyingHub(Program):
     """A hub that changes what passes through it."""
 
     def __init__(self, folder: Path, lie: str, keys: Path) -> None:
-        self.folder, self.name = folder, "hub"
-        self.out, self.err = folder / "lying.out", folder / "lying.err"
         script = folder / "lying.py"
         script.write_text(LYING_HUB)
         arguments = ["hub", "--bind", "tcp://127.0.0.1:0", "--keys", str(keys), "--json"]
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, str(script), lie, str(folder / "evil"), *arguments],
-                cwd=folder,
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-            )
+        super().__init__(folder, "lying", [str(script), lie, str(folder / "evil"), *arguments])
 
 
 @pytest.mark.parametrize("lie", ["payload", "unsigned", "replayed", "function", "result"])

@@ -6,7 +6,8 @@ import logging
 import pytest
 
 from taskmesh import Mesh
-from tests.harness.programs import Program, Programs, rows
+from tests.harness.program import Program
+from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 from tests.net import nested, workload
 from tests.net.journal import pools, words

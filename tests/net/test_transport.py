@@ -15,7 +15,7 @@ from taskmesh import Mesh
 from taskmesh.config import load
 from taskmesh.errors import TaskMeshError
 from taskmesh.net.transport import open_port
-from tests.harness.programs import outcome_of
+from tests.harness.program import outcome_of
 
 WAIT_S = 10
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from tests.harness import sandbox
-from tests.harness.programs import outcome_of
+from tests.harness.program import outcome_of
 from tests.harness.requirement import require
 
 pytestmark = pytest.mark.usefixtures("processes")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.harness import leaks
-from tests.harness.programs import ROOT, Program, Programs, shared
+from tests.harness.program import ROOT, Program
+from tests.harness.programs import Programs, shared
 from tests.harness.requirement import require_java
 
 WORKERS_MARK = "spark-workers-come-and-go"

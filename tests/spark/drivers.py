@@ -16,7 +16,7 @@ import psutil
 import pyspark
 
 from tests.harness import leaks
-from tests.harness.programs import ROOT, environment
+from tests.harness.program import ROOT, environment
 from tests.harness.waiting import wait_until
 from tests.spark.conftest import QUICK_JAVA, WORKERS_MARK
 

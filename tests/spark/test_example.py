@@ -9,7 +9,8 @@ import uuid
 import pytest
 
 from tests.harness import leaks
-from tests.harness.programs import ROOT, environment, marked
+from tests.harness.program import ROOT, environment
+from tests.harness.programs import marked
 from tests.harness.requirement import require, require_java
 from tests.harness.waiting import wait_until
 from tests.spark.conftest import QUICK_JAVA

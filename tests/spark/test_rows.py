@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.programs import ROOT
+from tests.harness.program import ROOT
 
 pytestmark = [pytest.mark.spark]
 LINE = re.compile(r"^\| (\d+) \| .* \| (.*) \|$", re.MULTILINE)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from tests.harness.programs import Programs, command, environment, rows
+from tests.harness.program import command, environment
+from tests.harness.programs import Programs, rows
 from tests.harness.requirement import require
 from tests.harness.waiting import wait_until
 

@@ -16,7 +16,7 @@ import psutil
 from taskmesh import Mesh, TaskFuture
 from taskmesh.net.endpoints import tcp_parts
 from taskmesh.security.peer_errors import AT_ONCE
-from tests.harness.programs import Program
+from tests.harness.program import Program
 from tests.harness.waiting import wait_until
 from tests.net import workload
 

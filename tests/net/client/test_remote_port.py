@@ -9,7 +9,7 @@ import pytest
 
 from taskmesh import Mesh, Retry
 from taskmesh.errors import FunctionUnavailable, HubUnreachable, InsecureBind
-from tests.harness.programs import environment
+from tests.harness.program import environment
 from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.journal import states, words

@@ -10,7 +10,8 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.net.child_hub import command
-from tests.harness.programs import ROOT, Programs
+from tests.harness.program import ROOT
+from tests.harness.programs import Programs
 from tests.harness.redis_server import RedisServer
 from tests.harness.side_port import samples
 from tests.harness.waiting import wait_until

@@ -15,7 +15,8 @@ from taskmesh.errors import HubUnreachable, TaskMeshError
 from taskmesh.net.pool.startup import start_failure
 from taskmesh.pool import host as host_module
 from taskmesh.pool.seat import Seat
-from tests.harness.programs import Programs, outcome_of
+from tests.harness.program import outcome_of
+from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import workload
 

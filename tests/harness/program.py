@@ -1,4 +1,4 @@
-"""A program of ours as a process: started with captured output, killed, stopped, continued, cut off."""
+"""A program of ours as a process: started with captured output, killed, stopped, cut off, ended."""
 
 from __future__ import annotations
 
@@ -10,23 +10,69 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from tests.harness import leaks
 from tests.harness.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = str(ROOT)
+KEPT = (leaks.MARK, "TASKMESH_OS")
+READY_S = 40.0
+END_S = 15.0
 _PIDFD_GETFD = 438
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a program: ours without settings of taskmesh, and with the checkout on the path."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("TASKMESH_") or name in KEPT
+    }
+    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH")])])
+    return {**kept, "PYTHONPATH": path, "COLUMNS": "200", **(more or {})}
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of `taskmesh ARGUMENTS`."""
+    return [sys.executable, "-m", "taskmesh.cli", *arguments]
+
+
+def outcome_of(
+    line: Sequence[str], folder: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What became of a command line that ends by itself."""
+    return subprocess.run(
+        line,
+        cwd=folder,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@contextlib.contextmanager
+def heeding_interrupts() -> Iterator[None]:
+    """Programs started in this block hear SIGINT and SIGHUP, also where we ignore them ourselves."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    former_hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, former_hangup)
+        signal.signal(signal.SIGINT, former)
 
 
 class Program:
     """One process, in a session of its own, and what it has written.
 
     Args:
-        name: of its output files. line: arguments for the interpreter. environ: over ours.
+        name: of its output files. line: arguments for the interpreter. env: over ours.
         prepare: called in the child before the program starts.
     """
 
@@ -35,19 +81,20 @@ class Program:
         folder: Path,
         name: str,
         line: Iterable[str],
-        environ: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
         self.name = name
-        self._files = {stream: folder / f"{name}.{stream}" for stream in ("stdout", "stderr")}
-        with self._files["stdout"].open("wb") as out, self._files["stderr"].open("wb") as err:
+        self.out = folder / f"{name}.out"
+        self.err = folder / f"{name}.err"
+        with self.out.open("wb") as out, self.err.open("wb") as err, heeding_interrupts():
             self.process = subprocess.Popen(
                 [sys.executable, *line],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": MODULES, "PYTHONFAULTHANDLER": "1", **(environ or {})},
+                env=environment(env),
                 start_new_session=True,
                 preexec_fn=prepare,  # noqa: PLW1509  limits and groups that have to hold from the first instruction
             )
@@ -56,9 +103,15 @@ class Program:
     # --- what it says -------------------------------------------------------------------------------------
 
     def text(self, stream: str = "stdout") -> str:
-        return self._files[stream].read_text(encoding="utf-8", errors="replace")
+        file = self.out if stream == "stdout" else self.err
+        return file.read_text(encoding="utf-8", errors="replace")
 
-    def events(self, stream: str = "stdout") -> list[dict[str, object]]:
+    @property
+    def errors(self) -> str:
+        """What it has written to its standard error."""
+        return self.text("stderr")
+
+    def events(self, stream: str = "stdout") -> list[dict[str, Any]]:
         """The JSON lines that it has written."""
         found = []
         for line in self.text(stream).splitlines():
@@ -68,14 +121,18 @@ class Program:
                     found.append(event)
         return found
 
-    def ready(self, timeout: float = 40.0) -> dict[str, object]:
-        """Wait until it says that it is ready; return what it says then."""
+    def ready(self, timeout: float = READY_S) -> dict[str, Any]:
+        """Wait for its first line, which says that it is ready; return that line as JSON."""
 
-        def told() -> dict[str, object] | None:
-            assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}"
-            return next((event for event in self.events() if event.get("event") == "ready"), None)
+        def line() -> str:
+            ended = self.process.poll()
+            first, newline, _ = self.text().partition("\n")
+            assert newline or ended is None, f"{self.name} ended with {ended}:\n{self.errors}"
+            return first if newline else ""
 
-        return wait_until(told, timeout, f"{self.name} is ready")
+        found: dict[str, Any] = json.loads(wait_until(line, timeout, f"ready line of {self.name}"))
+        assert found["event"] == "ready"
+        return found
 
     # --- what is done to it -------------------------------------------------------------------------------
 
@@ -102,7 +159,7 @@ class Program:
         """SIGKILL to the process itself, not to what it has started: that is returned."""
         family = self.family()
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(END_S)
         return family
 
     def kill_all(self) -> list[int]:
@@ -117,8 +174,8 @@ class Program:
     def terminate(self) -> None:
         self.process.terminate()
 
-    def wait(self, timeout: float = 10.0) -> int:
-        """Wait for its end; return its exit status."""
+    def wait(self, timeout: float = END_S) -> int:
+        """Wait for its end; return its exit code."""
         return self.process.wait(timeout)
 
     @property
@@ -156,6 +213,17 @@ class Program:
 
     # --- the end ------------------------------------------------------------------------------------------
 
+    def end(self) -> None:
+        """End it by SIGTERM, whatever state it is in."""
+        if self.alive:
+            self.go_on()
+            self.terminate()
+            try:
+                self.wait()
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+
     def close(self, *, tell: bool = False) -> None:
         """Kill it and all that belongs to it; with `tell` it first says where each of its threads stands."""
         family = self.family()
@@ -174,7 +242,7 @@ class Program:
         """What it has written, for a failed test."""
         parts = [
             f"--- {self.name} {stream}:\n{self.text(stream)[-4000:]}"
-            for stream in self._files
+            for stream in ("stdout", "stderr")
             if self.text(stream)
         ]
         return "\n".join(parts)
@@ -188,7 +256,7 @@ def _leads_group(pid: int) -> bool:
 
 
 def exists(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Return True if a process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -219,7 +287,7 @@ def reset_connections(pid: int) -> int:
 
 
 def can_reset() -> bool:
-    """Whether this machine lets a test take a descriptor of its child."""
+    """Return True if this machine lets a test take a descriptor of its child."""
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as child:
         handle = os.pidfd_open(child.pid)
         fd = ctypes.CDLL(None).syscall(_PIDFD_GETFD, handle, 0, 0)
