@@ -26,7 +26,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from taskmesh.errors import ConfigError, RemoteProtocolError
-from taskmesh.framing import kept as form
+from taskmesh.stores import codec
 from taskmesh.stores.address import StoreAddress
 from taskmesh.stores.write_queue import QueuedOutcome
 from taskmesh.stores.writer import Found, Skipped, StoreUnavailable, Written
@@ -136,7 +136,7 @@ class RedisLink:
                 continue
             size += len(value)
             try:
-                kept = form.from_bytes(value)
+                kept = codec.from_bytes(value)
             except RemoteProtocolError as error:
                 skipped(f"{_text(key)}: {error}")
                 continue
@@ -156,7 +156,7 @@ class RedisLink:
             for entry in entries:
                 left = int((entry.until - now) * 1000)
                 if left > 0:
-                    asked.set(_key(entry.kept), form.to_bytes(entry.kept), px=left)
+                    asked.set(_key(entry.kept), codec.to_bytes(entry.kept), px=left)
             answers = asked.execute(raise_on_error=False)
         refusals = [answer for answer in answers if isinstance(answer, Exception)]
         for refusal in refusals:
@@ -200,7 +200,7 @@ def _is_wrong_type(answer: object) -> bool:
 
 
 def _key(kept: Kept) -> bytes:
-    return PREFIX + form.place(kept).encode()
+    return PREFIX + codec.place(kept).encode()
 
 
 def _text(key: bytes) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from taskmesh.framing.kept import to_bytes
 from taskmesh.shm.blob import Blob
 from taskmesh.stores import writer
 from taskmesh.stores.address import StoreAddress
+from taskmesh.stores.codec import to_bytes
 from taskmesh.stores.writer import WritingStore
 from tests.harness.redis_server import RedisServer, free_port, serving
 from tests.harness.requirement import require

@@ -6,7 +6,7 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import BadSignature
-from taskmesh.framing.kept import from_bytes, to_bytes
+from taskmesh.stores.codec import from_bytes, to_bytes
 from tests.harness.programs import Programs
 from tests.harness.redis_server import RedisServer
 from tests.net import workload

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from taskmesh.errors import RemoteProtocolError
-from taskmesh.framing.kept import from_bytes, place, to_bytes
 from taskmesh.shm.blob import Blob
+from taskmesh.stores.codec import from_bytes, place, to_bytes
 from taskmesh.wire.runs import Kept
 from tests.stores.outcomes import failure, success
 
