@@ -27,7 +27,7 @@ from taskmesh.settings.setting import (
     settings_of,
 )
 from taskmesh.settings.source import Findings
-from taskmesh.system.cpus import usable_cpus
+from taskmesh.system.cgroups import usable_cpus
 
 Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | Config | None"
 

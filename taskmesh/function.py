@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, ove
 from taskmesh.client.current_mesh import current_mesh
 from taskmesh.client.options import Key, TaskOptions
 from taskmesh.errors import NoMesh
-from taskmesh.pool.place import place
+from taskmesh.pool.nested import nested_context
 from taskmesh.retry import Retry
 from taskmesh.serialize.values import is_by_value_module
 
@@ -115,7 +115,7 @@ def _remade(found: Any, options: TaskOptions) -> Any:
 
 def _submit_in_task(fn: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
     """Submits a call from inside a task. Call it where NoMesh has been raised."""
-    here = place()
+    here = nested_context()
     if here is None:
         raise  # noqa: PLE0704  there is no task
     from taskmesh.client.nested_client import submit_nested

@@ -21,7 +21,7 @@ from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshCl
 from taskmesh.future import TaskFuture
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.transport import open_port
-from taskmesh.pool.place import in_slot
+from taskmesh.pool.nested import in_slot
 from taskmesh.serialize.code import FunctionCodec
 
 _CANCEL_S = 1.5

@@ -23,7 +23,7 @@ from taskmesh.future import ERROR, VALUE, TaskFuture
 from taskmesh.outcomes.outcome import Success, noted
 from taskmesh.outcomes.waiters import running_loop
 from taskmesh.pool.coroutines import runnable
-from taskmesh.pool.place import Place
+from taskmesh.pool.nested import NestedContext
 from taskmesh.security.keys import WORKER
 from taskmesh.wire.runs import Failed
 
@@ -46,19 +46,19 @@ class NestedClient:
     """One slot as a client of its hub, for the tasks that its tasks submit.
 
     Args:
-        place: the place of the first task that submits tasks.
+        context: the place of the first task that submits tasks.
     """
 
-    def __init__(self, place: Place) -> None:
-        self._way = (place.addresses, place.keys)
-        settings = {"mesh__address": list(place.addresses), "mesh__keys": place.keys}
-        self._client = Client(load({}, settings), WORKER, place.slot)
+    def __init__(self, context: NestedContext) -> None:
+        self._way = (context.addresses, context.keys)
+        settings = {"mesh__address": list(context.addresses), "mesh__keys": context.keys}
+        self._client = Client(load({}, settings), WORKER, context.slot)
         self._submitters: dict[int, Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
 
-    def serves(self, place: Place) -> bool:
+    def serves(self, context: NestedContext) -> bool:
         """Return True if the client leads to the hub of this place, and has not ended."""
-        if self._way != (place.addresses, place.keys):
+        if self._way != (context.addresses, context.keys):
             return False
         return not self._client.closed and self._client.table.refusal is None
 
@@ -135,23 +135,23 @@ _process = ProcessClient()
 
 
 def submit_nested(
-    place: Place, fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
+    context: NestedContext, fn: TaskFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> TaskFuture[Any]:
     """Submit a call from inside a task; if no other slot can take over meanwhile, run it at once.
 
     Children run at a higher priority than queued work of their parent's priority, so that parents can end.
 
     Raises:
-        QueueFull: there is no place, and the call needs another queue or other tags than its parent's.
+        QueueFull: no permit can be lent, and the call needs another queue or other tags than its parent's.
         KeysUnusable: keys are in use, and the pool's directory has no worker's key.
         HubUnreachable: the hub does not answer. Else as `Mesh.submit`.
     """
-    client = _client_of(place)
-    submitter = client.submitter(max(fn.options.priority, place.priority + 1))
-    if place.granted:
-        place.adopt(client)
+    client = _client_of(context)
+    submitter = client.submitter(max(fn.options.priority, context.priority + 1))
+    if context.granted:
+        context.adopt(client)
         return submitter._send(fn, args, kwargs)
-    if fn.options.tags or fn.options.queue != place.queue:
+    if fn.options.tags or fn.options.queue != context.queue:
         raise QueueFull(
             f"{fn.options.name or fn.__wrapped__.__qualname__} cannot be submitted from inside a task now: "
             "so many tasks of this pool wait for tasks of their own that there is no room for another, and "
@@ -161,14 +161,14 @@ def submit_nested(
     return client.run_here(submitter, fn, args, kwargs)
 
 
-def _client_of(place: Place) -> NestedClient:
+def _client_of(context: NestedContext) -> NestedClient:
     with _process.lock:
         client = _process.client
-        if client is not None and client.serves(place):
+        if client is not None and client.serves(context):
             return client
         if client is not None:
             client.close()
-        client = _process.client = NestedClient(place)
+        client = _process.client = NestedClient(context)
         return client
 
 

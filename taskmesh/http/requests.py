@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.system.loop import Loop
-from taskmesh.system.wake_up import WakeUp
+from taskmesh.system.wakeup import Wakeup
 
 TURN = 1.0
 """Seconds after which the loop turns here though nobody asks."""
@@ -49,8 +49,8 @@ class LoopRequests:
         self._answers: Answers = {}
         self._closed = False
         self._loop = loop
-        self._wake_up = WakeUp()
-        loop.watch(self._wake_up.fd, self._wake_up.heard)
+        self._wake_up = Wakeup()
+        loop.watch(self._wake_up.fd, self._wake_up.clear)
 
     # --- in the loop's thread -------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class LoopRequests:
             raise NothingHere("this program has no such thing")
         answered: Future[object] = Future()
         self.events.append((what, answered))
-        self._wake_up.ring()
+        self._wake_up.set()
         if self._closed:  # meanwhile
             raise NoAnswer("this program is ending")
         try:

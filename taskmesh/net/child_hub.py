@@ -18,7 +18,7 @@ from taskmesh.net.client.port import OutcomeSink
 from taskmesh.net.client.remote_port import RemotePort
 from taskmesh.net.endpoints import private_folder
 from taskmesh.system.loop import Loop
-from taskmesh.system.process import interpreter, provided, started
+from taskmesh.system.process import interpreter_command, provided, start_in_session
 
 SECTIONS = ("client", "hub", "pool")
 """Sections of the configuration that the child needs."""
@@ -61,7 +61,7 @@ class ChildHubPort(RemotePort):
         self._report, theirs = os.pipe()
         try:
             line = command(self._config, gateway, self._folder, theirs)
-            self._process = started(line, [theirs])
+            self._process = start_in_session(line, [theirs])
         finally:
             os.close(theirs)
 
@@ -144,7 +144,7 @@ def command(config: Config, address: str, folder: str, report: int) -> list[str]
         "from taskmesh.net.child_hub import serve; "
         f"serve({settings!r}, {address!r}, {folder!r}, {os.getpid()}, {report})"
     )
-    return interpreter(code, "taskmesh:hub", sys.path)
+    return interpreter_command(code, "taskmesh:hub", sys.path)
 
 
 def serve(

@@ -24,12 +24,12 @@ from taskmesh.net.hub.shell import HubShell
 from taskmesh.net.pool.settings import pool_settings
 from taskmesh.net.pool.shell import LocalHubLink, PoolShell
 from taskmesh.net.pool.slots import host_slots
-from taskmesh.pool.host import SlotHost
-from taskmesh.pool.nursery import Nursery
+from taskmesh.pool.fork_server_client import ForkServerSupervisor
+from taskmesh.pool.supervisor import SlotSupervisor
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import provided
-from taskmesh.system.wake_up import WakeUp
+from taskmesh.system.wakeup import Wakeup
 from taskmesh.wire import messages as m
 
 
@@ -83,14 +83,14 @@ class EmbeddedPort(ThreadPort):
     Args:
         sink: the client's pending table.
         config: the user's settings.
-        nursery: forks its slots.
+        fork_server: forks its slots.
     """
 
-    def __init__(self, sink: OutcomeSink, config: Config, nursery: Nursery) -> None:
+    def __init__(self, sink: OutcomeSink, config: Config, fork_server: ForkServerSupervisor) -> None:
         super().__init__(sink, client_settings(config))
         self._config = config
-        self._nursery = nursery
-        self._host: SlotHost | None = None
+        self._fork_server = fork_server
+        self._host: SlotSupervisor | None = None
         self._pool: PoolMachine | None = None
 
     def start(self, timeout: float) -> None:
@@ -106,7 +106,7 @@ class EmbeddedPort(ThreadPort):
         except BaseException:
             if self._host is not None:
                 self._host.close(timeout=0)
-            self._nursery.bury()
+            self._fork_server.reap()
             raise
         if not shell.opened.wait(timeout):
             self.close(cancel=True, timeout=timeout)
@@ -117,7 +117,7 @@ class EmbeddedPort(ThreadPort):
     def _compose(self) -> ClientShell:
         """Put the machines into a loop, and start its thread."""
         now = monotonic()
-        wake_up = self._wake_up = WakeUp()
+        wake_up = self._wake_up = Wakeup()
         loop = Loop(idle=self._about_to_block, awake=self._blocked)
         events: deque[object] = deque()
         nested = NestedGateway(loop, events)
@@ -141,11 +141,11 @@ class EmbeddedPort(ThreadPort):
             "local",
             lambda _: nested.addresses(),
             patience=self._config.mesh.open_timeout,
-            nursery=self._nursery,
+            fork_server=self._fork_server,
             urgent=(wake_up.fd,),
         )
         loop.parts = [shell, hub, pool]
-        loop.watch(wake_up.fd, wake_up.heard)
+        loop.watch(wake_up.fd, wake_up.clear)
         self._shell = shell
         self._start_thread("taskmesh-hub", lambda: self._work(loop, host, nested))
         return shell
@@ -154,7 +154,7 @@ class EmbeddedPort(ThreadPort):
         """Close this port's descriptors in a forked child, its slots' among them."""
         super().forked()
         if self._host is not None:
-            self._host.forsake()
+            self._host.close_after_fork()
 
     def _could_act(self, shell: ClientShell) -> bool:
         """Return True if a slot is idle (or still starting: the first result is waited for)."""
@@ -163,7 +163,7 @@ class EmbeddedPort(ThreadPort):
             not slot.count and slot.spare_since is None for slot in pool.slots.values()
         )
 
-    def _work(self, loop: Loop, host: SlotHost, nested: NestedGateway) -> None:
+    def _work(self, loop: Loop, host: SlotSupervisor, nested: NestedGateway) -> None:
         try:
             while not self._closing.is_set():
                 loop.turn()

@@ -12,7 +12,7 @@ from taskmesh.http.pool_metrics import pool_families
 from taskmesh.net.pool.settings import check_all_names, pool_settings
 from taskmesh.net.pool.shell import LocalHubLink, PoolShell
 from taskmesh.net.pool.slots import FAREWELL, host_slots
-from taskmesh.pool.host import SlotHost
+from taskmesh.pool.supervisor import SlotSupervisor
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.system.loop import Loop
 
@@ -39,7 +39,7 @@ class LocalPool:
         self._config = config
         self._settings = pool_settings(config, slots=slots, name=name)
         self._modules = modules
-        self._host: SlotHost | None = None
+        self._host: SlotSupervisor | None = None
         self._machine: PoolMachine | None = None
         self.name = self._settings.pool
         self.events: deque[object] = deque()

@@ -8,8 +8,7 @@ import sys
 from taskmesh.config import Config
 from taskmesh.errors import TaskMeshError
 from taskmesh.net.client.port import OutcomeSink, SubmitPort
-from taskmesh.pool.nursery import Nursery
-from taskmesh.system.platforms import here
+from taskmesh.pool.fork_server_client import ForkServerSupervisor
 
 _GREEN = {"gevent", "eventlet"}
 _SELF = "/proc/self/exe"
@@ -39,13 +38,15 @@ def open_port(sink: OutcomeSink, config: Config, role: str = "client", slot: str
 
         return ChildHubPort(sink, config)
     only = config.pool.only_registered
-    nursery = Nursery(here(), list(sys.path), "local", only, only)  # comes up while the rest is imported
+    fork_server = ForkServerSupervisor(
+        list(sys.path), "local", only, only
+    )  # comes up while the rest is imported
     try:
         from taskmesh.net.embedded import EmbeddedPort
 
-        return EmbeddedPort(sink, config, nursery)
+        return EmbeddedPort(sink, config, fork_server)
     except BaseException:
-        nursery.bury()
+        fork_server.reap()
         raise
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from taskmesh.system.clock import monotonic
-from taskmesh.system.wake_up import WakeUp
+from taskmesh.system.wakeup import Wakeup
 from taskmesh.wire.runs import Progress
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ class LoneWaiter:
 
     def __init__(self) -> None:
         """Raise OSError if no descriptor can be had."""
-        self._wake_up = WakeUp()
+        self._wake_up = Wakeup()
         self._poll = select.poll()
         self._poll.register(self._wake_up.fd, select.POLLIN)
 
     def __call__(self, future: object) -> None:
         """Wake the waiting thread."""
-        self._wake_up.ring()
+        self._wake_up.set()
 
     def wait(self, timeout: float | None) -> bool:
         """Wait; return False after `timeout` seconds (None: for ever)."""
@@ -119,7 +119,7 @@ class LoneWaiter:
                 pass
         elif not interruptible(lambda seconds: bool(poll(1000 * seconds)), timeout):
             return False
-        self._wake_up.heard()
+        self._wake_up.clear()
         return True
 
 

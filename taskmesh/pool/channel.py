@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from taskmesh.errors import RemoteProtocolError
-from taskmesh.pool.orders import HEADER
+from taskmesh.pool.messages import HEADER
 
 Buffer = bytes | bytearray | memoryview
 
@@ -46,7 +46,7 @@ class Inbound:
         self._fds: deque[int] = deque()
 
     def receive(self) -> bool:
-        """Reads once; False when the other end is closed.
+        """Read once; False when the other end is closed.
 
         Raises:
             BlockingIOError: the socket is non-blocking and has nothing.
@@ -90,12 +90,12 @@ class Inbound:
         return [self._fds.popleft() for _ in range(count)]
 
     def close_fds(self) -> None:
-        """Closes the descriptors that nobody took."""
+        """Close the descriptors that nobody took."""
         while self._fds:
             os.close(self._fds.popleft())
 
     def _make_room(self) -> None:
-        """Moves an incomplete frame to the front of a buffer that is large enough for it."""
+        """Move an incomplete frame to the front of a buffer that is large enough for it."""
         start, held = self._start, self._end - self._start
         if not held:
             self._start = self._end = 0
@@ -118,7 +118,7 @@ def pack(kind: int, body: Buffer = _NOTHING, fds: int = 0) -> bytes:
 
 
 def send_all(sock: socket.socket, data: Buffer, fds: Sequence[int] = ()) -> None:
-    """Sends a whole frame over a blocking socket, its descriptors with the first bytes."""
+    """Send a whole frame over a blocking socket, its descriptors with the first bytes."""
     if not fds:
         sock.sendall(data)
         return
@@ -132,7 +132,7 @@ def send_all(sock: socket.socket, data: Buffer, fds: Sequence[int] = ()) -> None
 
 
 def _with_fds(view: memoryview, fds: Sequence[int]) -> Iterator[tuple[memoryview, Sequence[int]]]:
-    """Cuts a frame so that no piece has more descriptors than a message may carry."""
+    """Cut a frame so that no piece has more descriptors than a message may carry."""
     while len(fds) > _MAX_FDS:
         yield view[:1], fds[:_MAX_FDS]
         view, fds = view[1:], fds[_MAX_FDS:]
@@ -140,7 +140,7 @@ def _with_fds(view: memoryview, fds: Sequence[int]) -> Iterator[tuple[memoryview
 
 
 def _send_some(sock: socket.socket, data: Buffer, fds: Sequence[int]) -> int:
-    """Sends once; returns how many bytes went, or -1 when too many descriptors are in flight just now."""
+    """Send once; returns how many bytes went, or -1 when too many descriptors are in flight just now."""
     if not fds:
         return sock.send(data)
     try:
@@ -171,7 +171,7 @@ class Outbound:
         self.queue: deque[Parcel] = deque()
 
     def send(self, data: bytes, fds: Sequence[int] = (), keep: object = None) -> None:
-        """Sends a frame, or queues what cannot be sent now; raises as `flush` does.
+        """Send a frame, or queues what cannot be sent now; raises as `flush` does.
 
         Args:
             data: the frame. fds: descriptors that go along.
@@ -192,7 +192,7 @@ class Outbound:
             self.flush()
 
     def flush(self) -> bool:
-        """Sends what can be sent; True when nothing is left.
+        """Send what can be sent; True when nothing is left.
 
         Where too many descriptors are in flight it waits, a hundredth of a second at most, so that whoever
         calls again as long as the socket counts as writable does not spin.

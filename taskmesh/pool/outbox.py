@@ -23,7 +23,10 @@ import time
 import zlib
 from typing import Final
 
-from taskmesh.pool.orders import OUTBOX_SIZE
+from taskmesh.shm.files import anonymous_file
+
+OUTBOX_SIZE: Final = 2 << 20
+"""Bytes of a slot's outbox: tables and records."""
 
 FAILURE: Final = 1 << 31
 """The record is an encoded `SlotFailure`, not a result."""
@@ -47,7 +50,7 @@ KEEPS_STORE_ORDER: Final = os.uname().machine.lower() in {"x86_64", "amd64", "i6
 
 
 class Record:
-    """One unsent result; `ended` is the slot's clock."""
+    """One unsent result; `ended` is the time by the slot's clock."""
 
     __slots__ = ("data", "ended", "flags", "serial")
 
@@ -58,11 +61,30 @@ class Record:
         self.ended = ended
 
 
+def create_outbox() -> int:
+    """Return the descriptor of a new outbox: memory, or an unlinked file where a sandbox refuses that.
+
+    Raises:
+        OSError: no descriptor or no room is left, or files may not be so large here.
+    """
+    fd = anonymous_file("taskmesh-outbox", OUTBOX_SIZE)
+    try:
+        os.ftruncate(fd, OUTBOX_SIZE)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
 class OutboxWriter:
     """The slot's side. The execution loop writes records in place through the public attributes.
 
     Attributes:
-        memory: the mapping. words, clocks, sums: its tables. tag: epoch << 32, to be part of each word.
+        memory: the mapping.
+        words: the table of words.
+        clocks: the table of times.
+        sums: the table of checksums.
+        tag: epoch << 32, a part of each word.
     """
 
     def __init__(self, fd: int, *, checked: bool = not KEEPS_STORE_ORDER) -> None:
@@ -114,11 +136,11 @@ class OutboxWriter:
         return True
 
     def is_cancelled(self, serial: int) -> bool:
-        """Says that the running task looks for its cancellation, and whether it has been cancelled."""
+        """Note that the running task looks for its cancellation; return True if it has been cancelled."""
         self._cancellation[0] = serial + 1
         return self._cancellation[1] == serial + 1
 
-    def disown(self) -> None:
+    def close_after_fork(self) -> None:
         """Makes every further use raise ValueError: called in a child that a task has forked."""
         header = (self._epoch, self._first, self._start, self._cancellation)
         for view in (*header, self.words, self.clocks, self.sums):
@@ -139,7 +161,7 @@ class OutboxReader:
             return cancellation[0] == serial + 1
 
     def read(self) -> tuple[float, list[Record]]:
-        """(when the first record's task began, the records); none while the slot resets it."""
+        """Return when the first record's task began, and the records; none while the slot resets it."""
         whole = memoryview(self._memory)
         try:
             return self._read(whole)

@@ -11,8 +11,11 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
+
+from taskmesh.system.selector import CallbackSelector
 
 _READ: Final = 64 << 10
 _LINES: Final = 100
@@ -25,7 +28,8 @@ class OutputTail:
     """The pipes of one slot's stdout and stderr, and its last 100 lines of both together.
 
     Attributes:
-        pipes: our ends: stdout's and stderr's. slot_ends: the slot's, until `let_go`.
+        pipes: our ends, stdout's and stderr's.
+        slot_ends: the slot's ends, until `close_slot_ends`.
     """
 
     def __init__(self) -> None:
@@ -45,13 +49,13 @@ class OutputTail:
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._partial = dict.fromkeys(self.pipes, "")
 
-    def let_go(self) -> None:
-        """Closes the slot's ends here."""
+    def close_slot_ends(self) -> None:
+        """Close the slot's ends here."""
         while self.slot_ends:
             os.close(self.slot_ends.pop())
 
     def read(self, fd: int) -> str | None:
-        """What one of the pipes has, at most 64 KiB; None at its end, "" when there is nothing."""
+        """Return what one of the pipes has, at most 64 KiB; None at its end, "" if there is nothing."""
         try:
             data = os.read(fd, _READ)
         except BlockingIOError:
@@ -65,13 +69,13 @@ class OutputTail:
         return text
 
     def text(self) -> str:
-        """The last lines."""
+        """Return the last lines."""
         lines = [*self._lines, *filter(None, self._partial.values())]
         return "\n".join(lines[-_LINES:])
 
     def close(self) -> None:
-        """Closes every end."""
-        self.let_go()
+        """Close every end."""
+        self.close_slot_ends()
         for fd in self.pipes:
             os.close(fd)
 
@@ -93,11 +97,11 @@ class Tee:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits that no more should be read."""
+        """True if so much waits that no more should be read."""
         return self._held > _HIGH
 
     def put(self, stream: int, text: str) -> None:
-        """Queues output for stdout (0) or stderr (1)."""
+        """Queue output for stdout (0) or stderr (1)."""
         with self._wake:
             self._queue.append((stream, text))
             self._held += len(text)
@@ -106,7 +110,7 @@ class Tee:
             self._start()
 
     def _start(self) -> None:
-        """Starts the thread; where none can be had now, the next output tries again.
+        """Start the thread; where none can be had now, the next output tries again.
 
         So it must not fill up meanwhile, or there would be no next: what is too much then is lost.
         """
@@ -121,7 +125,7 @@ class Tee:
             self._thread = thread
 
     def close(self, timeout: float) -> None:
-        """Writes what is queued and ends the thread; gives up after `timeout` seconds."""
+        """Write what is queued and end the thread; give up after `timeout` seconds."""
         if self._thread is not None:
             with self._wake:
                 self._closed = True
@@ -146,8 +150,67 @@ class Tee:
                     self._relieved()
 
 
+class Console:
+    """Read slots' output and passes it on; stops reading while it cannot be passed on fast enough.
+
+    Args:
+        selector: polls the pipes.
+        tee: pass output on; False to read it only, and keep its tail.
+    """
+
+    def __init__(self, selector: CallbackSelector, *, tee: bool) -> None:
+        self._selector = selector
+        self._tee = Tee(selector.wakeup.set) if tee else None
+        self._held = False
+        self._tails: set[OutputTail] = set()
+
+    def add(self, tail: OutputTail) -> None:
+        """Begin to read a slot's output."""
+        self._tails.add(tail)
+        if not self._held:
+            self._listen([tail])
+
+    def remove(self, tail: OutputTail) -> None:
+        """Read what a dead slot has left, and then no more."""
+        for fd in tail.pipes:
+            self._pass_on(tail, fd, at_most=64)
+        self._tails.discard(tail)
+        self._selector.remove(*tail.pipes)
+
+    def relieve(self) -> None:
+        """Read on, if it had been stopped and there is room again."""
+        if self._held and self._tee is not None and not self._tee.full:
+            self._held = False
+            self._listen(self._tails)
+
+    def close(self, timeout: float) -> None:
+        """Pass on what was read; give up after `timeout` seconds."""
+        if self._tee is not None:
+            self._tee.close(timeout)
+
+    def _listen(self, tails: Iterable[OutputTail]) -> None:
+        for tail in tails:
+            for fd in tail.pipes:
+                self._selector.add(fd, partial(self._pass_on, tail, fd))
+
+    def _pass_on(self, tail: OutputTail, fd: int, at_most: int = 1) -> None:
+        for _ in range(at_most):
+            text = tail.read(fd)
+            if text is None:
+                self._selector.remove(fd)
+                return
+            if not text:
+                return
+            if self._tee is not None:
+                self._tee.put(tail.pipes.index(fd), text)
+                if self._tee.full and not self._held:
+                    self._held = True
+                    for held in self._tails:
+                        self._selector.remove(*held.pipes)
+
+
 def _write(stream: object, text: str) -> None:
-    """Writes to a text stream that may be closed, replaced by anything, or None; what it lacks is escaped."""
+    """Write to a text stream that may be closed, replaced by anything, or None; what it lacks is escaped."""
     try:
         try:
             stream.write(text)  # type: ignore[attr-defined]

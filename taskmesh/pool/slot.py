@@ -16,40 +16,40 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.framing import frames
-from taskmesh.pool import orders
-from taskmesh.pool.busy_poll import BusyPoll
+from taskmesh.pool import messages
 from taskmesh.pool.channel import Inbound, pack, send_all
-from taskmesh.pool.execution import Executor
 from taskmesh.pool.outbox import OutboxWriter
+from taskmesh.pool.runner import TaskRunner
+from taskmesh.pool.spin_wait import SpinWait
 from taskmesh.pool.streams import Streams, out_of_reach
 from taskmesh.serialize.code import allow_only
 from taskmesh.shm import files
-from taskmesh.system.services import System
+from taskmesh.system.session import name_process
 from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500
 _BROKEN: Final = 70
 """Exit status of a slot that cannot go on: its descriptors were closed, or a bug of ours."""
 _TASKS: Final = msgspec.msgpack.Decoder(SlotTasks)  # our own encoder made it: wire's checks would take longer
-_ANSWER: Final = msgspec.msgpack.Decoder(orders.Answer)
+_PERMIT_REPLY: Final = msgspec.msgpack.Decoder(messages.PermitReply)
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
 
-class Birth:
-    """What makes a forked child a slot: its number, and its descriptors in the order of `orders.Fork`."""
+class SlotBootstrap(NamedTuple):
+    """The number of a slot, and its descriptors in the order of `messages.Fork`."""
 
-    __slots__ = ("outbox", "slot", "sock", "stderr", "stdout", "system", "tickets")
-
-    def __init__(self, slot: int, system: System, fds: Sequence[int]) -> None:
-        self.slot = slot
-        self.system = system
-        self.sock, self.tickets, self.stdout, self.stderr, self.outbox = fds
+    slot: int
+    sock: int
+    tickets: int
+    stdout: int
+    stderr: int
+    outbox: int
 
 
 Incoming = tuple[int, bytes | memoryview, list[int]]
@@ -67,29 +67,29 @@ class SlotLink:
         self._lock = threading.Lock()  # a task's threads may report progress
         self._kept: deque[Incoming] = deque()  # came while an answer was waited for
 
-    def hello(self) -> None:
-        """Says that the slot is up."""
-        send_all(self._sock, pack(orders.READY, _ENCODE(orders.Ready(os.getpid()))))
+    def send_ready(self) -> None:
+        """Report that the slot is up."""
+        send_all(self._sock, pack(messages.READY, _ENCODE(messages.Ready(os.getpid()))))
 
     def send(self, kind: int, message: FromSlot) -> None:
-        """Sends results or progress; waits until the supervisor has room for it."""
+        """Send results or progress; waits until the supervisor has room for it."""
         body, blobs = frames.encode_local(message)
         fds = [blob.to_fd() for blob in blobs]
         with self._lock:
             send_all(self._sock, pack(kind, body, len(fds)), fds)
 
-    def ask(self, serial: int) -> orders.Answer:
-        """Asks for a place for the tasks of the running one; waits for the answer.
+    def ask(self, serial: int) -> messages.PermitReply:
+        """Ask that another slot gets this one's permit, for the task with this serial; wait for the reply.
 
         Raises:
             TaskMeshError: the supervisor is gone.
         """
         with self._lock:
-            send_all(self._sock, pack(orders.ASK, _ENCODE(orders.Ask(serial))))
+            send_all(self._sock, pack(messages.PERMIT_REQUEST, _ENCODE(messages.PermitRequest(serial))))
         while (frame := next(self._frames, None) or self.receive()) is not None:
             kind, body, fds = frame
-            if kind == orders.ANSWER:
-                return _ANSWER.decode(body)
+            if kind == messages.PERMIT_REPLY:
+                return _PERMIT_REPLY.decode(body)
             self._kept.append((kind, bytes(body), fds))
         raise TaskMeshError("this task cannot submit tasks: its pool has ended")
 
@@ -109,81 +109,81 @@ class SlotLink:
         return None
 
     def close(self) -> None:
-        """Closes the socket."""
+        """Close the socket."""
         self._sock.close()
 
 
-def run_slot(birth: Birth, preload: Sequence[str] = (), only: Sequence[str] = ()) -> None:
-    """Runs tasks until the supervisor says stop or is gone; imports the modules of `preload` first.
+def run_slot(bootstrap: SlotBootstrap, preload: Sequence[str] = (), only: Sequence[str] = ()) -> None:
+    """Run tasks until the supervisor says stop or is gone; imports the modules of `preload` first.
 
     Args:
         only: modules whose functions alone may be run, by name; empty for any function.
     """
     if only:
         allow_only(only)
-    streams = _settle(birth)
-    sock, tickets = out_of_reach(birth.sock), out_of_reach(birth.tickets)
+    streams = _prepare_process(bootstrap)
+    sock, tickets = out_of_reach(bootstrap.sock), out_of_reach(bootstrap.tickets)
     link = SlotLink(sock)
-    outbox = OutboxWriter(birth.outbox)
-    os.close(birth.outbox)
-    executor = Executor(link, tickets, outbox, streams, birth.slot)
+    outbox = OutboxWriter(bootstrap.outbox)
+    os.close(bootstrap.outbox)
+    runner = TaskRunner(link, tickets, outbox, streams, bootstrap.slot)
     files.keep_spares(files.SPARE_BYTES)
-    os.register_at_fork(after_in_child=executor.disown)
-    signal.signal(signal.SIGINT, executor.interrupted)
+    os.register_at_fork(after_in_child=runner.close_after_fork)
+    signal.signal(signal.SIGINT, runner.interrupted)
     try:
         for module in preload:
             importlib.import_module(module)
-        link.hello()
-        _serve(link, executor, BusyPoll(sock))
+        link.send_ready()
+        _serve(link, runner, SpinWait(sock))
     except BaseException:  # noqa: BLE001  whatever it is, this process ends here
         try:
-            if not executor.disowned:
+            if not runner.is_forked_child:
                 traceback.print_exc()
                 sys.stderr.flush()
         finally:  # an exception's own code may fail as it is printed
             os._exit(_BROKEN)  # noqa: TID251  our descriptors are closed, or a task has forked us
-    _farewell()
+    _run_exit_functions()
 
 
-def _serve(link: SlotLink, executor: Executor, busy_poll: BusyPoll) -> None:
+def _serve(link: SlotLink, runner: TaskRunner, spin_wait: SpinWait) -> None:
     lone = False
     while True:
         frame = link.buffered()
         if frame is None:
-            executor.rest()
-            frame = _receive_soon(link, busy_poll) if lone else link.receive()
-            executor.resume()
-        if frame is None or frame[0] == orders.STOP:
+            runner.before_wait()
+            frame = _receive_soon(link, spin_wait) if lone else link.receive()
+            runner.after_wait()
+        if frame is None or frame[0] == messages.STOP:
             break
         _, body, fds = frame
         message = frames.to_slot.decode_local(body, fds) if fds else _TASKS.decode(body)
         lone = len(message.runs) == 1 and len(message.runs[0].seqs) == 1
-        executor.run(message)
+        runner.run(message)
         del message  # large arguments are given up before their results are sent
-    executor.rest()
+    runner.before_wait()
 
 
-def _receive_soon(link: SlotLink, busy_poll: BusyPoll) -> Incoming | None:
-    """Waits for the next frame after a lone task: the next may follow at once."""
+def _receive_soon(link: SlotLink, spin_wait: SpinWait) -> Incoming | None:
+    """Wait for the next frame after a lone task: the next may follow at once."""
     began = time.monotonic()
-    busy_poll.wait()
+    spin_wait.wait()
     frame = link.receive()
-    busy_poll.waited(time.monotonic() - began)
+    spin_wait.waited(time.monotonic() - began)
     return frame
 
 
-def _settle(birth: Birth) -> Streams:
-    """Makes a slot's process out of a forked child."""
-    streams = Streams(birth.stdout, birth.stderr)
-    os.environ["TASKMESH_SLOT"] = str(birth.slot)
+def _prepare_process(bootstrap: SlotBootstrap) -> Streams:
+    """Make a slot's process out of a forked child."""
+    streams = Streams(bootstrap.stdout, bootstrap.stderr)
+    os.environ["TASKMESH_SLOT"] = str(bootstrap.slot)
     faulthandler.enable(2)
-    birth.system.name_process(f"slot-{birth.slot}")
+    name_process(f"slot-{bootstrap.slot}")
     _offer_to_oom_killer()
     return streams
 
 
 def _offer_to_oom_killer() -> None:
-    """When memory runs out, a slot is to be killed and not its supervisor."""
+    """Prefer this slot to its supervisor when the kernel kills for memory."""
     path = "/proc/self/oom_score_adj"
     with contextlib.suppress(OSError, ValueError), open(path, "r+", encoding="ascii") as score:
         adjusted = min(1000, int(score.read()) + _OOM_SCORE)
@@ -191,8 +191,8 @@ def _offer_to_oom_killer() -> None:
         score.write(str(adjusted))
 
 
-def _farewell() -> None:
-    """What an interpreter does at its end, but without waiting for the task's threads."""
+def _run_exit_functions() -> None:
+    """End as an interpreter does, but without waiting for the task's threads."""
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

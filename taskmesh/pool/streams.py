@@ -32,7 +32,7 @@ class Streams:
         self._open_stderr()
 
     def mend(self) -> None:
-        """Opens anew what the tasks before have closed, or turned to a file of theirs."""
+        """Open anew what the tasks before have closed, or turned to a file of theirs."""
         for number, spare, pipe in zip((1, 2), self._spares, self._pipes, strict=True):
             try:
                 if os.fstat(number).st_ino == pipe:
@@ -54,7 +54,7 @@ class Streams:
 
 
 def out_of_reach(fd: int) -> int:
-    """Moves a descriptor to a high number: code that closes "all" descriptors often stops at 256 or 1000."""
+    """Move a descriptor to a high number: code that closes "all" descriptors often stops at 256 or 1000."""
     with contextlib.suppress(OSError, ValueError):
         ceiling = min(os.sysconf("SC_OPEN_MAX"), _HIGH_FD)
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ceiling - 8)

@@ -10,7 +10,7 @@ import os
 import select
 from typing import Final
 
-from taskmesh.pool.orders import TICKET
+from taskmesh.pool.messages import TICKET
 
 _AT_ONCE: Final = select.PIPE_BUF // TICKET.size  # a write of that many is atomic: all of them or none
 _READ: Final = 64 << 10
@@ -30,7 +30,7 @@ class TicketPipe:
         os.set_blocking(self._writer, False)
 
     def write(self, count: int, generation: int) -> int:
-        """Writes `count` tickets, or as many of them as the pipe has room for; returns how many."""
+        """Write `count` tickets, or as many of them as the pipe has room for; returns how many."""
         one = ticket(generation)
         done = 0
         while done < count:
@@ -43,7 +43,7 @@ class TicketPipe:
         return done
 
     def take_back(self) -> int:
-        """Reads every ticket that is left and returns how many there were."""
+        """Read every ticket that is left and returns how many there were."""
         size = 0
         try:
             while data := os.read(self.reader, _READ):
@@ -53,6 +53,6 @@ class TicketPipe:
         return size // TICKET.size
 
     def close(self) -> None:
-        """Closes both ends."""
+        """Close both ends."""
         os.close(self.reader)
         os.close(self._writer)

@@ -237,7 +237,7 @@ def anonymous_file(name: str, size: int) -> int:
     Raises:
         OSError: no descriptor, or no room, is left.
     """
-    if hasattr(os, "memfd_create") and os.environ.get("TASKMESH_OS") != "portable":
+    if hasattr(os, "memfd_create"):
         try:
             fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:

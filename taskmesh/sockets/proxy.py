@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket as stdlib_socket
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +11,7 @@ from taskmesh.sockets.errors import ContextClosed
 from taskmesh.sockets.last_value import LastValues
 from taskmesh.sockets.pubsub import CANCEL, SUBSCRIBE, Subscribed, UserMessage, XPub, XPubEvent, XSub
 from taskmesh.sockets.traffic import SendingParts
+from taskmesh.system.wakeup import Wakeup
 
 MESSAGES_A_TURN = 1000
 """How many messages are passed on before subscriptions are looked at again."""
@@ -22,8 +21,7 @@ class StopSignal:
     """Ends a proxy() from another thread."""
 
     def __init__(self) -> None:
-        self._waiting, self._setting = stdlib_socket.socketpair()
-        self._setting.setblocking(False)
+        self._wakeup = Wakeup()
 
     def __enter__(self) -> Self:
         return self
@@ -35,17 +33,15 @@ class StopSignal:
 
     def fileno(self) -> int:
         """Return what a poller waits on: readable for good once set() was called."""
-        return self._waiting.fileno()
+        return self._wakeup.fileno()
 
     def set(self) -> None:
         """Gives the signal; giving it again does nothing."""
-        with contextlib.suppress(BlockingIOError):
-            self._setting.send(b"\0")
+        self._wakeup.set()
 
     def close(self) -> None:
         """Releases the descriptors; no proxy may wait on it any more."""
-        self._waiting.close()
-        self._setting.close()
+        self._wakeup.close()
 
 
 def proxy(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import math
 import select
-import socket as stdlib_socket
 import threading
 import time
 import warnings
@@ -29,6 +28,7 @@ from taskmesh.sockets.monitor import Monitor
 from taskmesh.sockets.options import SocketOptions
 from taskmesh.sockets.roles import Role
 from taskmesh.sockets.socket import DEFAULTS, Socket
+from taskmesh.system.wakeup import Wakeup
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class SharedSocket(Socket):
             )
         self._native = native
         self._poll = select.poll()
-        self._wake: tuple[stdlib_socket.socket, stdlib_socket.socket] | None = None
+        self._wake: Wakeup | None = None
         self._new_lock()
         super().__init__(context, options)
 
@@ -133,8 +133,7 @@ class SharedSocket(Socket):
                 yield
             finally:
                 if self._line and self._wake is not None:
-                    with contextlib.suppress(BlockingIOError):  # full: it will wake anyway
-                        self._wake[1].send(b"\0")
+                    self._wake.set()
 
     def _stand_in_line(self, attempt: Callable[[], T], flag: int, timeout: float | None) -> T:
         """Waits for this thread's turn and then for the socket; the lock is held on entry and on exit.
@@ -174,18 +173,15 @@ class SharedSocket(Socket):
                 self._poll.poll(None if left is None else stretch(left))
             finally:
                 self._lock.acquire()
-            with contextlib.suppress(BlockingIOError):
-                wake.recv(64)
+            wake.clear()
 
-    def _first_wake(self) -> stdlib_socket.socket:
+    def _first_wake(self) -> Wakeup:
         """Makes what the waiting thread is woken by, when a thread waits for the first time."""
         if self._wake is None:
-            self._wake = stdlib_socket.socketpair()
-            for end in self._wake:
-                end.setblocking(False)
-            self._poll.register(self._wake[0], select.POLLIN)
+            self._wake = Wakeup()
+            self._poll.register(self._wake, select.POLLIN)
             self._poll.register(self._descriptor(), select.POLLIN)
-        return self._wake[0]
+        return self._wake
 
     def _descriptor(self) -> int:
         if not self._native:
@@ -196,8 +192,7 @@ class SharedSocket(Socket):
 
     def _drop_wake(self) -> None:
         if self._wake is not None:
-            for end in self._wake:
-                end.close()
+            self._wake.close()
             self._wake = None
 
 

@@ -6,5 +6,6 @@ import time
 from functools import partial
 
 monotonic = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
-"""What `time.monotonic()` tells, also in a test that has frozen `time` (freezegun): a mesh whose time stands
-still would neither open nor notice that a worker is gone."""
+"""The value of `time.monotonic()`, also in a test that has frozen `time` (freezegun).
+
+A mesh whose time stands still would neither open nor notice that a worker is gone."""

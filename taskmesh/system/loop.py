@@ -1,4 +1,4 @@
-"""The one driver of machines: wait, take in what has arrived, let every part act until nothing is left."""
+"""The loop that drives machines: wait, take in what has arrived, let every part act until nothing is left."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from taskmesh.system.clock import monotonic
 MAX_WAIT = 0.5
 """Seconds after which the loop turns even if nothing happens."""
 FRESH = 0.001
-"""Seconds that the parts' deadlines are believed while there is always something to do: nobody waits then."""
+"""Seconds for which the parts' deadlines are not asked for again while there is always something to do."""
 MAX_ROUNDS = 64
-"""Turns without looking at descriptors: parts that feed each other must not starve the sockets."""
+"""Turns between looks at descriptors, at most: parts that feed each other must not starve the sockets."""
 
 
 class Timed(Protocol):
@@ -50,27 +50,27 @@ class Poller(Protocol):
     """select.poll, or zmq.Poller where ZeroMQ sockets are among the sources."""
 
     def register(self, source: Any, flags: int, /) -> Any:
-        """Watches a source for readiness."""
+        """Watch a source for readiness."""
         ...
 
     def unregister(self, source: Any, /) -> Any:
-        """Stops watching it."""
+        """Stop watching it."""
         ...
 
     def poll(self, timeout: Any = None, /) -> list[tuple[Any, int]]:
-        """Waits at most so many milliseconds; returns the sources that are ready."""
+        """Wait for at most `timeout` milliseconds; return the sources that are ready, with their flags."""
         ...
 
 
-class Answers(Protocol):
-    """What is looked for once more, for a moment, before the loop sleeps."""
+class BusyWait(Protocol):
+    """Polls for a moment before the loop sleeps."""
 
     def came(self) -> bool:
-        """Called before: whether there is something now."""
+        """Called before the loop sleeps; returns True if something has come."""
         ...
 
     def awake(self) -> None:
-        """Called after."""
+        """Called after the loop has slept."""
         ...
 
 
@@ -80,13 +80,14 @@ class Loop:
     Attributes:
         parts: the shells of machines, and others that have events.
         timers: things that have no events.
-        answers: looks for an answer before the loop sleeps; None to sleep at once.
+        busy_wait: polls before the loop sleeps; None to sleep at once.
 
     Args:
         poller: None for select.poll, which is enough where no ZeroMQ socket takes part.
-        readable, writable: the poller's flags.
-        idle: called before the loop would block; returns how long it may at most, 0 when work has come up.
-        awake: called when it has blocked.
+        readable: the poller's flag for reading.
+        writable: the poller's flag for writing.
+        idle: called before the loop blocks; returns for how many seconds it may, 0 if work has come up.
+        awake: called after it has blocked.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Loop:
     ) -> None:
         self.parts: list[Part] = []
         self.timers: list[Timed] = []
-        self.answers: Answers | None = None
+        self.busy_wait: BusyWait | None = None
         self.stopped = False
         self._poller: Poller = select.poll() if poller is None else poller
         self._readable = int(readable)  # of an enum's members each & is a call in Python
@@ -117,28 +118,28 @@ class Loop:
     # --- sources ------------------------------------------------------------------------------------------
 
     def use(self, poller: Poller, *, readable: int, writable: int) -> None:
-        """Takes another poller from the next turn on: ZeroMQ sockets are about to take part."""
+        """Take another poller from the next turn on: ZeroMQ sockets are about to take part."""
         self._poller, self._readable, self._writable = poller, int(readable), int(writable)
         for source in {*self._readers, *self._writers}:
             self._register(source)
 
     def watch(self, source: Any, callback: Callable[[], None]) -> None:
-        """Calls back whenever the source can be read (or is closed by its peer)."""
+        """Call back whenever the source can be read (or is closed by its peer)."""
         self._readers[source] = callback
         self._register(source)
 
     def unwatch(self, source: Any) -> None:
-        """Forgets a source's reader."""
+        """Forget a source's reader."""
         if self._readers.pop(source, None) is not None:
             self._register(source)
 
     def watch_write(self, source: Any, callback: Callable[[], None]) -> None:
-        """Calls back whenever the source can be written."""
+        """Call back whenever the source can be written."""
         self._writers[source] = callback
         self._register(source)
 
     def unwatch_write(self, source: Any) -> None:
-        """Forgets a source's writer."""
+        """Forget a source's writer."""
         if self._writers.pop(source, None) is not None:
             self._register(source)
 
@@ -154,20 +155,20 @@ class Loop:
     # --- running ------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ends `run` after this turn; from the loop's own thread."""
+        """End `run` after this turn; from the loop's own thread."""
         self.stopped = True
 
     def run(self) -> None:
-        """Turns until stopped."""
+        """Turn until stopped."""
         while not self.stopped:
             self.turn()
 
     def turn(self) -> None:
-        """Waits for the next thing to happen and handles it and all that follows from it."""
+        """Wait for the next thing to happen; handle it and all that follows from it."""
         parts, readable, readers = self.parts, self._readable, self._readers
         ready = self._poller.poll(math.ceil(self._wait() * 1000.0))
-        if self.answers is not None:
-            self.answers.awake()
+        if self.busy_wait is not None:
+            self.busy_wait.awake()
         if self._awake is not None:
             self._awake()
         for source, flags in ready:
@@ -191,16 +192,16 @@ class Loop:
                 timed.turn(now)
 
     def _wait(self) -> float:
-        """Seconds that may be waited.
+        """Return for how many seconds the loop may wait.
 
-        Before a wait deadlines are always asked for. To wait a millisecond with old ones instead would take
-        longer: so short a time-out has the kernel set the clock anew (12 us of a lone trip's 105, measured).
+        The deadlines are asked for before every wait. To wait a millisecond with old ones instead would take
+        longer: for so short a time-out the kernel sets the clock anew (12 us of a lone trip's 105, measured).
         """
         now = monotonic()
         wait = MAX_WAIT if self._settled else 0.0
         if wait and self._idle is not None:
             wait = min(wait, self._idle())
-        if wait > 0 and self.answers is not None and self.answers.came():
+        if wait > 0 and self.busy_wait is not None and self.busy_wait.came():
             wait = 0.0
         count = len(self.parts) + len(self.timers)
         if wait > 0 or now >= self._fresh_until or len(self._deadlines) != count:
@@ -220,7 +221,7 @@ class Loop:
                 writer()
 
     def settle(self) -> None:
-        """Gives parts their turns until none has any event left."""
+        """Give parts their turns until none has an event left."""
         parts = self.parts
         for _ in range(MAX_ROUNDS):
             busy = False

@@ -1,4 +1,4 @@
-"""Which hosts are this machine alone."""
+"""Host names and addresses of this machine's loopback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host (no brackets) names this machine's loopback."""
+    """Return True if a host (without brackets) names this machine's loopback."""
     if host == "localhost":
         return True
     try:

@@ -64,16 +64,17 @@ def provided(lacking: str = "a mesh cannot be opened here") -> Iterator[None]:
 
 
 def importable(path: Sequence[object]) -> list[str]:
-    """A module search path as text, without what is no path: imports pass that over, too."""
+    """Return a module search path as text, without entries that are no path: imports skip those, too."""
     return [os.fsdecode(entry) for entry in path if isinstance(entry, str | bytes | os.PathLike)]
 
 
-def interpreter(code: str, name: str, path: Sequence[object]) -> list[str]:
-    """The command line of an interpreter with our own one's options that runs `code`.
+def interpreter_command(code: str, name: str, path: Sequence[object]) -> list[str]:
+    """Return the command line of an interpreter with this one's options that runs `code`.
 
     Args:
+        code: the program.
         name: for `ps`.
-        path: its module search path. It travels as arguments of their own, since one alone may not be long.
+        path: its module search path. Each entry is an argument of its own, since one alone may not be long.
     """
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     argv = "__import__('sys').argv"
@@ -81,17 +82,19 @@ def interpreter(code: str, name: str, path: Sequence[object]) -> list[str]:
     return [sys.executable, *options, "-c", prepare + code, name, *importable(path)]
 
 
-def started(line: Sequence[str], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-    """Starts a program with these descriptors, so that a terminal's Ctrl-C does not reach it.
+def start_in_session(command: Sequence[str], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start a program with these descriptors, in a session of its own: a terminal's Ctrl-C must not reach it.
 
-    In a sandbox without setsid it stays in our session. Then what its grandchildren start may outlive it.
+    In a sandbox without setsid it stays in our session. Then processes that it starts may outlive it.
 
     Raises:
-        OSError: there is no process for it.
+        OSError: no process can be had.
     """
     try:
-        return subprocess.Popen(line, stdin=subprocess.DEVNULL, pass_fds=descriptors, start_new_session=True)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, pass_fds=descriptors, start_new_session=True
+        )
     except OSError as error:
         if error.errno not in {errno.EPERM, errno.ENOSYS}:
             raise
-        return subprocess.Popen(line, stdin=subprocess.DEVNULL, pass_fds=descriptors)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors)

@@ -1,35 +1,115 @@
-"""The fork server's session: what is left of it ends, and what the slots' process groups in it take."""
+"""The processes of a fork server's session: descriptors of them, their ends, and the memory that they take.
+
+Everything that is Linux's alone (pidfd, prctl, /proc) may be missing, or refused by a sandbox. Then deaths
+are noticed by `waitpid` and by the ends of sockets, and processes are killed by their id or group.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 from collections.abc import Collection, Iterator
 from typing import Final
 
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _ROUNDS: Final = 5
 
+# --- one process --------------------------------------------------------------------------------------------
 
-def members(session: int) -> list[int]:
-    """The live processes of a session other than its leader; none where there is no /proc."""
+
+def open_process(pid: int) -> int | None:
+    """Return a descriptor (pidfd) that becomes readable when the process ends.
+
+    None if it has ended already, or the system has no such descriptors.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return None
+
+
+def kill_process(pidfd: int | None) -> bool:
+    """SIGKILL the process of a descriptor, never one that got the same id later.
+
+    Returns:
+        False when that cannot be done, and the process must be killed by its id.
+    """
+    if pidfd is None:
+        return False
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the calling process killed when its parent `parent` ends, or now if that has ended already.
+
+    Where there is no prctl it only outlives a fork server that is killed until the supervisor kills it.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def name_process(name: str) -> None:
+    """Set the calling process's name in `ps` and `top`; Linux keeps 15 bytes of it."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]))
+
+
+def adopt_orphans() -> None:
+    """Make orphaned descendants of the calling process its children, so that it reaps them."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, argument: object) -> None:
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(option, argument, 0, 0, 0)
+
+
+# --- sessions and process groups ----------------------------------------------------------------------------
+
+
+def session_members(session: int) -> list[int]:
+    """Return the live processes of a session other than its leader; none where there is no /proc."""
     return [pid for pid, _, own in _processes() if own == session and pid != session]
 
 
+def end_session(session: int) -> None:
+    """SIGKILL every process of a session but its leader.
+
+    The caller is the leader, or its parent and has not reaped it yet: so the session's id cannot be that of
+    another. A process that has made a session of its own is left alone.
+    """
+    for _ in range(_ROUNDS):  # a process may fork while we look
+        members = session_members(session)
+        if not members:
+            return
+        for pid in members:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
 def memory_of_groups(leaders: Collection[int]) -> dict[int, dict[int, int]]:
-    """What the live processes of process groups take: by leader, the bytes of each process.
+    """Return the memory of process groups: by leader, the bytes of each live process.
 
     Pages of files are not counted: killing a process frees none of them.
     """
-    taken: dict[int, dict[int, int]] = {leader: {} for leader in leaders}
+    memory: dict[int, dict[int, int]] = {leader: {} for leader in leaders}
     for pid, group, _ in _processes():
-        if group in taken:
-            taken[group][pid] = _taken(pid)
-    return taken
+        if group in memory:
+            memory[group][pid] = _own_memory(pid)
+    return memory
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:
-    """Each live process with its group and session."""
+    """Yield each live process with its group and session."""
     try:
         names = os.listdir("/proc")
     except OSError:
@@ -45,26 +125,11 @@ def _processes() -> Iterator[tuple[int, int, int]]:
                 yield int(name), int(fields[2]), int(fields[3])
 
 
-def _taken(pid: int) -> int:
-    """Bytes of a process that are no file's."""
+def _own_memory(pid: int) -> int:
+    """Return the bytes of a process that are no file's."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
             lines = [line.split() for line in status]
     except OSError:
         return 0
     return sum(int(line[1]) << 10 for line in lines if line[0] in {"RssAnon:", "RssShmem:"})
-
-
-def end_session(session: int) -> None:
-    """SIGKILLs every process of a session but its leader.
-
-    The caller is the leader, or its parent and has not reaped it yet: so the session's id cannot be
-    another's. A process that made a session of its own is left alone.
-    """
-    for _ in range(_ROUNDS):  # a process may fork while we look
-        left = members(session)
-        if not left:
-            return
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)

@@ -24,7 +24,7 @@ from taskmesh.core.pool.scheduler import STEAL_AFTER, UNSTICK_AFTER
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.core.pool.slots import SLOT_TRANSITIONS, SlotCause, SlotState
 from taskmesh.core.pool.spool import MAX_REPEATS, RESEND_BEATS
-from taskmesh.pool.report import FLUSH_AFTER
+from taskmesh.pool.result_batch import FLUSH_AFTER
 from tests.architecture.source import ROOT
 
 PAGE = ROOT / "docs" / "architecture.md"

@@ -91,9 +91,7 @@ def test_a_thread_that_waits_alone_has_the_same_descriptor_again_and_again(waiti
     assert gate_of(second) is gate_of(first)
 
 
-@pytest.mark.parametrize("system", ["", "portable"])
-def test_it_waits_until_it_is_told(waiting, monkeypatch, system):
-    monkeypatch.setenv("TASKMESH_OS", system)
+def test_it_waits_until_it_is_told(waiting):
     for _ in range(3):
         future, thread = waiting()
         assert thread.is_alive()
@@ -164,7 +162,7 @@ def test_without_a_descriptor_a_lock_does(waiter_pool, waiting, monkeypatch):
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(waiters_module, "WakeUp", none_left)
+        patched.setattr(waiters_module, "Wakeup", none_left)
         future, thread = waiting()
         future.end()
         thread.join(WAIT_S)

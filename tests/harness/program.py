@@ -20,7 +20,7 @@ from tests.harness import leaks
 from tests.harness.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = (leaks.MARK, "TASKMESH_OS")
+KEPT = (leaks.MARK,)
 READY_S = 40.0
 END_S = 15.0
 _PIDFD_GETFD = 438
@@ -41,7 +41,10 @@ def command(*arguments: str) -> list[str]:
 
 
 def outcome_of(
-    line: Sequence[str], folder: Path | None = None, env: Mapping[str, str] | None = None
+    line: Sequence[str],
+    folder: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 30,
 ) -> subprocess.CompletedProcess[str]:
     """What became of a command line that ends by itself."""
     return subprocess.run(
@@ -51,7 +54,7 @@ def outcome_of(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=timeout,
         check=False,
     )
 

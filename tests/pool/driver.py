@@ -1,4 +1,4 @@
-"""A small supervisor for tests: one SlotHost in a selectors loop, and what it has told."""
+"""A small supervisor for tests: one SlotSupervisor in a selectors loop, and what it has told."""
 
 import selectors
 import time
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from taskmesh.core.events import SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
-from taskmesh.pool.host import SlotEvent, SlotHost
+from taskmesh.pool.supervisor import SlotEvent, SlotSupervisor
 from taskmesh.serialize import payload
 from taskmesh.serialize.code import dump_function
 from taskmesh.shm.blob import Blob
@@ -36,7 +36,9 @@ class Driver:
         self._all_specs: dict[int, Spec] = {}
         self.decode = True
         options = {"name": "test", "tee": False, **options}
-        self.host = SlotHost(on_event=self._on_event, watch=self._watch, unwatch=self._unwatch, **options)
+        self.host = SlotSupervisor(
+            on_event=self._on_event, watch=self._watch, unwatch=self._unwatch, **options
+        )
         self.closed = False
 
     def __enter__(self) -> "Driver":

@@ -10,7 +10,7 @@ import pytest
 
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.pool.channel import Inbound, Outbound, pack, send_all
-from taskmesh.pool.orders import HEADER
+from taskmesh.pool.messages import HEADER
 
 
 @pytest.fixture

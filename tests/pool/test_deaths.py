@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from taskmesh.core.events import SlotExited, SlotReady
-from taskmesh.pool.link import ForkServerLink
-from taskmesh.system.platforms import here
+from taskmesh.pool.fork_server_client import ForkServerClient
 from tests.harness.gate import wait_at
 from tests.harness.waiting import wait_until
 from tests.pool import tasks
@@ -263,7 +262,7 @@ def test_death_of_the_fork_server_ends_its_slots_and_a_new_one_takes_over(driver
     assert driver.result(0, driver.call(0, tasks.add, (3, 4))[0]) == 7
 
 
-def test_fork_server_that_cannot_start_is_reported_and_not_tried_in_a_spin(system, capfd):
+def test_fork_server_that_cannot_start_is_reported_and_not_tried_in_a_spin(processes, capfd):
     with Driver(sys_path=["/nowhere"]) as driver:
         driver.host.start(0)
         exited = driver.exit_of(0)
@@ -276,7 +275,7 @@ def test_fork_server_that_cannot_start_is_reported_and_not_tried_in_a_spin(syste
     assert capfd.readouterr().err.count("ModuleNotFoundError") <= 2
 
 
-def test_missing_interpreter_is_reported(system, monkeypatch):
+def test_missing_interpreter_is_reported(processes, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with Driver() as driver:
         driver.host.start(0)
@@ -308,7 +307,7 @@ _SUPERVISOR = """
 @pytest.mark.parametrize(
     ("how", "fork"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGTERM, False), (None, False)]
 )
-def test_nothing_outlives_the_supervisor(system, tmp_path, how, fork):
+def test_nothing_outlives_the_supervisor(processes, tmp_path, how, fork):
     code = textwrap.dedent(_SUPERVISOR).format(path=sys.path, child=str(tmp_path / "child"), fork=fork)
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -327,7 +326,7 @@ def test_nothing_outlives_the_supervisor(system, tmp_path, how, fork):
             os.kill(heir, signal.SIGKILL)
 
 
-def test_nothing_outlives_a_supervisor_that_dies_with_news_unread(system, tmp_path, capfd):
+def test_nothing_outlives_a_supervisor_that_dies_with_news_unread(processes, tmp_path, capfd):
     code = textwrap.dedent(_SUPERVISOR).format(path=sys.path, child=str(tmp_path / "child"), fork=False)
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -344,14 +343,14 @@ def test_nothing_outlives_a_supervisor_that_dies_with_news_unread(system, tmp_pa
     assert capfd.readouterr().err == ""
 
 
-def test_fork_server_ends_as_always_when_its_socket_is_closed_with_news_unread(system, capfd):
-    link = ForkServerLink(here(), sys.path, "test")
+def test_fork_server_ends_as_always_when_its_socket_is_closed_with_news_unread(processes, capfd):
+    link = ForkServerClient(sys.path, "test")
     wait_until(lambda: select.select([link.sock], [], [], 0)[0], 10, "it has said that it is up")
 
     link.sock.close()  # the end of a supervisor's process, as far as the fork server can see it at first
 
     wait_until(lambda: not is_alive(link.pid))
-    assert link.end_all() == 0
+    assert link.end() == 0
     link.close()
     assert capfd.readouterr().err == ""
 
@@ -369,7 +368,7 @@ _CLEAN = """
 
 
 @pytest.mark.parametrize("timeout", [0, 5])
-def test_clean_end_says_nothing(system, timeout):
+def test_clean_end_says_nothing(processes, timeout):
     code = textwrap.dedent(_CLEAN).format(path=sys.path, timeout=timeout)
 
     done = subprocess.run(

@@ -6,10 +6,8 @@ import signal
 import pytest
 
 from taskmesh.core.events import SlotFinished
-from taskmesh.pool.orders import OUTBOX_SIZE
-from taskmesh.pool.outbox import BREAK, ENTRIES, FAILURE, ROOM, OutboxReader, OutboxWriter
+from taskmesh.pool.outbox import BREAK, ENTRIES, FAILURE, ROOM, OutboxReader, OutboxWriter, create_outbox
 from taskmesh.serialize import payload
-from taskmesh.system.platforms import here
 from tests.harness.gate import wait_at
 from tests.pool import tasks
 from tests.pool.driver import Driver
@@ -18,12 +16,12 @@ from tests.pool.driver import Driver
 @pytest.fixture(params=[False, True], ids=["ordered", "checked"])
 def outbox(request):
     """Both sides of an outbox, without and with checksums."""
-    fd = here().memory(OUTBOX_SIZE)
+    fd = create_outbox()
     writer, reader = OutboxWriter(fd, checked=request.param), OutboxReader(fd, checked=request.param)
     os.close(fd)
     yield writer, reader
     reader.close()
-    writer.disown()
+    writer.close_after_fork()
     writer.memory.close()
 
 
@@ -98,7 +96,7 @@ def test_disowned_outbox_cannot_be_written(outbox):
     writer.reset(0, 0.0)
     writer.append(b"parent", 0, 1.0)
 
-    writer.disown()
+    writer.close_after_fork()
 
     with pytest.raises(ValueError, match="released"):
         writer.append(b"child", 0, 1.0)

@@ -14,7 +14,7 @@ from tests.pool.driver import Driver
 
 
 @pytest.fixture
-def loud(system):
+def loud(processes):
     with Driver(tee=True) as driver:
         yield driver
 
@@ -67,7 +67,7 @@ def test_logger_of_the_task_writes_to_stderr(driver):
     assert "watch this" in driver.exit_of(0).log
 
 
-def test_unread_stdout_holds_up_the_printing_task_alone(system, monkeypatch):
+def test_unread_stdout_holds_up_the_printing_task_alone(processes, monkeypatch):
     gate = threading.Event()
     text = io.StringIO()
 
@@ -96,7 +96,7 @@ def test_unread_stdout_holds_up_the_printing_task_alone(system, monkeypatch):
     assert text.getvalue() == "".join(f"line {i}\n" for i in range(200_000))
 
 
-def test_stream_of_the_users_that_fails_loses_output_alone(system, monkeypatch):
+def test_stream_of_the_users_that_fails_loses_output_alone(processes, monkeypatch):
     class Broken:
         def write(self, data: str) -> None:
             raise ValueError("closed")
@@ -108,7 +108,7 @@ def test_stream_of_the_users_that_fails_loses_output_alone(system, monkeypatch):
         assert driver.result(0, driver.call(0, tasks.chatter, (10,))[0]) == 10
 
 
-def test_what_the_users_stream_cannot_show_is_escaped(system, monkeypatch):
+def test_what_the_users_stream_cannot_show_is_escaped(processes, monkeypatch):
     shown = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
     with Driver(tee=True) as driver:
@@ -130,7 +130,7 @@ def test_tail_joins_characters_and_lines_across_reads():
         assert "".join(pieces) == "grün\nunfinished"
         assert tail.text() == "grün\nunfinished"
         assert tail.read(tail.pipes[0]) == ""
-        tail.let_go()
+        tail.close_slot_ends()
         assert tail.read(tail.pipes[0]) is None
     finally:
         tail.close()

@@ -47,6 +47,14 @@ def test_a_mesh_works_where_a_call_is_refused(refused, tmp_path):
     assert (ended.stdout.split(), ended.stderr) == (["1024", "lived", "gone"], "")
 
 
+def test_deaths_are_noticed_where_a_sandbox_refuses_all_of_them():
+    """Without pidfd, say, the fork server's `waitpid` and the ends of sockets tell them."""
+    program = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/pool/test_deaths.py")
+    ended = outcome_of(sandbox.line(",".join(CALLS), sys.executable, *program), timeout=120)
+
+    assert ended.returncode == 0, ended.stdout
+
+
 def test_a_mesh_in_a_process_of_its_own_needs_no_session():
     opened = "Mesh(workers=1, hub='process') as mesh"
     program = f"from taskmesh import Mesh\nwith {opened}: print(mesh.submit(abs, -1).result(20))"

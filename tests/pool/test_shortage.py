@@ -9,7 +9,7 @@ import pytest
 
 from taskmesh.core.events import SlotExited, SlotFinished
 from taskmesh.errors import RemoteProtocolError
-from taskmesh.pool import host as host_module
+from taskmesh.pool import supervisor as supervisor_module
 from taskmesh.pool.channel import Inbound
 from taskmesh.serialize import payload
 from taskmesh.shm.blob import Blob
@@ -100,7 +100,7 @@ def test_slot_without_descriptors_is_reported(driver, monkeypatch):
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(host_module, "Seat", nothing_left)
+        patch.setattr(supervisor_module, "SlotHandle", nothing_left)
         driver.host.start(1)
         exited = driver.exit_of(1)
     assert not exited.ready

@@ -10,7 +10,7 @@ from tests.pool.driver import Driver
 pytestmark = pytest.mark.usefixtures("processes")
 
 
-def test_signals_that_are_blocked_here_are_heard_by_fork_server_and_slots(system):
+def test_signals_that_are_blocked_here_are_heard_by_fork_server_and_slots(processes):
     former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
     try:
         driver = Driver()

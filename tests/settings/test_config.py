@@ -206,7 +206,6 @@ def test_variables_that_kubernetes_sets_for_a_service_of_our_name_are_left_alone
         "TASKMESH_PORT_5550_TCP_ADDR": "10.0.0.1",
         "TASKMESH_HUB_SERVICE_PORT_GATEWAY": "5550",
         "TASKMESH_HUB_PORT_5550_TCP": "tcp://10.0.0.1:5550",
-        "TASKMESH_OS": "portable",
     }
 
     assert load({}, environ=environ) == Config()

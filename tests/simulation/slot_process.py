@@ -1,4 +1,4 @@
-"""A simulated slot: the process behind a slot number, and the supervisor's side of it (`taskmesh.pool.seat`).
+"""A simulated slot: its process, and the supervisor's handle of it (`taskmesh.pool.slot_handle`).
 
 It keeps to the contract that the pool machine relies on: one ticket a task, taken before it starts; results
 flushed when nothing is left to do or after 2 ms; an outbox that can be read at any time; at its end all that

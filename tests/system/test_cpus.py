@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh.config import PoolConfig
-from taskmesh.system import cgroups, cpus
+from taskmesh.system import cgroups
 from tests.harness.requirement import require
 from tests.pool.cgroup import group_of, is_available
 
@@ -45,13 +45,13 @@ def test_quotas_of_control_groups_above_count_too(
     monkeypatch.setattr(cgroups, "_GROUPS", str(tmp_path / "groups"))
     monkeypatch.setattr(cgroups, "_MOUNT", str(mount))
 
-    assert cpus.usable_cpus() == min(expected, len(os.sched_getaffinity(0)))
+    assert cgroups.usable_cpus() == min(expected, len(os.sched_getaffinity(0)))
 
 
 @pytest.mark.fault
 def test_the_quota_of_a_real_control_group_is_seen() -> None:
     require(is_available("cpu"), "a cpu cgroup that we may write to: run as root")
-    asks = "from taskmesh.system.cpus import usable_cpus; input(); print(usable_cpus())"
+    asks = "from taskmesh.system.cgroups import usable_cpus; input(); print(usable_cpus())"
     with (
         group_of("cpu") as group,
         subprocess.Popen(

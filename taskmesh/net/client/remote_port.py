@@ -22,7 +22,7 @@ from taskmesh.sockets import Context
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import provided
-from taskmesh.system.wake_up import WakeUp
+from taskmesh.system.wakeup import Wakeup
 from taskmesh.wire import messages as m
 
 
@@ -67,7 +67,7 @@ class RemotePort(ThreadPort):
         for address in self._addresses:
             check_dialled(address, keys=self._credentials is not None)
         with provided():
-            wake_up = self._wake_up = WakeUp()
+            wake_up = self._wake_up = Wakeup()
             self._start_thread("taskmesh-client", lambda: self._work(wake_up))
         refusal = self._wait_for_hub(timeout)
         if self._failure is not None:
@@ -105,7 +105,7 @@ class RemotePort(ThreadPort):
         """Return True while at most one Submit is under way; an acknowledgement of two will wake the loop."""
         return shell.machine.under_way < 2
 
-    def _work(self, wake_up: WakeUp) -> None:
+    def _work(self, wake_up: Wakeup) -> None:
         link: GatewayLink | None = None
         with Context() as context:
             try:
@@ -133,7 +133,7 @@ class RemotePort(ThreadPort):
                     credentials=self._credentials,
                 )
                 loop.parts = [shell]
-                loop.watch(wake_up.fd, wake_up.heard)
+                loop.watch(wake_up.fd, wake_up.clear)
                 self._watch_more(loop)
                 self._shell = shell
                 self._ready.set()

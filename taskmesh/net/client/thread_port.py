@@ -12,7 +12,7 @@ from taskmesh.errors import ForkedMeshError, LocalProtocolError, MeshClosed, Tas
 from taskmesh.net.client.port import OutcomeSink
 from taskmesh.net.client.shell import ClientShell
 from taskmesh.system.loop import MAX_WAIT
-from taskmesh.system.wake_up import WakeUp
+from taskmesh.system.wakeup import Wakeup
 from taskmesh.wire import messages as m
 
 LAZY_WAIT = 0.02
@@ -34,7 +34,7 @@ class ThreadPort:
         self._sink = sink
         self._shell: ClientShell | None = None
         self._thread: threading.Thread | None = None
-        self._wake_up: WakeUp | None = None
+        self._wake_up: Wakeup | None = None
         self._closing = threading.Event()
         self._cancel = True
         self._failure: BaseException | None = None
@@ -53,7 +53,7 @@ class ThreadPort:
         """Make a sleeping loop drain the sink; once is enough, however long it takes to get the GIL."""
         self.sleeping = False
         if self._wake_up is not None:
-            self._wake_up.ring()
+            self._wake_up.set()
 
     def cancel(self, seqs: Sequence[int], *, unstarted: bool = False) -> None:
         """Cancel tasks, or those of them that have not started."""

@@ -37,7 +37,7 @@ from taskmesh.sockets import Context, EndpointError
 from taskmesh.system.cgroups import memory_limit
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import raise_file_limit
-from taskmesh.system.stop import Stop
+from taskmesh.system.signals import StopRequest
 
 Record = Callable[[str, dict[str, object]], None]
 
@@ -100,7 +100,7 @@ def run_hub(
     settings, loop = affordable(config, record), new_loop()
     with (
         Context(max_sockets=socket_limit(settings.max_pools)) as context,
-        Stop(loop, parent).listening() as stop,
+        StopRequest(loop, parent).listening() as stop,
         outcome_store(config) as (store, restored),
         hub_side(config, loop, record, deployments) as reception,
     ):

@@ -29,7 +29,7 @@ from taskmesh.security.keys import WORKER, Credentials, credentials_of
 from taskmesh.sockets import Context
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import raise_file_limit
-from taskmesh.system.stop import Stop
+from taskmesh.system.signals import StopRequest
 
 Record = Callable[[str, dict[str, object]], None]
 
@@ -78,7 +78,7 @@ def run_pool(
     settings = replace(pool_settings(config, slots=slots, name=name, wired=True), hubs=hubs)
     with (
         Context() as context,
-        Stop(loop).listening() as stop,
+        StopRequest(loop).listening() as stop,
         side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
         contextlib.ExitStack() as closing,
     ):
@@ -158,7 +158,9 @@ def _drain(pool: PoolShell, grace: float) -> None:
     pool.turn(time.monotonic())
 
 
-def _turn_until_left(loop: Loop, pool: PoolShell, stop: Stop, monitor: SessionMonitor, grace: float) -> None:
+def _turn_until_left(
+    loop: Loop, pool: PoolShell, stop: StopRequest, monitor: SessionMonitor, grace: float
+) -> None:
     """Run a pool until it has left its hub, or a second signal comes."""
     while pool.left is None and stop.asked < 2:
         loop.turn()

@@ -12,8 +12,8 @@ from taskmesh.core.events import FromPool, Tick
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.errors import TaskMeshError
 from taskmesh.net.pool.memory_limit import PoolMemoryLimit
-from taskmesh.pool.host import SlotHost
-from taskmesh.pool.orders import Answer
+from taskmesh.pool.messages import PermitReply
+from taskmesh.pool.supervisor import SlotSupervisor
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.shm.files import close_idle
 from taskmesh.system.cgroups import LimitedMemory
@@ -99,7 +99,7 @@ class PoolShell:
         self._memory: PoolMemoryLimit | None = None
         self._memory_look = math.inf
 
-    def attach(self, host: SlotHost, gateway: Callable[[int], list[str]], keys: str = "") -> None:
+    def attach(self, host: SlotSupervisor, gateway: Callable[[int], list[str]], keys: str = "") -> None:
         """Give the pool its slots; their events come through `events`.
 
         Args:
@@ -118,9 +118,9 @@ class PoolShell:
             try:
                 machine = self.machine
                 slot = f"{machine.config.pool}/{machine.slots[action.slot].pid}"
-                host.answer(action.slot, Answer(action.granted, gateway(action.hub), keys, slot=slot))
+                host.reply(action.slot, PermitReply(action.granted, gateway(action.hub), keys, slot=slot))
             except (OSError, TaskMeshError) as error:
-                host.answer(action.slot, Answer(action.granted, [], trouble=str(error)))
+                host.reply(action.slot, PermitReply(action.granted, [], trouble=str(error)))
 
         self._perform = {
             act.HandOver: lambda action: host.hand_over(action.slot, action.message),

@@ -10,9 +10,9 @@ from taskmesh.core.events import SlotExited, SlotReady
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.net.pool.shell import PoolShell
 from taskmesh.net.pool.startup import SlotStarts
-from taskmesh.pool.busy_poll import BusyPoll
-from taskmesh.pool.host import SlotEvent, SlotHost
-from taskmesh.pool.nursery import Nursery
+from taskmesh.pool.fork_server_client import ForkServerSupervisor
+from taskmesh.pool.spin_wait import SpinWait
+from taskmesh.pool.supervisor import SlotEvent, SlotSupervisor
 from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import provided
@@ -40,7 +40,7 @@ class SlotWait:
 
     def __init__(self, pool: PoolMachine, *fds: int) -> None:
         self._pool = pool
-        self._polling = BusyPoll(*fds, longest=POLLED, short=SHORT)
+        self._polling = SpinWait(*fds, longest=POLLED, short=SHORT)
         self._asleep_since = 0.0
 
     def came(self) -> bool:
@@ -74,9 +74,9 @@ def host_slots(
     patience: float,
     modules: tuple[str, ...] = (),
     complain: Callable[[str], None] = _log.warning,
-    nursery: Nursery | None = None,
+    fork_server: ForkServerSupervisor | None = None,
     urgent: tuple[int, ...] = (),
-) -> SlotHost:
+) -> SlotSupervisor:
     """Give a pool in a loop its slots.
 
     Args:
@@ -88,7 +88,7 @@ def host_slots(
         patience: seconds in which one slot must come up; a TaskMeshError ends the loop if none does.
         modules: modules that slots import when they start.
         complain: reports a slot that cannot be started, and why.
-        nursery: one that has been started earlier.
+        fork_server: one that has been started earlier.
         urgent: descriptors that are looked at, too, while a slot's answer is polled for.
 
     Raises:
@@ -106,15 +106,15 @@ def host_slots(
             starts.failed(event)
 
     with provided("slots cannot be started here"):
-        host = SlotHost(
+        host = SlotSupervisor(
             on_event=take,
             watch=loop.watch,
             unwatch=loop.unwatch,
             name=name,
             preload=(*modules, *only),
             only=only,
-            nursery=nursery,
+            fork_server=fork_server,
         )
     pool.attach(host, gateway, keys)
-    loop.answers = SlotWait(pool.machine, host.fileno(), *urgent)
+    loop.busy_wait = SlotWait(pool.machine, host.fileno(), *urgent)
     return host

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from taskmesh.core.events import SlotExited
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.errors import TaskMeshError
-from taskmesh.pool.host import NO_PROCESS
+from taskmesh.pool.supervisor import NO_PROCESS
 from taskmesh.system.clock import monotonic
 
 PATIENCE = 60.0

@@ -7,7 +7,7 @@ import pytest
 from taskmesh.core.pool.slots import SlotState
 from taskmesh.net.pool import slots as module
 from taskmesh.net.pool.slots import SHORT, SlotWait
-from taskmesh.pool.busy_poll import HABIT
+from taskmesh.pool.spin_wait import HABIT
 from taskmesh.system.loop import Loop
 from tests.core.rig import PoolRig
 
@@ -128,9 +128,9 @@ def test_a_loop_asks_before_it_sleeps_and_tells_when_it_has():
 
     loop = Loop(Poller())
     loop.parts = [Part()]
-    for loop.answers in (Told(there=True), Told(there=False)):
+    for loop.busy_wait in (Told(there=True), Told(there=False)):
         loop.turn()
-        assert loop.answers.calls == ["came", "awake"]
+        assert loop.busy_wait.calls == ["came", "awake"]
 
     assert waits[0] == 0
     assert waits[1] > 0

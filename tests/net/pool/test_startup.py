@@ -13,8 +13,8 @@ from taskmesh.cli.worker import main as worker_program
 from taskmesh.core.events import SlotExited
 from taskmesh.errors import HubUnreachable, TaskMeshError
 from taskmesh.net.pool.startup import start_failure
-from taskmesh.pool import host as host_module
-from taskmesh.pool.seat import Seat
+from taskmesh.pool import supervisor as supervisor_module
+from taskmesh.pool.slot_handle import SlotHandle
 from tests.harness.program import outcome_of
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
@@ -61,13 +61,13 @@ def test_a_mesh_in_a_process_of_its_own_says_so_too(tmp_path: Path, monkeypatch)
 def test_a_shortage_that_passes_is_waited_for(lacking: int, monkeypatch):
     refused = []
 
-    def short(*args: object) -> Seat:
+    def short(*args: object) -> SlotHandle:
         if len(refused) < lacking:
             refused.append(args)
             raise OSError(24, "Too many open files")
-        return Seat(*args)  # type: ignore[arg-type]
+        return SlotHandle(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(host_module, "Seat", short)
+    monkeypatch.setattr(supervisor_module, "SlotHandle", short)
     with Mesh(workers=1, open_timeout=SOON if lacking > 5 else 10) as mesh:
         future = mesh.submit(workload.add, 1, 2)
         if lacking == 5:
@@ -78,7 +78,7 @@ def test_a_shortage_that_passes_is_waited_for(lacking: int, monkeypatch):
 
 
 def test_a_pool_that_has_had_a_slot_goes_on_trying(monkeypatch):
-    def short(*_: object) -> Seat:
+    def short(*_: object) -> SlotHandle:
         refused.append(1)
         raise OSError(24, "Too many open files")
 
@@ -86,7 +86,7 @@ def test_a_pool_that_has_had_a_slot_goes_on_trying(monkeypatch):
     with Mesh(workers=1, open_timeout=SOON) as mesh:
         slot = mesh.submit(os.getpid).result(20)
         with monkeypatch.context() as shortage:
-            shortage.setattr(host_module, "Seat", short)
+            shortage.setattr(supervisor_module, "SlotHandle", short)
             os.kill(slot, signal.SIGKILL)
             future = mesh.submit(workload.add, 1, 2)
             wait_until(lambda: len(refused) >= 4)
@@ -108,7 +108,7 @@ def test_a_worker_without_descriptors_to_begin_with_says_so_in_one_line(monkeypa
     def short(*_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(host_module, "Watch", short)
+    monkeypatch.setattr(supervisor_module, "CallbackSelector", short)
 
     assert worker_program(["--address", "tcp://127.0.0.1:1"]) == 1
     [line] = capsys.readouterr().err.splitlines()

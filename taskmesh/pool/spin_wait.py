@@ -15,7 +15,7 @@ import select
 import time
 from typing import Final
 
-from taskmesh.system.cpus import usable_cpus
+from taskmesh.system.cgroups import usable_cpus
 
 LONGEST: Final = 0.001
 """Seconds that are polled at most before the slot goes to sleep: a lone trip over tcp takes half of that."""
@@ -31,7 +31,7 @@ DISTRUST: Final = 64
 """Short waits without polling once trust is used up: tasks never cost more than 3 % of a CPU in vain."""
 
 
-class BusyPoll:
+class SpinWait:
     """Decides before each wait for a descriptor whether to poll it for a while, by how long the last took.
 
     It is asked, and told, of waits after a lone task only: where many are under way the CPU has better to do.
@@ -55,11 +55,11 @@ class BusyPoll:
 
     @property
     def pays(self) -> bool:
-        """Whether the next wait begins with polling."""
+        """True if the next wait begins with polling."""
         return self._may and self._trust >= 0
 
     def wait(self) -> bool:
-        """Polls if that is likely to pay; True when one of the descriptors became readable meanwhile."""
+        """Poll if that is likely to pay; True when one of the descriptors became readable meanwhile."""
         if not self.pays:
             return False
         poll, end = self._poll.poll, time.monotonic() + self._longest
@@ -71,7 +71,7 @@ class BusyPoll:
         return True
 
     def waited(self, seconds: float) -> None:
-        """Takes note of how long a wait took."""
+        """Take note of how long a wait took."""
         if seconds <= self._short:
             self._trust = min(self._trust + 1, TRUST) if self._trust else COST
         elif self._trust < 0:

@@ -1,4 +1,4 @@
-"""What a slot has to tell its supervisor: results and failures on their way, and when they are sent."""
+"""The batch of results and failures that a slot collects for its supervisor, and when it is sent."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from taskmesh.pool import orders
-from taskmesh.pool.limits import TimeLimit
+from taskmesh.pool import messages
 from taskmesh.pool.outbox import BREAK, DATA, FAILURE, OutboxWriter
+from taskmesh.pool.soft_timeout import SoftTimeout
 from taskmesh.shm.blob import Blob
 from taskmesh.wire.slot_messages import FromSlot, SlotFailure, SlotProgress, SlotResults, SlotSegment
 
@@ -23,32 +23,33 @@ _PROGRESS_EVERY: Final = 0.05
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
 
 
-class Link(Protocol):
-    """The way to the supervisor."""
+class SupervisorLink(Protocol):
+    """The link to the supervisor."""
 
     def send(self, kind: int, message: FromSlot) -> None:
-        """Sends a message; waits until there is room for it."""
+        """Send a message; wait until there is room for it."""
         ...
 
-    def ask(self, serial: int) -> orders.Answer:
-        """Asks for a place for the tasks of the running one; waits for the answer."""
+    def ask(self, serial: int) -> messages.PermitReply:
+        """Ask that another slot gets the permit of the one that runs this task; wait for the reply."""
         ...
 
     def close(self) -> None:
-        """Closes the descriptor."""
+        """Close the descriptor."""
         ...
 
 
-class Report:
-    """Collects what a slot's tasks come to.
+class ResultBatcher:
+    """Collects the outcomes of a slot's tasks.
 
     Attributes:
-        outbox: where it is also put until it is sent. results: of the segment under way, which the execution
-        loop
-            appends to. due: when they are to be sent at the latest. next: the serial that is reported next.
+        outbox: holds them, too, until they are sent.
+        results: those of the segment under way; the loop over a run's tasks appends to it.
+        due: when they are sent at the latest.
+        next: the serial that is reported next.
     """
 
-    def __init__(self, link: Link, outbox: OutboxWriter, limit: TimeLimit) -> None:
+    def __init__(self, link: SupervisorLink, outbox: OutboxWriter, limit: SoftTimeout) -> None:
         self.outbox = outbox
         self.results: list[bytes | Blob] = []
         self.due = 0.0
@@ -60,12 +61,12 @@ class Report:
         self._first = 0  # serial of results[0]
         self._began = 0.0
         self._idle = 0.0
-        self._resting = time.monotonic()
+        self._waiting_since = time.monotonic()
         self._progress_due = 0.0
         self._withheld: SlotProgress | None = None
 
     def begin(self, first: int) -> None:
-        """A run of tasks begins with this serial, and with it a segment."""
+        """Begin a segment: a run of tasks begins with this serial."""
         if first != self.next:
             self.flush()
             self.next = first
@@ -76,12 +77,12 @@ class Report:
         self._first = first
 
     def room(self) -> tuple[list[bytes | Blob], float, int, int, int]:
-        """Where the next result goes: (results, due, the outbox's word for a first record, index, offset)."""
+        """Return where the next result goes: results, due, a first record's word, index, offset."""
         outbox = self.outbox
         return self.results, self.due, outbox.tag | BREAK, outbox.index, outbox.offset
 
     def add(self, result: bytes | Blob, flags: int) -> None:
-        """Adds the result of the task `next`."""
+        """Add the result of the task `next`."""
         now = time.monotonic()
         self.results.append(result)
         self.next += 1
@@ -89,7 +90,7 @@ class Report:
             self.flush()
 
     def fail(self, failure: SlotFailure) -> None:
-        """Adds the failure of the task `next`, which is `failure.serial`, after any results before it."""
+        """Add the failure of the task `next`, which is `failure.serial`, after any results before it."""
         now = time.monotonic()
         self._close_segment(now)
         self._failed.append(failure)
@@ -98,68 +99,68 @@ class Report:
             self.flush()
 
     def elapsed(self) -> float:
-        """Seconds since the segment began: what its latest task took, and those before it."""
+        """Return the seconds since the segment began, which its latest task and those before it took."""
         return time.monotonic() - self._began
 
     def flush(self) -> None:
-        """Sends everything."""
+        """Send everything."""
         if self._withheld is not None:
-            self._tell(self._withheld)
+            self._send_progress(self._withheld)
         now = time.monotonic()
         self._close_segment(now)
         self._first = self.next
         if self._done or self._failed:
             message = SlotResults(self._done, self._failed, now, self._idle)
-            self._limit.hold_off()
+            self._limit.block()
             try:
-                self._link.send(orders.RESULTS, message)
+                self._link.send(messages.RESULTS, message)
             finally:
-                self._limit.let_on()
+                self._limit.unblock()
             self._done, self._failed, self._idle = [], [], 0.0
             now = self._began = time.monotonic()
             self.outbox.reset(self.next, now)
         self.due = now + FLUSH_AFTER
 
-    def rest(self) -> None:
-        """Called before a wait for work."""
+    def before_wait(self) -> None:
+        """Send everything, before a wait for work."""
         self.flush()
-        self._resting = time.monotonic()
+        self._waiting_since = time.monotonic()
 
-    def resume(self) -> float:
-        """Called when work has come; returns how many seconds it was waited for."""
+    def after_wait(self) -> float:
+        """Begin anew when work has come; return how many seconds it was waited for."""
         now = self._began = time.monotonic()
-        rested = now - self._resting
-        self._idle += rested
+        waited = now - self._waiting_since
+        self._idle += waited
         self.due = now + FLUSH_AFTER
-        return rested
+        return waited
 
     def progress(self, serial: int, done: float, total: float) -> None:
-        """Sends how far a task is, at most every 50 ms: a tight loop must not drown the supervisor.
+        """Send how far a task is, at most every 50 ms: a tight loop must not drown the supervisor.
 
         The last one is sent before the task's outcome.
         """
         now = time.monotonic()
         news = SlotProgress(serial, done, total)
         if self._withheld is not None and self._withheld.serial != serial:
-            self._tell(self._withheld)
+            self._send_progress(self._withheld)
         self._withheld = news
         if now >= self._progress_due or (total and done >= total):
             self._progress_due = now + _PROGRESS_EVERY
-            self._tell(news)
+            self._send_progress(news)
         else:
             self.due = 0.0  # the outcome is sent at once, and this before it
 
-    def _tell(self, news: SlotProgress) -> None:
+    def _send_progress(self, news: SlotProgress) -> None:
         self._withheld = None
-        self._limit.hold_off()
+        self._limit.block()
         try:
-            self._link.send(orders.PROGRESS, news)
+            self._link.send(messages.PROGRESS, news)
         finally:
-            self._limit.let_on()
+            self._limit.unblock()
 
-    def disown(self) -> None:
-        """In a child that a task has forked: nothing can be reported any more."""
-        self.outbox.disown()
+    def close_after_fork(self) -> None:
+        """Report nothing any more, in a child that a task has forked."""
+        self.outbox.close_after_fork()
         self._link.close()
 
     def _close_segment(self, now: float) -> None:

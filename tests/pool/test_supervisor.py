@@ -1,4 +1,4 @@
-"""SlotHost: starting, running, stopping, and what a slot's process is like."""
+"""SlotSupervisor: starting, running, stopping, and what a slot's process is like."""
 
 import os
 import signal
@@ -13,11 +13,10 @@ import pytest
 from taskmesh.core.events import SlotExited, SlotFinished, SlotReady, SlotReported
 from taskmesh.core.ids import task_id, text_of
 from taskmesh.errors import LocalProtocolError
-from taskmesh.pool import orders
+from taskmesh.pool import messages
 from taskmesh.pool.channel import pack
-from taskmesh.pool.seat import Seat
+from taskmesh.pool.slot_handle import SlotHandle
 from taskmesh.serialize import payload
-from taskmesh.system.platforms import here
 from taskmesh.wire.runs import CHUNK
 from taskmesh.wire.slot_messages import SlotTasks
 from tests.harness.gate import wait_at
@@ -342,7 +341,7 @@ def test_tasks_for_a_slot_whose_exit_was_delivered_and_is_not_handled_yet_are_un
     assert driver.of(SlotExited)[0].unstarted == 5
 
 
-def test_modules_are_loaded_before_the_slot_is_ready(system):
+def test_modules_are_loaded_before_the_slot_is_ready(processes):
     with Driver(preload=["colorsys"]) as driver:
         driver.start(0)
 
@@ -350,8 +349,7 @@ def test_modules_are_loaded_before_the_slot_is_ready(system):
 
 
 @pytest.mark.usefixtures("processes")
-def test_an_idle_slot_keeps_no_files(monkeypatch):
-    monkeypatch.setenv("TASKMESH_OS", "linux")
+def test_an_idle_slot_keeps_no_files():
     with Driver(preload=["tests.pool.soon_idle"]) as driver:
         driver.start(0)
         pid = driver.of(SlotReady)[0].pid
@@ -363,7 +361,7 @@ def test_an_idle_slot_keeps_no_files(monkeypatch):
         assert driver.result(0, driver.call(0, tasks.echo, (b"still there",))[0]) == b"still there"
 
 
-def test_module_that_cannot_be_loaded_is_told(system):
+def test_module_that_cannot_be_loaded_is_told(processes):
     with Driver(preload=["no_such_module"]) as driver:
         driver.host.start(0)
 
@@ -375,7 +373,7 @@ def test_module_that_cannot_be_loaded_is_told(system):
 def test_forked_child_of_the_supervisor_lets_go_of_everything(driver):
     driver.start(0, 1)
     host = driver.host
-    ours = {host._watch.fileno(), *(seat.sock.fileno() for seat in host._seats.values())}
+    ours = {host._selector.fileno(), *(handle.sock.fileno() for handle in host._handles.values())}
     before = set(tasks.descriptors())
     assert ours < before
 
@@ -383,7 +381,7 @@ def test_forked_child_of_the_supervisor_lets_go_of_everything(driver):
     if child == 0:
         status = 1
         try:
-            host.forsake()
+            host.close_after_fork()
             left = set(tasks.descriptors())
             status = 0 if not left & ours and len(before - left) > 10 else 2
         finally:
@@ -393,7 +391,7 @@ def test_forked_child_of_the_supervisor_lets_go_of_everything(driver):
     assert driver.result(0, driver.call(0, tasks.add, (1, 1))[0]) == 2
 
 
-def test_close_twice(system):
+def test_close_twice(processes):
     driver = Driver()
     driver.start(0)
 
@@ -405,7 +403,7 @@ def test_close_twice(system):
     driver._selector.close()
 
 
-def test_close_waits_for_the_time_given_and_no_longer(system, gates):
+def test_close_waits_for_the_time_given_and_no_longer(processes, gates):
     gate = gates()
     driver = Driver()
     driver.start(0, 1)
@@ -421,15 +419,15 @@ def test_close_waits_for_the_time_given_and_no_longer(system, gates):
     assert {event.slot: event.status for event in driver.of(SlotExited)} == {0: -signal.SIGKILL, 1: 0}
 
 
-def test_a_slot_that_says_twice_that_it_is_up_is_heard_no_more(system):
+def test_a_slot_that_says_twice_that_it_is_up_is_heard_no_more(processes):
     """A task may write to its slot's socket: it must not make the pool take the slot for a new one."""
-    seat = Seat(0, 1, here())
+    handle = SlotHandle(0, 1)
     try:
-        ready = pack(orders.READY, msgspec.msgpack.encode(orders.Ready(7)))
-        seat._slot_sock.sendall(ready + ready)
+        ready = pack(messages.READY, msgspec.msgpack.encode(messages.Ready(7)))
+        handle._slot_sock.sendall(ready + ready)
 
-        assert seat.read() == [SlotReady(0, 7)]
-        assert seat.at_end
-        assert "twice" in seat.trouble
+        assert handle.read() == [SlotReady(0, 7)]
+        assert handle.at_end
+        assert "twice" in handle.trouble
     finally:
-        seat.close()
+        handle.close()

@@ -1,4 +1,4 @@
-"""A seat: the supervisor's side of one slot, from its descriptors to the serials that it has reported."""
+"""The supervisor's handle of one slot, from its descriptors to the serials that it has reported."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ import msgspec
 from taskmesh.core.events import SlotAsked, SlotFinished, SlotReady, SlotReported
 from taskmesh.errors import ProtocolError, RemoteProtocolError
 from taskmesh.framing import frames
-from taskmesh.pool import orders
+from taskmesh.pool import messages
 from taskmesh.pool.channel import Inbound, Outbound, pack
-from taskmesh.pool.orders import OUTBOX_SIZE
-from taskmesh.pool.outbox import BREAK, FAILURE, OutboxReader, Record, clock
+from taskmesh.pool.outbox import BREAK, FAILURE, OutboxReader, Record, clock, create_outbox
 from taskmesh.pool.output import OutputTail
 from taskmesh.pool.tickets import TicketPipe
 from taskmesh.serialize.error_payload import refused
 from taskmesh.shm.blob import Blob
-from taskmesh.system.services import System
 from taskmesh.wire.runs import Spec
 from taskmesh.wire.slot_messages import (
     FromSlot,
@@ -33,45 +31,58 @@ from taskmesh.wire.slot_messages import (
 )
 
 _REPORT = msgspec.msgpack.Decoder(FromSlot)  # our own encoder made it: wire's checks would take longer
-_READY = msgspec.msgpack.Decoder(orders.Ready)
-_ASK = msgspec.msgpack.Decoder(orders.Ask)
+_READY = msgspec.msgpack.Decoder(messages.Ready)
+_PERMIT_REQUEST = msgspec.msgpack.Decoder(messages.PermitRequest)
 _ENCODE = msgspec.msgpack.Encoder().encode
 _FAILURE = msgspec.msgpack.Decoder(SlotFailure)
 
 
-FromSeat = SlotReady | SlotFinished | SlotReported | SlotAsked
+SlotSocketEvent = SlotReady | SlotFinished | SlotReported | SlotAsked
 
 
-class Handed:
-    """Tasks on their way to the slot: `owed` tickets are still to be written."""
+class QueuedTasks:
+    """Tasks on their way to the slot.
 
-    __slots__ = ("count", "message", "owed")
+    Attributes:
+        message: the tasks.
+        count: how many they are.
+        unwritten: how many of their tickets are not in the pipe yet.
+    """
+
+    __slots__ = ("count", "message", "unwritten")
 
     def __init__(self, message: SlotTasks) -> None:
         self.message = message
         count = 0
         for run in message.runs:
             count += len(run.seqs)
-        self.count = self.owed = count
+        self.count = self.unwritten = count
 
 
-class Seat:
-    """One slot's socket, tickets, outbox and output. Never waits: `SlotHost` says when something is ready.
+class SlotHandle:
+    """One slot's socket, tickets, outbox and output. It never waits: `SlotSupervisor` polls for it.
 
     Attributes:
-        slot, token: which slot, and which start of it. pid: 0 until the fork server has told it.
-        handle: a descriptor of the process (pidfd), or None.
-        ready: the slot has said that it is up. killed: we have ordered its death.
+        slot: the slot's number.
+        token: the number of this start of it.
+        pid: its process id; 0 until the fork server has reported it.
+        pidfd: a descriptor of the process, or None.
+        ready: the slot has reported that it is up.
+        killed: we have ordered its death.
         out_of_memory: we have ordered it because memory runs out.
         expected: the lowest serial that has not been reported yet.
-        at_end: its socket has ended, or talked nonsense: no more is read. trouble: why, for its exit's log.
+        at_end: its socket has ended, or a frame was invalid: no more is read.
+        trouble: why, for the log of its exit.
+
+    Raises:
+        OSError: no descriptor, no memory or no room is left.
     """
 
-    def __init__(self, slot: int, token: int, system: System) -> None:
+    def __init__(self, slot: int, token: int) -> None:
         self.slot = slot
         self.token = token
         self.pid = 0
-        self.handle: int | None = None
+        self.pidfd: int | None = None
         self.ready = False
         self.killed = False
         self.out_of_memory = False
@@ -84,22 +95,22 @@ class Seat:
             undo.callback(self.tickets.close)
             self.output = OutputTail()
             undo.callback(self.output.close)
-            self._outbox_fd = system.memory(OUTBOX_SIZE)
+            self._outbox_fd = create_outbox()
             undo.callback(os.close, self._outbox_fd)
             self._outbox = OutboxReader(self._outbox_fd)
             undo.pop_all()
         self.sock.setblocking(False)
         self.inbound = Inbound(self.sock)
         self._outbound = Outbound(self.sock)
-        self._backlog: deque[Handed] = deque()
+        self._backlog: deque[QueuedTasks] = deque()
         self._broken = False
         self.at_end = False
         self.trouble = ""
 
-    # --- birth ---
+    # --- start ---
 
     def slot_fds(self) -> list[int]:
-        """What the slot's process gets, in the order of `orders.Fork`."""
+        """Return the descriptors for the slot's process, in the order of `messages.Fork`."""
         return [
             self._slot_sock.fileno(),
             self.tickets.reader,
@@ -107,10 +118,10 @@ class Seat:
             self._outbox_fd,
         ]
 
-    def let_go(self) -> None:
-        """Closes our copies of the slot's ends: the fork server has its own now."""
+    def close_slot_ends(self) -> None:
+        """Close our copies of the slot's ends: the fork server has its own now."""
         self._slot_sock.close()
-        self.output.let_go()
+        self.output.close_slot_ends()
         if self._outbox_fd >= 0:
             os.close(self._outbox_fd)
             self._outbox_fd = -1
@@ -118,116 +129,116 @@ class Seat:
     # --- tasks out ---
 
     def hand_over(self, message: SlotTasks) -> None:
-        """Takes tasks for the slot; `pump` sends them."""
-        self._backlog.append(Handed(message))
+        """Queue tasks for the slot; `pump` sends them."""
+        self._backlog.append(QueuedTasks(message))
 
     def pump(self) -> bool:
-        """Sends what waits, as far as pipe and socket take it.
+        """Send what waits, as far as pipe and socket take it.
 
         Returns:
-            Whether it must be tried again later, since a large argument needs a descriptor and there is none.
+            True to try again later, since a large argument needs a descriptor and there is none.
         """
         while self._backlog:
-            handed = self._backlog[0]
-            handed.owed -= self.tickets.write(handed.owed, handed.message.generation)
-            if handed.owed:
+            queued = self._backlog[0]
+            queued.unwritten -= self.tickets.write(queued.unwritten, queued.message.generation)
+            if queued.unwritten:
                 return False  # the pipe is full: again when the slot has reported some
-            body, blobs = frames.encode_local(handed.message)
+            body, blobs = frames.encode_local(queued.message)
             try:
                 fds = [blob.to_fd() for blob in blobs]
             except OSError as error:
                 if error.errno != errno.EFBIG:
                     return True
-                handed.message = _without_too_large(handed.message)  # it will never go
+                queued.message = _without_too_large(queued.message)  # it will never go
                 continue
             self._backlog.popleft()
-            self._send(pack(orders.TASKS, body, len(fds)), fds, handed)
+            self._send(pack(messages.TASKS, body, len(fds)), fds, queued)
         return False
 
-    def answer(self, answer: orders.Answer) -> None:
-        """Tells the slot's task whether it has a place for tasks of its own."""
-        self._send(pack(orders.ANSWER, _ENCODE(answer)))
+    def reply(self, reply: messages.PermitReply) -> None:
+        """Tell the slot's task whether it may wait for tasks of its own."""
+        self._send(pack(messages.PERMIT_REPLY, _ENCODE(reply)))
 
     def cancel(self, serial: int) -> bool:
-        """Tells the task with this serial that it has been cancelled; False if it has not asked for that."""
+        """Mark the task with this serial as cancelled; return False if it has not looked for that."""
         return self._outbox.cancel(serial)
 
     def stop(self) -> None:
-        """Tells the slot to end when it has done what it was given."""
-        self._send(pack(orders.STOP))
+        """Order the slot to end when it has done its tasks."""
+        self._send(pack(messages.STOP))
 
     def _send(self, data: bytes, fds: Sequence[int] = (), keep: object = None) -> None:
         if self._broken:
             return
         try:
             self._outbound.send(data, fds, keep)
-        except OSError:  # the slot is gone: its exit will be told, and the tickets say what was not started
+        except OSError:  # the slot is gone: its exit follows, and the tickets say what was not started
             self._broken = True
 
     @property
     def unsent(self) -> bool:
-        """Whether anything waits for the slot."""
+        """True if anything waits for the slot."""
         return bool(self._backlog or self._outbound.queue)
 
     @property
     def wants_write(self) -> bool:
-        """Whether the socket has not taken everything yet."""
+        """True if the socket has not taken everything yet."""
         return bool(self._outbound.queue) and not self._broken
 
     def write(self) -> None:
-        """Called when the socket is writable."""
+        """Send more; called when the socket is writable."""
         try:
             self._outbound.flush()
         except OSError:
             self._broken = True
 
     def take_back(self, generation: int) -> int:
-        """Takes every task back that has not started; returns how many.
+        """Take back every task that has not started; return how many.
 
         Messages that have not left yet and none of whose tasks has started are dropped. The specs in them
         still go.
         """
         count = left = self.left()
         specs: list[tuple[int, Spec | None]] = []
-        for handed in self._backlog:
-            handed.owed = 0
+        for queued in self._backlog:
+            queued.unwritten = 0
         while self._backlog and self._backlog[-1].count <= left:
-            handed = self._backlog.pop()
-            left -= handed.count
-            specs[:0] = handed.message.specs
+            queued = self._backlog.pop()
+            left -= queued.count
+            specs[:0] = queued.message.specs
         queue = self._outbound.queue
         while not self._backlog and queue and not queue[-1].begun:
             last = queue[-1].keep
-            if not isinstance(last, Handed) or last.count > left:
+            if not isinstance(last, QueuedTasks) or last.count > left:
                 break
             queue.pop()
             left -= last.count
             specs[:0] = last.message.specs
         if specs:
-            self._backlog.append(Handed(SlotTasks(self.expected, generation, specs, [])))
+            self._backlog.append(QueuedTasks(SlotTasks(self.expected, generation, specs, [])))
         return count
 
     def left(self) -> int:
-        """Takes all tickets that nobody took, and counts them, with those that were never written."""
-        return self.tickets.take_back() + sum(handed.owed for handed in self._backlog)
+        """Take all tickets that are left; return how many, with those that were never written."""
+        return self.tickets.take_back() + sum(queued.unwritten for queued in self._backlog)
 
     # --- results in ---
 
-    def read(self) -> list[FromSeat]:
-        """What has come over the socket, by one read of it; `at_end` is set when no more will."""
-        events: list[FromSeat] = []
+    def read(self) -> list[SlotSocketEvent]:
+        """Return what one read of the socket gives; sets `at_end` when no more will come."""
+        events: list[SlotSocketEvent] = []
         self._read_into(events)
         return events
 
-    def read_all(self) -> list[FromSeat]:
-        """What has come over the socket."""
-        events: list[FromSeat] = []
+    def read_all(self) -> list[SlotSocketEvent]:
+        """Return everything that has come over the socket."""
+        events: list[SlotSocketEvent] = []
         while self._read_into(events):
             pass
         return events
 
-    def _read_into(self, events: list[FromSeat]) -> bool:
-        """Reads once; False when there was nothing to be read."""
+    def _read_into(self, events: list[SlotSocketEvent]) -> bool:
+        """Read once; return False if there was nothing to read."""
         if self.at_end:
             return False
         try:
@@ -249,29 +260,28 @@ class Seat:
             return False
         return True
 
-    def _event(self, kind: int, body: memoryview, fds: list[int]) -> FromSeat | None:
-        if kind in {orders.RESULTS, orders.PROGRESS}:
+    def _event(self, kind: int, body: memoryview, fds: list[int]) -> SlotSocketEvent | None:
+        if kind in {messages.RESULTS, messages.PROGRESS}:
             message = frames.from_slot.decode_local(body, fds) if fds else _REPORT.decode(body)
             if isinstance(message, SlotResults):
                 fresh = self._fresh(message)
                 return SlotFinished(self.slot, fresh) if fresh is not None else None
             return SlotReported(self.slot, message)
-        if kind == orders.READY:
+        if kind == messages.READY:
             if self.ready:
-                raise RemoteProtocolError(f"slot {self.slot} has said twice that it is up")
+                raise RemoteProtocolError(f"slot {self.slot} has reported twice that it is up")
             self.ready = True
             self.pid = _READY.decode(body).pid
             return SlotReady(self.slot, self.pid)
-        if kind == orders.ASK:
-            return SlotAsked(self.slot, _ASK.decode(body).serial)
+        if kind == messages.PERMIT_REQUEST:
+            return SlotAsked(self.slot, _PERMIT_REQUEST.decode(body).serial)
         raise RemoteProtocolError(f"slot {self.slot} sent a frame of unknown kind {kind}")
 
-    def peek(self) -> list[FromSeat]:
-        """What stands in the outbox and has not been reported, after all that was flushed before it.
+    def peek(self) -> list[SlotSocketEvent]:
+        """Return what has come over the socket, and then what is in the outbox and not reported yet.
 
-        The look comes first and the socket second: what the slot had flushed when the outbox was read is in
-        the socket by now. The other way round a flush in between would be told too late, after its
-        successors.
+        The outbox is read first and the socket second: what the slot had flushed when the outbox was read is
+        in the socket by now. The other way round a flush in between would be reported after its successors.
         """
         began, records = self._outbox.read()
         if not records or records[-1].serial < self.expected:
@@ -289,7 +299,7 @@ class Seat:
         return events
 
     def _fresh(self, results: SlotResults) -> SlotResults | None:
-        """The results without those that were reported before; None when nothing is left.
+        """Return the results that were not reported before; None if nothing is left.
 
         A result can come twice: peeked from the outbox, and over the socket later.
         """
@@ -316,20 +326,20 @@ class Seat:
         return SlotResults(done, failed, results.sent, results.idle)
 
     def close(self) -> None:
-        """Closes everything; what was in flight is lost."""
-        self.let_go()
+        """Close everything; what was in flight is lost."""
+        self.close_slot_ends()
         self.sock.close()
         self.inbound.close_fds()
         self.tickets.close()
         self.output.close()
         self._outbox.close()
-        if self.handle is not None:
-            os.close(self.handle)
-            self.handle = None
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
 
 
 def _without_too_large(message: SlotTasks) -> SlotTasks:
-    """The same tasks, but those fail whose arguments are larger than any file of this process may be."""
+    """Return the same tasks, but those fail whose arguments are larger than a file of this process may be."""
     runs = [
         msgspec.structs.replace(run, payloads=[_passable(payload) for payload in run.payloads])
         for run in message.runs
@@ -345,13 +355,13 @@ def _passable(payload: bytes | Blob) -> bytes | Blob:
         if error.errno == errno.EFBIG:
             return refused(
                 f"{len(payload):,} bytes of arguments are more than a file of the pool's process may hold "
-                "(RLIMIT_FSIZE). Cure: raise `ulimit -f` where the worker, or the embedded mesh, is started"
+                "(RLIMIT_FSIZE). Raise `ulimit -f` where the worker, or the embedded mesh, is started"
             )
     return payload
 
 
 def results_of(began: float, records: list[Record]) -> SlotResults:
-    """The outbox's records as the message that the slot would have sent."""
+    """Return the outbox's records as the message that the slot would have sent."""
     done: list[SlotSegment] = []
     failed: list[SlotFailure] = []
     previous = began

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from taskmesh.errors import TaskTimeout
-from taskmesh.pool.limits import TimeLimit
+from taskmesh.pool.soft_timeout import SoftTimeout
 from taskmesh.serialize import payload
 from taskmesh.wire.runs import CHUNK
 from tests.pool import coroutines, tasks
@@ -103,7 +103,7 @@ def test_sigint_interrupts_the_task_alone(driver):
 @pytest.fixture
 def limit():
     before = signal.getsignal(signal.SIGALRM)
-    yield TimeLimit()
+    yield SoftTimeout()
     signal.signal(signal.SIGALRM, before)
 
 
@@ -111,19 +111,19 @@ def test_limit_strikes_once_and_leaves_no_timer(limit):
     with pytest.raises(TaskTimeout):
         limit.call(0.05, threading.Event().wait, 10)
 
-    assert limit.struck
+    assert limit.fired
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
 def test_a_signal_that_a_wait_does_not_notice_is_followed_by_another(limit, monkeypatch):
-    strike, strikes = limit._strike, []
+    strike, strikes = limit._alarm, []
 
     def miss_the_first(signum, frame):
         strikes.append(signum)
         if len(strikes) > 1:
             strike(signum, frame)
 
-    monkeypatch.setattr(limit, "_strike", miss_the_first)
+    monkeypatch.setattr(limit, "_alarm", miss_the_first)
 
     with pytest.raises(TaskTimeout, match=r"timeout=0\.1 s"):
         limit.call(0.1, threading.Event().wait, 30)
@@ -166,12 +166,12 @@ def test_limit_held_off_strikes_at_the_end(limit):
     passed = []
 
     def hold() -> None:
-        limit.hold_off()
+        limit.block()
         end = time.monotonic() + 0.1
         while time.monotonic() < end:
             pass
         passed.append(True)
-        limit.let_on()
+        limit.unblock()
         passed.append(False)
 
     with pytest.raises(TaskTimeout):
@@ -184,11 +184,11 @@ def test_another_thread_neither_holds_it_off_nor_takes_it(limit):
     held, over, taken = threading.Event(), threading.Event(), []
 
     def other():
-        limit.hold_off()
+        limit.block()
         held.set()
         over.wait(10)
         try:
-            limit.let_on()
+            limit.unblock()
         except TaskTimeout as error:
             taken.append(error)
 
@@ -207,4 +207,4 @@ def test_late_alarm_is_ignored(limit):
     assert limit.call(30, int) == 0
 
     signal.raise_signal(signal.SIGALRM)
-    assert not limit.struck
+    assert not limit.fired

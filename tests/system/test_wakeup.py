@@ -4,16 +4,14 @@ import os
 
 import pytest
 
-from taskmesh.system import wake_up as module
-from taskmesh.system.wake_up import WakeUp
+from taskmesh.system import wakeup as module
+from taskmesh.system.wakeup import Wakeup
 
 
-@pytest.mark.parametrize("system", ["", "portable"])
 def test_a_wake_up_that_is_closed_while_another_thread_rings_writes_to_no_foreign_descriptor(
-    monkeypatch, system
+    monkeypatch,
 ):
-    monkeypatch.setenv("TASKMESH_OS", system)
-    wake_up = WakeUp()
+    wake_up = Wakeup()
     wrote = []
 
     def write(fd, data):
@@ -23,11 +21,11 @@ def test_a_wake_up_that_is_closed_while_another_thread_rings_writes_to_no_foreig
 
     with monkeypatch.context() as patched:
         patched.setattr(module.os, "write", write)
-        wake_up.ring()
+        wake_up.set()
 
     assert wrote
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(wrote[0])
-    wake_up.ring()
-    wake_up.heard()
+    wake_up.set()
+    wake_up.clear()
     wake_up.close()

@@ -20,29 +20,29 @@ noticed by CPython only when the wait is over, or with the next signal."""
 _SOON_S: Final = 0.001
 
 
-class TimeLimit:
+class SoftTimeout:
     """SIGALRM for the task that runs in this process's main thread, where it is made.
 
     Attributes:
-        struck: the limit of the latest `call` was exceeded.
-        is_held_off: between `hold_off` and `let_on`.
+        fired: the limit of the latest `call` was exceeded.
+        is_blocked: between `block` and `unblock`.
     """
 
     def __init__(self) -> None:
         self._thread = get_ident()
         self._armed = False
-        self.is_held_off = False
+        self.is_blocked = False
         self._seconds = 0.0
         self._hook = sys.unraisablehook
-        self.struck = False
+        self.fired = False
 
     def call(self, seconds: float, function: Callable[..., _T], *args: Any) -> _T:
-        """function(*args), in which TaskTimeout is raised after so many seconds; 0 for no limit."""
+        """Call function(*args), and raise TaskTimeout in it after so many seconds; 0 for no limit."""
         if seconds <= 0:
             return function(*args)
-        self.struck = False
+        self.fired = False
         self._seconds = seconds
-        signal.signal(signal.SIGALRM, self._strike)  # each time: a task may have put its own there,
+        signal.signal(signal.SIGALRM, self._alarm)  # each time: a task may have put its own there,
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))  # or have blocked it
         self._hook, sys.unraisablehook = sys.unraisablehook, self._lost
         self._armed = True
@@ -54,26 +54,26 @@ class TimeLimit:
             signal.setitimer(signal.ITIMER_REAL, 0)
             sys.unraisablehook = self._hook
 
-    def hold_off(self) -> None:
-        """Nothing is raised until `let_on`: what follows must not be torn in two.
+    def block(self) -> None:
+        """Raise nothing until `unblock`: what follows must not be torn in two.
 
-        In another thread nothing is raised anyway.
+        In other threads nothing is raised anyway.
         """
         if get_ident() == self._thread:
-            self.is_held_off = True
+            self.is_blocked = True
 
-    def let_on(self) -> None:
-        """Ends `hold_off`; raises TaskTimeout if that was due meanwhile."""
+    def unblock(self) -> None:
+        """End `block`; raise TaskTimeout if that was due meanwhile."""
         if get_ident() != self._thread:
             return
-        self.is_held_off = False
-        if self.struck and self._armed:
+        self.is_blocked = False
+        if self.fired and self._armed:
             self._raise()
 
-    def _strike(self, signum: int, frame: FrameType | None) -> None:
+    def _alarm(self, signum: int, frame: FrameType | None) -> None:
         if self._armed:
-            self.struck = True
-            if not self.is_held_off:
+            self.fired = True
+            if not self.is_blocked:
                 self._raise()
 
     def _raise(self) -> None:
@@ -82,8 +82,8 @@ class TimeLimit:
         raise TaskTimeout(f"the task ran longer than timeout={self._seconds:g} s")
 
     def _lost(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """Python raises nothing in a `__del__` or a weak reference's callback: once more, then."""
-        if isinstance(unraisable.exc_value, TaskTimeout) and self.struck:
+        """Set the alarm again: Python raises nothing out of a `__del__` or a weak reference's callback."""
+        if isinstance(unraisable.exc_value, TaskTimeout) and self.fired:
             self._armed = True
             signal.setitimer(signal.ITIMER_REAL, _SOON_S, AGAIN_S)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from taskmesh.pool.busy_poll import COST, DISTRUST, HABIT, LONGEST, SHORT, TRUST, BusyPoll
+from taskmesh.pool.spin_wait import COST, DISTRUST, HABIT, LONGEST, SHORT, TRUST, SpinWait
 
 
 @pytest.fixture
@@ -18,9 +18,9 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def accustomed(fd: int, waits: int = HABIT) -> BusyPoll:
+def accustomed(fd: int, waits: int = HABIT) -> SpinWait:
     """One that has seen so many short waits after lone tasks."""
-    polling = BusyPoll(fd, cpus=2)
+    polling = SpinWait(fd, cpus=2)
     for _ in range(waits):
         polling.waited(SHORT)
     return polling
@@ -37,7 +37,7 @@ def test_polls_once_lone_tasks_follow_each_other_quickly(ends: tuple[socket.sock
 
 
 def test_slow_waits_make_no_habit(ends: tuple[socket.socket, socket.socket]) -> None:
-    polling = BusyPoll(ends[0].fileno(), cpus=2)
+    polling = SpinWait(ends[0].fileno(), cpus=2)
     for _ in range(10):
         polling.waited(SHORT)
         polling.waited(2 * SHORT)
@@ -46,7 +46,7 @@ def test_slow_waits_make_no_habit(ends: tuple[socket.socket, socket.socket]) -> 
 
 def test_a_single_cpu_is_left_to_those_who_answer(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
-    polling = BusyPoll(ours.fileno(), cpus=1)
+    polling = SpinWait(ours.fileno(), cpus=1)
     for _ in range(2 * TRUST):
         polling.waited(0.0)
     theirs.send(b"a task")
@@ -57,7 +57,7 @@ def test_a_single_cpu_is_left_to_those_who_answer(ends: tuple[socket.socket, soc
 def test_less_than_two_cpus_worth_of_time_is_left_to_the_tasks(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    polling = BusyPoll(ends[0].fileno(), cpus=1.5)
+    polling = SpinWait(ends[0].fileno(), cpus=1.5)
     for _ in range(2 * TRUST):
         polling.waited(0.0)
     assert not polling.pays

@@ -1,4 +1,4 @@
-"""How a slot runs tasks: tickets, functions, calls.
+"""The runner of a slot's tasks: tickets, functions, calls.
 
 The loop over a run's tasks is the hottest code of the pool: per task it makes no object and calls no function
 of ours, so long as arguments and result are plain.
@@ -21,17 +21,18 @@ import msgspec
 from taskmesh import context
 from taskmesh.core.ids import task_id, text_of
 from taskmesh.errors import LocalProtocolError, SerializationError, TaskTimeout
-from taskmesh.pool import place
+from taskmesh.pool import nested
 from taskmesh.pool.coroutines import runnable
-from taskmesh.pool.failure import failure_of
-from taskmesh.pool.limits import TimeLimit
+from taskmesh.pool.nested import NestedTasks
 from taskmesh.pool.outbox import BREAK, OutboxWriter
-from taskmesh.pool.parent import Parent
-from taskmesh.pool.report import FLUSH_OFFSET, Link, Report
+from taskmesh.pool.result_batch import FLUSH_OFFSET, ResultBatcher, SupervisorLink
+from taskmesh.pool.soft_timeout import SoftTimeout
 from taskmesh.pool.streams import Streams
 from taskmesh.pool.tickets import ticket
+from taskmesh.retry import verdict
 from taskmesh.serialize import code, payload
 from taskmesh.serialize.chunks import BadItem
+from taskmesh.serialize.values import class_name
 from taskmesh.wire.runs import CHUNK, PICKLE, SAFE, LaneRun, Spec
 from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
 
@@ -42,19 +43,19 @@ _UNKNOWN: Final = Spec(function=b"", name="")
 _NONE: Final = payload.dumps(None)
 
 
-class Executor:
-    """Runs the tasks of one slot.
+class TaskRunner:
+    """Run the tasks of one slot.
 
     Attributes:
-        disowned: this process is a child that a task has forked, and no slot.
+        is_forked_child: this process is a child that a task has forked, and no slot.
     """
 
     def __init__(
-        self, link: Link, tickets: int, outbox: OutboxWriter, streams: Streams, slot: int = 0
+        self, link: SupervisorLink, tickets: int, outbox: OutboxWriter, streams: Streams, slot: int = 0
     ) -> None:
-        self._limit = TimeLimit()
-        self._report = Report(link, outbox, self._limit)
-        self._parent = Parent(link, self._limit)
+        self._limit = SoftTimeout()
+        self._batcher = ResultBatcher(link, outbox, self._limit)
+        self._children = NestedTasks(link, self._limit)
         self._tickets = tickets
         self._streams = streams
         self._slot = slot
@@ -62,7 +63,7 @@ class Executor:
         self._specs: dict[int, Spec] = {}
         self._functions: dict[int, Callable[..., Any]] = {}
         self._held = _NO_TICKET  # was read, and its message is still to come
-        self.disowned = False
+        self.is_forked_child = False
         self._depth = sys.getrecursionlimit()
         # what runs
         self._run: LaneRun | None = None
@@ -71,12 +72,12 @@ class Executor:
         self._stage = ""
         self._deadline: float | None = None
         context.install(self._current)
-        place.offer(self._place)
+        nested.install(self._nested_context)
 
     # --- messages and tickets ---
 
     def run(self, message: SlotTasks) -> None:
-        """Runs a message's tasks, as far as they are not taken back meanwhile."""
+        """Run a message's tasks, except those that are taken back meanwhile."""
         for number, spec in message.specs:
             self._functions.pop(number, None)
             if spec is None:
@@ -90,30 +91,30 @@ class Executor:
         for run in message.runs:
             if not self._take(mine):
                 break
-            self._report.begin(first)
+            self._batcher.begin(first)
             self._run, self._first = run, first
             if not self._perform(run, mine):
                 break
             first += len(run.seqs)
-        with self._parent.lock:
+        with self._children.lock:
             self._run = None
 
-    def rest(self) -> None:
+    def before_wait(self) -> None:
         """Called before a wait for work: sends what is finished."""
-        self._report.rest()
+        self._batcher.before_wait()
         try:  # noqa: SIM105  suppress() takes longer than all else here
             sys.stdout.flush()
         except Exception:  # noqa: BLE001, S110  what a task has put there may fail as it likes
             pass
         self._mend()
 
-    def resume(self) -> None:
+    def after_wait(self) -> None:
         """Called when work has come."""
-        if self._report.resume() > MOMENT:
+        if self._batcher.after_wait() > MOMENT:
             self._mended = False  # a thread that a task has left behind may have closed them since
 
     def _take(self, mine: bytes) -> bool:
-        """Takes the next task's ticket; False when the task has been taken back."""
+        """Take the next task's ticket; False when the task has been taken back."""
         got, self._held = self._held, _NO_TICKET
         if not got:
             try:
@@ -128,7 +129,7 @@ class Executor:
     # --- runs: the first task's ticket has been taken ---
 
     def _perform(self, run: LaneRun, mine: bytes) -> bool:
-        """Runs a run's tasks; False when the rest of them has been taken back."""
+        """Run a run's tasks; False when the rest of them has been taken back."""
         self._index = 0
         self._mend()
         self._mended = False
@@ -144,14 +145,14 @@ class Executor:
         return self._perform_calls(run, spec, function, mine)
 
     def _mend(self) -> None:
-        """Puts things right after other tasks: while nothing waits for it, if there is such a time."""
+        """Put things right after other tasks: while nothing waits for it, if there is such a time."""
         if not self._mended:
             self._streams.mend()
             self._deepen()
             self._mended = True
 
     def _deepen(self) -> None:
-        """Takes a lower recursion limit back: what other tasks pass and return may be nested deeply."""
+        """Take a lower recursion limit back: what other tasks pass and return may be nested deeply."""
         if sys.getrecursionlimit() < self._depth:
             sys.setrecursionlimit(self._depth)
 
@@ -162,7 +163,7 @@ class Executor:
         return function
 
     def _refuse(self, run: LaneRun, mine: bytes, error: BaseException) -> bool:
-        """Fails every task of a run whose function is not to be had."""
+        """Fail every task of a run whose function is not to be had."""
         while True:
             self._fail("function", error)
             self._index += 1
@@ -175,12 +176,12 @@ class Executor:
         self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes
     ) -> bool:
         """Plain calls without a time limit. `_take` and `OutboxWriter.append` are spelt out in the loop."""
-        report, outbox = self._report, self._report.outbox
+        batcher, outbox = self._batcher, self._batcher.outbox
         memory, words, clocks, sums = outbox.memory, outbox.words, outbox.clocks, outbox.sums
         payloads, count, tickets, size = run.payloads, len(run.payloads), self._tickets, len(mine)
         loads, dumps, read, monotonic = payload.loads_call, payload.dumps, os.read, time.monotonic
-        results, due, mark, entry, offset = report.room()
-        checked, what, parent = outbox.checked, f"the result of {spec.name}", self._parent
+        results, due, mark, entry, offset = batcher.room()
+        checked, what, children = outbox.checked, f"the result of {spec.name}", self._children
         index = 0
         while True:
             try:
@@ -188,8 +189,8 @@ class Executor:
                 args, kwargs = loads(payloads[index])
                 stage = "exception"
                 result = function(*args, **kwargs) if kwargs else function(*args)
-                if parent.has_place:
-                    parent.wait()
+                if children.may_exist:
+                    children.wait()
                 stage = "result"
                 out: Any = _NONE if result is None else dumps(result, what=what)
                 if type(out) is not bytes:
@@ -198,7 +199,7 @@ class Executor:
             except BaseException as error:  # noqa: BLE001  a task may raise anything
                 outbox.index, outbox.offset = entry, offset
                 self._fail(stage, error)
-                results, due, mark, entry, offset = report.room()
+                results, due, mark, entry, offset = batcher.room()
             else:
                 now = monotonic()
                 results.append(out)
@@ -214,9 +215,9 @@ class Executor:
                     mark = outbox.tag
                     full = now > due
                 if full:
-                    report.next = self._first + index + 1
-                    report.flush()
-                    results, due, mark, entry, offset = report.room()
+                    batcher.next = self._first + index + 1
+                    batcher.flush()
+                    results, due, mark, entry, offset = batcher.room()
             index += 1
             if index == count:
                 break
@@ -229,7 +230,7 @@ class Executor:
                 self._held = got
                 break
         outbox.index, outbox.offset = entry, offset
-        report.next = self._first + index
+        batcher.next = self._first + index
         return index == count
 
     def _perform_guarded(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
@@ -237,7 +238,7 @@ class Executor:
         flags = BREAK
         while True:
             data = run.payloads[self._index]
-            self._limit.struck = False
+            self._limit.fired = False
             self._stage = "argument"
             try:
                 if spec.kind == CHUNK:
@@ -254,7 +255,7 @@ class Executor:
                 self._fail(self._stage, error)
                 flags = BREAK
             else:
-                self._report.add(out, flags)
+                self._batcher.add(out, flags)
                 flags = 0
             self._deadline = None
             self._index += 1
@@ -271,13 +272,13 @@ class Executor:
             encoded = payload.loads_encoded(data)
             self._stage = "exception"
             answer = function(encoded)
-            self._parent.wait()
+            self._children.wait()
             self._stage = "result"
             return payload.dumps_encoded(answer, what=f"the result of {spec.name}")
         args, kwargs = payload.loads_call(data)
         self._stage = "exception"
         result = function(*args, **kwargs)
-        self._parent.wait()
+        self._children.wait()
         self._stage = "result"
         if spec.codec == SAFE:
             return payload.dumps_plain(result, what=f"the result of {spec.name}")
@@ -290,7 +291,7 @@ class Executor:
         failures: dict[int, SlotFailure] = {}
         if spec.timeout > 0:
             function = self._limited(spec.timeout, function)
-        self._stage, self._limit.struck = "exception", False
+        self._stage, self._limit.fired = "exception", False
         has_bad = BadItem in map(type, items)
         began = time.monotonic()
         for item in items:
@@ -303,11 +304,11 @@ class Executor:
                 stage = "argument" if type(item) is BadItem else self._stage
                 i, now = len(values), time.monotonic()
                 failures[i] = failure_of(i, self._kind(stage, error), error, spec, now - began)
-                self._limit.struck = False
-            if self.disowned:
+                self._limit.fired = False
+            if self.is_forked_child:
                 raise LocalProtocolError("a child that a task has forked is no slot")
             values.append(value)
-        self._parent.wait()
+        self._children.wait()
         self._stage = "result"
         return payload.dumps_chunk_result(values, failures, where=spec.name)
 
@@ -315,28 +316,28 @@ class Executor:
         """The function under the soft limit of each call."""
 
         def call(*args: Any) -> Any:
-            self._limit.struck = False
+            self._limit.fired = False
             self._deadline = time.monotonic() + seconds
             return self._limit.call(seconds, function, *args)
 
         return call
 
     def _fail(self, stage: str, error: BaseException) -> None:
-        """Reports that the running task has failed at this stage."""
+        """Report that the running task has failed at this stage."""
         self._deepen()
-        self._parent.cancel()
+        self._children.cancel()
         kind = self._kind(stage, error)
         spec = self._specs.get(self._run.spec, _UNKNOWN) if self._run else _UNKNOWN
         serial = self._first + self._index
-        self._report.fail(failure_of(serial, kind, error, spec, self._report.elapsed()))
+        self._batcher.fail(failure_of(serial, kind, error, spec, self._batcher.elapsed()))
 
     def _kind(self, stage: str, error: BaseException) -> str:
-        return "timeout" if self._limit.struck and issubclass(type(error), TaskTimeout) else stage
+        return "timeout" if self._limit.fired and issubclass(type(error), TaskTimeout) else stage
 
     # --- the running task ---
 
     def _current(self) -> context.TaskContext | None:
-        """What `current_task()` gives: made when it is asked for."""
+        """Return the context for `current_task()`, made when it is asked for."""
         run = self._run
         spec = None if run is None else self._specs.get(run.spec)
         if run is None or spec is None:  # a thread may ask while its task ends, and its spec is forgotten
@@ -352,31 +353,55 @@ class Executor:
             slot=self._slot,
         )
 
-    def _place(self) -> place.Place | None:
-        """What `f.submit()` inside the running task asks for."""
-        return None if self.disowned else self._parent.place(self._running)
+    def _nested_context(self) -> nested.NestedContext | None:
+        """Return the context for `f.submit()` inside the running task."""
+        return None if self.is_forked_child else self._children.context(self._running)
 
     def _running(self) -> tuple[int, Spec] | None:
         run = self._run
         return None if run is None else (self._first + self._index, self._specs[run.spec])
 
     def _progress(self, done: float, total: float) -> None:
-        if not self.disowned and self._run is not None:
-            self._report.progress(self._first + self._index, done, total)
+        if not self.is_forked_child and self._run is not None:
+            self._batcher.progress(self._first + self._index, done, total)
 
     def _is_cancelled(self, serial: int) -> bool:
-        return not self.disowned and self._report.outbox.is_cancelled(serial)
+        return not self.is_forked_child and self._batcher.outbox.is_cancelled(serial)
 
     def interrupted(self, signum: int, frame: FrameType | None) -> None:
         """SIGINT's handler: a task may get one, a frame that is being sent must not be torn."""
-        if self._run is not None and not self._limit.is_held_off:
+        if self._run is not None and not self._limit.is_blocked:
             raise KeyboardInterrupt
 
-    def disown(self) -> None:
+    def close_after_fork(self) -> None:
         """Called in a child that a task has forked: what is the slot's must stay the slot's alone."""
-        self.disowned = True
+        self.is_forked_child = True
         context.install(None)
-        place.offer(None)
-        self._report.disown()
+        nested.install(None)
+        self._batcher.close_after_fork()
         with contextlib.suppress(OSError):
             os.close(self._tickets)
+
+
+def failure_of(serial: int, kind: str, error: BaseException, spec: Spec, elapsed: float) -> SlotFailure:
+    """Return the report of an error that ended a task.
+
+    Args:
+        serial: of the task.
+        kind: as in `SlotFailure`. A result that cannot travel is never retried: it could not the next time
+            either.
+        error: what was raised; its traceback is dropped, so that the task's values can go.
+        spec: of the task, for its retry filter.
+        elapsed: seconds that the task took.
+    """
+    try:
+        on, never = payload.loads_filter(spec.retry_filter)
+        reported, retryable, retry_after = verdict(error, on, never)
+        type_name, text, traceback, pickled = payload.dumps_exception(reported)
+    except BaseException as trouble:  # noqa: BLE001  out of memory, or no such classes here
+        text = f"(it cannot be described: {class_name(type(trouble))})"
+        return SlotFailure(serial, kind, class_name(type(error)), text, elapsed=elapsed)
+    finally:
+        BaseException.with_traceback(error, None)  # a frozen dataclass forbids the assignment
+    retryable = retryable and kind != "result"
+    return SlotFailure(serial, kind, type_name, text, traceback, pickled, retryable, retry_after, elapsed)

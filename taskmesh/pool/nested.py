@@ -1,0 +1,157 @@
+"""Nested tasks, in a slot: the running task as the parent of tasks that it submits (docs/adr/0008)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from taskmesh.errors import TaskMeshError
+from taskmesh.pool.messages import PermitReply
+from taskmesh.pool.soft_timeout import SoftTimeout
+from taskmesh.wire.runs import Spec
+
+
+class Children(Protocol):
+    """The tasks that a task has submitted."""
+
+    def wait(self) -> None:
+        """Wait until all of them have ended."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel those that have not ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NestedContext:
+    """The means of a running task to submit tasks of its own.
+
+    Attributes:
+        addresses: the hub's gateways, in order of preference.
+        keys: the directory of keys, empty for none.
+        granted: another slot has this one's permit now; if not, the task must run its children itself.
+        slot: the pool's name and this process's id.
+        queue: the task's own.
+        priority: the task's own.
+        adopt: takes the children, before the first of them is submitted.
+    """
+
+    addresses: tuple[str, ...]
+    keys: str
+    granted: bool
+    slot: str
+    queue: str
+    priority: int
+    adopt: Callable[[Children], None]
+
+
+class PermitLink(Protocol):
+    """The link to the supervisor."""
+
+    def ask(self, serial: int) -> PermitReply:
+        """Ask that another slot gets the permit of the one that runs this task; wait for the reply."""
+        ...
+
+
+class NestedTasks:
+    """The children of the task that a slot runs; for one task after the other.
+
+    A thread that a task has left behind may submit, too: as the task's that runs then, if one does.
+
+    Attributes:
+        may_exist: the running task's permit is lent to another slot, so it may have children.
+        lock: held by a thread that asks for the permit to be lent, which reads the socket meanwhile. The
+            slot's main thread takes it to say that nothing runs, and reads the socket after that.
+    """
+
+    def __init__(self, link: PermitLink, limit: SoftTimeout) -> None:
+        self.may_exist = False
+        self._children: Children | None = None
+        self._link = link
+        self._limit = limit
+        self.lock = threading.Lock()
+        self._context: NestedContext | None = None
+        self._serial = -1  # of the task that has it
+
+    def context(self, running: Callable[[], tuple[int, Spec] | None]) -> NestedContext | None:
+        """Return the running task's context, None if none runs; ask the supervisor until the permit is lent.
+
+        Args:
+            running: returns the running task's serial and spec.
+
+        Raises:
+            TaskMeshError: there is no way to the hub, or the task has ended meanwhile; the text says which.
+        """
+        with self.lock:
+            task = running()
+            if task is None:
+                return None
+            serial, spec = task
+            if self._context is not None and self._serial == serial:
+                return self._context
+            self._limit.block()  # a frame must not be torn in two
+            try:
+                reply = self._link.ask(serial)
+            finally:
+                self._limit.unblock()
+            if not reply.addresses:
+                raise TaskMeshError(f"this task cannot submit tasks: {reply.trouble}")
+            now = running()
+            if now is None or now[0] != serial:
+                raise TaskMeshError("this task cannot submit tasks: it has ended, and this thread has not")
+            addresses = tuple(reply.addresses)
+            context = NestedContext(
+                addresses, reply.keys, reply.granted, reply.slot, spec.queue, spec.priority, self._adopt
+            )
+            if reply.granted:
+                self._context, self._serial = context, serial
+                self.may_exist = True
+            return context
+
+    def _adopt(self, children: Children) -> None:
+        self._children = children
+
+    def wait(self) -> None:
+        """Wait for the children of a task that has returned: it is not done before they are."""
+        if self._children is not None:
+            self._children.wait()
+        self._leave()
+
+    def cancel(self) -> None:
+        """Cancel the children of a task that has failed."""
+        children = self._children
+        self._leave()
+        if children is not None:
+            children.cancel()
+
+    def _leave(self) -> None:
+        self.may_exist = False
+        self._children = self._context = None
+
+
+_sources: list[Callable[[], NestedContext | None]] = []
+
+
+def install(source: Callable[[], NestedContext | None] | None) -> None:
+    """Set the source of the running task's context; a slot calls this once. None removes it.
+
+    `source` returns None while no task runs.
+    """
+    _sources[:] = [] if source is None else [source]
+
+
+def in_slot() -> bool:
+    """Return True if this process is a slot."""
+    return bool(_sources)
+
+
+def nested_context() -> NestedContext | None:
+    """Return the context of the task that this slot runs, for tasks of its own; None if no task runs.
+
+    Raises:
+        TaskMeshError: there is no way to the hub; the message says why.
+    """
+    return _sources[0]() if _sources else None

@@ -1,0 +1,76 @@
+"""Descriptors with callbacks, behind one descriptor for the loop around them."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable
+
+from taskmesh.system.wakeup import Wakeup
+
+
+class CallbackSelector:
+    """Calls back for each descriptor that is ready; itself one descriptor that another loop can poll.
+
+    Attributes:
+        wakeup: makes the selector ready, from any thread.
+
+    Args:
+        on_wakeup: called after `wakeup` was set.
+
+    Raises:
+        OSError: a sandbox refuses epoll, or no descriptor is left.
+    """
+
+    def __init__(self, on_wakeup: Callable[[], object]) -> None:
+        # Not `selectors.DefaultSelector` first: where epoll is refused that has no descriptor of its own.
+        kind = getattr(selectors, "EpollSelector", selectors.DefaultSelector)
+        try:
+            self._selector = kind()
+        except OSError as error:
+            raise OSError(error.errno, f"the system refuses epoll: {error.strerror}") from None
+        self._callbacks: dict[int, Callable[[], object]] = {}
+        self._writing: set[int] = set()
+        self._on_wakeup = on_wakeup
+        self.wakeup = Wakeup()
+        self.add(self.wakeup.fd, self._wake)
+
+    def fileno(self) -> int:
+        """Return the one descriptor: it is readable when something is ready."""
+        fd: int = self._selector.fileno()
+        return fd
+
+    def add(self, fd: int, callback: Callable[[], object]) -> None:
+        """Call back when `fd` is readable or closed by its peer, and when writable, see `set_writing`."""
+        if fd not in self._callbacks:
+            self._selector.register(fd, selectors.EVENT_READ)
+        self._callbacks[fd] = callback
+
+    def remove(self, *fds: int | None) -> None:
+        """Forget descriptors, before they are closed; harmless for those that were not added."""
+        for fd in fds:
+            if fd is not None and self._callbacks.pop(fd, None) is not None:
+                self._writing.discard(fd)
+                self._selector.unregister(fd)
+
+    def set_writing(self, fd: int, wanted: bool) -> None:
+        """Set whether a descriptor that was added is polled for writing, too."""
+        if wanted != (fd in self._writing) and fd in self._callbacks:
+            (self._writing.add if wanted else self._writing.discard)(fd)
+            writing = selectors.EVENT_WRITE if wanted else 0
+            self._selector.modify(fd, selectors.EVENT_READ | writing)
+
+    def poll(self, timeout: float) -> None:
+        """Call back for everything that is ready within `timeout` seconds."""
+        for key, _ in self._selector.select(timeout):
+            callback = self._callbacks.get(key.fd)  # an earlier callback may have removed it
+            if callback is not None:
+                callback()
+
+    def _wake(self) -> None:
+        self.wakeup.clear()
+        self._on_wakeup()
+
+    def close(self) -> None:
+        """Close our own descriptors."""
+        self._selector.close()
+        self.wakeup.close()

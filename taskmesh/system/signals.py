@@ -1,0 +1,81 @@
+"""Requests that a program ends: by a signal, or by the end of the process that it serves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from taskmesh.system.loop import Loop
+from taskmesh.system.wakeup import Wakeup
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopRequest:
+    """Counts SIGTERM, SIGINT and SIGHUP in a program's loop, and looks after its parent.
+
+    Attributes:
+        asked: how many signals came. SIGHUP counts only as the first: a terminal that closes may send
+            several, which must not look like a user who insists.
+
+    Args:
+        loop: the program's; signals wake it.
+        parent: id of the process that the program serves; 0 for none.
+    """
+
+    def __init__(self, loop: Loop, parent: int = 0) -> None:
+        self.asked = 0
+        self._loop = loop
+        self._parent = parent
+
+    @property
+    def parent_gone(self) -> bool:
+        """True when nobody is left to serve; the loop turns often enough to ask."""
+        return bool(self._parent) and os.getppid() != self._parent
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[StopRequest]:
+        """Handle the signals until the end of the block; only in the main thread."""
+        # The interpreter writes to the wake-up in the signal handler proper, so that a signal that comes
+        # just before the loop blocks wakes it too.
+        wakeup = Wakeup()
+        former_fd = signal.set_wakeup_fd(wakeup.write_fd, warn_on_full_buffer=False)
+        former = {number: signal.signal(number, self._signalled) for number in _signals()}
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, former)  # our parent may have blocked some
+        self._loop.watch(wakeup.fd, wakeup.clear)
+        try:
+            yield self
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            for number, handler in former.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(former_fd)
+            self._loop.unwatch(wakeup.fd)
+            wakeup.close()
+
+    def turn_until_asked(self) -> None:
+        """Turn the loop until a signal comes or the parent is gone."""
+        while not self.asked and not self.parent_gone:
+            self._loop.turn()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a signal, unless one has come, for at most `seconds`; only in the main thread."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _signals())
+        try:
+            if not self.asked and seconds > 0:
+                signal.sigtimedwait(_signals(), seconds)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGHUP or not self.asked:
+            self.asked += 1
+
+
+def _signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that end a program. SIGHUP stays ignored where it is, for instance under nohup."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return SIGNALS if ignored else (*SIGNALS, signal.SIGHUP)
