@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from taskmesh.context import current_task
     from taskmesh.executor import MeshExecutor
     from taskmesh.function import Task, task
-    from taskmesh.future import TaskFuture
+    from taskmesh.future import TaskFuture, lazy
     from taskmesh.mesh import Mesh
-    from taskmesh.outcomes.outcome import TaskState
+    from taskmesh.outcomes.outcome import Outcome, TaskState
     from taskmesh.retry import NoRetry, Retry, RetryAfter
     from taskmesh.serialize.code import register_by_value
 
@@ -27,6 +27,7 @@ __all__ = [
     "Mesh",
     "MeshExecutor",
     "NoRetry",
+    "Outcome",
     "Retry",
     "RetryAfter",
     "Task",
@@ -36,6 +37,7 @@ __all__ = [
     "current_task",
     "errors",
     "gather",
+    "lazy",
     "register_by_value",
     "task",
     "wait",
@@ -45,6 +47,7 @@ _HOMES = {
     "Mesh": "taskmesh.mesh",
     "MeshExecutor": "taskmesh.executor",
     "NoRetry": "taskmesh.retry",
+    "Outcome": "taskmesh.outcomes.outcome",
     "Retry": "taskmesh.retry",
     "RetryAfter": "taskmesh.retry",
     "Task": "taskmesh.function",
@@ -53,6 +56,7 @@ _HOMES = {
     "as_completed": "taskmesh.client.wait",
     "current_task": "taskmesh.context",
     "gather": "taskmesh.client.wait",
+    "lazy": "taskmesh.future",
     "register_by_value": "taskmesh.serialize.code",
     "task": "taskmesh.function",
     "wait": "taskmesh.client.wait",

@@ -21,6 +21,7 @@
         |-- FunctionUnavailable               the worker cannot import or rebuild the function
         |-- TaskTimeout (TimeoutError)        a soft or hard time limit was exceeded
         |-- TaskExpired                       not started within `expires`
+        |-- DependencyError                   a task that it depends on ended badly
         |-- TaskLost                          at-most-once task whose worker vanished: outcome unknown
         `-- WorkerCrashed                     the process died while running the task, too often
 
@@ -28,6 +29,8 @@ A task's own exception is raised as itself. Cancellation is concurrent.futures.C
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class TaskMeshError(Exception):
@@ -121,6 +124,23 @@ class FunctionUnavailable(TaskError):
 
 class TaskTimeout(TaskError, TimeoutError):
     """The task ran longer than its `timeout` (raised inside it) or its `hard_timeout`."""
+
+
+class DependencyError(TaskError):
+    """The task never started: one that it depends on ended badly. `__cause__` is the error of that one.
+
+    Attributes:
+        task_id: the id of the first task that ended badly.
+        path: the ids of the tasks from that one to this one.
+    """
+
+    def __init__(self, message: str, task_id: str = "", path: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+        self.path = tuple(path)
+
+    def __reduce__(self) -> tuple[type[DependencyError], tuple[str, str, tuple[str, ...]]]:
+        return type(self), (str(self), self.task_id, self.path)
 
 
 class TaskExpired(TaskError):

@@ -6,16 +6,18 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from taskmesh.client.current_mesh import current_mesh
-from taskmesh.client.options import Key, TaskOptions
+from taskmesh.client.options import Key, OptionValues, TaskOptions
 from taskmesh.errors import NoMesh
 from taskmesh.pool.nested import nested_context
 from taskmesh.retry import Retry
 from taskmesh.serialize.values import is_by_value_module
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from taskmesh.future import TaskFuture
 
 P = ParamSpec("P")
@@ -61,6 +63,14 @@ class Task(Generic[P, R_co]):
         except NoMesh:
             return _submit_in_task(self, args, kwargs)
         return mesh._send(self, args, kwargs)
+
+    def with_options(self, **options: Unpack[OptionValues]) -> Task[P, R_co]:
+        """Returns the same task function with some of its options changed.
+
+        Raises:
+            ConfigError: an option is unknown, or its value cannot be used.
+        """
+        return Task(self.__wrapped__, self.options.with_changes(options))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """As a method it is a task of the bound method, with the same options."""
@@ -141,6 +151,10 @@ def task(
     key: Key | None = None,
     tags: Iterable[str] = (),
     on_client_loss: Literal["run", "cancel"] = "run",
+    delay: float | None = None,
+    at: datetime | None = None,
+    after: TaskFuture[Any] | Iterable[TaskFuture[Any]] = (),
+    when: Literal["success", "done", "failure"] = "success",
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
@@ -161,6 +175,11 @@ def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             acks: "late" (at least once) or "early" (at most once: TaskLost when its worker vanishes).
             key: tasks of one key share one outcome while the first lives; may be a function of the arguments.
             on_client_loss: "run" or "cancel": the fate of the task when its client vanishes.
+            delay: seconds after submission before which a task does not start.
+            at: the time, with a time zone, before which a task does not start.
+            after: futures that a task waits for, beside those among its arguments.
+            when: the end of these futures that it waits for: "success" (of all), "done" (any end, of all) or
+                "failure" (of one).
 
     Raises:
         ConfigError: an option is unknown, or its value cannot be used.

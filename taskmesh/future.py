@@ -14,10 +14,10 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
 from threading import get_ident
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from taskmesh.core import ids
-from taskmesh.errors import TaskMeshError
+from taskmesh.errors import DependencyError, TaskMeshError
 from taskmesh.outcomes.outcome import (
     Success,
     TaskState,
@@ -28,10 +28,12 @@ from taskmesh.outcomes.outcome import (
     noted,
 )
 from taskmesh.outcomes.waiters import Waiter, WaiterPool, Waiters, refuse_loop_callback, running_loop
+from taskmesh.pool.nested import in_slot
 from taskmesh.serialize.payload import loads, loads_encoded, loads_plain
 from taskmesh.serialize.scalars import MALFORMED, PROTO, decode_scalars
+from taskmesh.serialize.upstream import is_collecting, itself, reduced
 from taskmesh.system.clock import monotonic
-from taskmesh.wire.runs import CALL, PICKLE, SAFE, Failed, Progress, Spec
+from taskmesh.wire.runs import CALL, DEPENDENCY, PICKLE, SAFE, SUCCESS, Failed, Progress, Spec
 
 T = TypeVar("T")
 
@@ -74,11 +76,14 @@ class Batch:
     """The common part of tasks of one spec and group, and those of them that wait for the next drain.
 
     Attributes:
+        after: futures that each of them waits for, beside those among its arguments.
+        when: SUCCESS, DONE or FAILURE: the end of these for which it waits.
         start_at: the time on `monotonic()`'s scale before which they are not to start; 0 for none.
         tried: attempts of each that have failed already.
     """
 
     __slots__ = (
+        "after",
         "dirty",
         "group",
         "is_call",
@@ -89,6 +94,7 @@ class Batch:
         "start_at",
         "table",
         "tried",
+        "when",
     )
 
     def __init__(self, table: TaskTable, number: int, spec: Spec, group: int = 0, key: str = "") -> None:
@@ -98,6 +104,8 @@ class Batch:
         self.is_call = spec.kind == CALL and spec.codec == PICKLE
         self.group = group
         self.key = key
+        self.after: tuple[TaskFuture[Any], ...] = ()
+        self.when = SUCCESS
         self.start_at = 0.0
         self.tried = 0
         self.queued: list[TaskFuture[Any]] = []
@@ -272,8 +280,11 @@ class TaskFuture(Future[T]):
     def __repr__(self) -> str:
         return f"<TaskFuture {self._label} {self.state}>"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a TaskFuture cannot be pickled: pass its result() to the task")
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In a call that is submitted: the outcome, once it is there. In a task's result: the value."""
+        if in_slot() and self.done() and not is_collecting():
+            return itself, (self.result(),)
+        return reduced(self, self._batch.table)
 
     # --- for concurrent.futures' own functions, which look inside
 
@@ -396,7 +407,10 @@ class TaskFuture(Future[T]):
                         self._content, form = chunk_of(self._content, self._label, self._origin), VALUE
                 else:
                     failed = self._content.record(plain=batch.spec.codec == SAFE)
-                    self._content, form = error_of(failed, self._label), ERROR
+                    error = (
+                        self._blocked(failed) if failed.kind == DEPENDENCY else error_of(failed, self._label)
+                    )
+                    self._content, form = error, ERROR
         except Exception as error:  # noqa: BLE001  whatever the user's unpickling raises is the outcome
             self._content, form = noted(error, self._label, self._origin), ERROR
         finally:  # interrupted, it is still RAW: the next one may try again
@@ -406,6 +420,28 @@ class TaskFuture(Future[T]):
                 for waiter in turn[1:]:
                     waiter(self)
         return form
+
+    def _blocked(self, failed: Failed) -> BaseException:
+        """Returns the error of a task that never started: its cause is the error of the first that failed."""
+        path: list[TaskFuture[Any]] = [self]
+        record: Success | Failed | None = failed
+        while isinstance(record, Failed) and record.kind == DEPENDENCY:
+            extras = path[-1]._extras
+            edges = extras.edges if extras is not None else None
+            upstream = [one for one in edges.upstream if one._seq == record.upstream] if edges else []
+            if not upstream:
+                break
+            path.append(upstream[0])
+            record = upstream[0]._origin if upstream[0]._state is FINISHED else None
+        root = path[-1]
+        error = DependencyError(
+            f"{self._label} cannot start: {failed.text}",
+            root.task_id,
+            [one.task_id for one in reversed(path)],
+        )
+        if root is not self and root.done():  # its outcome may come later, over a link that lost it
+            error.__cause__ = CancelledError() if root.cancelled() else root.exception()
+        return error
 
     def _wait_for_turn(self, turn: list[Any], timeout: float | None) -> None:
         if turn[0] == get_ident():
@@ -438,3 +474,8 @@ class TaskFuture(Future[T]):
                     return
             for fn in callbacks:
                 self._call(fn, BaseException)  # sys.exit() too: the thread has other callbacks
+
+
+def lazy(future: TaskFuture[T]) -> T:
+    """Returns the future itself: for a type checker it is the value that the task gets in its place."""
+    return cast(T, future)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from taskmesh.cli.options import EVERYTHING, Reach
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.remote_port import RemotePort
 from taskmesh.security.keys import OPERATOR
-from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec, Value
 
 PAUSE = 0.01
 """Seconds between looks at what the hub has heard."""
@@ -31,6 +31,10 @@ class NoTasks:
     def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Nothing."""
         return [], []
+
+    def values_of(self, seqs: Iterable[int]) -> list[Value]:
+        """Nothing."""
+        return []
 
     def accepted(self, seqs: Sequence[int]) -> None:
         """Cannot happen: nothing was submitted."""

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from taskmesh.client.callbacks import CallbackThread
@@ -92,6 +93,16 @@ class Client:
         self.new_group = itertools.count(1).__next__
         self._port: SubmitPort | None = None
         self._lock = threading.RLock()
+
+    @cached_property
+    def signs(self) -> bool:
+        """True if tasks and results are signed with a mesh key."""
+        folder = self.config.mesh.keys
+        if not self.wired or not folder:
+            return False
+        from taskmesh.security.keys import MESH_FILE  # 25 ms, and most programs have no keys
+
+        return (Path(folder) / MESH_FILE).exists()
 
     @property
     def is_open(self) -> bool:
@@ -291,6 +302,7 @@ class Client:
         try:
             if port is not None:
                 port.close(cancel=cancel, timeout=_CANCEL_S if cancel else _GOODBYE_S)
+                self.table.detach()  # an embedded hub and pool would live as long as a closed mesh
         finally:
             self.callbacks.close(0.2 if cancel or reason else None)
             _open_clients.discard(self)

@@ -10,12 +10,12 @@ from taskmesh.client.callbacks import CallbackThread
 from taskmesh.future import ERROR, RAW, TaskFuture
 from taskmesh.outcomes.outcome import Success, Unretrieved
 from taskmesh.outcomes.waiters import LoneWaiter, Waiters, wake
-from taskmesh.wire.runs import Failed
+from taskmesh.wire.runs import DEPENDENCY, Failed
 
 _PATIENCE_S = 0.02
 
 
-class Outcome(NamedTuple):
+class FutureEnd(NamedTuple):
     """The outcome of a future.
 
     Attributes:
@@ -31,17 +31,17 @@ class Outcome(NamedTuple):
     form: int = RAW
 
 
-CANCELLED = Outcome(CANCELLED_AND_NOTIFIED)
+CANCELLED = FutureEnd(CANCELLED_AND_NOTIFIED)
 
 
-def broken(error: BaseException) -> Outcome:
+def broken(error: BaseException) -> FutureEnd:
     """Return the outcome of a future whose task has no outcome of its own."""
-    return Outcome(FINISHED, error, None, ERROR)
+    return FutureEnd(FINISHED, error, None, ERROR)
 
 
-def outcome_of(record: Failed) -> Outcome:
+def outcome_of(record: Failed) -> FutureEnd:
     """Return the outcome that a hub's record reports."""
-    return CANCELLED if record.kind == "cancelled" else Outcome(FINISHED, None, record)
+    return CANCELLED if record.kind == "cancelled" else FutureEnd(FINISHED, None, record)
 
 
 class Completion:
@@ -57,9 +57,9 @@ class Completion:
     def __init__(self, callbacks: CallbackThread) -> None:
         self._callbacks = callbacks
         self._ended: list[TaskFuture[Any]] = []
-        self._guarded: list[tuple[TaskFuture[Any], Outcome]] = []
+        self._guarded: list[tuple[TaskFuture[Any], FutureEnd]] = []
 
-    def add(self, future: TaskFuture[Any], outcome: Outcome) -> None:
+    def add(self, future: TaskFuture[Any], outcome: FutureEnd) -> None:
         """End a pending future that the caller has taken out of the table."""
         extras = future._extras
         if extras is not None and not self.collect(future, extras):
@@ -78,7 +78,7 @@ class Completion:
         self._ended.append(future)
         return True
 
-    def guard(self, future: TaskFuture[Any], outcome: Outcome) -> None:
+    def guard(self, future: TaskFuture[Any], outcome: FutureEnd) -> None:
         """End a future that has a condition; `notify` sets its state."""
         self._guarded.append((future, outcome))
 
@@ -99,12 +99,12 @@ class Completion:
         if self._ended:
             self._notify(self._ended)
 
-    def _end_later(self, future: TaskFuture[Any], outcome: Outcome) -> None:
+    def _end_later(self, future: TaskFuture[Any], outcome: FutureEnd) -> None:
         with future._condition:
             self._end_guarded(future, outcome)
         self._notify([future])
 
-    def _end_guarded(self, future: TaskFuture[Any], outcome: Outcome) -> None:
+    def _end_guarded(self, future: TaskFuture[Any], outcome: FutureEnd) -> None:
         with future._batch.table.lock:
             extras = future._ensure_waiters()
             extras.delivering = bool(extras.callbacks)
@@ -143,12 +143,13 @@ class Completion:
             lone(None)  # last: it may take the GIL from us
 
 
-def complete(future: TaskFuture[Any], outcome: Outcome, callbacks: CallbackThread) -> None:
+def complete(future: TaskFuture[Any], outcome: FutureEnd, callbacks: CallbackThread) -> None:
     """Set the future's final state. Readers look at the state first and without a lock: so it is set last."""
     if outcome.state is FINISHED:  # a cancelled one keeps its arguments until the port has drained it
         origin = outcome.origin
         if isinstance(origin, Failed):
             future._content = Unretrieved(origin, future._label, callbacks.put)
+            future._content.retrieved = origin.kind == DEPENDENCY  # the log tells of the first that failed
         else:
             future._content = outcome.content
         future._origin = origin

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from taskmesh.client.options import TaskOptions, is_name
+from taskmesh.client.options import WHEN, TaskOptions, is_name
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
 from taskmesh.future import Batch, TaskTable
@@ -30,19 +30,38 @@ _HEAVY = 1 << 20
 """Bytes of a function by value that take longer to pickle than a task should."""
 _log = logging.getLogger("taskmesh.client")
 _hinted: set[str] = set()
+NEARLY = 0.005
+"""Seconds by which a task may start late, so that calls made one after the other travel together."""
 
 
 class EncodedFunction:
     """A function as it travels with its options: one spec for calls, one for chunks."""
 
-    __slots__ = ("_chunk", "_number", "_table", "call", "options")
+    __slots__ = ("_chunk", "_number", "_table", "_waiting", "call", "options")
 
     def __init__(self, table: TaskTable, spec: Spec, options: TaskOptions) -> None:
         self._table = table
         self._chunk: tuple[int, Spec] | None = None
+        self._waiting: tuple[tuple[tuple[Any, ...], str], Batch] | None = None
         self._number = spec_number(spec)
         self.options = options
         self.call = Batch(table, self._number, spec)
+
+    def waiting(self, options: TaskOptions) -> Batch:
+        """A batch for calls that have a time to start at, or wait for more than their arguments.
+
+        Calls that are to start at about the same time share one: a million of them make few messages.
+        """
+        start_at = monotonic() + options.start_in if options.delay or options.at else 0.0
+        known = self._waiting
+        if known is not None and known[0] == (options.after, options.when):
+            batch = known[1]
+            if (start_at == batch.start_at) or (batch.start_at and 0 <= start_at - batch.start_at < NEARLY):
+                return batch
+        batch = Batch(self._table, self._number, self.call.spec)
+        batch.start_at, batch.after, batch.when = start_at, options.after, WHEN[options.when]
+        self._waiting = ((options.after, options.when), batch)
+        return batch
 
     def keyed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
         """Return a batch for one call alone: each call has its own key.
@@ -126,26 +145,44 @@ class FunctionTable:
             SerializationError: the function cannot travel.
             ConfigError: nobody would ever run it, see `Client.check_route`.
         """
-        encoded = self.encoded(fn)
-        return encoded.call if encoded.options.key is None else encoded.keyed(args, kwargs)
+        encoded, options = self._found(fn)
+        batch = encoded.call if options.key is None else encoded.keyed(args, kwargs)
+        if options.starts_at_once:
+            return batch
+        waiting = encoded.waiting(options)
+        if options.key is None:
+            return waiting
+        batch.start_at, batch.after, batch.when = waiting.start_at, waiting.after, waiting.when
+        return batch
 
     def encoded(self, fn: Callable[..., Any]) -> EncodedFunction:
-        """The function as it is now, with its options.
+        """The function as it is now, for several calls.
 
         Raises:
+            ConfigError: its options say when it may start, which they do for one call at a time.
             SerializationError: it cannot travel.
             TooLarge: it refers to more than may travel.
             TypeError: it is no function.
         """
+        encoded, options = self._found(fn)
+        if not options.starts_at_once:
+            raise ConfigError(
+                "delay=, at=, after= and when= belong to single calls: submit them one by one, not by map()"
+            )
+        return encoded
+
+    def _found(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, TaskOptions]:
+        """The function as it is now, and its options with those of a single call."""
         cached = self._cached.get(id(fn)) or self._add(fn)
         data = self._codec.encode(fn)
         known, encoded = cached.latest
         if encoded is None or known is not data:
-            encoded = self._encoded(fn, data, cached.options)
+            encoded = self._encoded(fn, data, cached.options.of_function)
             cached.latest = data, encoded
-            if data.startswith(_BY_REFERENCE) and encoded.options.key is None and id(fn) in self._cached:
+            is_plain = encoded.options.key is None and cached.options.starts_at_once
+            if data.startswith(_BY_REFERENCE) and is_plain and id(fn) in self._cached:
                 self.ready[id(fn)] = encoded.call
-        return encoded
+        return encoded, cached.options
 
     def _add(self, fn: Callable[..., Any]) -> CachedFunction:
         if not callable(fn):

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final, Literal, TypedDict, TypeGuard
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeGuard
 
 from msgspec import Meta
 
 from taskmesh.errors import ConfigError
 from taskmesh.retry import Retry
 from taskmesh.settings.setting import Setting, SettingError, settings_of, suggestion
-from taskmesh.wire.runs import LONGEST_NAME, MOST_NAMES
+from taskmesh.wire.runs import DONE, FAILURE, LONGEST_NAME, MOST_NAMES, SUCCESS
+
+if TYPE_CHECKING:
+    from taskmesh.future import TaskFuture
 
 Key = str | Callable[..., str]
+WHEN: Final = {"success": SUCCESS, "done": DONE, "failure": FAILURE}
 Chunksize = int | Literal["auto"]
 """How many items or rows travel as one task; "auto" measures."""
 
@@ -33,6 +39,10 @@ class OptionValues(TypedDict, total=False):
     key: Key | None
     tags: Iterable[str]
     on_client_loss: Literal["run", "cancel"]
+    delay: float | None
+    at: datetime | None
+    after: TaskFuture[Any] | Iterable[TaskFuture[Any]]
+    when: Literal["success", "done", "failure"]
 
 
 _LARGEST: Final = (1 << 63) - 1
@@ -93,6 +103,11 @@ class TaskOptions:
         acks: "late" (at least once) or "early" (at most once).
         key: tasks of one key share one outcome while the first is kept; text, or a function of the arguments.
         on_client_loss: "run" or "cancel": the fate of the task when its client vanishes.
+        delay: seconds after submission before which it does not start; 0 for none.
+        at: the time before which it does not start.
+        after: futures that it waits for, beside those among its arguments.
+        when: the end of these futures that it waits for: "success" (of all), "done" (any end, of all) or
+            "failure" (of one).
     """
 
     name: Name = ""
@@ -106,6 +121,27 @@ class TaskOptions:
     key: Key | None = None
     tags: Tags = ()
     on_client_loss: Literal["run", "cancel"] = "run"
+    delay: Limit = 0.0
+    at: datetime | None = None
+    after: tuple[Any, ...] = ()
+    when: Literal["success", "done", "failure"] = "success"
+
+    @property
+    def start_in(self) -> float:
+        """Seconds from now until it may start; 0 for at once."""
+        if self.at is not None:
+            return max(0.0, self.at.timestamp() - time.time())
+        return self.delay
+
+    @property
+    def starts_at_once(self) -> bool:
+        """True if nothing but its arguments can hold it back."""
+        return not (self.delay or self.at or self.after or self.when != "success")
+
+    @property
+    def of_function(self) -> TaskOptions:
+        """These options without those of single calls."""
+        return self if self.starts_at_once else replace(self, delay=0.0, at=None, after=(), when="success")
 
     def with_changes(self, changes: Mapping[str, Any]) -> TaskOptions:
         """Return these options with some of them changed; values are as a user writes them.
@@ -115,7 +151,10 @@ class TaskOptions:
         """
         if not changes:
             return self
-        return replace(self, **{option: _read(option, value) for option, value in changes.items()})
+        changed = replace(self, **{option: _read(option, value) for option, value in changes.items()})
+        if changed.delay and changed.at:
+            raise ConfigError("a task has delay= or at=, not both: choose one, and set the other to None")
+        return changed
 
     @property
     def is_chunkable(self) -> bool:
@@ -127,7 +166,7 @@ class TaskOptions:
 
 
 _SETTINGS: Final = settings_of(TaskOptions)
-_LIMITS: Final = frozenset({"timeout", "hard_timeout", "expires"})
+_LIMITS: Final = frozenset({"timeout", "hard_timeout", "expires", "delay"})
 
 
 def _read(option: str, value: Any) -> Any:
@@ -141,6 +180,8 @@ def _read(option: str, value: Any) -> Any:
             return value if isinstance(value, Retry) else Retry(max=count)
         if option == "key":
             return value if value is None or callable(value) else _KEY.read(value)
+        if option in _OF_CALLS:
+            return _OF_CALLS[option](value)
         if option in _LIMITS and value is None:
             return 0.0
         if option == "tags" and isinstance(value, Iterable):
@@ -148,6 +189,27 @@ def _read(option: str, value: Any) -> Any:
         return setting.read(value, as_text=False)
     except SettingError as error:
         raise ConfigError(f"the task option {option} {error}") from None
+
+
+def _read_at(value: object) -> datetime | None:
+    """Read the time before which a task does not start."""
+    if value is None or (isinstance(value, datetime) and value.tzinfo is not None):
+        return value
+    example = "datetime(2027, 1, 1, 9, tzinfo=ZoneInfo('Europe/Berlin'))"
+    raise SettingError(f"has to be a datetime with a time zone, such as {example}, not {value!r:.200}")
+
+
+def _read_after(value: object) -> tuple[TaskFuture[Any], ...]:
+    """Read the futures that a task waits for."""
+    from taskmesh.future import TaskFuture  # a module of tasks that a slot imports has no use for it
+
+    futures = (value,) if isinstance(value, TaskFuture) or not isinstance(value, Iterable) else tuple(value)
+    if not all(isinstance(one, TaskFuture) for one in futures):
+        raise SettingError(f"has to be a future, or several: what submit() returns, not {value!r:.200}")
+    return futures
+
+
+_OF_CALLS: Final[Mapping[str, Callable[[object], Any]]] = {"at": _read_at, "after": _read_after}
 
 
 def is_name(value: str) -> bool:

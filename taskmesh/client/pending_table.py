@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskmesh.client.callbacks import CallbackThread
-from taskmesh.client.completion import CANCELLED, Completion, Outcome, broken, complete, outcome_of
+from taskmesh.client.completion import CANCELLED, Completion, FutureEnd, broken, complete, outcome_of
 from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
+from taskmesh.client.upstream import UpstreamTasks
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import RAW, Batch, TaskFuture
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.outcomes.outcome import Success
-from taskmesh.outcomes.waiters import WaiterPool, interruptible, running_loop, wake
+from taskmesh.outcomes.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
 from taskmesh.serialize.payload import Payload
 from taskmesh.system.clock import monotonic
 from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
@@ -90,6 +91,9 @@ class PendingTable:
         self._weights: dict[int, int] = {}
         self._weight = 0
         self._specs_sent = SpecsSent()
+        self._dependents: list[TaskFuture[Any]] = []  # in their order: none comes before what it depends on
+        self._upstream = UpstreamTasks(self.lock)
+        self.values_of = self._upstream.values_of
         self._acks = AckSet()
         self._changed = threading.Condition(self.lock)
         self._watching = 0
@@ -103,14 +107,14 @@ class PendingTable:
             self._ceiling += self._limits.max_pending
 
     def detach(self) -> None:
-        """The port did not open; the next `put` asks again."""
+        """Forgets the port: it did not open, and the next `put` asks again; or it has closed."""
         with self.lock:
             self._port = None
             self._ceiling -= self._limits.max_pending
 
     # --- the submitters' side
 
-    def put(self, batch: Batch, payload: Payload) -> TaskFuture[Any]:
+    def put(self, batch: Batch, payload: Payload, edges: Edges | None = None) -> TaskFuture[Any]:
         """Adds a task and makes its future; waits while the table is full.
 
         Raises:
@@ -126,6 +130,8 @@ class PendingTable:
         future._content = payload
         future._extras = None
         future._state = PENDING
+        if edges is not None:
+            return self._put_dependent(future, edges)
         try:
             self._pending[seq] = future
             batch.queued.append(future)
@@ -133,6 +139,20 @@ class PendingTable:
             if not batch.dirty:
                 batch.dirty = True
                 self._dirty.append(batch)
+            port = self._port
+            if port is not None and port.sleeping:
+                port.sleeping = False
+                port.wake()
+        return future
+
+    def _put_dependent(self, future: TaskFuture[Any], edges: Edges) -> TaskFuture[Any]:
+        """Adds a task that depends on others: after all of these, in an order that the port keeps."""
+        future._extras = waiters = Waiters()
+        waiters.edges = edges
+        with self.lock:
+            self._upstream.hold(edges)
+            self._pending[future._seq] = future
+            self._dependents.append(future)
             port = self._port
             if port is not None and port.sleeping:
                 port.sleeping = False
@@ -291,10 +311,14 @@ class PendingTable:
             complete(future, outcome, self._callbacks)
         self._pending.clear()
 
-    def _take(self, future: TaskFuture[Any], outcome: Outcome, completion: Completion) -> bool:
+    def _take(self, future: TaskFuture[Any], outcome: FutureEnd, completion: Completion) -> bool:
         """Ends the future if it is pending; lock held."""
         if self._pending.pop(future._seq, None) is None:
             return False
+        extras = future._extras
+        if extras is not None and extras.edges is not None:
+            kind = "cancelled" if outcome is CANCELLED else "lost"
+            self._upstream.failed(future, extras.edges, Failed(0, future._seq, 0, kind))
         completion.add(future, outcome)
         return True
 
@@ -333,13 +357,15 @@ class PendingTable:
     @property
     def queued(self) -> bool:
         """Something waits for `drain()`."""
-        return bool(self._dirty)
+        return bool(self._dirty or self._dependents)
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Takes what has been submitted since the last drain, with the specs that are new in it."""
         specs: list[tuple[int, Spec]] = []
         runs: list[Run] = []
-        taken = self._dirty[: len(self._dirty)]
+        dependents = self._dependents[: len(self._dependents)]
+        del self._dependents[: len(dependents)]
+        taken = self._dirty[: len(self._dirty)]  # after the dependents: all that these depend on is there
         del self._dirty[: len(taken)]
         for batch in taken:
             batch.dirty = False  # first: what is queued from here on makes it dirty again
@@ -349,6 +375,10 @@ class PendingTable:
                 runs.append(_run(batch, futures, again=False))
                 if self._specs_sent.is_new(batch.number):
                     specs.append((batch.number, batch.spec))
+        for batch, futures in _by_batch(dependents):
+            runs.append(_dependent_run(batch, futures, again=False))
+            if self._specs_sent.is_new(batch.number):
+                specs.append((batch.number, batch.spec))
         return specs, runs
 
     def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
@@ -356,14 +386,21 @@ class PendingTable:
         with self.lock:
             if seqs is None:
                 undrained = {future._seq for batch in list(self._dirty) for future in list(batch.queued)}
+                undrained.update(future._seq for future in self._dependents)
                 futures = [future for future in list(self._pending.values()) if future._seq not in undrained]
             else:
                 futures = [future for seq in seqs if (future := self._pending.get(seq)) is not None]
             batches: dict[Batch, list[TaskFuture[Any]]] = {}
+            dependents: list[TaskFuture[Any]] = []
             for future in futures:
-                batches.setdefault(future._batch, []).append(future)
-            specs = {batch.number: batch.spec for batch in batches}
-            return list(specs.items()), [_run(batch, own, again=True) for batch, own in batches.items()]
+                if _depends(future):
+                    dependents.append(future)
+                else:
+                    batches.setdefault(future._batch, []).append(future)
+            specs = {future._batch.number: future._batch.spec for future in futures}
+            runs = [_run(batch, own, again=True) for batch, own in batches.items()]
+            runs += [_dependent_run(batch, own, again=True) for batch, own in _by_batch(dependents)]
+            return list(specs.items()), runs
 
     def accepted(self, seqs: Sequence[int]) -> None:
         """These tasks are in the hub's ledger. Repeats are harmless."""
@@ -377,35 +414,53 @@ class PendingTable:
         """These tasks have ended. Tasks that are unknown, cancelled or resolved already are skipped."""
         completion = Completion(self._callbacks)
         with self.lock:
-            count = 0
-            pop = self._pending.pop
-            for run in done:
-                count += len(run.seqs)
-                origin = Success.of(run)  # not the run: it would keep every payload until the last is dropped
-                for seq, payload in zip(run.seqs, run.payloads):  # noqa: B905  a check for each batch costs more
-                    future = pop(seq, None)
-                    if future is None:
-                        count -= 1
-                        continue
-                    extras = future._extras
-                    if extras is not None and not completion.collect(future, extras):
-                        completion.guard(future, Outcome(FINISHED, payload, origin))
-                        continue
-                    future._content = payload  # as `complete` does it
-                    future._origin = origin
-                    future._form = RAW
-                    future._state = FINISHED
+            count = self._succeed(done, completion)
             if failed:  # what is too large for it never reaches the hub
                 self.accepted([record.seq for record in failed])
-            for record in failed:
-                if (future := pop(record.seq, None)) is not None:
-                    count += 1
-                    completion.add(future, outcome_of(record))
+                count += self._fail(failed, completion)
             if self._weights:
                 for seq in itertools.chain((record.seq for record in failed), *(run.seqs for run in done)):
                     self._weight -= self._weights.pop(seq, 0)
             self._free(count)
         completion.notify()
+
+    def _succeed(self, done: list[DoneRun], completion: Completion) -> int:
+        """Ends the futures of tasks that have succeeded; returns how many there were. Lock held."""
+        count = 0
+        pop = self._pending.pop
+        for run in done:
+            count += len(run.seqs)
+            origin = Success.of(run)  # not the run: it would keep every payload until the last is dropped
+            for seq, payload in zip(run.seqs, run.payloads):  # noqa: B905  a check for each batch costs more
+                future = pop(seq, None)
+                if future is None:
+                    count -= 1
+                    continue
+                extras = future._extras
+                if extras is not None:
+                    if extras.edges is not None:
+                        self._upstream.succeeded(future, extras.edges, payload, origin.attempt)
+                    if not completion.collect(future, extras):
+                        completion.guard(future, FutureEnd(FINISHED, payload, origin))
+                        continue
+                future._content = payload  # as `complete` does it
+                future._origin = origin
+                future._form = RAW
+                future._state = FINISHED
+        return count
+
+    def _fail(self, failed: list[Failed], completion: Completion) -> int:
+        """Ends the futures of tasks that have ended badly; returns how many there were. Lock held."""
+        count = 0
+        for record in failed:
+            future = self._pending.pop(record.seq, None)
+            if future is not None:
+                count += 1
+                extras = future._extras
+                if extras is not None and extras.edges is not None:
+                    self._upstream.failed(future, extras.edges, record)
+                completion.add(future, outcome_of(record))
+        return count
 
     def notice(self, progress: list[Progress]) -> None:
         """News of running tasks."""
@@ -417,6 +472,36 @@ class PendingTable:
 
     def _oldest(self) -> int:
         return min(list(self._pending), default=self._acks.to + 1)
+
+
+def _depends(future: TaskFuture[Any]) -> bool:
+    """Return True if the task depends on others."""
+    extras = future._extras
+    return extras is not None and extras.edges is not None and bool(extras.edges.upstream)
+
+
+def _by_batch(futures: Iterable[TaskFuture[Any]]) -> Iterator[tuple[Batch, list[TaskFuture[Any]]]]:
+    """Group futures in their order, as runs have them; a batch that another one interrupts comes again."""
+    for (batch, _, _), group in itertools.groupby(futures, key=_like):
+        yield batch, list(group)
+
+
+def _like(future: TaskFuture[Any]) -> tuple[Batch, bool, bool]:
+    """Return what tasks of one run have in common."""
+    edges = future._ensure_waiters().edges or Edges()
+    return future._batch, bool(edges.needs), bool(edges.after)
+
+
+def _dependent_run(batch: Batch, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
+    """Return tasks that depend on others as a run."""
+    run = _run(batch, futures, again=again)
+    run.when = batch.when
+    edges = [future._ensure_waiters().edges or Edges() for future in futures]
+    needs = [[other._seq for other in each.needs] for each in edges]
+    after = [[other._seq for other in each.after] for each in edges]
+    run.needs = needs if all(needs) else []
+    run.after = after if all(after) else []
+    return run
 
 
 def _run(batch: Batch, futures: list[TaskFuture[Any]], *, again: bool) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
@@ -16,8 +16,11 @@ from taskmesh.client.map_results import AsyncMapResults, MapResults
 from taskmesh.client.options import Chunksize, OptionValues, fixed_chunksize, is_count
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import Batch, TaskFuture
-from taskmesh.outcomes.waiters import running_loop
-from taskmesh.serialize.payload import Payload, check_size, dumps_call
+from taskmesh.outcomes.outcome import arrived
+from taskmesh.outcomes.waiters import Edges, running_loop
+from taskmesh.serialize.payload import check_size, dumps_call
+from taskmesh.serialize.upstream import collected, value_of
+from taskmesh.serialize.values import FutureFound
 from taskmesh.wire.runs import PICKLE, SAFE
 
 P = ParamSpec("P")
@@ -63,8 +66,12 @@ class Submitter:
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
         """Submits `fn(*args, **kwargs)`; returns as soon as it is in the pending table.
 
+        Futures of this mesh may be among the arguments, at any depth: the task starts when they have
+        succeeded, and gets their values. If one fails, the task fails at once with DependencyError.
+
         Raises:
             SerializationError: the function or an argument cannot be pickled; names it and the cure.
+            TypeError: an argument is a future of another mesh.
             QueueFull: the table is full, and an event loop runs in this thread; elsewhere submit waits.
             ConfigError: the mesh is embedded, and its one pool lacks the task's queue or a tag of it.
             MeshClosed: the mesh is closed.
@@ -72,17 +79,47 @@ class Submitter:
         batch = self._ready.get(id(fn))  # as in `_send`: a call less
         if batch is None:
             batch = self._functions.batch(fn, args, kwargs)
-        payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
+            if batch.after or batch.when:
+                return self._depend(batch, args, kwargs)
+        try:
+            payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
+        except FutureFound:
+            return self._depend(batch, args, kwargs)
         if self._limit:
             check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
         return self._put(batch, payload)
+
+    def _depend(self, batch: Batch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
+        """Submits a call that depends on other tasks."""
+        with collected(self._client.table, arrived if batch.when else value_of) as needs:
+            payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
+        check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
+        return self._put(batch, payload, self._edges(batch, needs.values()))
+
+    def _edges(self, batch: Batch, needs: Collection[TaskFuture[Any]]) -> Edges:
+        """Return what a call depends on.
+
+        Raises:
+            ConfigError: results are signed, and one of these is the result of a key: it is signed for that.
+        """
+        if self._client.signs and any(future._batch.key for future in needs):
+            raise ConfigError(
+                "where results are signed (mesh.secret), the future of a task with key= cannot be an "
+                "argument: pass its result(), or wait for it with after="
+            )
+        return Edges(needs, batch.after)
 
     def _send(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
         """`submit` with the arguments already in hand; the hot path."""
         batch = self._ready.get(id(fn))
         if batch is None:
             batch = self._functions.batch(fn, args, kwargs)
-        payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
+            if batch.after or batch.when:
+                return self._depend(batch, args, kwargs)
+        try:
+            payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
+        except FutureFound:
+            return self._depend(batch, args, kwargs)
         if self._limit:
             check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
         return self._put(batch, payload)
@@ -105,14 +142,18 @@ class Submitter:
             raise RuntimeError("asubmit() is awaited in an asyncio event loop; elsewhere use submit()")
         if not self._client.is_open:
             await loop.run_in_executor(None, self._client.open)
-        batch, payload = self._prepared(fn, args, kwargs)
+        batch = self._functions.batch(fn, args, kwargs)
+        with collected(self._client.table, arrived if batch.when else value_of) as needs:
+            payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
+        check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
         while True:
             room = self._client.table.room(loop)
             if room is not None:
                 await room
                 continue
             try:
-                return self._put(batch, payload)
+                edges = self._edges(batch, needs.values()) if needs or batch.after else None
+                return self._put(batch, payload, edges)
             except QueueFull:
                 continue  # somebody was faster
 
@@ -121,14 +162,6 @@ class Submitter:
             "a mesh belongs to its process and cannot be pickled: "
             "leave it out of the task's arguments, and out of the globals that the task's function uses"
         )
-
-    def _prepared(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Batch, Payload]:
-        batch = self._functions.batch(fn, args, kwargs)
-        payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
-        check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
-        return batch, payload
 
     @overload
     def map(

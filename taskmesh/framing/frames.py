@@ -21,7 +21,7 @@ from taskmesh.errors import LocalProtocolError, RemoteProtocolError
 from taskmesh.shm.blob import BYTES, Blob, discard, layout_of
 from taskmesh.shm.files import Buffer
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Kept, LaneRun, Run
+from taskmesh.wire.runs import DONE, FAILURE, SUCCESS, DoneRun, Kept, LaneRun, Run, Value
 from taskmesh.wire.slot_messages import FromSlot, SlotSegment, SlotTasks
 
 Message = m.ClientMessage | m.ToClient | m.PoolMessage | m.ToPool | Kept
@@ -174,7 +174,12 @@ class Decoder(Generic[_T]):
         message = self._plain.decode(header)
         for name in self._batches[type(message)]:
             for batch in getattr(message, name):
+                if isinstance(batch, Value):
+                    batch.payload = _payload(batch.payload, make)
+                    continue
                 batch.payloads = [_payload(each, make) for each in batch.payloads]
+                for value in batch.values if isinstance(batch, LaneRun) else ():
+                    value.payload = _payload(value.payload, make)
         return message
 
 
@@ -195,7 +200,11 @@ def _part(frames: Iterator[Any], size: int) -> list[Buffer]:
 
 def _payloads_in(cls: type) -> list[str]:
     lists = [(field.name, get_args(field.type) or (None,)) for field in msgspec.structs.fields(cls)]
-    return [name for name, (content, *_) in lists if "payloads" in getattr(content, "__struct_fields__", ())]
+    return [
+        name
+        for name, (content, *_) in lists
+        if content is Value or "payloads" in getattr(content, "__struct_fields__", ())
+    ]
 
 
 def _payload(came: bytes | msgspec.msgpack.Ext, make: Callable[[list[int], list[int]], Blob]) -> bytes | Blob:
@@ -227,34 +236,60 @@ def _check_run(run: Run | LaneRun | DoneRun) -> None:
     _check_payloads(run)
 
 
+def _check_edges(run: Run | LaneRun, edges: list[list[int]]) -> None:
+    if edges and len(edges) != len(run.seqs):
+        raise RemoteProtocolError(f"{len(run.seqs)} tasks with dependencies for {len(edges)}")
+
+
+def _check_value(value: Value) -> None:
+    if type(value.payload) not in _KINDS:
+        raise RemoteProtocolError("an outcome that is neither bytes nor a Blob")
+
+
+def _check_pushed(run: LaneRun) -> None:
+    _check_run(run)
+    _check_edges(run, run.needs)
+    for value in run.values:
+        _check_value(value)
+
+
 def _check_submitted(run: Run) -> None:
     _check_run(run)
     if run.key and len(run.seqs) != 1:
         raise RemoteProtocolError("a run with a key that is not one task")
     if len(set(run.seqs)) != len(run.seqs):
         raise RemoteProtocolError("a task that is twice in one run")
+    _check_edges(run, run.needs)
+    _check_edges(run, run.after)
+    if run.when not in (SUCCESS, DONE, FAILURE):
+        raise RemoteProtocolError(f"a run that starts when {run.when}, which is no condition")
 
 
 _RULES: dict[Any, Callable[[Any], None]] = {
     Run: _check_submitted,
-    LaneRun: _check_run,
+    LaneRun: _check_pushed,
+    Value: _check_value,
     DoneRun: _check_run,
     SlotSegment: _check_payloads,
 }
 
 
 def _checker(cls: type) -> Callable[[Any], None] | None:
-    """Return the checks of the batches of a message of this class, which has one list of batches at most."""
-    for field in msgspec.structs.fields(cls):
-        (content, *_) = get_args(field.type) or (None,)
-        if content in _RULES:
-            return partial(_check_each, attrgetter(field.name), _RULES[content])
-    return None
+    """Return the check of the batches of a message of this class, if it has any."""
+    rules = [
+        (attrgetter(field.name), _RULES[content])
+        for field in msgspec.structs.fields(cls)
+        if (content := (get_args(field.type) or (None,))[0]) in _RULES
+    ]
+    return partial(_check_each, rules) if rules else None
 
 
-def _check_each(batches: Callable[[Any], list[Any]], rule: Callable[[Any], None], message: Any) -> None:
-    for batch in batches(message):
-        rule(batch)
+def _check_each(
+    rules: Sequence[tuple[Callable[[Any], list[Any]], Callable[[Any], None]]], message: Any
+) -> None:
+    for batches, rule in rules:
+        for batch in batches(message):
+            rule(batch)
 
 
 from_client: Decoder[m.ClientMessage] = Decoder(m.ClientMessage)

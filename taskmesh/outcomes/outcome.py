@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, InvalidStateError
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
+from taskmesh.context import current_task
+from taskmesh.core.ids import client_of, parse, task_id, text_of
 from taskmesh.errors import (
     BadSignature,
+    DependencyError,
     FunctionUnavailable,
     SerializationError,
     TaskExpired,
@@ -24,8 +28,11 @@ from taskmesh.errors import (
 )
 from taskmesh.serialize.exceptions import load_exception
 from taskmesh.serialize.payload import Payload, loads_chunk_values
-from taskmesh.wire.runs import DoneRun, Failed
+from taskmesh.serialize.upstream import loads_value, provided_value
+from taskmesh.wire.runs import DEPENDENCY, DoneRun, Failed, Value
 from taskmesh.wire.slot_messages import SlotFailure
+
+T = TypeVar("T")
 
 _log = logging.getLogger("taskmesh")
 
@@ -67,12 +74,72 @@ _ERRORS: dict[str, tuple[type[TaskMeshError], str]] = {
     "hard_timeout": (TaskTimeout, "killed: it ran longer than its hard_timeout"),
     "crash": (WorkerCrashed, "its worker process died while running it"),
     "oom": (WorkerCrashed, "its worker process was killed for want of memory"),
+    DEPENDENCY: (DependencyError, "a task that it depends on ended badly"),
     "expired": (TaskExpired, "it had not started when its `expires` was over"),
     "lost": (TaskLost, 'its worker vanished, and acks="early" forbids a second attempt: it may have run'),
 }
 
 
 _TOO_LARGE = f"{TooLarge.__module__}.{TooLarge.__qualname__}"
+
+
+class Outcome(Generic[T]):
+    """The end of a task, as one that waited for it with `when="done"` or `"failure"` gets it as an argument.
+
+    Attributes:
+        task_id: the id of the task.
+        name: the name of its task function.
+        attempt: the number of the attempt that gave the outcome; 0 if none began.
+        state: its final state; UNREACHABLE if it had not ended when this task started.
+    """
+
+    def __init__(self, task_id: str, value: Value | None) -> None:
+        self._value = value
+        self.task_id = task_id
+        self.name = value.name if value is not None else ""
+        self.attempt = value.attempt if value is not None else 0
+        self.state = TaskState.UNREACHABLE
+        if value is not None:
+            self.state = TaskState.SUCCEEDED if value.failed is None else end_state(value.failed)
+
+    def __repr__(self) -> str:
+        return f"<Outcome of {self.name} {self.task_id}: {self.state}>"
+
+    def result(self) -> T:
+        """Return the task's value.
+
+        Raises:
+            InvalidStateError: it had not ended when this task started.
+            BaseException: its own exception, or a TaskError that says how it ended.
+        """
+        error = self.exception()
+        if error is not None:
+            raise error
+        return cast(T, loads_value(self._checked()))
+
+    def exception(self) -> BaseException | None:
+        """Return the error that ended the task, None for a value.
+
+        Raises:
+            InvalidStateError: it had not ended when this task started.
+        """
+        failed = self._checked().failed
+        if failed is None:
+            return None
+        if failed.kind == "cancelled":
+            return CancelledError()
+        return error_of(failed, f"{self.name} {self.task_id}")
+
+    def _checked(self) -> Value:
+        if self._value is None:
+            raise InvalidStateError(f"task {self.task_id} had not ended when this task started")
+        return self._value
+
+
+def arrived(seq: int) -> Outcome[Any]:
+    """Return the outcome of a task on which the running one depends: called in a slot, by its arguments."""
+    running = current_task()
+    return Outcome(text_of(task_id(client_of(parse(running.id)), seq)), provided_value(seq))
 
 
 class Success(NamedTuple):

@@ -6,7 +6,7 @@ import math
 import select
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +27,28 @@ CROWD = 64
 """The number of waits that use locks after two threads have waited at the same time."""
 
 
+class Edges:
+    """The edges of one task in the graph of dependencies, as its client knows them.
+
+    Attributes:
+        needs: futures whose outcomes are among its arguments.
+        after: further futures that it waits for.
+        dependents: how many pending tasks depend on it.
+    """
+
+    __slots__ = ("after", "dependents", "needs")
+
+    def __init__(self, needs: Iterable[Any] = (), after: Iterable[Any] = ()) -> None:
+        self.needs: tuple[Any, ...] = tuple(needs)
+        self.after: tuple[Any, ...] = tuple(after)
+        self.dependents = 0
+
+    @property
+    def upstream(self) -> tuple[Any, ...]:
+        """All futures that it depends on; one that is among both counts twice."""
+        return self.needs + self.after
+
+
 class Waiters:
     """The waiters of one future, and its last progress.
 
@@ -38,9 +60,19 @@ class Waiters:
         delivering: True while the callback thread runs them.
         awaiting: event loops, each with the asyncio future to wake there.
         progress: the last report of `current_task().progress()`.
+        edges: the edges of the task in the graph of dependencies, if it has any.
     """
 
-    __slots__ = ("awaiting", "callbacks", "condition", "delivering", "progress", "waiters", "watchers")
+    __slots__ = (
+        "awaiting",
+        "callbacks",
+        "condition",
+        "delivering",
+        "edges",
+        "progress",
+        "waiters",
+        "watchers",
+    )
 
     def __init__(self) -> None:
         self.condition: threading.Condition | None = None
@@ -50,6 +82,7 @@ class Waiters:
         self.awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.delivering = False
         self.progress: Progress | None = None
+        self.edges: Edges | None = None
 
 
 class LockEvent:

@@ -30,7 +30,7 @@ from taskmesh.pool.soft_timeout import SoftTimeout
 from taskmesh.pool.streams import Streams
 from taskmesh.pool.tickets import ticket
 from taskmesh.retry import verdict
-from taskmesh.serialize import code, payload
+from taskmesh.serialize import code, payload, upstream
 from taskmesh.serialize.chunks import BadItem
 from taskmesh.serialize.values import class_name
 from taskmesh.wire.runs import CHUNK, PICKLE, SAFE, LaneRun, Spec
@@ -140,7 +140,7 @@ class TaskRunner:
                 function = self._load(run.spec, spec)
         except BaseException as error:  # noqa: BLE001  an import may raise anything
             return self._refuse(run, mine, error)
-        if spec.kind == CHUNK or spec.timeout > 0 or spec.codec != PICKLE:
+        if spec.kind == CHUNK or spec.timeout > 0 or spec.codec != PICKLE or run.needs:
             return self._perform_guarded(run, spec, function, mine)
         return self._perform_calls(run, spec, function, mine)
 
@@ -234,7 +234,11 @@ class TaskRunner:
         return index == count
 
     def _perform_guarded(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
-        """Map chunks, and calls with a time limit or a codec of their own."""
+        """Map chunks, and calls with a time limit, a codec of their own, or outcomes of other tasks."""
+        with upstream.provided(run.values):
+            return self._perform_each(run, spec, function, mine)
+
+    def _perform_each(self, run: LaneRun, spec: Spec, function: Callable[..., Any], mine: bytes) -> bool:
         flags = BREAK
         while True:
             data = run.payloads[self._index]

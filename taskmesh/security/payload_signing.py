@@ -20,7 +20,7 @@ from taskmesh.framing.signing import NO_KEY, Signer, is_signed, refuse, split_ke
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Spec
+from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Spec, Value
 
 TASK, DONE, FAILED = b"t", b"d", b"f"
 UNKNOWN = bytes(sha256().digest_size)
@@ -31,6 +31,11 @@ KEYS_KEPT = 200_000
 """Tasks with a key that a client or pool may have under way, and have their outcomes signed."""
 BAD_SIGNATURE = f"{BadSignature.__module__}.{BadSignature.__qualname__}"
 Lookup = Callable[[Sequence[int]], list[tuple[int, Spec]]]
+
+
+def _of_task(kind: bytes, client: int, seq: int) -> bytes:
+    """Return the context in which an outcome is signed for one task."""
+    return kind + struct.pack(">QQ", client, seq)
 
 
 class PayloadSigner:
@@ -69,7 +74,22 @@ class PayloadSigner:
                 for seq in run.seqs:
                     self._share(client, seq, run.spec, key)
             runs.append(msgspec.structs.replace(run, payloads=payloads))
-        return msgspec.structs.replace(message, runs=runs)
+        values = [self._signed_value(client, value) for value in message.values]
+        return msgspec.structs.replace(message, runs=runs, values=values)
+
+    def _signed_value(self, client: int, value: Value) -> Value:
+        """Sign an outcome as its pool has signed it: the client had verified that, and has taken it off."""
+        signer = self._signer
+        if signer is None:
+            return value
+        if (failure := value.failed) is not None:
+            if failure.pickled:
+                pickled = signer.sign(_of_task(FAILED, client, value.seq), failure.pickled)
+                failure = msgspec.structs.replace(failure, pickled=pickled)
+            return msgspec.structs.replace(value, failed=failure)
+        return msgspec.structs.replace(
+            value, payload=signer.sign(_of_task(DONE, client, value.seq), value.payload)
+        )
 
     def deliver(self, message: m.Deliver) -> m.Deliver:
         """Verify outcomes: a result with a wrong signature becomes a failure, an exception a text."""
@@ -126,10 +146,13 @@ class PayloadSigner:
     def _sorted_out(self, run: LaneRun) -> tuple[LaneRun, LaneRun]:
         """Return the tasks of a run with valid signatures, and tasks that raise the error for the others."""
         good = LaneRun(run.spec, run.client, run.attempt, run.returns, [], [])
+        good.values = [self._verified_value(run.client, value) for value in run.values]
+        needs = iter(run.needs)
         number = self._refusal_spec()[0]
         refused = LaneRun(number, run.client, run.attempt, run.returns, [], [])
         head = TASK + self._digests.get(run.spec, UNKNOWN)
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
+            needed = next(needs, [])
             key, signed = split_key(payload) if self._signer is not None else (b"", payload)
             try:
                 plain = self._verified(head + struct.pack(">QQ", run.client, seq) + key, signed)
@@ -141,7 +164,28 @@ class PayloadSigner:
                     self._share(run.client, seq, run.spec, key)
                 good.seqs.append(seq)
                 good.payloads.append(plain)
+                if run.needs:
+                    good.needs = [*good.needs, needed]
         return good, refused
+
+    def _verified_value(self, client: int, value: Value) -> Value:
+        """Return an outcome of which the signature holds, or a failure in its place.
+
+        The call that needs it names the task, and is signed itself: a hub can neither make an outcome up nor
+        hand out another one.
+        """
+        if (failed := value.failed) is not None:
+            try:
+                pickled = self._verified(_of_task(FAILED, client, value.seq), failed.pickled)
+            except BadSignature:
+                pickled = b""
+            return msgspec.structs.replace(value, failed=msgspec.structs.replace(failed, pickled=pickled))
+        try:
+            payload = self._verified(_of_task(DONE, client, value.seq), value.payload)
+        except BadSignature as error:
+            failure = Failed(client, value.seq, value.attempt, "signature", text=str(error))
+            return msgspec.structs.replace(value, payload=b"", failed=failure)
+        return msgspec.structs.replace(value, payload=payload)
 
     def results(self, message: m.Results) -> m.Results:
         """Sign results and exceptions."""
@@ -180,7 +224,7 @@ class PayloadSigner:
     def _outcome(self, kind: bytes, client: int, seq: int) -> bytes:
         """Return the context in which an outcome is signed: one task, or a key."""
         shared = self._shared.get((client, seq))
-        return kind + (struct.pack(">QQ", client, seq) if shared is None else b"key" + shared)
+        return _of_task(kind, client, seq) if shared is None else kind + b"key" + shared
 
     def _verified(self, context: bytes, payload: Any) -> Any:
         if self._signer is not None:

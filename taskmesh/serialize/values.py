@@ -21,8 +21,14 @@ from taskmesh.serialize import annotation, reducers
 from taskmesh.shm.blob import SMALL
 from taskmesh.shm.files import Buffer
 
-PASS: Final = (KeyboardInterrupt, TaskTimeout)
-"""What a signal may raise while a value is (un)pickled: not the value's fault, never turned into an error."""
+
+class FutureFound(TypeError):
+    """A future is among the arguments of a call that is encoded as if there were none; or of no call."""
+
+
+PASS: Final = (KeyboardInterrupt, TaskTimeout, FutureFound)
+"""Never turned into an error of the value that is (un)pickled: a signal may raise the first two, and after
+the last one the client encodes the call once more."""
 
 _MINOR: Final = sys.version_info[1]
 MARK: Final = bytes((_MINOR, 0xCB))

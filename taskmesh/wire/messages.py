@@ -23,9 +23,10 @@ from taskmesh.wire.runs import (
     Progress,
     Run,
     Spec,
+    Value,
 )
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
 
@@ -59,7 +60,8 @@ class Submit(msgspec.Struct, tag=2):
     `cancels`: given up, or such as never come; `unstarted`: given up unless they have started, and the hub
     says which had not. `epoch`: of the hub it is for, or 0. `delivered`: what a ResultAck would say. `whole`:
     all that it waits for of an earlier hub's time has been submitted now. `charged`: what tasks of that time
-    that come now or later have used up already; most have nothing.
+    that come now or later have used up already; most have nothing. `values`: outcomes of tasks that tasks of
+    this Submit depend on, as far as the client has them.
     """
 
     number: int
@@ -71,6 +73,7 @@ class Submit(msgspec.Struct, tag=2):
     unstarted: list[Counter] = []
     whole: bool = False
     charged: list[Charged] = []
+    values: list[Value] = []
 
 
 class CancelTasks(msgspec.Struct, tag=3):
@@ -158,6 +161,13 @@ class NeedSpec(msgspec.Struct, tag=23):
 
     number: int
     specs: list[int]
+
+
+class NeedValues(msgspec.Struct, tag=28):
+    """Submit `number` depends on these tasks, of which the hub knows nothing: again, with their outcomes."""
+
+    number: int
+    seqs: list[Counter]
 
 
 class Deliver(msgspec.Struct, tag=24):
@@ -318,7 +328,10 @@ class PoolNeedSpec(msgspec.Struct, tag=45):
 
 
 class Tasks(msgspec.Struct, tag=60):
-    """Work on a lane. `sent` is the hub's clock, echoed in Results; `acked` acknowledges Results."""
+    """Work on a lane. `sent` is the hub's clock, echoed in Results; `acked` acknowledges Results.
+
+    `unused`: outcomes that came in earlier `LaneRun.values` and no task needs any more, by client.
+    """
 
     epoch: int
     session: int
@@ -327,6 +340,7 @@ class Tasks(msgspec.Struct, tag=60):
     sent: Number
     specs: list[tuple[int, Spec]]
     runs: list[LaneRun]
+    unused: list[tuple[int, list[Counter]]] = []
 
 
 class Welcome(msgspec.Struct, tag=61):
@@ -393,6 +407,6 @@ class Refused(msgspec.Struct, tag=67):
 
 
 ClientMessage = ClientHello | Submit | CancelTasks | ResultAck | ClientBeat | ClientBye | Query | Command
-ToClient = ClientWelcome | Accepted | Busy | NeedSpec | Deliver | Notice | Answer | ClientRefused
+ToClient = ClientWelcome | Accepted | Busy | NeedSpec | NeedValues | Deliver | Notice | Answer | ClientRefused
 PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone
 ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | Refused | Roster

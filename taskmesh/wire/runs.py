@@ -31,6 +31,8 @@ Amount = int | Number
 """Whole numbers stay whole."""
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 """What the hub keeps for as long as its owner is there."""
+Edges = Annotated[list[Counter], Meta(min_length=1)]
+"""Tasks that a task depends on. A list of empty lists would take 60 times the bytes that say it."""
 Names = Annotated[list[Name], Meta(max_length=MOST_NAMES)]
 """Queues or tags."""
 
@@ -42,6 +44,13 @@ else:
     # What decoders let in. Any would let in whatever an array can hold, which takes 60 times the bytes that
     # say it, and from Python 3.14 on arrays as deep as the stack.
     Payload = bytes | msgspec.msgpack.Ext
+
+SUCCESS, DONE, FAILURE = 0, 1, 2
+"""`Run.when`: a task starts when all tasks that it depends on have succeeded; when all of them have ended;
+when one of them has ended badly."""
+
+DEPENDENCY = "dependency"
+"""`Failed.kind` of a task that never started, since one that it depends on ended badly."""
 
 CALL, CHUNK = 0, 1
 """`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map."""
@@ -100,13 +109,37 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
             return self.max_backoff if self.backoff else 0.0
 
 
-class Run(msgspec.Struct, array_like=True, gc=False):
+class Value(msgspec.Struct, array_like=True, omit_defaults=True):
+    """The outcome of a task, for those that depend on it.
+
+    Attributes:
+        seq: the task's number with its client.
+        payload: its result; empty if it failed.
+        name: the name of its task function.
+        attempt: the number of the execution that gave the outcome.
+        codec: how the result is encoded, see `Spec.codec`.
+        failed: its bad end, if it has one.
+    """
+
+    seq: Counter
+    payload: Payload = b""
+    name: Name = ""
+    attempt: int = 0
+    codec: Name = PICKLE
+    failed: Failed | None = None
+
+
+class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """Tasks that a client submits: one spec, one group.
 
     Attributes:
         again: submitted before, to another hub or link.
         delay: seconds from now in which they are not to start.
         tried: attempts of each that have failed already, in a chunk, and count against its retries.
+        needs: for each task, the tasks of the same client whose outcomes are among its arguments; empty if
+            none has any.
+        after: for each task, further tasks of the same client that it waits for; empty if none has any.
+        when: SUCCESS, DONE or FAILURE: the end of those tasks for which it waits.
     """
 
     spec: int
@@ -117,13 +150,19 @@ class Run(msgspec.Struct, array_like=True, gc=False):
     again: bool = False
     delay: Number = 0.0
     tried: Counter = 0
+    needs: list[Edges] = []
+    after: list[Edges] = []
+    when: int = SUCCESS
 
 
-class LaneRun(msgspec.Struct, array_like=True, gc=False):
+class LaneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """Tasks on their way to a slot: one spec, one client, one attempt number.
 
-    `attempt` is the fencing token; `attempt - returns` is what people are shown, since an attempt that was
-    handed back unstarted ran nothing.
+    Attributes:
+        attempt: the fencing token. `attempt - returns` is what people are shown, since an attempt that was
+            handed back unstarted ran nothing.
+        needs: for each task, the tasks whose outcomes are among its arguments; or empty.
+        values: those of these outcomes that the receiver does not have yet.
     """
 
     spec: int
@@ -132,6 +171,8 @@ class LaneRun(msgspec.Struct, array_like=True, gc=False):
     returns: int
     seqs: list[Counter]
     payloads: list[Payload]
+    needs: list[list[Counter]] = []
+    values: list[Value] = []
 
 
 class DoneRun(msgspec.Struct, array_like=True, gc=False):
@@ -155,11 +196,13 @@ class Failed(msgspec.Struct, array_like=True):
 
     Attributes:
         kind: "exception" | "function" | "argument" | "result" | "timeout" | "hard_timeout" | "crash" | "oom"
-            | "cancelled" | "expired" | "lost" (it ran, its result is gone, nobody is to blame) | "signature".
+            | "cancelled" | "expired" | "lost" (it ran, its result is gone, nobody is to blame) | "signature"
+            | "dependency" (a task that it depends on ended badly).
         type_name, text, traceback: the exception as data; `pickled` as itself, when that round-trips.
         retryable: the retry filter admits it. retry_after: seconds asked for by the task, -1 for none.
         history: one line for each failed attempt, filled in by the hub at the end.
         returns: as with `LaneRun`, of what a pool reports; what clients are told has the number for people.
+        upstream: of a "dependency", the counter of the task that ended badly.
     """
 
     client: int
@@ -175,6 +218,7 @@ class Failed(msgspec.Struct, array_like=True):
     worker: str = ""
     history: list[str] = []
     returns: int = 0
+    upstream: Counter = 0
 
 
 class Kept(msgspec.Struct, array_like=True):

@@ -32,6 +32,7 @@ SPECIAL_NEEDS = {
     "taskmesh/serialize/annotation.py": frozenset(
         {"annotationlib", "sys"}
     ),  # which Python defers annotations
+    "taskmesh/serialize/upstream.py": frozenset({"contextvars"}),  # the call that a thread encodes
     "taskmesh/serialize/reducers.py": frozenset({"gc"}),  # which function a cache calls: nothing else tells
 }
 

@@ -36,6 +36,7 @@ QUEUES = ("Backlog.", "Lineup.", "Ledger.accept")
 # Counters that are kept by hand, and the class that alone writes them.
 COUNTERS = {
     ("account", "tasks"): "Ledger",
+    ("account", "held"): "Ledger",
     ("account", "size"): "Ledger",
     ("owner", "size"): "Ledger",
     ("entry", "live"): "Ledger",

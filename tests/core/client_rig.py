@@ -6,7 +6,7 @@ from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Failed, Run, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Run, Spec, Value
 from tests.core.rig import number_of, spec
 
 
@@ -22,6 +22,7 @@ class Client:
         self.now = 10.0
         self.pending: dict[int, Spec] = {}
         self.known: dict[int, Spec] = {}
+        self.values: dict[int, Value] = {}
         config = ClientSettings(7, hello=1.0, patience=3.0, resend=2.0, max_payload=max_payload)
         self.machine = ClientMachine(config, self, self.now)
         self.failed: list[Failed] = []
@@ -85,6 +86,9 @@ class Client:
     def pending_runs(self) -> tuple[list, list]:
         runs = [Run(number_of(one), 0, [seq], [b"x"], again=True) for seq, one in self.pending.items()]
         return [(number_of(one), one) for one in self.pending.values()], runs
+
+    def values_of(self, seqs: list[int]) -> list:
+        return [self.values[seq] for seq in seqs if seq in self.values]
 
     def specs_of(self, numbers: list[int]) -> list:
         return [(number, self.known[number]) for number in numbers if number in self.known]

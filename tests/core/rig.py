@@ -9,7 +9,7 @@ from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Failed, Held, Kept, LaneRun, Progress, Run, Spec
+from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, Kept, LaneRun, Progress, Run, Spec, Value
 from taskmesh.wire.slot_messages import SlotResults, SlotSegment
 
 EPOCH = 9
@@ -36,6 +36,7 @@ class HubRig:
         self.config = HubSettings(**{"epoch": EPOCH, **config})
         self.hub = HubMachine(self.config, self.now)
         self.held: dict[int, list[Key]] = defaultdict(list)  # by session
+        self.pushed: list[m.Tasks] = []
         self.published: list[tuple[str, object]] = []
         self.told: dict[int, list[object]] = defaultdict(list)  # by client
         self.closed: list[int] = []
@@ -56,6 +57,7 @@ class HubRig:
                     self.closed.append(session)
                     self.held.pop(session, None)
                 case act.PushTasks(session=session, message=message):
+                    self.pushed.append(message)
                     for run in message.runs:
                         self.held[session] += [(run.client, seq, run.attempt) for seq in run.seqs]
                 case act.Publish(pool=pool, message=message):
@@ -165,6 +167,29 @@ class HubRig:
         run = Run(number_of(one), group, seqs, [b"x" * size] * count, key)
         self.tell(ev.FromClient(client, m.Submit(self._submits[client], [(number_of(one), one)], [run])))
         return seqs
+
+    def depend(
+        self,
+        *needs: int,
+        after: tuple[int, ...] = (),
+        when: int = SUCCESS,
+        client: int = 1,
+        one: Spec | None = None,
+        values: tuple[Value, ...] = (),
+        delay: float = 0.0,
+        key: str = "",
+        seq: int = 0,
+    ) -> int:
+        """Submits one task that depends on others; returns its counter."""
+        one = one or spec()
+        self._next[client] += 1
+        self._submits[client] += 1
+        seq = seq or self._next[client]
+        run = Run(number_of(one), 0, [seq], [b"call"], key, delay=delay, when=when)
+        run.needs, run.after = ([list(needs)] if needs else []), ([list(after)] if after else [])
+        submit = m.Submit(self._submits[client], [(number_of(one), one)], [run], values=list(values))
+        self.tell(ev.FromClient(client, submit))
+        return seq
 
     def cancel(self, client: int, *seqs: int) -> None:
         self._submits[client] += 1

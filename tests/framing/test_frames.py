@@ -201,6 +201,8 @@ def test_counters_and_payloads_are_checked_wherever_they_stand(name, bad, least)
         (Run(1, 0, [], []), "without tasks"),
         (Run(1, 0, [2, 1, 2], [b""] * 3), "twice in one run"),
         (Run(1, 0, [1, 2], [b""] * 2, "key"), "with a key that is not one task"),
+        (Run(1, 0, [1, 2], [b""] * 2, needs=[[0]]), "2 tasks with dependencies for 1"),
+        (Run(1, 0, [1], [b""], when=3), "starts when 3, which is no condition"),
     ],
 )
 def test_runs_that_the_hub_could_not_enter_are_refused(run, why):

@@ -3,6 +3,7 @@
 import os
 import random
 import typing
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from taskmesh.core.hub.settings import HubSettings
 from taskmesh.errors import RemoteProtocolError
 from taskmesh.framing.frames import Decoder, encode, from_client, from_pool, to_client, to_pool
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Failed, Run, Spec
+from taskmesh.wire.runs import Failed, Run, Spec, Value
 from taskmesh.wire.slot_messages import SlotResults, SlotSegment
 from tests.core.rig import PoolRig
 from tests.fuzz.forger import Forger
@@ -148,6 +149,9 @@ class NoTable:
     """A pending table without tasks."""
 
     def specs_of(self, numbers: typing.Sequence[int]) -> list[tuple[int, Spec]]:
+        return []
+
+    def values_of(self, seqs: Iterable[int]) -> list[Value]:
         return []
 
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:

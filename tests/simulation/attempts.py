@@ -15,7 +15,7 @@ from tests.simulation.workload import Plan
 Key = tuple[int, int]
 K = TypeVar("K")
 _NUMBER = re.compile(r"attempt (\d+) on")
-NOWHERE = frozenset({"cancelled", "expired", "lost", "result"})
+NOWHERE = frozenset({"cancelled", "expired", "lost", "result", "dependency"})
 """Ends that a task may have without an attempt of its own."""
 
 

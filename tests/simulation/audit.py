@@ -16,7 +16,7 @@ from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import State
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire.messages import Deliver, Notice, Tasks
-from taskmesh.wire.runs import CHUNK, DoneRun, Failed, Kept, LaneRun, Run
+from taskmesh.wire.runs import CHUNK, DONE, FAILURE, SUCCESS, DoneRun, Failed, Kept, LaneRun, Run, Value
 from tests.simulation.attempts import Attempts
 from tests.simulation.configs import QUEUES
 from tests.simulation.workload import Act, Plan, Workload
@@ -50,6 +50,7 @@ class Audit:
         self.orphaned: set[tuple[int, int]] = set()
         self.commanded: set[tuple[str, int]] = set()
         self.attempts = Attempts()
+        self._blocked: list[Plan] = []
         self._newest: dict[tuple[int, int, int], int] = {}
         self._answers: dict[int, dict[tuple[str, str], float]] = {}
         self._kept_until: dict[tuple[str, str], float] = {}
@@ -92,7 +93,8 @@ class Audit:
                     self.require(rises, "S5: attempts must rise", key, run.attempt)
                     self._attempts[key] = run.attempt
                     self._pushes[run.client, seq, run.attempt] += 1
-        self._check_load(hub, lane, messages[-1].runs[-1].spec)
+        if total:
+            self._check_load(hub, lane, messages[-1].runs[-1].spec)
 
     def _check_credit(self, hub: HubMachine, lane: Lane, spec: int, before: int, count: int) -> None:
         """S9: a task of a second and more, or whose time is unknown, goes to a free slot only."""
@@ -134,7 +136,7 @@ class Audit:
             for seq in run.seqs if run.attempt == 1 else ():
                 plan = self._workload.plans[run.client, seq]
                 line = (run.client, plan.group, run.spec)
-                if plan.key or plan.start_at:
+                if plan.key or plan.start_at or plan.upstream:
                     continue  # in a run of its own
                 in_order = seq > self._newest.get(line, 0)
                 self.require(in_order, "S17: not first in, first out", line, seq)
@@ -205,6 +207,39 @@ class Audit:
         self.require(now >= plan.start_at, "S22: started before its time", key, plan.start_at)
         once = plan.kind.spec.acks == "early"
         self.require(plan.runs == 1 or not once, "S6: an at-most-once task ran again", key)
+
+    def handed(self, plan: Plan, handed: dict[int, Value]) -> None:
+        """S23: a task that depends on others starts when these have ended as it asks, with their outcomes."""
+        for seq in plan.upstream:
+            akin = self._akin(self._workload.plans[plan.client, seq])
+            value = handed.get(seq)
+            if seq in plan.needs and value is None:
+                early = plan.when == FAILURE
+                self.require(early, "S23: an outcome is missing", plan, seq)
+            elif value is not None and value.failed is None:
+                results = {other.result for other in akin}
+                self.require(value.payload in results, "S23: another task's outcome", plan, seq)
+            if plan.when == SUCCESS:
+                good = value is None or value.failed is None
+                self.require(good, "S23: started after a failure", plan, seq, value)
+                self.require(
+                    any(one.successes for one in akin), "S23: started before it had ended", plan, seq
+                )
+        if plan.when == FAILURE:
+            upstream = [self._workload.plans[plan.client, seq] for seq in plan.upstream]
+            self.require(any(map(self._may_fail, upstream)), "S23: none failed", plan)
+
+    def _may_fail(self, plan: Plan) -> bool:
+        key, spec = (plan.client, plan.seq), plan.kind.spec
+        limited = spec.expires or spec.acks == "early" or spec.on_client_loss == "cancel" or plan.key
+        large = any(plan.too_large(limit) for limit in self.limits)
+        given_up = key in self.cancelled or key in self.unwanted
+        hard = plan.act is not Act.OK or spec.hard_timeout or plan.upstream
+        return bool(limited or large or given_up or hard or not self.attempts.calm)
+
+    def _akin(self, plan: Plan) -> list[Plan]:
+        """Returns the tasks of which one's outcome may be another's."""
+        return self._same_key(plan) if plan.key else [plan]
 
     def died(self, plan: Plan, attempt: int) -> None:
         """A slot died while it ran this."""
@@ -287,11 +322,40 @@ class Audit:
             "hard_timeout": spec.hard_timeout > 0,
             "expired": 0 < spec.expires <= now - plan.submitted,
             "lost": spec.acks == "early",
-            "cancelled": spec.on_client_loss == "cancel" or (plan.client, plan.seq) in self.unwanted,
+            "cancelled": spec.on_client_loss == "cancel"
+            or (plan.client, plan.seq) in self.unwanted
+            or self._may_be_skipped(akin),
+            "dependency": self._may_be_blocked(akin) or "client.max_bytes" in failure.text,
             "crash": deaths >= (1 if spec.kind == CHUNK else self.crash_limit) or self._pools_died(failure),
             "oom": deaths >= (1 if spec.kind == CHUNK else self.crash_limit),
         }
         self.require(may.get(kind, False), f"a task cannot end so: {kind}", plan, deaths, failure.history)
+        if kind == "dependency" and not plan.key and "client.max_bytes" not in failure.text:
+            self._blocked.append(plan)  # of a key's, another client knows
+
+    def _may_be_skipped(self, akin: Sequence[Plan]) -> bool:
+        """A task that was to run after a failure, or that depends on such a task."""
+        left, seen = [one for one in akin if one.upstream], set(akin)
+        while left:
+            plan = left.pop()
+            if plan.when == FAILURE:
+                return True
+            upstream = [self._workload.plans[plan.client, seq] for seq in plan.upstream]
+            more = {other for one in upstream for other in self._akin(one)} - seen
+            seen |= more
+            left += [other for other in more if other.when != DONE]
+        return False
+
+    def _may_be_blocked(self, akin: Sequence[Plan]) -> bool:
+        """A task that depends on others: one of them ended badly, which its client may hear later."""
+        return any(one.upstream and one.when == SUCCESS for one in akin)
+
+    def check_blocked(self) -> None:
+        """S23: of every task that never started, one that it depends on ended badly."""
+        for plan in self._blocked:
+            keys = [(plan.client, seq) for seq in plan.upstream]
+            ends = ["cancelled" if key in self.cancelled else self.outcomes.get(key) for key in keys]
+            self.require(any(end != "done" for end in ends), "S23: blocked, and none failed", plan, ends)
 
     def told(self, client: int, news: object) -> None:
         """S20: a client is told what runs, or has run; under a key it may be another's task."""
@@ -334,7 +398,7 @@ class Audit:
             self.require(not lost, "S6: lost, though nothing went wrong", plan)
             if (
                 key not in self.cancelled
-                and self.outcomes.get(key) not in ("expired", "cancelled")
+                and self.outcomes.get(key) not in ("expired", "cancelled", "dependency")
                 and not plan.key
             ):
                 expected = plan.expected_runs(self.limits[-1])

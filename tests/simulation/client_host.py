@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -13,7 +13,7 @@ from taskmesh.core.client.machine import ClientMachine
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import FromHubToClient, Queued, Requested
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Failed, Run, Spec
+from taskmesh.wire.runs import CALL, DONE, FAILURE, SUCCESS, DoneRun, Failed, Run, Spec, Value
 from tests.simulation.host import Host
 from tests.simulation.hub_host import HubHost
 from tests.simulation.network import Link, unpacked
@@ -35,24 +35,35 @@ class Table:
 
     def __init__(self, client: int, timetable: Timetable) -> None:
         self.plans: dict[int, Plan] = {}
+        self.values: dict[int, Value] = {}
+        self._lost: set[int] = set()
         self._client = client
         self._timetable = timetable
 
     def pending_runs(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Every unresolved task, to submit again."""
-        return runs_of(list(self.plans.values()), self._timetable.now, again=True)
+        """Every unresolved task, to submit again, but those that were just given up for lost."""
+        plans = [plan for plan in self.plans.values() if plan.seq not in self._lost]
+        self._lost = set()
+        return runs_of(plans, self._timetable.now, again=True)
 
     def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, Spec]]:
         """Specs by number."""
         specs = {plan.kind.number: plan.kind.spec for plan in self.plans.values()}
         return [(number, specs[number]) for number in numbers if number in specs]
 
+    def values_of(self, seqs: Iterable[int]) -> list[Value]:
+        """Outcomes that are known, of which a real table keeps those that pending tasks depend on."""
+        return [self.values[seq] for seq in seqs if seq in self.values]
+
+    def ended(self, plan: Plan, payload: bytes, failure: Failed | None) -> None:
+        """Takes a task with its outcome out of the table."""
+        if self.plans.pop(plan.seq, None) is not None:
+            self.values[plan.seq] = Value(plan.seq, payload, plan.kind.spec.name, failed=failure)
+
     def lose_early(self) -> list[Failed]:
-        """Takes at-most-once tasks out of the table: each is lost."""
-        seqs = [seq for seq, plan in self.plans.items() if plan.kind.spec.acks == "early"]
-        for seq in seqs:
-            del self.plans[seq]
-        return [Failed(self._client, seq, 0, "lost", text="the hub was lost") for seq in seqs]
+        """Gives at-most-once tasks up: each is lost."""
+        self._lost = {seq for seq, plan in self.plans.items() if plan.kind.spec.acks == "early"}
+        return [Failed(self._client, seq, 0, "lost", text="the hub was lost") for seq in sorted(self._lost)]
 
 
 def runs_of(plans: list[Plan], now: float, *, again: bool) -> tuple[list[tuple[int, Spec]], list[Run]]:
@@ -62,11 +73,15 @@ def runs_of(plans: list[Plan], now: float, *, again: bool) -> tuple[list[tuple[i
     for plan in plans:
         number = plan.kind.number
         specs[number] = plan.kind.spec
-        at = (number, plan.group, plan.key, plan.seq if plan.key or plan.start_at else 0)
+        alone = plan.key or plan.start_at or plan.upstream
+        at = (number, plan.group, plan.key, plan.seq if alone else 0)
         run = runs.get(at)
         if run is None:
             run = runs[at] = Run(number, plan.group, [], [], plan.key, again)
             run.delay = max(0.0, plan.start_at - now)
+            run.needs = [list(plan.needs)] if plan.needs else []
+            run.after = [list(plan.after)] if plan.after else []
+            run.when = plan.when
         run.seqs.append(plan.seq)
         run.payloads.append(plan.payload)
     return list(specs.items()), list(runs.values())
@@ -157,6 +172,8 @@ class ClientHost(Host[ClientMachine]):
             plan.submitted = self.setting.timetable.now
             if may_wait and plan.seq % 11 == 3 and not plan.key:
                 plan.start_at = plan.submitted + 0.7 * (plan.seq % 5)
+            if may_wait and plan.seq % 5 == 2 and plan.kind.spec.kind == CALL:
+                self._depend(plan)
         self.table.plans.update((plan.seq, plan) for plan in plans)
         specs, runs = runs_of(plans, self.setting.timetable.now, again=False)
         fresh = [(number, spec) for number, spec in specs if number not in self._known]
@@ -164,12 +181,23 @@ class ClientHost(Host[ClientMachine]):
         self.tell(Queued(fresh, runs))
         return plans
 
+    def _depend(self, plan: Plan) -> None:
+        """Has a task depend on up to three that were submitted before it, ended or not."""
+        chance = self.setting.chance
+        recent = range(max(1, plan.seq - 20), plan.seq)
+        known = [self.setting.workload.plans[self.client, seq] for seq in recent]
+        calls = [other.seq for other in known if other.kind.spec.kind == CALL]
+        chosen = chance.sample(calls, min(len(calls), chance.randint(1, 3)))
+        split = chance.randint(0, len(chosen))
+        plan.needs, plan.after = tuple(chosen[:split]), tuple(chosen[split:])
+        plan.when = chance.choice((SUCCESS, SUCCESS, DONE, FAILURE)) if chosen else SUCCESS
+
     def cancel(self, count: int) -> None:
         """Gives up `count` unresolved tasks."""
         seqs = self.setting.chance.sample(list(self.table.plans), min(count, len(self.table.plans)))
         if seqs:
             for seq in seqs:
-                del self.table.plans[seq]
+                self.table.ended(self.table.plans[seq], b"", Failed(0, seq, 0, "cancelled"))
                 self.setting.audit.cancelled.add((self.client, seq))
             self.tell(Requested(m.CancelTasks(seqs)))
 
@@ -244,8 +272,9 @@ class ClientHost(Host[ClientMachine]):
             done = [new for run in done if (new := self._news_of(run)).seqs]
             failed = [failure for failure in failed if failure.seq in self.table.plans]
         self.setting.audit.resolved(self.client, done, failed, self.setting.timetable.now)
+        plans = self.setting.workload.plans
         for run in done:
-            for seq in run.seqs:
-                self.table.plans.pop(seq, None)
+            for seq, payload in zip(run.seqs, run.payloads, strict=True):
+                self.table.ended(plans[self.client, seq], payload, None)
         for failure in failed:
-            self.table.plans.pop(failure.seq, None)
+            self.table.ended(plans[self.client, failure.seq], b"", failure)

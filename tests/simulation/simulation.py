@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from taskmesh.core import events as ev
 from taskmesh.core.hub.states import Cause, State
 from taskmesh.errors import TaskMeshError
+from taskmesh.wire.runs import DONE
 from tests.simulation.audit import Violation
 from tests.simulation.client_host import ClientHost
 from tests.simulation.configs import (
@@ -191,6 +192,7 @@ class World:
         self.finish("L1", BOUND)
         self._check_answers()
         self._check_left_behind()
+        self.setting.audit.check_blocked()
         self.finish("L1", BOUND)  # a client that stood still may have submitted meanwhile
         self._check_numbers()
         self._play_scenes()
@@ -378,6 +380,9 @@ class World:
                 spec = plan.kind.spec
                 excused = spec.expires or spec.acks == "early" or spec.on_client_loss == "cancel" or plan.key
                 excused = excused or (plan.client, plan.seq) in audit.unwanted
+                excused = excused or bool(
+                    plan.upstream and plan.when != DONE
+                )  # it may be blocked, or skipped
                 # A chunk that pools died with was left to its client, which goes without splitting it.
                 excused = excused or audit.outcomes.get((plan.client, plan.seq)) == "crash"
                 if epoch in epochs and not excused and (client.client, seq) not in audit.cancelled:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from taskmesh.core import events as ev
-from taskmesh.wire.runs import LaneRun
+from taskmesh.wire.runs import FAILURE, LaneRun, Value
 from taskmesh.wire.slot_messages import SlotFailure, SlotProgress, SlotResults, SlotSegment, SlotTasks
 from tests.simulation.setting import Setting
 from tests.simulation.workload import Act, Plan
@@ -32,6 +32,12 @@ class Item:
     plan: Plan
     attempt: int
     returns: int
+    handed: dict[int, Value]
+
+    @property
+    def is_superseded(self) -> bool:
+        """True if an outcome that it needs is gone: its hub needs no outcome of it any more."""
+        return self.plan.when != FAILURE and len(self.handed) < len(set(self.plan.needs))
 
 
 @dataclass(slots=True)
@@ -96,8 +102,16 @@ class SlotProcess:
 
     def _items(self, run: LaneRun, serial: int) -> list[Item]:
         of_payload = self._world.workload.of_payload
+        handed = {value.seq: value for value in run.values}
+        needs = run.needs or [[]] * len(run.payloads)
         return [
-            Item(serial + index, of_payload(payload), run.attempt, run.returns)
+            Item(
+                serial + index,
+                of_payload(payload),
+                run.attempt,
+                run.returns,
+                {seq: handed[seq] for seq in needs[index] if seq in handed},
+            )
             for index, payload in enumerate(run.payloads)
         ]
 
@@ -188,6 +202,8 @@ class SlotProcess:
             self._world.audit.started(
                 item.plan, item.attempt, item.returns, self._pool, self._world.timetable.now
             )
+            if item.plan.upstream and not item.is_superseded:
+                self._world.audit.handed(item.plan, item.handed)
             self._running = item
             self._over = False
             if item.plan.seconds == 0.0 and item.plan.act is Act.OK:
@@ -265,6 +281,8 @@ class SlotProcess:
 
     def _outcome(self, item: Item) -> bytes | SlotFailure:
         plan = item.plan
+        if item.is_superseded:
+            return SlotFailure(item.serial, "argument", "SerializationError", "an outcome is gone")
         if plan.act is Act.BAD:
             return SlotFailure(item.serial, plan.bad_kind, "TypeError", "cannot be rebuilt")
         if plan.act is Act.FAILS or (plan.act is Act.FLAKY and plan.runs <= plan.times):
@@ -272,6 +290,7 @@ class SlotProcess:
             return SlotFailure(
                 item.serial, kind, "ValueError", "as planned", "Traceback", b"p", retryable=True
             )
+        plan.successes += 1
         return plan.result
 
     # --- results ------------------------------------------------------------------------------------------

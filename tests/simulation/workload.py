@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from taskmesh.core.hub.collector import REFUSALS
 from taskmesh.core.specs import spec_number
-from taskmesh.wire.runs import CHUNK, Spec
+from taskmesh.wire.runs import CHUNK, SUCCESS, Spec
 
 _KEY = struct.Struct(">QQ")
 BAD_KINDS = ("argument", "function", "result")
@@ -42,6 +42,7 @@ class Plan:
         runs: executions started. deaths: slots that died while it ran. calm: no fault can come any more.
         submitted: when, in the world's time.
         start_at: when it may start; 0 for at once. arrived: when it first came to a hub.
+        needs, after, when: the tasks that it depends on, as in `Run`. successes: executions that returned.
     """
 
     client: int
@@ -59,6 +60,15 @@ class Plan:
     submitted: float = 0.0
     start_at: float = 0.0
     arrived: float = 0.0
+    needs: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    when: int = SUCCESS
+    successes: int = 0
+
+    @property
+    def upstream(self) -> tuple[int, ...]:
+        """All tasks that it depends on."""
+        return (*self.needs, *self.after)
 
     @property
     def result(self) -> bytes:

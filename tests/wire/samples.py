@@ -9,6 +9,7 @@ import msgspec
 from taskmesh.framing import frames
 from taskmesh.shm.blob import MEMFD_FROM, PRIVATE, READONLY, Blob
 from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DONE
 from taskmesh.wire.slot_messages import FromSlot, SlotProgress, SlotTasks
 
 DIRECTIONS = {
@@ -61,6 +62,12 @@ def _struct(kind, payloads):
     fields = {field.name: sample(field.type, payloads) for field in msgspec.structs.fields(kind)}
     if "payloads" in fields:
         fields["payloads"] = list(payloads)
+    if "payload" in fields:
+        fields["payload"] = payloads[-1]
+    for edges in {"needs", "after"} & fields.keys():
+        fields[edges] = [[0]] * len(payloads)
+    if "when" in fields:
+        fields["when"] = DONE
     if "payloads" in fields and "seqs" in fields:
         fields["seqs"] = list(range(1, len(payloads) + 1))
         if "key" in fields and len(payloads) > 1:

@@ -53,7 +53,7 @@ class ClientMachine:
         self.refused = ""
         self._pending = pending
         self._link = 1
-        self._submits = SubmitWindow()
+        self._submits = SubmitWindow(pending.values_of)
         self._refusals = 0
         self._hello_at = self._heard = self._opened = now
         self._beat = 1.0
@@ -129,8 +129,8 @@ class ClientMachine:
                 self._on_welcome(message, now, out)
             case m.Busy():
                 self._on_busy(message, now)
-            case m.NeedSpec(number=number, specs=specs):
-                self._on_need_spec(number, specs, now, out)
+            case m.NeedSpec() | m.NeedValues():
+                self._on_need(message, now, out)
             case m.ClientRefused():
                 self._on_refused(message, now, out)
             case m.Notice(progress=progress):
@@ -151,23 +151,33 @@ class ClientMachine:
             self._refusals += 1
         self._busy_until = max(self._busy_until, now + wait)
 
-    def _on_need_spec(self, number: int, specs: list[int], now: float, out: list[ClientAction]) -> None:
-        """Sends a Submit again with specs that the hub lacks.
+    def _on_need(self, need: m.NeedSpec | m.NeedValues, now: float, out: list[ClientAction]) -> None:
+        """Sends a Submit again with something that the hub lacks.
 
-        Tasks whose specs the pending table does not have any more were given up meanwhile. A Submit that has
-        the specs already is under way: answering each repetition would make more of them.
+        A Submit that has all of it already is under way: answering each repetition would make more of them.
         """
-        submit = self._submits.kept.get(number)
+        submit = self._submits.kept.get(need.number)
         if submit is None:
             return
+        if isinstance(need, m.NeedSpec):
+            added = self._add_specs(submit, need.specs)
+        else:
+            added = self._submits.add_values(submit, need.seqs)
+        if added:
+            self._send_from(need.number, now, out)
+
+    def _add_specs(self, submit: m.Submit, specs: list[int]) -> bool:
+        """Adds specs that the hub lacks to a Submit that is kept; returns False if it has them already.
+
+        Tasks whose specs the pending table does not have any more were given up meanwhile.
+        """
         lacking = set(specs).difference(known for known, _ in submit.specs)
-        if not lacking:
-            return
-        found = self._pending.specs_of(sorted(lacking))
-        unknown = lacking.difference(known for known, _ in found)
-        runs = [run for run in submit.runs if run.spec not in unknown]
-        self._submits.kept[number] = replace(submit, specs=[*submit.specs, *found], runs=runs)
-        self._send_from(number, now, out)
+        if lacking:
+            found = self._pending.specs_of(sorted(lacking))
+            unknown = lacking.difference(known for known, _ in found)
+            runs = [run for run in submit.runs if run.spec not in unknown]
+            self._submits.kept[submit.number] = replace(submit, specs=[*submit.specs, *found], runs=runs)
+        return bool(lacking)
 
     def _on_refused(self, refused: m.ClientRefused, now: float, out: list[ClientAction]) -> None:
         if refused.reason:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from taskmesh.wire.messages import ClientHello
-from taskmesh.wire.runs import Failed, Run, Spec
+from taskmesh.wire.runs import Failed, Run, Spec, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,9 @@ class UnresolvedTasks(Protocol):
 
     def specs_of(self, numbers: Sequence[int]) -> list[tuple[int, Spec]]:
         """Returns specs by number."""
+
+    def values_of(self, seqs: Iterable[int]) -> list[Value]:
+        """Returns outcomes of those of these tasks that have ended and that unresolved tasks depend on."""
 
     def lose_early(self) -> list[Failed]:
         """Takes unresolved at-most-once tasks that were drained before out of the table: each is lost."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 from msgspec.structs import replace
 
 from taskmesh.core.link import SendWindow
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Charged, Failed, Run, Spec
+from taskmesh.wire.runs import Charged, Failed, Run, Spec, Value
 
 MAX_SUBMIT = 2000
 """Tasks in one Submit: a hub that is full refuses little at a time."""
@@ -21,20 +22,26 @@ MAX_BYTES = 8 << 20
 PARTS = 4
 """Submits that make a window, at least: while one is taken in the next ones are under way."""
 TOO_LARGE = "taskmesh.errors.TooLarge"
+UNKNOWN = Failed(0, 0, 0, "lost", text="neither its client nor the hub knows its outcome any more")
+"""The end of a task of which nobody knows anything."""
 
 
 class SubmitWindow(SendWindow[m.Submit]):
     """Submits of a client that its hub has not acknowledged, and the sizes that the hub takes.
+
+    Args:
+        values_of: Returns the outcomes of those of some tasks that have ended.
 
     Attributes:
         limit: Bytes that may be in flight; infinite if the hub sets no limit.
         max_payload: Bytes of a call that the hub takes, 0 if it takes all that this client makes.
     """
 
-    __slots__ = ("_most_bytes", "_most_tasks", "limit", "max_payload")
+    __slots__ = ("_most_bytes", "_most_tasks", "_values_of", "limit", "max_payload")
 
-    def __init__(self) -> None:
+    def __init__(self, values_of: Callable[[list[int]], list[Value]]) -> None:
         super().__init__()
+        self._values_of = values_of
         self.limit = math.inf
         self.max_payload = 0
         self._most_tasks = MAX_SUBMIT
@@ -53,7 +60,7 @@ class SubmitWindow(SendWindow[m.Submit]):
     def submit(self, specs: list[tuple[int, Spec]], runs: list[Run], now: float) -> None:
         """Makes Submits of tasks, none larger than the hub takes."""
         if len(runs) == 1 and len(runs[0].payloads) == 1:  # a task alone is never cut
-            self.append(m.Submit(self.next, specs, runs), len(runs[0].payloads[0]), now)
+            self._keep(specs, runs, len(runs[0].payloads[0]), now)
             return
         batch: list[Run] = []
         count = size = 0
@@ -61,13 +68,23 @@ class SubmitWindow(SendWindow[m.Submit]):
             for part in split_run(run, self._most_tasks, self._most_bytes):
                 weight = sum(map(len, part.payloads))
                 if batch and (count + len(part.seqs) > self._most_tasks or size + weight > self._most_bytes):
-                    self.append(m.Submit(self.next, specs, batch), size, now)
+                    self._keep(specs, batch, size, now)
                     specs, batch, count, size = [], [], 0, 0
                 batch.append(part)
                 count += len(part.seqs)
                 size += weight
         if batch:
-            self.append(m.Submit(self.next, specs, batch), size, now)
+            self._keep(specs, batch, size, now)
+
+    def _keep(self, specs: list[tuple[int, Spec]], runs: list[Run], size: int, now: float) -> None:
+        """Keeps a Submit, with the outcomes that its tasks depend on, as far as they are there."""
+        submit = m.Submit(self.next, specs, runs)
+        for run in runs:
+            if run.needs or run.after:
+                submit.values = self._values_of(sorted(upstream_of(runs)))
+                size += sum(len(value.payload) for value in submit.values)
+                break
+        self.append(submit, size, now)
 
     def bring(self, charged: list[Charged], now: float) -> None:
         """Tells the hub what tasks that come later have used up already with another one."""
@@ -87,6 +104,19 @@ class SubmitWindow(SendWindow[m.Submit]):
         for some, others in parts:
             self.append(m.Submit(self.next, [], [], some, unstarted=others), 0, now)
         self.append(m.Submit(self.next, [], [], last[0], unstarted=last[1], whole=whole), 0, now)
+
+    def add_values(self, submit: m.Submit, seqs: list[int]) -> bool:
+        """Adds outcomes that the hub lacks to a Submit that is kept; returns False if it has them already.
+
+        One that is not known here either can never come: what depends on it fails.
+        """
+        lacking = set(seqs).difference([value.seq for value in submit.values])
+        if lacking:
+            found = self._values_of(sorted(lacking))
+            unknown = lacking.difference([value.seq for value in found])
+            found += [Value(seq, failed=UNKNOWN) for seq in sorted(unknown)]
+            self.kept[submit.number] = replace(submit, values=[*submit.values, *found])
+        return bool(lacking)
 
     # --- what is kept -------------------------------------------------------------------------------------
 
@@ -143,9 +173,22 @@ def split_run(run: Run, limit: int, size: int) -> list[Run]:
     while start < count:
         end = bisect_right(bytes_to, before + size, start, min(start + limit, count))
         end = max(end, start + 1)
-        parts.append(replace(run, seqs=run.seqs[start:end], payloads=run.payloads[start:end]))
+        parts.append(
+            replace(
+                run,
+                seqs=run.seqs[start:end],
+                payloads=run.payloads[start:end],
+                needs=run.needs[start:end],
+                after=run.after[start:end],
+            )
+        )
         start, before = end, bytes_to[end - 1]
     return parts
+
+
+def upstream_of(runs: Iterable[Run]) -> set[int]:
+    """Returns the counters of the tasks that those of some runs depend on."""
+    return {seq for run in runs for edges in (*run.needs, *run.after) for seq in edges}
 
 
 def without_large(runs: list[Run], limit: int) -> tuple[list[Run], list[Failed]]:
@@ -162,8 +205,12 @@ def without_large(runs: list[Run], limit: int) -> tuple[list[Run], list[Failed]]
             too_large(seq, size, limit) for seq, size in zip(run.seqs, sizes, strict=True) if size > limit
         ]
         if fits:
-            seqs, payloads = [run.seqs[i] for i in fits], [run.payloads[i] for i in fits]
-            kept.append(replace(run, seqs=seqs, payloads=payloads))
+            parts = {
+                name: [values[i] for i in fits]
+                for name in ("seqs", "payloads", "needs", "after")
+                if (values := getattr(run, name))
+            }
+            kept.append(replace(run, **parts))
     return kept, failed
 
 

@@ -60,14 +60,18 @@ class Cancellations:
             return False
         if record.extra is not None and record.extra.abandoned and task == record.id:
             return True  # it is run for others
+        cancelled = Failed(0, task & SEQ_MASK, record.attempt - record.returns, "cancelled")
         if self._ledger.detach(task, record):
             if State.SENT <= record.state <= State.RUNNING:
                 self.cancel_at_pool(record.session, record.attempt, record.known_as)
                 self._collector.release(record)
             self._ledger.move(record, Cause.CANCEL)
+            self._hub.dependencies.failed(record, cancelled)
             self._ledger.drop(record)
+        else:
+            self._hub.dependencies.given_up(task, record, cancelled)
         if not quiet:
-            self._collector.give(Failed(0, 0, record.attempt - record.returns, "cancelled"), task)
+            self._collector.give(cancelled, task)
         return True
 
     def cancel_all(self, client: int, *, only_bound: bool, reason: str = "") -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+
+from msgspec.structs import replace
 
 from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.states import TaskRecord
@@ -126,6 +129,19 @@ class ClientSession:
         for message in taken if self.unsplit else ():
             for failure in message.failed:
                 self.unsplit.pop(self.client << SEQ_BITS | failure.seq, None)
+
+    def unacknowledged(self, seqs: Collection[int]) -> list[tuple[DoneRun | Failed, int]]:
+        """Return those outcomes of these tasks that the client may not have yet, each with its counter."""
+        kept = self._deliveries.kept.values()
+        done = [run for message in kept for run in message.done] + self._done
+        failed = [failure for message in kept for failure in message.failed] + self._failed
+        found: list[tuple[DoneRun | Failed, int]] = [
+            (replace(run, seqs=[seq], payloads=[run.payloads[index]]), seq)
+            for run in done
+            for index, seq in enumerate(run.seqs)
+            if seq in seqs
+        ]
+        return found + [(failure, failure.seq) for failure in failed if failure.seq in seqs]
 
     def again(self, now: float) -> list[SendClient]:
         """Returns every delivery sent and not acknowledged, to send once more."""

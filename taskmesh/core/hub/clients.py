@@ -152,7 +152,7 @@ class Clients:
         """Drops the account of a client that has no session, once it has no tasks either."""
         account = self._ledger.accounts.get(client)
         if account is not None and not account.tasks and client not in self._hub.clients:
-            self._ledger.forget_client(client)
+            self._ledger.accounts.pop(client, None)
 
     def _is_ending(self, client: int) -> bool:
         """Return True while all tasks of a client without a session are being cancelled."""

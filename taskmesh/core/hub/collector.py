@@ -77,12 +77,31 @@ class Collector:
             if size and entry is not None:
                 entry.weighed(len(run.seqs), size)
             return
-        left = set(odd)
+        others = [index for index in odd if not self._linked(run, index, session)]
+        left = set(others)
         plain = [index for index in range(len(run.seqs)) if index not in left]
         if plain:
             self._give(self._part(run, plain))
-        for index in odd:
+        for index in others:
             self._odd(run, index, session)
+
+    def _linked(self, run: DoneRun, index: int, session: int) -> bool:
+        """Take in a success of the current attempt of a task with edges, if nothing else is odd about it.
+
+        In a graph it is the common case: its outcome is given on with those of the same run.
+        """
+        task = run.client << SEQ_BITS | run.seqs[index]
+        record = self._ledger.tasks.get(task)
+        if record is None or record.links is None or record.state is State.WAITING:
+            return False
+        if record.extra.is_shared or not self.is_current(record, task, session, run.attempt):
+            return False
+        self.release(record)
+        self._ledger.move(record, Cause.SUCCEED)
+        self._hub.dependencies.succeeded(record, run.payloads[index], run.attempt - run.returns)
+        record.spec.measured(1, run.elapsed / len(run.seqs))
+        self._ledger.drop(record)
+        return True
 
     def _odd(self, run: DoneRun, index: int, session: int) -> None:
         """One success that is not the common case: unknown, terminal, late, or with several waiters."""
@@ -102,6 +121,7 @@ class Collector:
             self._ledger.move(record, Cause.DUE)
         self._ledger.move(record, Cause.SUCCEED)
         self._hub.result_cache.keep(record, part, self._hub.now)
+        self._hub.dependencies.succeeded(record, part.payloads[0], part.attempt - part.returns)
         for waiter in self._ledger.drop(record):
             self.give(part, waiter)
 
@@ -361,11 +381,27 @@ class Collector:
         self._ledger.move(record, cause)
         told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
         self._hub.result_cache.keep(record, told, self._hub.now)
+        self._hub.dependencies.failed(record, told)
         waiting = self._ledger.drop(record)
         for waiter in waiting:
             self.give(told, waiter)
         if told.kind != "cancelled":
             self._remember(record, told, waiting)
+
+    def never_starts(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
+        """Ends a task that WAITs for others and can never start, or is not needed any more.
+
+        Its log line and its history are those of the task that ended first.
+        """
+        self._ledger.move(record, cause)
+        self._hub.dependencies.failed(record, failure)
+        if cause is Cause.SKIP:
+            failure = msgspec.structs.replace(failure, kind="cancelled")
+        waiting = self._ledger.drop(record)
+        for waiter in waiting:
+            self.give(failure, waiter)
+        if cause is not Cause.SKIP:
+            self._remember(record, failure, waiting)
 
     def _remember(self, record: TaskRecord, told: Failed, waiting: list[int]) -> None:
         """Keeps a bad end for whoever asks why."""

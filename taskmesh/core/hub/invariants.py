@@ -5,6 +5,8 @@ Slow (it looks at everything) and meant for tests; a failure names the book that
 
 from __future__ import annotations
 
+from collections import Counter
+
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import State, TaskRecord
@@ -29,7 +31,11 @@ def check_hub(hub: HubState) -> None:
     lineups = ledger.backlog.lineups() + ledger.suspects.lineups()
     sizes = sum(lineup.size for lineup in lineups)
     require(sizes == len(entries), "the backlog's sizes are wrong", sizes, len(entries))
-    require(ledger.size == sum(len(record.payload) for record in records), "the ledger's size is wrong")
+    held = sum(len(held.value.payload) for held in hub.dependencies.values.values())
+    size = sum(len(record.payload) for record in records) + held
+    require(ledger.size == size, "the ledger's size is wrong", ledger.size, size)
+    _check_edges(hub)
+    _check_values(hub)
     require(len(ledger.tasks) <= hub.config.max_tasks, "S9: more tasks than the cap")
     _check_lanes(hub)
     live: dict[int, int] = {}
@@ -86,6 +92,32 @@ def _check_record(hub: HubState, record: TaskRecord) -> None:
         )
     else:
         require(record.session == 0, "a task that waits is some session's", record.id, record.session)
+
+
+def _check_edges(hub: HubState) -> None:
+    """W1: waits = dependencies on their way; nothing is queued that waits; no record has an edge twice."""
+    waits: Counter[int] = Counter()
+    for task, record in hub.ledger.tasks.items():
+        if (links := record.links) is not None:
+            dependents = links.dependents.get(task, ())
+            waits.update(other.id for other in dependents if other.state <= State.RUNNING)
+    for record in hub.ledger.tasks.values():
+        if (links := record.links) is not None:
+            require(links.waits == waits[record.id], "W1: waits of a task are wrong", record.id, links.waits)
+            queued = record.state is State.QUEUED
+            require(not (queued and links.holds_back), "W1: a task is queued that waits", record.id)
+
+
+def _check_values(hub: HubState) -> None:
+    """W2: holders = tasks on their way that need it; an outcome is held as long as there are any."""
+    values = hub.dependencies.values
+    holders: Counter[int] = Counter()
+    for task, record in hub.ledger.tasks.items():
+        if (links := record.links) is not None and task == record.id:
+            base = task >> SEQ_BITS << SEQ_BITS
+            holders.update(base | seq for seq in links.needs)
+    for task, held in values.items():
+        require(held.holders == holders[task] > 0, "W2: holders are wrong", task, held.holders, holders[task])
 
 
 def _check_lanes(hub: HubState) -> None:

@@ -71,11 +71,12 @@ class Account:
         accepted: counters of tasks that are or were here; those that are not `finished` are on their way.
         charged: what it has said that tasks have used up which it has not submitted here yet.
         finished: counters of tasks that are over, and of such as never come.
+        held: bytes of outcomes that its tasks need; `size` includes them.
         whole: what it waits for of an earlier hub's time is all here.
         name: what it calls itself. user: whose key it showed, empty without keys.
     """
 
-    __slots__ = ("accepted", "charged", "finished", "name", "size", "tasks", "user", "whole")
+    __slots__ = ("accepted", "charged", "finished", "held", "name", "size", "tasks", "user", "whole")
 
     def __init__(self) -> None:
         self.name = ""
@@ -84,6 +85,7 @@ class Account:
         self.finished = IntervalSet()
         self.tasks = 0
         self.size = 0
+        self.held = 0
         self.whole = False
         self.charged: dict[int, Charged] = {}
 
@@ -119,6 +121,7 @@ class Ledger:
         backlog: what waits for a lane; suspects: of it, what goes there alone.
         timers: of tasks that wait, or may expire.
         counts: how often each transition happened, for tests and metrics.
+        size: bytes of calls and of outcomes that are kept; held: of these outcomes alone.
     """
 
     def __init__(self) -> None:
@@ -130,6 +133,7 @@ class Ledger:
         self.accepted = 0
         self.finished = 0
         self.size = 0
+        self.held = 0
         self._keys: dict[tuple[str, str], TaskRecord] = {}
         self.timers = Timers()
 
@@ -169,7 +173,7 @@ class Ledger:
                 new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
                 payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
             records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
-            if not fresh or len(records) == 1 or run.delay > 0:
+            if not fresh or len(records) == 1 or run.delay > 0 or run.needs or run.after:
                 for record in records:  # a pool may hold it, it may go to one past the backlog, or it waits
                     record.lined_up = False
             tasks.update(zip(ids, records, strict=True))
@@ -234,6 +238,13 @@ class Ledger:
         record.spec.live += 1
         self.requeue(record)
 
+    def hold(self, account: Account, size: int) -> None:
+        """Count bytes of outcomes that a client's tasks need; a negative size takes them off again."""
+        self.size += size
+        self.held += size
+        account.size += size
+        account.held += size
+
     def answered(self, client: int, seq: int) -> None:
         """A submission that needs no record: its outcome is there already."""
         self.account(client).finished.add(seq)
@@ -297,6 +308,8 @@ class Ledger:
         record.session = session
         if record.extra is not None:
             record.extra.alias = task if task != record.id else 0
+            if record.extra.links is not None:
+                record.extra.links.recovers = False
 
     def charge(
         self, record: TaskRecord, *, errors: int = 0, crashes: int = 0, ooms: int = 0, losses: int = 0
@@ -363,8 +376,10 @@ class Ledger:
                 elif record.state is State.SENT and cause is Cause.EXPIRE:
                     record.more().late = True
             elif record.state is State.WAITING and record.more().due == when:
-                self.move(record, Cause.DUE)
-                self.requeue(record)
+                record.extra.due = 0.0
+                if not record.is_held_back(now):
+                    self.move(record, Cause.DUE)
+                    self.requeue(record)
 
     # --- out ----------------------------------------------------------------------------------------------
 
@@ -469,7 +484,3 @@ class Ledger:
         account.tasks -= 1
         account.finished.add(task & SEQ_MASK)
         self.finished += 1
-
-    def forget_client(self, client: int) -> None:
-        """The client is gone for good and has no tasks left."""
-        self.accounts.pop(client, None)

@@ -101,7 +101,7 @@ class HubMachine:
         """The latest time at which a Tick is due."""
         state = self.state
         now = state.now
-        if self.cancellations.pending:
+        if self.cancellations.pending or state.dependencies.is_pending:
             return now
         first = min(self._sweep_at, now + self.config.stall / 2)
         timer = state.ledger.timers.deadline
@@ -126,6 +126,8 @@ class HubMachine:
         if self.cancellations.pending or state.recovery.waiting:
             self._go_on(now)
         ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
+        if state.dependencies.is_pending:
+            state.dependencies.settle(now, self.collector.never_starts)
         self.cancellations.publish()
         if state.acks_due:
             self.submissions.acknowledge_due(now)
@@ -331,6 +333,7 @@ class HubMachine:
         self.pools.check_leases(now)
         self.pools.tell_roster(now)
         self._recall(self.ventilator.overdue(now))
+        self.state.out += self.ventilator.forget_unused(now)
         for session in list(self.state.clients.values()):
             if session.credit and not session.lost and now - session.heard >= config.client_grace:
                 self.clients.on_silence(session, now)

@@ -152,6 +152,10 @@ class Recovery:
             record = waiting.popleft()
             if record.state is not State.WAITING or (record.extra is not None and record.extra.due):
                 continue  # a pool had it, or it has ended
+            if (links := record.links) is not None:
+                links.recovers = False
+                if record.is_held_back(now):
+                    continue
             ledger.move(record, Cause.DUE)
             if record.extra is not None:
                 ledger.requeue(record)

@@ -6,6 +6,7 @@ from collections import deque
 
 from taskmesh.core.actions import HubAction, LogEvent, Publish, SendClient
 from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.dependencies import Dependencies
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.result_cache import ResultCache
@@ -24,6 +25,7 @@ class HubState:
         config: the settings.
         now: the time of the event that is being handled.
         ledger: every task on its way.
+        dependencies: the edges between them.
         specs: those that the hub knows, by number.
         clients: sessions of clients, by client.
         lanes: sessions of pools, by session.
@@ -40,6 +42,7 @@ class HubState:
         self.config = config
         self.now = now
         self.ledger = Ledger()
+        self.dependencies = Dependencies(self.ledger, config.client_max_bytes, config.max_bytes)
         self.specs: dict[int, SpecEntry] = {}
         self.clients: dict[int, ClientSession] = {}
         self.lanes: dict[int, Lane] = {}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
+
+from taskmesh.wire.runs import SUCCESS
 
 
 class State(enum.IntEnum):
@@ -60,6 +63,12 @@ class Cause(enum.IntEnum):
     """It came with a time before which it is not to start."""
     RECOVER = 13
     """An earlier hub had it: the hub waits for the pools that may hold it."""
+    AWAIT = 15
+    """It depends on tasks that have not ended."""
+    BLOCK = 16
+    """A task that it depends on ended badly: it can never start."""
+    SKIP = 17
+    """It was to start only if a task that it depends on failed, and none did; or one of these was skipped."""
 
 
 QUEUED, SENT, SUCCEEDED = State.QUEUED, State.SENT, State.SUCCEEDED
@@ -79,6 +88,9 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
     (S.RUNNING, C.RETRY): S.WAITING,
     (S.QUEUED, C.DELAY): S.WAITING,
     (S.QUEUED, C.RECOVER): S.WAITING,
+    (S.QUEUED, C.AWAIT): S.WAITING,
+    (S.WAITING, C.BLOCK): S.FAILED,
+    (S.WAITING, C.SKIP): S.CANCELLED,
     (S.WAITING, C.DUE): S.QUEUED,
     (S.QUEUED, C.ADOPT): S.SENT,
     (S.WAITING, C.ADOPT): S.SENT,
@@ -197,10 +209,61 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
             more.history = list(self.extra.history)
         return copy
 
+    @property
+    def links(self) -> Links | None:
+        """Its edges in the graph of dependencies, if it has any."""
+        extra: TaskExtra | None = self.extra
+        return None if extra is None else extra.links
+
+    def link(self) -> Links:
+        """Its edges, made when first asked for."""
+        extra = self.more()
+        links = extra.links
+        if links is None:
+            links = extra.links = Links()
+        return links
+
+    def is_held_back(self, now: float) -> bool:
+        """Return True if a task that WAITs has a reason to go on waiting: a time, or other tasks."""
+        extra: TaskExtra | None = self.extra
+        if extra is None:
+            return False
+        return extra.due > now or (extra.links is not None and extra.links.holds_back)
+
     def started(self) -> None:
         """It had started, and goes round again: who gave it up unless it had wants it run."""
         if self.extra is not None:
             self.extra.unwanted.clear()
+
+
+class Links:
+    """The edges of a task in the graph of dependencies.
+
+    Attributes:
+        needs: the tasks of its client whose outcomes are among its arguments, by counter.
+        waits: how many of the tasks that it depends on have not ended.
+        when: SUCCESS, DONE or FAILURE, see `Run.when`.
+        has_failed: a task that it depends on has ended badly.
+        is_settled: it has been decided that it starts, or never does.
+        recovers: pools of an earlier hub may hold it, see `Recovery`.
+        dependents: tasks that depend on it, by the id under which they know it.
+    """
+
+    __slots__ = ("dependents", "has_failed", "is_settled", "needs", "recovers", "waits", "when")
+
+    def __init__(self) -> None:
+        self.needs: Sequence[int] = ()
+        self.waits = 0
+        self.when = SUCCESS
+        self.has_failed = False
+        self.is_settled = False
+        self.recovers = False
+        self.dependents: dict[int, list[TaskRecord]] = {}
+
+    @property
+    def holds_back(self) -> bool:
+        """True while the task may not start for what it depends on."""
+        return self.recovers or (self.waits > 0 and not self.is_settled)
 
 
 class TaskExtra:
@@ -212,8 +275,9 @@ class TaskExtra:
     up unless it had started. `alias`: a waiter's id under which its pool has it, 0 when that is its own: an
     earlier hub had it from that waiter, and the pool has never heard another. `pools`: those that died
     while they had it, but for the first, and those that refused it, in words. `refused`: the sessions of
-    these. `failed`: the number of the newest execution whose failure was charged. `attempts`, `begun`: what
-    other hubs' attempts have been heard of while one is under way, see `TaskRecord.numbered`.
+    these. `links`: its edges to other tasks. `failed`: the number of the newest execution whose failure
+    was charged. `attempts`, `begun`: what other hubs' attempts have been heard of while one is under way, see
+    `TaskRecord.numbered`.
     """
 
     __slots__ = (
@@ -226,6 +290,7 @@ class TaskExtra:
         "history",
         "key",
         "late",
+        "links",
         "ooms",
         "payer",
         "pools",
@@ -243,12 +308,18 @@ class TaskExtra:
         self.abandoned = False
         self.payer: Any = None
         self.late = False
+        self.links: Links | None = None
         self.unwanted: list[int] = []
         self.alias = 0
         self.pools: list[str] = []
         self.refused: set[int] = set()
         self.failed = 0
         self.attempts = self.begun = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """True if the outcome goes to anybody but its own submitter, or to the result cache."""
+        return bool(self.key or self.waiters or self.abandoned)
 
     def over(self, record: TaskRecord) -> None:
         """Its attempt is over: what it has in common with the next."""

@@ -7,18 +7,21 @@ from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.dependencies import value_of
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.hub.ventilator import Ventilator
-from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Charged, Run
+from taskmesh.wire.runs import Charged, DoneRun, Run, Spec, Value
 
 RETRY_BUSY = 0.05
 """Seconds after which a refused Submit may come again."""
+NO_SPEC = Spec(b"", "")
+"""In place of one that has been evicted."""
 LARGE = 1 << 20
 """Bytes from which on a Submit is acknowledged at once, for its client may wait to send the next one."""
 
@@ -57,17 +60,20 @@ class Submissions:
             if number <= session.submitted:
                 self._hub.out.append(SendClient(session.client, m.Accepted(session.submitted)))
             return
-        missing = self._missing_specs(submit)
-        if missing:
-            self._hub.out.append(SendClient(session.client, m.NeedSpec(number, sorted(missing))))
+        missing = self._missing(session, submit)
+        if missing is not None:
+            self._hub.out.append(SendClient(session.client, missing))
             return
         count, size = _weight(submit)
         if count and not self._takes(session, submit, count, size):
+            self._hub.dependencies.drop_unused()
             return
         session.submitted = number
         alone = len(submit.runs) == 1 and not submit.unstarted
+        self._hub.dependencies.bring(session.client, submit.values)
         for run in submit.runs:
             self._enter(session.client, run, now, alone=alone)
+        self._hub.dependencies.drop_unused()
         if submit.cancels or submit.unstarted:
             self.on_cancel(session.client, submit.cancels, submit.unstarted)
             account = self._ledger.account(session.client)
@@ -75,6 +81,35 @@ class Submissions:
         if submit.charged or submit.whole:
             self._adoption.from_before(session.client, submit)
         self._acknowledge(session, size, now)
+
+    def _missing(self, session: ClientSession, submit: m.Submit) -> m.NeedSpec | m.NeedValues | None:
+        """Return the message that asks for what a Submit lacks, if it lacks anything."""
+        specs = self._missing_specs(submit)
+        if specs:
+            return m.NeedSpec(submit.number, sorted(specs))
+        if any(run.needs or run.after for run in submit.runs):
+            seqs = self._missing_values(session, submit.runs, submit.values)
+            if seqs:
+                self._hub.dependencies.drop_unused()
+                return m.NeedValues(submit.number, seqs)
+        return None
+
+    def _missing_values(self, session: ClientSession, runs: list[Run], values: list[Value]) -> list[int]:
+        """Return the tasks that runs depend on and whose outcome only the client can know.
+
+        An outcome that is on its way to the client is taken from there.
+        """
+        dependencies = self._hub.dependencies
+        seqs = dependencies.missing(session.client, runs, values)
+        if not seqs:
+            return []
+        found = session.unacknowledged(set(seqs))
+        for outcome, seq in found:
+            number = outcome.spec if isinstance(outcome, DoneRun) else 0
+            entry = self._hub.specs.get(number)
+            spec = entry.spec if entry is not None else NO_SPEC
+            dependencies.bring(session.client, [value_of(seq, outcome, spec)])
+        return dependencies.missing(session.client, runs, values) if found else seqs
 
     def _missing_specs(self, submit: m.Submit) -> set[int]:
         """Take in the specs that a Submit brings; return the numbers of those that its tasks lack."""
@@ -150,6 +185,9 @@ class Submissions:
         records = ledger.accept(client, entry, run, now, fresh=not run.again)
         for record in records if run.tried else ():
             ledger.take_over(record, Charged([], begun=run.tried, failed=run.tried, errors=run.tried), now)
+        if run.needs or run.after:
+            self._enter_dependent(records, run, now)
+            return
         if run.delay > 0:  # they have not started at an earlier hub either, and no pool holds them
             for record in records:
                 ledger.move(record, Cause.DELAY)
@@ -159,6 +197,26 @@ class Submissions:
             records = self._unknown(records, now)
         if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
             ledger.enqueue(records)
+
+    def _enter_dependent(self, records: list[TaskRecord], run: Run, now: float) -> None:
+        """Enters tasks that depend on others: they WAIT, if only to the end of this step.
+
+        One that an earlier hub had is with a pool, or over, or waits for pools as well.
+        """
+        dependencies, ledger = self._hub.dependencies, self._ledger
+        if records:  # a task of the same message may have ended, since a pool had its outcome already
+            self._missing_values(self._hub.clients[records[0].id >> SEQ_BITS], [run], [])
+        none: list[list[int]] = [[]] * len(run.seqs)
+        edges = dict(zip(run.seqs, zip(run.needs or none, run.after or none, strict=True), strict=True))
+        for record in records:
+            needs, after = edges[record.id & SEQ_MASK]
+            dependencies.enter(record, needs, after, run.when)
+            if run.again and not run.delay and self._adoption.is_known_elsewhere(record, now):
+                record.link().recovers = record.state is State.WAITING and not record.more().due
+                continue
+            ledger.move(record, Cause.AWAIT)
+            if run.delay > 0:
+                ledger.wait(record, now + run.delay)
 
     def _unknown(self, records: list[TaskRecord], now: float) -> list[TaskRecord]:
         """Returns those of a run submitted before that are to be queued now."""
@@ -214,14 +272,22 @@ class Submissions:
             record = self._ledger.tasks.get(task)
             if record is None or record.has_failed:
                 continue
-            is_delayed = record.state is State.WAITING and record.more().due > 0 and not record.begun
-            if record.state is State.QUEUED or is_delayed:
+            if record.state is State.QUEUED or self._has_never_left(record):
                 self._cancellations.cancel(task)
             elif task not in record.more().unwanted:
                 record.extra.unwanted.append(task)
                 sessions.add(record.session)
         for lane in [self._hub.lanes[session] for session in sorted(sessions) if session]:
             self._pools.recall_unwanted(lane)
+
+    def _has_never_left(self, record: TaskRecord) -> bool:
+        """Return True if a task waits for its time or for others, and no pool has had it."""
+        if record.state is not State.WAITING or record.begun:
+            return False
+        links = record.links
+        return record.more().due > self._hub.now or (
+            links is not None and links.waits > 0 and not links.recovers
+        )
 
     def on_result_ack(self, session: ClientSession, epoch: int, number: int, now: float) -> None:
         """A client has its deliveries up to this one: there is room for more."""
@@ -236,4 +302,5 @@ def _weight(submit: m.Submit) -> tuple[int, int]:
     for run in submit.runs:
         count += len(run.seqs)
         size += sum(map(len, run.payloads))
+    size += sum(len(value.payload) for value in submit.values)
     return count, size

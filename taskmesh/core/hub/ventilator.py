@@ -130,6 +130,8 @@ class Ventilator:
             if len(lanes) > 1:
                 share = max(1, lineup.size // (2 * len(lanes)))
             load = self._load(lane, lineup, min(share, MAX_MESSAGE), head.spec)
+            if self._hub.dependencies.values:
+                load.size += self._hub.dependencies.attach(load.runs, load.records, lane.session)
             lane.pushed(load.size)
             pushes.append(PushTasks(lane.session, self._message(lane, load.runs, load.records, now)))
         else:
@@ -240,7 +242,10 @@ class Ventilator:
             [task & SEQ_MASK],
             [record.payload],
         )
-        lane.pushed(len(record.payload))
+        size = len(record.payload)
+        if self._hub.dependencies.values:
+            size += self._hub.dependencies.attach([run], [record], lane.session)
+        lane.pushed(size)
         return PushTasks(lane.session, self._message(lane, [run], [record], now))
 
     @staticmethod
@@ -283,7 +288,24 @@ class Ventilator:
                 lane.known_specs.add(run.spec)
                 specs.append((run.spec, self._hub.specs[run.spec].spec))
         lane.remember(records)
-        return Tasks(self._hub.config.epoch, lane.session, lane.sequence, lane.reports.to, now, specs, runs)
+        message = Tasks(
+            self._hub.config.epoch, lane.session, lane.sequence, lane.reports.to, now, specs, runs
+        )
+        if self._hub.dependencies.unused:
+            message.unused = self._hub.dependencies.take_unused(lane.session)
+        return message
+
+    def forget_unused(self, now: float) -> list[PushTasks]:
+        """Tell idle lanes which outcomes no task needs any more; the others hear it with their next tasks."""
+        pushes = []
+        for session in list(self._hub.dependencies.unused):
+            lane = self._hub.lanes.get(session)
+            if lane is None or lane.state is not READY:
+                self._hub.dependencies.take_unused(session)  # the next session begins without
+            elif not lane.outstanding:
+                lane.pushed(0)
+                pushes.append(PushTasks(session, self._message(lane, [], [], now)))
+        return pushes
 
     # --- recall -------------------------------------------------------------------------------------------
 

@@ -206,8 +206,12 @@ class PoolMachine:
         specs = self.scheduler.specs
         if tasks.specs:
             self.scheduler.learn(tasks.specs)
+        if tasks.unused:
+            self.scheduler.values.forget(member.hub, tasks.unused)
         missing = []
         for run in tasks.runs:
+            if run.values:  # also of what is handed back: they do not come again
+                self.scheduler.values.add(run.client | member.hub << CLIENT_BITS, run.values)
             if run.spec not in specs:
                 missing.append(run.spec)
                 member.spool.returned.append(Held(run.client, run.attempt, run.seqs))
@@ -222,6 +226,7 @@ class PoolMachine:
     def _on_welcome(self, member: Membership, welcome: m.Welcome, now: float) -> None:
         if member.welcomed(welcome, now):
             self._lease = min(one.lease for one in self.members)
+            self.scheduler.keep_values(member.hub)
             self.scheduler.thaw(member.hub)
             self._cancel(member.scoped(welcome.stale), now)
 

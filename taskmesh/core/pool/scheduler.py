@@ -14,6 +14,7 @@ from taskmesh.core.actions import HandOver, PeekSlot, RecallSlot
 from taskmesh.core.credit import MOST_AHEAD, SLOT_HORIZON, Credit, ServiceTime
 from taskmesh.core.pool.membership import CLIENT_MASK, hub_of
 from taskmesh.core.pool.slots import Piece, Slot
+from taskmesh.core.pool.values import Values
 from taskmesh.core.specs import evicted
 from taskmesh.wire.runs import DoneRun, Failed, Held, LaneRun, Spec
 from taskmesh.wire.slot_messages import SlotTasks
@@ -67,6 +68,7 @@ class Scheduler:
         self.backlog: deque[Piece] = deque()
         self.aside: list[Piece] = []
         self.specs: dict[int, KnownSpec] = {}
+        self.values = Values()
         self.cancelled: set[Attempt] = set()
         self.credit = Credit(SLOT_HORIZON, fall=0.1)
         self.crowded = False
@@ -103,6 +105,11 @@ class Scheduler:
         self.backlog.clear()
         for piece in pieces:
             (self.aside if hub_of(piece.run.client) in self._frozen else self.backlog).append(piece)
+
+    def keep_values(self, hub: int) -> None:
+        """Drops the outcomes that a hub has sent, but those that tasks here need: its next session begins."""
+        if self.values:
+            self.values.keep_only(hub, [piece.run for piece in self._pieces()])
 
     def holds(self, hub: int) -> bool:
         """Returns True if tasks of a hub's wait here for a slot."""
@@ -269,9 +276,11 @@ class Scheduler:
                 specs.append((number, spec))
         if specs:
             specs += [(number, None) for number in slot.evict()]
-        return HandOver(
-            slot.number, SlotTasks(first, slot.generation, specs, [piece.part() for piece in pieces])
-        )
+        runs = [
+            self.values.of(piece.run.client, piece.part()) if piece.run.needs else piece.part()
+            for piece in pieces
+        ]
+        return HandOver(slot.number, SlotTasks(first, slot.generation, specs, runs))
 
     # --- what is here -------------------------------------------------------------------------------------
 

@@ -107,7 +107,8 @@ class Piece:
         if self.low == 0 and self.high == len(run.seqs) and client == run.client:
             return run
         low, high = self.low, self.high
-        return LaneRun(run.spec, client, run.attempt, run.returns, run.seqs[low:high], run.payloads[low:high])
+        seqs, payloads, needs = run.seqs[low:high], run.payloads[low:high], run.needs[low:high]
+        return LaneRun(run.spec, client, run.attempt, run.returns, seqs, payloads, needs)
 
     def held(self) -> Held:
         """Returns the tasks as a line of an inventory."""

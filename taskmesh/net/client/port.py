@@ -14,10 +14,10 @@ A mesh owns one `SubmitPort` (an embedded hub, or the gateway of a remote one) a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
+from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec, Value
 
 
 class SubmitPort(Protocol):
@@ -96,6 +96,10 @@ class OutcomeSink(Protocol):
 
     def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Rebuild unfinished tasks (the given ones, or all drained ones), `again=True`, with their specs."""
+        ...
+
+    def values_of(self, seqs: Iterable[int]) -> list[Value]:
+        """Return the outcomes of those of these tasks that have ended and that pending tasks depend on."""
         ...
 
     def accepted(self, seqs: Sequence[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
@@ -16,7 +16,7 @@ from taskmesh.core.events import Queued, Requested, Tick
 from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
 from taskmesh.net.client.port import OutcomeSink
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Failed, Run, Spec
+from taskmesh.wire.runs import Failed, Run, Spec, Value
 
 SPECS_KEPT = 10_000
 """Specs remembered for a hub that has forgotten them; older ones come from the pending table."""
@@ -60,6 +60,10 @@ class SinkTable:
         if lost:
             runs = [run for run in runs if run.seqs[0] not in lost]
         return specs, runs
+
+    def values_of(self, seqs: Iterable[int]) -> list[Value]:
+        """Returns the outcomes of those of these tasks that have ended and that pending tasks depend on."""
+        return self._sink.values_of(seqs)
 
     def lose_early(self) -> list[Failed]:
         """Give up unresolved at-most-once tasks: their hub is gone, so nobody knows if they ran."""

@@ -102,7 +102,7 @@ def test_a_key_outlives_the_client_that_brought_it():
     ledger._set_key("f", "k", record)
     ledger.attach(8, 1, record)
     ledger.detach(record.id, record)
-    ledger.forget_client(7)
+    ledger.accounts.pop(7)
 
     ledger.move(record, Cause.CANCEL)
     assert ledger.drop(record) == [8 << 64 | 1]

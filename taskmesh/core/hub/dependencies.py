@@ -1,0 +1,319 @@
+"""Dependencies: tasks that wait for others, and the outcomes that they are handed.
+
+Everything here follows from records of the ledger, in the transition that changes them. A task that depends
+on others WAITs; the end of the last of them makes it DUE. A bad end BLOCKs it at once, and all that depends
+on it in turn, by a loop and in portions. An outcome is kept from the end of its task to the end of the last
+task that is handed it, and counts as its client's bytes meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from taskmesh.core.hub.ledger import PORTION, Account, Ledger
+from taskmesh.core.hub.states import Cause, Links, State, TaskRecord
+from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
+from taskmesh.errors import TooLarge
+from taskmesh.wire.runs import DEPENDENCY, DONE, FAILURE, SUCCESS, DoneRun, Failed, LaneRun, Run, Spec, Value
+
+TOO_LARGE = f"{TooLarge.__module__}.{TooLarge.__qualname__}"
+SKIPPED = "skipped"
+"""`Failed.kind` in the hub alone: clients are told "cancelled"."""
+MOST_TEXT = 300
+"""Characters of a bad end that a blocked task's error repeats."""
+
+
+class HeldValue:
+    """An outcome that tasks on their way need.
+
+    Attributes:
+        value: the outcome.
+        account: where its bytes are counted.
+        holders: how many tasks on their way are handed it.
+        sessions: lanes that have been sent it.
+    """
+
+    __slots__ = ("account", "holders", "sessions", "value")
+
+    def __init__(self, value: Value, account: Account) -> None:
+        self.value = value
+        self.account = account
+        self.holders = 0
+        self.sessions: set[int] = set()
+
+
+class Dependencies:
+    """The graph of tasks on their way.
+
+    Args:
+        ledger: the records.
+        client_bytes: how many bytes of outcomes the hub may hold for one client.
+        most_bytes: how many it may hold for all.
+
+    Attributes:
+        values: outcomes that tasks on their way need, by the id of the task that gave them.
+        unused: outcomes that lanes have been sent and may forget, by session and client.
+        blocked: how many tasks ended since one that they depend on had ended badly.
+    """
+
+    def __init__(self, ledger: Ledger, client_bytes: int, most_bytes: int) -> None:
+        self._ledger = ledger
+        self._client_bytes = client_bytes
+        self._most_bytes = most_bytes
+        self.values: dict[int, HeldValue] = {}
+        self.blocked = 0
+        self._brought: list[int] = []
+        self._settled: deque[tuple[TaskRecord, Failed | None]] = deque()
+        self.unused: dict[int, dict[int, list[int]]] = {}
+
+    @property
+    def is_pending(self) -> bool:
+        """True while tasks are to be queued or ended since the last step."""
+        return bool(self._settled)
+
+    # --- in -----------------------------------------------------------------------------------------------
+
+    def missing(self, client: int, runs: Sequence[Run], values: Iterable[Value]) -> list[int]:
+        """Return the counters of tasks that these runs depend on and of which nothing is known here.
+
+        A run's tasks may depend on others of the same run, and of those before it.
+        """
+        unknown: set[int] = set()
+        own = {value.seq for value in values}
+        base, tasks = client << SEQ_BITS, self._ledger.tasks
+        for run in runs:
+            own.update(run.seqs)
+            asked = {seq for edges in (*run.needs, *run.after) for seq in edges}
+            for seq in asked - own:
+                if base | seq not in tasks and base | seq not in self.values:
+                    unknown.add(seq)
+        return sorted(unknown)
+
+    def bring(self, client: int, values: Iterable[Value]) -> None:
+        """Take in outcomes of tasks that are not here; call `drop_unused` once those that need them are."""
+        for value in values:
+            task = client << SEQ_BITS | value.seq
+            if task not in self.values and task not in self._ledger.tasks:
+                self._keep(task, value)
+                self._brought.append(task)
+
+    def drop_unused(self) -> None:
+        """Forget those of the outcomes brought that no task here needs."""
+        brought, self._brought = self._brought, []
+        for task in brought:
+            held = self.values.get(task)
+            if held is not None and not held.holders:
+                self._forget(task)
+
+    def enter(self, record: TaskRecord, needs: Sequence[int], after: Sequence[int], when: int) -> None:
+        """Give a new record its edges; it is QUEUED still.
+
+        Args:
+            needs, after, when: as in `Run`.
+        """
+        links = record.link()
+        links.needs, links.when = list(dict.fromkeys(needs)), when
+        base, tasks = record.id >> SEQ_BITS << SEQ_BITS, self._ledger.tasks
+        ends: list[tuple[int, Failed]] = []
+        for seq in dict.fromkeys([*needs, *after]):
+            task = base | seq
+            upstream = tasks.get(task)
+            if upstream is not None:
+                upstream.link().dependents.setdefault(task, []).append(record)
+                links.waits += 1
+            elif (held := self.values.get(task)) is not None:
+                held.holders += seq in needs
+                if held.value.failed is not None:
+                    ends.append((task, held.value.failed))
+            else:
+                ends.append((task, UNKNOWN))
+        if not ends:
+            self._decide(record, links, None, record.id)
+        for failed, failure in ends:
+            self._decide(record, links, failure, failed)
+
+    # --- when tasks end -----------------------------------------------------------------------------------
+
+    def succeeded(self, record: TaskRecord, payload: Any, attempt: int) -> None:
+        """A record is about to be dropped, with this result: apply that to all tasks it has edges to."""
+        links = record.links
+        if links is not None:
+            self._let_go(record, links)
+            for task, dependents in links.dependents.items():
+                spec = record.spec.spec
+                value = Value(task & SEQ_MASK, payload, spec.name, attempt, spec.codec)
+                self._ended(task, dependents, value)
+            links.dependents = {}
+
+    def failed(self, record: TaskRecord, failure: Failed) -> None:
+        """A record is about to be dropped, with this bad end: apply that to all tasks it has edges to."""
+        links = record.links
+        if links is not None:
+            self._let_go(record, links)
+            for task in list(links.dependents):
+                self.given_up(task, record, failure)
+
+    def given_up(self, task: int, record: TaskRecord, failure: Failed) -> None:
+        """One waiter has given up a record that goes on: block what depends on it under that id."""
+        links = record.links
+        if links is not None and (dependents := links.dependents.pop(task, None)):
+            name, seq = record.spec.spec.name, task & SEQ_MASK
+            self._ended(task, dependents, Value(seq, b"", name, failure.attempt, failed=failure))
+
+    def _ended(self, task: int, dependents: list[TaskRecord], value: Value) -> None:
+        """Apply the end of a task to those that depend on it under this id."""
+        seq, failure = value.seq, value.failed
+        alive = [record for record in dependents if record.state <= State.RUNNING]
+        holders = sum(seq in record.extra.links.needs for record in alive)
+        too_large = self._hold(task, value, holders) if holders else None
+        for record in alive:
+            links = record.extra.links
+            links.waits -= 1
+            if record.state is State.WAITING:
+                end = failure or (too_large if seq in links.needs else None)
+                self._decide(record, links, end, task)
+
+    def _decide(self, record: TaskRecord, links: Links, failure: Failed | None, upstream: int) -> None:
+        """Decide whether a task starts or never does, now that one that it depends on has ended.
+
+        Args:
+            failure: the bad end of the other.
+            upstream: its id.
+        """
+        if links.is_settled:
+            return
+        skipped = failure is not None and failure.kind == SKIPPED
+        links.has_failed |= failure is not None and not skipped
+        end: Failed | None = None
+        if failure is not None and skipped and links.when != DONE:
+            end = failure
+        elif failure is not None and links.when == SUCCESS:
+            end = blocked_by(failure, upstream)
+        elif links.waits and not (links.when == FAILURE and links.has_failed):
+            return
+        elif links.when == FAILURE and not links.has_failed:
+            end = SKIP
+        links.is_settled = True
+        self._settled.append((record, end))
+
+    def settle(self, now: float, end: Callable[[TaskRecord, Cause, Failed], None]) -> None:
+        """Queue tasks that have become ready, and end those that never start: a portion of them.
+
+        Args:
+            end: ends a record, with all that follows.
+        """
+        ready: list[TaskRecord] = []
+        left = PORTION
+        while self._settled and left:
+            left -= 1
+            record, failure = self._settled.popleft()
+            if record.state is not State.WAITING:
+                continue
+            if failure is not None:
+                self.blocked += failure is not SKIP
+                end(record, Cause.SKIP if failure is SKIP else Cause.BLOCK, failure)
+            elif not record.is_held_back(now):
+                ready.append(record)
+        for record in reversed(ready):  # each goes to the front of its group: what is begun is finished first
+            self._ledger.move(record, Cause.DUE)
+            self._ledger.requeue(record)
+
+    # --- outcomes -----------------------------------------------------------------------------------------
+
+    def attach(self, runs: list[LaneRun], records: list[TaskRecord], session: int) -> int:
+        """Add to the runs of a lane message what their tasks need; return the bytes of that.
+
+        Args:
+            records: the tasks of all the runs, in order.
+        """
+        size = at = 0
+        for run in runs:
+            part = records[at : at + len(run.seqs)]
+            at += len(part)
+            needs = [links.needs if (links := record.links) is not None else () for record in part]
+            if not any(needs):
+                continue
+            run.needs = [list(each) for each in needs]
+            for seq in dict.fromkeys(seq for each in needs for seq in each):
+                held = self.values.get(run.client << SEQ_BITS | seq)
+                if held is not None and session not in held.sessions:
+                    held.sessions.add(session)
+                    run.values.append(held.value)
+                    size += len(held.value.payload)
+        return size
+
+    def take_unused(self, session: int) -> list[tuple[int, list[int]]]:
+        """Take the outcomes that a lane has been sent and may forget: by client, the counters."""
+        return list(self.unused.pop(session, {}).items())
+
+    def _hold(self, task: int, value: Value, holders: int) -> Failed | None:
+        """Keep an outcome; return the reason if there is no room for it, which stands in its place then."""
+        held, size = self._ledger.account(task >> SEQ_BITS).held, len(value.payload)
+        too_large: Failed | None = None
+        if size and (held + size > self._client_bytes or self._ledger.held + size > self._most_bytes):
+            too_large = _too_large(value, held)
+            value = Value(value.seq, name=value.name, attempt=value.attempt, failed=too_large)
+        self._keep(task, value).holders += holders
+        return too_large
+
+    def _keep(self, task: int, value: Value) -> HeldValue:
+        held = self.values.get(task)
+        if held is None:
+            held = self.values[task] = HeldValue(value, self._ledger.account(task >> SEQ_BITS))
+            self._ledger.hold(held.account, len(value.payload))
+        return held
+
+    def _let_go(self, record: TaskRecord, links: Links) -> None:
+        """A task that is over needs nothing any more."""
+        base = record.id >> SEQ_BITS << SEQ_BITS
+        for seq in links.needs:
+            held = self.values.get(base | seq)
+            if held is not None:
+                held.holders -= 1
+                if not held.holders:
+                    self._forget(base | seq)
+
+    def _forget(self, task: int) -> None:
+        held = self.values.pop(task)
+        client, seq = task >> SEQ_BITS, task & SEQ_MASK
+        self._ledger.hold(held.account, -len(held.value.payload))
+        for session in held.sessions:
+            self.unused.setdefault(session, {}).setdefault(client, []).append(seq)
+
+
+UNKNOWN = Failed(0, 0, 0, "lost", text="nothing is known of it here")
+"""The end of a task that nobody has submitted, or of which the client should have sent the outcome."""
+SKIP = Failed(0, 0, 0, SKIPPED)
+"""The end of every task that is skipped."""
+
+
+def value_of(seq: int, outcome: DoneRun | Failed, spec: Spec) -> Value:
+    """Return the outcome of one task in the form in which it travels with those that depend on it."""
+    if isinstance(outcome, Failed):
+        return Value(seq, b"", spec.name, outcome.attempt, failed=outcome)
+    return Value(seq, outcome.payloads[0], spec.name, outcome.attempt - outcome.returns, spec.codec)
+
+
+def blocked_by(failure: Failed, upstream: int) -> Failed:
+    """Return the end of a task that depends on one which ended badly.
+
+    Its text tells the first cause, however long the path from there is; `Failed.upstream` is the last step.
+    """
+    if failure.kind == DEPENDENCY:
+        text = failure.text
+    else:
+        what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
+        text = f"task {text_of(upstream)} ended first: {failure.kind}{f', {what}' if what else ''}"
+    return Failed(0, 0, 0, DEPENDENCY, text=text[:MOST_TEXT], upstream=upstream & SEQ_MASK)
+
+
+def _too_large(value: Value, held: int) -> Failed:
+    text = (
+        f"the result of {value.name}, {len(value.payload):,} bytes, has no room in the hub, which holds "
+        f"{held:,} bytes of results that other tasks of this client wait for (client.max_bytes, "
+        "hub.max_bytes). Return a path or a key instead of the data, let fewer tasks wait at a time, or "
+        "raise these settings"
+    )
+    return Failed(0, value.seq, value.attempt, "result", type_name=TOO_LARGE, text=text)

@@ -1,0 +1,49 @@
+"""Values: the outcomes that tasks of a pool are handed with their arguments. Each comes once over a lane.
+
+A hub says with later tasks when nobody needs one any more. A superseded attempt may still be here then, or a
+task whose cancellation is on its way: should it start all the same, it lacks an outcome and fails, and its
+report counts for nothing. A task that waits for the first failure of several lacks those that have not ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from taskmesh.core.pool.membership import CLIENT_BITS, hub_of
+from taskmesh.wire.runs import LaneRun, Value
+
+
+class Values:
+    """Outcomes that hubs have sent, by the scoped client and the counter of the task that gave them."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, int], Value] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, client: int, values: Iterable[Value]) -> None:
+        """Take in the outcomes that came with a run of a client's tasks."""
+        for value in values:
+            self._held[client, value.seq] = value
+
+    def of(self, client: int, run: LaneRun) -> LaneRun:
+        """Return a run for a slot, with every outcome that its tasks need and that is here."""
+        seqs = dict.fromkeys(seq for needs in run.needs for seq in needs)
+        found = [self._held.get((client, seq)) for seq in seqs]
+        return replace(run, values=[value for value in found if value is not None])
+
+    def forget(self, hub: int, tasks: Iterable[tuple[int, Iterable[int]]]) -> None:
+        """Drop outcomes that a hub says nobody needs."""
+        for client, seqs in tasks:
+            for seq in seqs:
+                self._held.pop((client | hub << CLIENT_BITS, seq), None)
+
+    def keep_only(self, hub: int, runs: Iterable[LaneRun]) -> None:
+        """Drop what a hub sent in its last session and no task here needs: it will not say so again."""
+        needed = {(run.client, seq) for run in runs for needs in run.needs for seq in needs}
+        gone = [key for key in self._held if hub_of(key[0]) == hub and key not in needed]
+        for key in gone:
+            del self._held[key]

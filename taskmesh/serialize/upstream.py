@@ -1,0 +1,118 @@
+"""Futures among the arguments of a call: they travel as the numbers of their tasks, and arrive as outcomes.
+
+A client collects the futures while it encodes a call. A slot provides the outcomes while it decodes it.
+Elsewhere a future cannot be pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from taskmesh.errors import BadSignature, SerializationError
+from taskmesh.serialize.payload import loads, loads_encoded, loads_plain
+from taskmesh.serialize.values import FutureFound
+from taskmesh.wire.runs import PICKLE, SAFE, Value
+
+Loader = Callable[[int], Any]
+"""Called in the slot with a task's number: gives what arrives in the place of its future."""
+
+
+class _Encoding(NamedTuple):
+    """The call that a thread encodes: the futures found so far by number, and how they arrive."""
+
+    found: dict[int, Any]
+    table: object
+    loader: Loader
+
+
+_encoding: ContextVar[_Encoding | None] = ContextVar("_encoding", default=None)
+_provided: dict[int, Value] = {}
+"""In a slot: the outcomes that the running task is handed."""
+
+
+@contextmanager
+def collected(table: object, loader: Loader) -> Iterator[dict[int, Any]]:
+    """Collect the futures that are pickled in this thread meanwhile, by their numbers.
+
+    Args:
+        table: the pending table that they have to belong to.
+        loader: a function of a module, called in the slot in the place of each future.
+    """
+    found: dict[int, Any] = {}
+    before = _encoding.set(_Encoding(found, table, loader))
+    try:
+        yield found
+    finally:
+        _encoding.reset(before)
+
+
+def is_collecting() -> bool:
+    """Return True while this thread encodes a call that may depend on futures."""
+    return _encoding.get() is not None
+
+
+def reduced(future: Any, table: object) -> tuple[Loader, tuple[int]]:
+    """Return what pickle makes of a future: a call that gives its outcome in the slot.
+
+    Raises:
+        FutureFound: no call is being encoded.
+        TypeError: a call for another mesh is.
+    """
+    encoding = _encoding.get()
+    if encoding is None:
+        raise FutureFound("a TaskFuture cannot be pickled: pass it to submit(), or pass its result()")
+    if table is not encoding.table:
+        raise TypeError("a task cannot depend on a future of another mesh: pass its result()")
+    encoding.found[future._seq] = future
+    return encoding.loader, (future._seq,)
+
+
+def itself(value: Any) -> Any:
+    """Return a value: it is pickled in the place of a future that has ended."""
+    return value
+
+
+@contextmanager
+def provided(values: Iterable[Value]) -> Iterator[None]:
+    """Provide the outcomes that a call needs while it is decoded."""
+    _provided.update((value.seq, value) for value in values)
+    try:
+        yield
+    finally:
+        _provided.clear()
+
+
+def provided_value(seq: int) -> Value | None:
+    """Return the outcome of a task as it has come along with the running one, if it has."""
+    return _provided.get(seq)
+
+
+def value_of(seq: int) -> Any:
+    """Return the value of a task that the running one depends on.
+
+    Raises:
+        SerializationError: it cannot be rebuilt here, or has not come along.
+    """
+    value = _provided.get(seq)
+    if value is not None and value.failed is not None and value.failed.kind == "signature":
+        raise BadSignature(f"the result of {value.name} cannot be trusted: {value.failed.text}")
+    if value is None or value.failed is not None:
+        raise SerializationError(f"the outcome of task number {seq} has not come along with the task")
+    return loads_value(value)
+
+
+def loads_value(value: Value) -> Any:
+    """Rebuild the value of a task that has succeeded.
+
+    Raises:
+        SerializationError: it cannot be rebuilt in this process.
+    """
+    what = f"the result of {value.name}"
+    if value.codec == PICKLE:
+        return loads(value.payload, what=what)
+    if value.codec == SAFE:
+        return loads_plain(value.payload, what=what)
+    return loads_encoded(value.payload)

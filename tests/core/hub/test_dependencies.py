@@ -1,0 +1,457 @@
+"""Tasks that depend on others: W7 of the acceptance rows, what the hub decides, as lists of events."""
+
+import pytest
+
+from taskmesh.core import events as ev
+from taskmesh.core.hub.ledger import PORTION
+from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DONE, FAILURE, SUCCESS, DoneRun, Failed, Held, Run, Value
+from tests.core.rig import EPOCH, HubRig, number_of, spec
+
+ENDS = ("done", "exception", "crash", "lost", "expired", "cancelled", "unknown")
+BAD = ENDS[1:]
+
+
+def rig_with(**config: object) -> HubRig:
+    rig = HubRig(crash_limit=1, **config)
+    rig.client()
+    return rig
+
+
+def upstream_of(rig: HubRig, end: str) -> int:
+    """Submits a task that can end so."""
+    options = {"lost": {"acks": "early"}, "expired": {"expires": 5.0, "queue": "elsewhere"}}.get(end, {})
+    (seq,) = rig.submit(one=spec("upstream", **options))
+    return seq
+
+
+def bring_about(rig: HubRig, session: int, seq: int, end: str) -> None:
+    match end:
+        case "done":
+            rig.report(session, done=((1, seq, 1),))
+        case "exception" | "crash":
+            rig.fail(session, (1, seq, 1), end)
+        case "lost":
+            rig.fail(session, (1, seq, 1), "crash")
+        case "expired":
+            for _ in range(30):
+                rig.after(0.2)
+                rig.beat(session)
+        case "cancelled":
+            rig.cancel(1, seq)
+
+
+def pushed(rig: HubRig) -> list[int]:
+    return [seq for message in rig.pushed for run in message.runs for seq in run.seqs]
+
+
+def values_of(rig: HubRig, seq: int) -> tuple[list[int], dict[int, Value]]:
+    """The needs of a task as they were pushed last, and all outcomes that lanes were sent."""
+    sent: dict[int, Value] = {}
+    needs: list[int] = []
+    for message in rig.pushed:
+        for run in message.runs:
+            sent |= {value.seq: value for value in run.values}
+            if seq in run.seqs and run.needs:
+                needs = run.needs[run.seqs.index(seq)]
+    return needs, sent
+
+
+# --- when -------------------------------------------------------------------------------------------------
+
+
+def after_end(end: str, when: int) -> tuple[HubRig, int, int]:
+    """A task that depends on one which ends so; an unknown one ends at the client, which says so."""
+    rig = rig_with()
+    session = rig.join()
+    if end == "unknown":
+        failure = Failed(1, 77, 0, "exception", text="it was never here")
+        return rig, session, rig.depend(77, when=when, values=(Value(77, failed=failure),))
+    first = upstream_of(rig, end)
+    seq = rig.depend(first, when=when)
+    assert rig.state(1, seq) == "WAITING"
+    bring_about(rig, session, first, end)
+    return rig, session, seq
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_w7_when_success(end):
+    rig, _, seq = after_end(end, SUCCESS)
+
+    if end == "done":
+        assert rig.state(1, seq) == "SENT"
+        needs, sent = values_of(rig, seq)
+        assert needs == [1]
+        assert sent[1].payload == b"r"
+    else:
+        assert rig.state(1, seq) == "finished"
+        assert rig.outcomes()[seq] == "dependency"
+        assert seq not in pushed(rig)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_w7_when_done(end):
+    rig, _, seq = after_end(end, DONE)
+
+    assert rig.state(1, seq) == "SENT"
+    needs, sent = values_of(rig, seq)
+    (value,) = [sent[need] for need in needs]
+    assert (value.failed is None) == (end == "done")
+    assert value.failed is None or value.failed.kind == {"unknown": "exception"}.get(end, end)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_w7_when_failure(end):
+    rig, _, seq = after_end(end, FAILURE)
+
+    if end == "done":
+        assert rig.outcomes()[seq] == "cancelled"
+        assert seq not in pushed(rig)
+    else:
+        assert rig.state(1, seq) == "SENT"
+
+
+@pytest.mark.parametrize(("when", "kind"), [(SUCCESS, "cancelled"), (DONE, None), (FAILURE, "cancelled")])
+def test_w7_what_depends_on_a_skipped_task(when, kind):
+    """It is skipped likewise, but for what runs whatever came."""
+    rig = rig_with()
+    session = rig.join()
+    (first,) = rig.submit()
+    skipped = rig.depend(after=(first,), when=FAILURE)
+    last = rig.depend(after=(skipped,), when=when)
+    rig.report(session, done=((1, first, 1),))
+
+    assert rig.outcomes()[skipped] == "cancelled"
+    assert rig.outcomes().get(last) == kind
+    assert (last in pushed(rig)) == (kind is None)
+    assert not [record for record in rig.records if record.kind == "task.failed"]
+
+
+def test_w7_when_failure_starts_at_the_first_one():
+    rig = rig_with()
+    session = rig.join(slots=3)
+    first, second = rig.submit(count=2)
+    seq = rig.depend(after=(first, second), when=FAILURE)
+    rig.fail(session, (1, second, 1))
+
+    assert rig.state(1, seq) == "SENT"
+    rig.report(session, done=((1, first, 1), (1, seq, 1)))
+    assert rig.outcomes() == {first: "done", second: "exception", seq: "done"}
+
+
+# --- the table --------------------------------------------------------------------------------------------
+
+
+def test_w7_it_starts_when_the_last_one_has_succeeded():
+    rig = rig_with()
+    session = rig.join(slots=3)
+    first, second = rig.submit(count=2)
+    seq = rig.depend(first, after=(second,))
+    rig.report(session, done=((1, first, 1),))
+    assert rig.state(1, seq) == "WAITING"
+    rig.report(session, done=((1, second, 1),))
+
+    assert rig.state(1, seq) == "SENT"
+    assert values_of(rig, seq)[0] == [first]
+
+
+def test_w7_a_bad_end_is_passed_on_at_once_and_the_siblings_go_on():
+    rig = rig_with()
+    session = rig.join(slots=3)
+    first, second = rig.submit(count=2)
+    joined = rig.depend(first, second)
+    last = rig.depend(joined)
+    rig.fail(session, (1, first, 1), type_name="ValueError", text="no")
+
+    assert rig.outcomes() == {first: "exception", joined: "dependency", last: "dependency"}
+    ends = {f.seq: f for msg in rig.told[1] if isinstance(msg, m.Deliver) for f in msg.failed}
+    assert ends[joined].upstream == first
+    assert ends[last].upstream == joined
+    assert "ValueError: no" in ends[last].text
+    assert rig.state(1, second) == "SENT"
+    rig.report(session, done=((1, second, 1),))
+    assert rig.outcomes()[second] == "done"
+
+
+def test_w7_dependents_see_terminal_states_only():
+    """A retry of the upstream task is nothing that they hear of."""
+    rig = rig_with()
+    session = rig.join()
+    (first,) = rig.submit(one=spec("retried", max_retries=1, backoff=0.5, jitter=False))
+    seq = rig.depend(first)
+    rig.fail(session, (1, first, 1))
+    assert rig.state(1, seq) == "WAITING"
+    rig.after(1.0)
+    rig.report(session, done=((1, first, 2),))
+
+    assert rig.state(1, seq) == "SENT"
+
+
+def test_w7_several_end_in_one_message_and_doubles_do_not_count():
+    rig = rig_with()
+    session = rig.join(slots=4)
+    first, second, third = rig.submit(count=3)
+    seq = rig.depend(first, second, third)
+    rig.report(session, done=((1, first, 1), (1, second, 1)))
+    rig.report(session, done=((1, first, 1), (1, second, 1)))
+    assert rig.state(1, seq) == "WAITING"
+    rig.report(session, done=((1, third, 1),))
+
+    assert rig.state(1, seq) == "SENT"
+
+
+def test_w7_the_same_task_twice_is_one_edge():
+    rig = rig_with()
+    session = rig.join()
+    (first,) = rig.submit()
+    seq = rig.depend(first, first, after=(first,))
+    rig.report(session, done=((1, first, 1),))
+
+    assert rig.state(1, seq) == "SENT"
+
+
+def test_w10_an_outcome_that_is_unknown_here_is_asked_for_and_nothing_is_accepted_meanwhile():
+    rig = rig_with()
+    rig.join()
+    seq = rig.depend(77)
+
+    assert rig.told[1][-1] == m.NeedValues(1, [77])
+    assert rig.state(1, seq) == "finished"
+    one = spec()
+    again = m.Submit(1, [(number_of(one), one)], [Run(number_of(one), 0, [seq], [b"x"], needs=[[77]])])
+    again.values = [Value(77, b"known")]
+    rig.tell(ev.FromClient(1, again))
+    assert rig.state(1, seq) == "SENT"
+    assert values_of(rig, seq)[1][77].payload == b"known"
+
+
+def test_w7_cancelling_a_dependent_leaves_the_upstream_task_alone():
+    rig = rig_with()
+    session = rig.join()
+    (first,) = rig.submit()
+    seq = rig.depend(first)
+    rig.cancel(1, seq)
+
+    assert rig.state(1, first) == "SENT"
+    rig.report(session, done=((1, first, 1),))
+    assert rig.outcomes() == {first: "done"}
+    assert rig.hub.state.dependencies.values == {}
+
+
+def test_w7_expiry_counts_while_it_waits():
+    rig = rig_with()
+    session = rig.join()
+    (first,) = rig.submit()
+    seq = rig.depend(first, one=spec("brief", expires=3.0))
+    for _ in range(20):
+        rig.after(0.2)
+        rig.beat(session)
+
+    assert rig.outcomes() == {seq: "expired"}
+
+
+def test_a_delay_and_a_dependency_are_both_waited_for():
+    for task_first in (True, False):
+        rig = rig_with()
+        session = rig.join()
+        (first,) = rig.submit()
+        seq = rig.depend(first, delay=5.0)
+        if task_first:
+            rig.report(session, done=((1, first, 1),))
+        for _ in range(23):
+            assert rig.state(1, seq) == "WAITING"
+            rig.after(0.2)
+            rig.beat(session)
+        rig.after(0.6)
+        rig.beat(session)
+        if not task_first:
+            assert rig.state(1, seq) == "WAITING"
+            rig.report(session, done=((1, first, 1),))
+        assert rig.state(1, seq) == "SENT"
+
+
+def test_unstarted_dependents_are_cancelled_at_once():
+    rig = rig_with()
+    rig.join()
+    (first,) = rig.submit()
+    seq = rig.depend(first)
+    rig.cancel_unstarted(1, seq)
+
+    assert rig.outcomes() == {seq: "cancelled"}
+
+
+def test_a_waiter_of_a_key_that_gives_up_blocks_what_depends_on_it():
+    """The task itself goes on, for the other who submitted it under the same key."""
+    rig = rig_with()
+    session = rig.join()
+    (first,) = rig.submit(key="k")
+    (second,) = rig.submit(key="k")
+    on_first, on_second = rig.depend(first), rig.depend(second)
+    rig.cancel(1, second)
+
+    assert rig.outcomes() == {on_second: "dependency"}
+    rig.report(session, done=((1, first, 1),))
+    assert rig.state(1, on_first) == "SENT"
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------
+
+
+def test_w4_an_outcome_goes_once_to_each_lane_and_is_forgotten_after_the_last_need():
+    rig = rig_with()
+    one, other = rig.join("a", slots=4), rig.join("b", slots=4)
+    (first,) = rig.submit()
+    seqs = [rig.depend(first) for _ in range(6)]
+    holder = one if rig.held[one] else other
+    rig.report(holder, done=((1, first, 1),))
+
+    sent = [(msg.session, v.seq) for msg in rig.pushed for run in msg.runs for v in run.values]
+    assert sorted(sent) == sorted({(one, first), (other, first)})
+    for session in (one, other):
+        for key in list(rig.held[session]):
+            rig.report(session, done=(key,))
+    assert rig.outcomes().keys() == {first, *seqs}
+    rig.after(1.0)
+    forgotten = [msg.session for msg in rig.pushed for _ in msg.unused]
+    assert sorted(forgotten) == sorted([one, other])
+    assert rig.hub.state.dependencies.values == {}
+    assert rig.hub.state.ledger.size == 0
+
+
+def test_a_task_that_goes_to_another_pool_takes_the_outcome_along():
+    rig = rig_with(lease=2.0)
+    one = rig.join("a")
+    (first,) = rig.submit()
+    seq = rig.depend(first)
+    rig.report(one, done=((1, first, 1),))
+    assert rig.held[one] == [(1, seq, 1)]
+    other = rig.join("b")
+    for _ in range(15):
+        rig.after(0.2)
+        rig.beat(other, "b")
+
+    assert rig.held[other] == [(1, seq, 2)]
+    assert [v.seq for v in rig.pushed[-1].runs[0].values] == [first]
+
+
+def test_w11_without_room_for_an_outcome_its_dependents_fail_and_say_so():
+    rig = rig_with(client_max_bytes=20)
+    session = rig.join()
+    (first,) = rig.submit(size=1)
+    seq, after = rig.depend(first), rig.depend(after=(first,))
+    run = DoneRun(rig.spec_of((1, first, 1)), 1, 1, "p/0", [first], [b"r" * 100], 0.001)
+    rig.tell(ev.FromPool(m.Results(EPOCH, session, 1, [run], [], [])))
+
+    assert rig.outcomes() == {first: "done", seq: "dependency"}
+    ends = [f for msg in rig.told[1] if isinstance(msg, m.Deliver) for f in msg.failed]
+    assert "client.max_bytes" in ends[0].text
+    rig.tell(ev.FromClient(1, m.ResultAck(EPOCH, 2)))
+    assert rig.state(1, after) == "SENT"
+
+
+def test_what_is_ready_goes_to_the_front_in_the_order_of_submission():
+    """So that what is begun is finished first, and outcomes are not held for long."""
+    rig = rig_with()
+    session = rig.join(slots=1)
+    (first,) = rig.submit()
+    seqs = [rig.depend(first) for _ in range(3)]
+    others = rig.submit(count=2)
+    rig.report(session, done=((1, first, 1),))
+    for _ in range(5):
+        rig.report(session, done=(rig.held[session][0],), elapsed=5.0)
+
+    assert pushed(rig) == [first, *seqs, *others]
+
+
+def test_w6_a_great_many_are_blocked_in_portions():
+    rig = rig_with()
+    session = rig.join()
+    (first,) = rig.submit()
+    seqs = list(range(10, 10 + 2 * PORTION))
+    one = spec()
+    run = Run(number_of(one), 0, seqs, [b"x"] * len(seqs), after=[[first]] * len(seqs))
+    rig.tell(ev.FromClient(1, m.Submit(2, [(number_of(one), one)], [run])))
+    rig.fail(session, (1, first, 1))
+    assert rig.hub.deadline == rig.now
+    blocked = sum(kind == "dependency" for kind in rig.outcomes().values())
+    assert blocked == PORTION
+    rig.tell(ev.Tick())
+    assert sum(kind == "dependency" for kind in rig.outcomes().values()) == 2 * PORTION
+
+
+# --- hubs that die ----------------------------------------------------------------------------------------
+
+
+def resubmit(rig: HubRig, *runs: Run, values: tuple[Value, ...] = ()) -> None:
+    one = spec()
+    submit = m.Submit(1, [(number_of(one), one)], list(runs), whole=True, values=list(values))
+    rig.tell(ev.FromClient(1, submit))
+
+
+def old(seq: int, **more: object) -> Run:
+    return Run(number_of(spec()), 0, [seq], [b"x"], again=True, **more)
+
+
+def test_w9_the_next_hub_waits_for_pools_and_for_tasks():
+    rig = rig_with(lease=2.0)
+    resubmit(rig, old(1), old(2, needs=[[1]]))
+    assert [rig.state(1, seq) for seq in (1, 2)] == ["WAITING", "WAITING"]
+    session = rig.join()
+    for _ in range(15):
+        rig.after(0.2)
+        rig.beat(session)
+    assert [rig.state(1, seq) for seq in (1, 2)] == ["SENT", "WAITING"]
+    rig.report(session, done=((1, 1, 1),))
+
+    assert rig.state(1, 2) == "SENT"
+
+
+def test_w9_a_dependent_that_a_pool_runs_is_adopted():
+    rig = rig_with()
+    rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [2])])
+    resubmit(rig, old(1), old(2, needs=[[1]]))
+
+    assert rig.state(1, 2) == "SENT"
+    rig.report(rig.session(), done=((1, 2, 1),))
+    assert rig.outcomes() == {2: "done"}
+
+
+def test_w9_one_that_was_waited_for_and_then_adopted_may_be_tried_again():
+    rig = rig_with(lease=2.0)
+    one = spec("retried", max_retries=2, backoff=0.1, jitter=False)
+    run = Run(number_of(one), 0, [2], [b"x"], again=True, needs=[[1]])
+    values = [Value(1, b"taken")]
+    rig.tell(ev.FromClient(1, m.Submit(1, [(number_of(one), one)], [run], whole=False, values=values)))
+    assert rig.state(1, 2) == "WAITING"
+    session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [2])])
+    assert rig.state(1, 2) == "SENT"
+    rig.fail(session, (1, 2, 1))
+    for _ in range(3):
+        rig.after(0.2)
+        rig.beat(session)
+
+    assert rig.state(1, 2) == "SENT"
+
+
+def test_w9_an_outcome_that_the_client_has_taken_comes_with_the_dependent():
+    rig = rig_with(lease=1.0)
+    session = rig.join()
+    resubmit(rig, old(2, needs=[[1]]), values=(Value(1, b"taken"),))
+    for _ in range(8):
+        rig.after(0.2)
+        rig.beat(session)
+
+    assert rig.state(1, 2) == "SENT"
+    assert values_of(rig, 2)[1][1].payload == b"taken"
+
+
+def test_w9_recovery_over_before_the_upstream_task_and_after():
+    rig = rig_with(lease=1.0)
+    resubmit(rig, old(2, needs=[[1]]), values=(Value(1, b"taken"),))
+    assert rig.state(1, 2) == "WAITING"
+    session = rig.join(epoch=EPOCH - 1)
+    for _ in range(8):
+        rig.after(0.2)
+        rig.beat(session)
+
+    assert rig.state(1, 2) == "SENT"

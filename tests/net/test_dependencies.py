@@ -1,0 +1,100 @@
+"""Tasks that depend on others, over tcp and with keys: outcomes that hub and pools hold, restarts, lies."""
+
+import os
+
+import pytest
+
+from taskmesh.errors import ConfigError, DependencyError
+from taskmesh.security.keys import KeyFolder
+from taskmesh.security.payload_signing import PayloadSigner
+from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DoneRun, LaneRun, Run, Spec, Value
+from tests.harness.programs import Programs
+from tests.net import workload
+from tests.net.keyed import Keyed, Ring
+
+END_S = 30
+
+
+def test_values_over_tcp_with_keys(programs: Programs, ring: Ring):
+    keyed = Keyed(programs, ring, "tcp://127.0.0.1:0")
+
+    with keyed.mesh() as mesh:
+        small = [mesh.submit(workload.add, x, 1) for x in range(50)]
+        assert [one.result(END_S) for one in [mesh.submit(workload.echo, x) for x in small]] == [
+            *range(1, 51)
+        ]
+        data = mesh.submit(os.urandom, 3_000_000)
+        assert mesh.submit(workload.size_of, mesh.submit(workload.echo, data)).result(END_S) == 3_000_000
+        assert mesh.submit(workload.size_of, data).result(END_S) == 3_000_000
+        taken = mesh.submit(workload.add, 2, 3)
+        assert taken.result(END_S) == 5
+        assert mesh.submit(workload.add, taken, taken).result(END_S) == 10
+        blocked = mesh.submit(workload.echo, mesh.submit(workload.refuse, "no"))
+        with pytest.raises(DependencyError) as caught:
+            blocked.result(END_S)
+        assert isinstance(caught.value.__cause__, workload.Refusal)
+
+
+def test_the_result_of_a_key_is_no_argument_where_results_are_signed(programs: Programs, ring: Ring):
+    keyed = Keyed(programs, ring, "tcp://127.0.0.1:0")
+
+    with keyed.mesh() as mesh:
+        shared = mesh.with_options(key="k").submit(workload.add, 1, 2)
+        with pytest.raises(ConfigError, match="wait for it with after="):
+            mesh.submit(workload.echo, shared)
+        assert mesh.with_options(after=shared).submit(workload.add, 4, 5).result(END_S) == 9
+
+
+def signed(keys: tuple[bytes, ...]) -> tuple[PayloadSigner, m.Tasks]:
+    """A pool's signer, and a task for it with the outcome that another pool has signed."""
+    spec = Spec(b"Ros\0getpid", "os.getpid")
+    client, pool = PayloadSigner(keys), PayloadSigner(keys)
+    submit = m.Submit(1, [(5, spec)], [Run(5, 0, [2], [b"call"], needs=[[1]])])
+    run = client.submit(submit, 7, lambda numbers: []).runs[0]
+    done = DoneRun(5, 7, 1, "p/0", [1], [b"value"], 0.1)
+    results = pool.results(m.Results(1, 1, 1, [done], [], []))
+    value = Value(1, results.done[0].payloads[0], "f", 1)
+    lane = LaneRun(5, 7, 1, 0, [2], run.payloads, [[1]], [value])
+    return pool, m.Tasks(1, 1, 1, 0, 0.0, [(5, spec)], [lane])
+
+
+@pytest.fixture
+def keys(ring: Ring) -> tuple[bytes, ...]:
+    return KeyFolder(ring.peer("client", "someone")).mesh_keys()
+
+
+class TestSignedValues:
+    def test_one_that_holds_is_handed_on_plain(self, keys):
+        pool, tasks = signed(keys)
+        pool._learn([(5, tasks.specs[0][1])])
+
+        value = pool._verified_value(7, tasks.runs[0].values[0])
+        assert (value.payload, value.failed) == (b"value", None)
+
+    @pytest.mark.parametrize("lie", ["another's", "unsigned", "changed"])
+    def test_one_that_does_not_is_a_failure_that_says_so(self, keys, lie):
+        pool, tasks = signed(keys)
+        value = tasks.runs[0].values[0]
+        match lie:
+            case "another's":
+                value.seq = 3
+            case "unsigned":
+                value.payload = b"value"
+            case "changed":
+                value.payload = value.payload[:-1] + b"!"
+
+        verified = pool._verified_value(7, value)
+        assert verified.payload == b""
+        assert verified.failed.kind == "signature"
+
+    def test_the_edges_of_a_run_stay(self, keys):
+        pool, tasks = signed(keys)
+        spec = tasks.specs[0][1]
+        pool._digests.clear()
+        run = pool._sorted_out(tasks.runs[0])[1]
+
+        assert run.seqs == [2]  # its spec is not known: it is refused, and raises the error
+        pool._learn([(5, spec)])
+        good, refused = pool._sorted_out(tasks.runs[0])
+        assert (good.needs, [value.payload for value in good.values], refused.seqs) == ([[1]], [b"value"], [])
