@@ -213,6 +213,10 @@ class Views:
 
     def _why(self, record: TaskRecord, now: float) -> str:
         if record.state is State.WAITING:
+            links = record.links
+            if links is not None and links.waits and not links.recovers:
+                number = "a task" if links.waits == 1 else f"{links.waits} tasks"
+                return f"it waits for {number} that it depends on"
             if record.extra is None or not record.extra.due:
                 return f"it waits {self._hub.recovery.left(now):.1f} s at most for pools to come back"
             what = "a retry" if record.errors or record.begun else "its time to start"

@@ -294,6 +294,23 @@ def test_a_waiter_of_a_key_that_gives_up_blocks_what_depends_on_it():
     assert rig.state(1, on_first) == "SENT"
 
 
+def test_w55_explain_names_the_reason():
+    rig = rig_with()
+    session = rig.join(slots=4)
+    seqs = rig.submit(count=2)
+    last = rig.depend(seqs[0], after=(seqs[1],), delay=60.0)
+    ids = f"{1:016x}{last:016x}"
+
+    def why() -> str:
+        return str(rig.hub.views.task(ids, rig.now)["why"])
+
+    assert why() == "it waits for 2 tasks that it depends on"
+    rig.report(session, done=((1, seqs[0], 1),))
+    assert why() == "it waits for a task that it depends on"
+    rig.report(session, done=((1, seqs[1], 1),))
+    assert why() == "it waits 60.0 s for its time to start"
+
+
 # --- outcomes ---------------------------------------------------------------------------------------------
 
 
