@@ -86,6 +86,28 @@ def test_its_pool_is_told_of_a_cancellation_by_the_name_that_it_knows(order):
 
 
 @ORDERS
+@pytest.mark.parametrize("end", ["done", "failed", "returned", "crash"])
+def test_reports_count_when_the_one_whose_name_its_pool_knows_has_given_up(order, end):
+    rig, session = come_back(order)
+    rig.tell(FromClient(A, m.CancelTasks([7])))
+    match end:
+        case "done":
+            rig.report(session, done=(AT_POOL,))
+        case "failed":
+            rig.fail(session, AT_POOL)
+        case "crash":
+            rig.fail(session, AT_POOL, "crash")
+            rig.report(session, done=tuple(rig.held[session]))
+        case "returned":
+            rig.report(session, returned=(AT_POOL,))
+            rig.report(session, done=tuple(rig.held[session]))
+
+    assert rig.outcomes(A).get(7, "cancelled") == "cancelled"
+    assert rig.outcomes(B) == {3: "exception" if end == "failed" else "done"}
+    assert rig.hub.state.ledger.tasks == {}
+
+
+@ORDERS
 def test_both_are_told_that_it_runs_and_it_is_not_killed(order):
     rig, session = come_back(order)
     rig.beat(session, running=(AT_POOL,))

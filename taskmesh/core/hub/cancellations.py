@@ -56,7 +56,7 @@ class Cancellations:
     def cancel(self, task: int, *, quiet: bool = False) -> bool:
         """One waiter gives a task up; the last one's ends it. False when it is not on its way."""
         record = self._ledger.tasks.get(task)
-        if record is None:
+        if record is None or not record.is_waited_for(task):
             return False
         if record.extra is not None and record.extra.abandoned and task == record.id:
             return True  # it is run for others

@@ -51,7 +51,8 @@ def _check_counts(ledger: Ledger) -> None:
         record.extra is not None and record.extra.abandoned
         for record in {id(record): record for record in ledger.tasks.values()}.values()
     )
-    on_their_way = len(ledger.tasks) - shared
+    given_up = sum(not record.is_waited_for(task) for task, record in ledger.tasks.items())
+    on_their_way = len(ledger.tasks) - shared - given_up
     require(
         ledger.accepted == ledger.finished + on_their_way,
         "S10: accepted = finished + on their way",
@@ -65,7 +66,7 @@ def _check_accounts(ledger: Ledger) -> None:
     tasks: dict[int, list[int]] = {}
     for task, record in ledger.tasks.items():
         abandoned = record.id == task and record.extra is not None and record.extra.abandoned
-        if not abandoned:
+        if not abandoned and record.is_waited_for(task):
             tasks.setdefault(task >> SEQ_BITS, []).append(task & SEQ_MASK)
     require(tasks.keys() <= ledger.accounts.keys(), "tasks without an account")
     for client, account in ledger.accounts.items():

@@ -20,6 +20,7 @@ from taskmesh.core.hub.states import (
     Attempt,
     Cause,
     State,
+    TaskExtra,
     TaskRecord,
     handed_back,
 )
@@ -307,6 +308,7 @@ class Ledger:
                 record.numbered(attempt, begun)
         record.session = session
         if record.extra is not None:
+            self._forget_alias(record.extra)
             record.extra.alias = task if task != record.id else 0
             if record.extra.links is not None:
                 record.extra.links.recovers = False
@@ -343,6 +345,7 @@ class Ledger:
         """Puts a QUEUED record before the others of its group: it has waited already."""
         record.session = 0
         if (extra := record.extra) is not None:
+            self._forget_alias(extra)
             extra.over(record)
             if extra.late:
                 self.timers.at(0.0, record, Cause.EXPIRE)
@@ -355,6 +358,7 @@ class Ledger:
         """A record that has just become WAITING is due at `until`."""
         record.session = 0
         extra = record.more()
+        self._forget_alias(extra)
         extra.over(record)
         extra.due = until
         self.timers.at(until, record, Cause.DUE)
@@ -451,6 +455,7 @@ class Ledger:
         record.payload = b""
         waiting = [record.id]
         if extra is not None:
+            self._forget_alias(extra)
             waiting += extra.waiters
             if extra.key is not None and self._keys.get(extra.key) is record:
                 del self._keys[extra.key]
@@ -474,10 +479,15 @@ class Ledger:
         extra.waiters.pop(task, None)
         if task == record.id:
             extra.abandoned, extra.payer = True, self.accounts[task >> SEQ_BITS]
-        else:
+        elif task != extra.alias:  # a pool that has it under this id reports it so
             del self.tasks[task]
         self._settle(task)
         return False
+
+    def _forget_alias(self, extra: TaskExtra) -> None:
+        """No pool has the record under another's id any more: it is not found by that, unless that waits."""
+        if extra.alias and extra.alias not in extra.waiters:
+            self.tasks.pop(extra.alias, None)
 
     def _settle(self, task: int) -> None:
         account = self.accounts[task >> SEQ_BITS]

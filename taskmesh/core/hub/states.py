@@ -209,6 +209,10 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
             more.history = list(self.extra.history)
         return copy
 
+    def is_waited_for(self, task: int) -> bool:
+        """Return True if the task of this id waits for the outcome; False if only a pool knows it so."""
+        return task == self.id or task in self.extra.waiters
+
     @property
     def links(self) -> Links | None:
         """Its edges in the graph of dependencies, if it has any."""

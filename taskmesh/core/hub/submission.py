@@ -270,7 +270,7 @@ class Submissions:
         sessions: set[int] = set()
         for task in [client << SEQ_BITS | seq for seq in unstarted]:
             record = self._ledger.tasks.get(task)
-            if record is None or record.has_failed:
+            if record is None or record.has_failed or not record.is_waited_for(task):
                 continue
             if record.state is State.QUEUED or self._has_never_left(record):
                 self._cancellations.cancel(task)
