@@ -92,20 +92,21 @@ class Dependencies:
         return sorted(unknown)
 
     def bring(self, client: int, values: Iterable[Value]) -> None:
-        """Take in outcomes of tasks that are not here; call `drop_unused` once those that need them are."""
+        """Take in outcomes of tasks that are not here; call `drop_unused` once those that need them are.
+
+        Until then they are held, also if the first of these ends at once.
+        """
         for value in values:
             task = client << SEQ_BITS | value.seq
-            if task not in self.values and task not in self._ledger.tasks:
-                self._keep(task, value)
+            if task not in self._ledger.tasks:
+                self._keep(task, value).holders += 1
                 self._brought.append(task)
 
     def drop_unused(self) -> None:
         """Forget those of the outcomes brought that no task here needs."""
         brought, self._brought = self._brought, []
         for task in brought:
-            held = self.values.get(task)
-            if held is not None and not held.holders:
-                self._forget(task)
+            self._release(task)
 
     def enter(self, record: TaskRecord, needs: Sequence[int], after: Sequence[int], when: int) -> None:
         """Give a new record its edges; it is QUEUED still.
@@ -269,11 +270,15 @@ class Dependencies:
         """A task that is over needs nothing any more."""
         base = record.id >> SEQ_BITS << SEQ_BITS
         for seq in links.needs:
-            held = self.values.get(base | seq)
-            if held is not None:
-                held.holders -= 1
-                if not held.holders:
-                    self._forget(base | seq)
+            if base | seq in self.values:
+                self._release(base | seq)
+
+    def _release(self, task: int) -> None:
+        """One holder of an outcome is gone."""
+        held = self.values[task]
+        held.holders -= 1
+        if not held.holders:
+            self._forget(task)
 
     def _forget(self, task: int) -> None:
         held = self.values.pop(task)

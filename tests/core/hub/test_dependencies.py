@@ -462,6 +462,20 @@ def test_w9_an_outcome_that_the_client_has_taken_comes_with_the_dependent():
     assert values_of(rig, 2)[1][1].payload == b"taken"
 
 
+def test_w9_an_outcome_that_came_along_is_there_for_all_that_need_it():
+    """The first of them has ended already, as a pool knows: the second one still needs it."""
+    rig = rig_with()
+    session = rig.join(epoch=EPOCH - 1)
+    rig.report(session, done=((1, 2, 1),))
+    resubmit(rig, old(2, needs=[[1]]), old(3, needs=[[1]]), values=(Value(1, b"taken"),))
+    rig.hub.state.recovery.extend(-100.0)
+    rig.after(0.4)
+
+    assert rig.outcomes() == {2: "done"}
+    assert rig.state(1, 3) == "SENT"
+    assert values_of(rig, 3)[1][1].payload == b"taken"
+
+
 def test_w9_recovery_over_before_the_upstream_task_and_after():
     rig = rig_with(lease=1.0)
     resubmit(rig, old(2, needs=[[1]]), values=(Value(1, b"taken"),))
