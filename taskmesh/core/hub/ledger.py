@@ -339,10 +339,21 @@ class Ledger:
         if cause is Cause.RETURN:
             record.returns += 1
         self.move(record, cause)
-        self.requeue(record)
+        links = record.links
+        if links is not None and links.holds_back:  # its pool had it from another hub, which knew more
+            self.move(record, Cause.AWAIT)
+            self._came_back(record)
+        else:
+            self.requeue(record)
 
     def requeue(self, record: TaskRecord) -> None:
         """Puts a QUEUED record before the others of its group: it has waited already."""
+        self._came_back(record)
+        backlog = self.suspects if record.losses >= SUSPECT else self.backlog
+        backlog.push_front(record.spec.route, record.spec.priority, group_of(record), record)
+
+    def _came_back(self, record: TaskRecord) -> None:
+        """No pool has a record any more: what was put off until then is due."""
         record.session = 0
         if (extra := record.extra) is not None:
             self._forget_alias(extra)
@@ -351,8 +362,6 @@ class Ledger:
                 self.timers.at(0.0, record, Cause.EXPIRE)
             if extra.unwanted:
                 self.timers.at(0.0, record, Cause.CANCEL)
-        backlog = self.suspects if record.losses >= SUSPECT else self.backlog
-        backlog.push_front(record.spec.route, record.spec.priority, group_of(record), record)
 
     def wait(self, record: TaskRecord, until: float) -> None:
         """A record that has just become WAITING is due at `until`."""

@@ -450,6 +450,27 @@ def test_w9_one_that_was_waited_for_and_then_adopted_may_be_tried_again():
     assert rig.state(1, 2) == "SENT"
 
 
+@pytest.mark.parametrize("end", ["crash", "returned"])
+def test_w9_one_that_a_pool_gives_back_waits_for_what_has_not_ended_here(end):
+    """It had begun with the hub before; this one does not know the outcome that it needs yet."""
+    rig = HubRig()
+    rig.client()
+    session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [2])])
+    resubmit(rig, old(1), old(2, needs=[[1]]))
+    rig.hub.state.recovery.extend(-100.0)
+    rig.after(0.4)
+    assert [rig.state(1, seq) for seq in (1, 2)] == ["SENT", "SENT"]
+    if end == "crash":
+        rig.fail(session, (1, 2, 1), "crash")
+    else:
+        rig.report(session, returned=((1, 2, 1),))
+    assert rig.state(1, 2) == "WAITING"
+    rig.report(session, done=((1, 1, 1),))
+
+    assert rig.state(1, 2) == "SENT"
+    assert values_of(rig, 2)[1][1].payload == b"r"
+
+
 def test_w9_an_outcome_that_the_client_has_taken_comes_with_the_dependent():
     rig = rig_with(lease=1.0)
     session = rig.join()
