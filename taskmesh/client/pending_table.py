@@ -375,7 +375,7 @@ class PendingTable:
                 runs.append(_run(batch, futures, again=False))
                 if self._specs_sent.is_new(batch.number):
                     specs.append((batch.number, batch.spec))
-        for batch, futures in _by_batch(dependents):
+        for batch, futures in _by_batch(dependents) if dependents else ():
             runs.append(_dependent_run(batch, futures, again=False))
             if self._specs_sent.is_new(batch.number):
                 specs.append((batch.number, batch.spec))

@@ -215,7 +215,7 @@ def numbers(patch: Patch) -> None:
 
 def result_limit(patch: Patch) -> None:
     """A pool does."""
-    patch.setattr(pool_host, "hold_against", lambda results, limit: None)
+    patch.setattr(pool_host, "limit_results", lambda results, limit: None)
 
 
 def stored_outcomes(patch: Patch) -> None:

@@ -54,6 +54,8 @@ class Dependencies:
 
     Attributes:
         values: outcomes that tasks on their way need, by the id of the task that gave them.
+        brought: outcomes that are held for the Submit which is taken in.
+        settled: tasks that are to be queued, or ended if there is a failure, in the next step.
         unused: outcomes that lanes have been sent and may forget, by session and client.
         blocked: how many tasks ended since one that they depend on had ended badly.
     """
@@ -64,14 +66,9 @@ class Dependencies:
         self._most_bytes = most_bytes
         self.values: dict[int, HeldValue] = {}
         self.blocked = 0
-        self._brought: list[int] = []
-        self._settled: deque[tuple[TaskRecord, Failed | None]] = deque()
+        self.brought: list[int] = []
+        self.settled: deque[tuple[TaskRecord, Failed | None]] = deque()
         self.unused: dict[int, dict[int, list[int]]] = {}
-
-    @property
-    def is_pending(self) -> bool:
-        """True while tasks are to be queued or ended since the last step."""
-        return bool(self._settled)
 
     # --- in -----------------------------------------------------------------------------------------------
 
@@ -100,11 +97,11 @@ class Dependencies:
             task = client << SEQ_BITS | value.seq
             if task not in self._ledger.tasks:
                 self._keep(task, value).holders += 1
-                self._brought.append(task)
+                self.brought.append(task)
 
     def drop_unused(self) -> None:
         """Forget those of the outcomes brought that no task here needs."""
-        brought, self._brought = self._brought, []
+        brought, self.brought = self.brought, []
         for task in brought:
             self._release(task)
 
@@ -197,7 +194,7 @@ class Dependencies:
         elif links.when == FAILURE and not links.has_failed:
             end = SKIP
         links.is_settled = True
-        self._settled.append((record, end))
+        self.settled.append((record, end))
 
     def settle(self, now: float, end: Callable[[TaskRecord, Cause, Failed], None]) -> None:
         """Queue tasks that have become ready, and end those that never start: a portion of them.
@@ -207,9 +204,9 @@ class Dependencies:
         """
         ready: list[TaskRecord] = []
         left = PORTION
-        while self._settled and left:
+        while self.settled and left:
             left -= 1
-            record, failure = self._settled.popleft()
+            record, failure = self.settled.popleft()
             if record.state is not State.WAITING:
                 continue
             if failure is not None:

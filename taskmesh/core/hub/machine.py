@@ -101,7 +101,7 @@ class HubMachine:
         """The latest time at which a Tick is due."""
         state = self.state
         now = state.now
-        if self.cancellations.pending or state.dependencies.is_pending:
+        if self.cancellations.pending or state.dependencies.settled:
             return now
         first = min(self._sweep_at, now + self.config.stall / 2)
         timer = state.ledger.timers.deadline
@@ -126,7 +126,7 @@ class HubMachine:
         if self.cancellations.pending or state.recovery.waiting:
             self._go_on(now)
         ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
-        if state.dependencies.is_pending:
+        if state.dependencies.settled:
             state.dependencies.settle(now, self.collector.never_starts)
         self.cancellations.publish()
         if state.acks_due:

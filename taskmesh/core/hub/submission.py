@@ -69,11 +69,7 @@ class Submissions:
             self._hub.dependencies.drop_unused()
             return
         session.submitted = number
-        alone = len(submit.runs) == 1 and not submit.unstarted
-        self._hub.dependencies.bring(session.client, submit.values)
-        for run in submit.runs:
-            self._enter(session.client, run, now, alone=alone)
-        self._hub.dependencies.drop_unused()
+        self._enter_all(session, submit, now)
         if submit.cancels or submit.unstarted:
             self.on_cancel(session.client, submit.cancels, submit.unstarted)
             account = self._ledger.account(session.client)
@@ -82,16 +78,28 @@ class Submissions:
             self._adoption.from_before(session.client, submit)
         self._acknowledge(session, size, now)
 
+    def _enter_all(self, session: ClientSession, submit: m.Submit, now: float) -> None:
+        alone = len(submit.runs) == 1 and not submit.unstarted
+        dependencies = self._hub.dependencies
+        if submit.values:
+            dependencies.bring(session.client, submit.values)
+        for run in submit.runs:
+            self._enter(session.client, run, now, alone=alone)
+        if dependencies.brought:
+            dependencies.drop_unused()
+
     def _missing(self, session: ClientSession, submit: m.Submit) -> m.NeedSpec | m.NeedValues | None:
         """Return the message that asks for what a Submit lacks, if it lacks anything."""
         specs = self._missing_specs(submit)
         if specs:
             return m.NeedSpec(submit.number, sorted(specs))
-        if any(run.needs or run.after for run in submit.runs):
-            seqs = self._missing_values(session, submit.runs, submit.values)
-            if seqs:
-                self._hub.dependencies.drop_unused()
-                return m.NeedValues(submit.number, seqs)
+        for run in submit.runs:
+            if run.needs or run.after:
+                seqs = self._missing_values(session, submit.runs, submit.values)
+                if seqs:
+                    self._hub.dependencies.drop_unused()
+                    return m.NeedValues(submit.number, seqs)
+                break
         return None
 
     def _missing_values(self, session: ClientSession, runs: list[Run], values: list[Value]) -> list[int]:
@@ -302,5 +310,6 @@ def _weight(submit: m.Submit) -> tuple[int, int]:
     for run in submit.runs:
         count += len(run.seqs)
         size += sum(map(len, run.payloads))
-    size += sum(len(value.payload) for value in submit.values)
+    for value in submit.values:
+        size += len(value.payload)
     return count, size
