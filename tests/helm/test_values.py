@@ -2,8 +2,10 @@
 
 import json
 import re
-from dataclasses import Field, fields
+from dataclasses import fields
+from typing import get_args, get_type_hints
 
+import msgspec
 import pytest
 
 from taskmesh.config import Config
@@ -53,16 +55,14 @@ def test_the_schema_refuses_a_misspelt_neighbour(parameter: str):
         chart().validate_schema(laid_over(MINIMAL, misspelt))
 
 
-def schema_of(setting: Field) -> dict:
+def schema_of(kind: object) -> dict:
     """What the chart's schema says of a setting of taskmesh.toml."""
-    rule, kind = setting.metadata, type(setting.default)
-    if kind is tuple:
-        return {"type": "array", "items": {"type": "string"}}
-    if kind is str:
-        return {"enum": list(rule["among"])} if rule["among"] else {"type": "string"}
-    if "bytes" in rule["expects"]:
+    rule = msgspec.json.schema(kind)
+    if "bytes" in rule.get("description", ""):
         return {"$ref": "#/$defs/size"}
-    return {"type": "number" if kind is float else "integer", "minimum": rule["least"]}
+    if "enum" in rule:
+        return {"enum": list(get_args(kind))}
+    return {word: rule[word] for word in ("type", "items", "minimum") if word in rule}
 
 
 def test_the_schema_knows_every_setting_and_its_type():
@@ -72,7 +72,10 @@ def test_the_schema_knows_every_setting_and_its_type():
         section.name: {
             "type": "object",
             "additionalProperties": False,
-            "properties": {setting.name: schema_of(setting) for setting in fields(section.default_factory)},
+            "properties": {
+                name: schema_of(kind)
+                for name, kind in get_type_hints(section.default_factory, include_extras=True).items()
+            },
         }
         for section in fields(Config)
     }
