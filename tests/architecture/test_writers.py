@@ -118,7 +118,7 @@ def test_a_counter_has_one_writer():
 
 
 def test_a_slot_alone_writes_its_attributes():
-    """Whoever else did so would have to know what goes with them: an idle slot is not to be killed."""
+    """Any other writer would have to know what goes with them: an idle slot is not to be killed."""
     own = vars(Slot(0)).keys() - {"state"}
     found = {
         f"{where}: {what}.{attribute}"

@@ -46,7 +46,7 @@ def outcome_of(
     env: Mapping[str, str] | None = None,
     timeout: float = 30,
 ) -> subprocess.CompletedProcess[str]:
-    """What became of a command line that ends by itself."""
+    """The result of a command line that ends by itself."""
     return subprocess.run(
         line,
         cwd=folder,
@@ -111,7 +111,7 @@ class Program:
 
     @property
     def errors(self) -> str:
-        """What it has written to its standard error."""
+        """Its standard error so far."""
         return self.text("stderr")
 
     def events(self, stream: str = "stdout") -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from tests.harness.waiting import wait_until
 
 
 class Programs:
-    """What a test has started; ended in reverse order when it is over."""
+    """The resources that a test has started. They are ended in reverse order when it is over."""
 
     def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self.folder = folder
