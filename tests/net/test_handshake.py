@@ -1,4 +1,4 @@
-"""What failed handshakes mean: a hub that refuses, or a network that cuts off and spoils."""
+"""The meaning of failed handshakes: a hub that refuses, or a network that cuts off and spoils."""
 
 from collections.abc import Callable
 from typing import Any
