@@ -22,10 +22,12 @@ pytestmark = pytest.mark.usefixtures("processes")
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMING_FROM = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
 README = BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
 PROGRAMS = {
     "README-1": README[0],
     **{f"guide-{number}": block for number, block in enumerate(BLOCK.findall(GUIDE), 1)},
+    **{f"coming-from-{number}": block for number, block in enumerate(BLOCK.findall(COMING_FROM), 1)},
 }
 ROW = re.compile(r"^\| (?:`(\w+)` )?\| `(\w+)` \| `(.*?)` \| .+ \|$", re.MULTILINE)
 
