@@ -93,7 +93,7 @@ class MeshExecutor(Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T]:
         """Submits `fn(*args, **kwargs)`; raises as `Mesh.submit`, and RuntimeError after `shutdown`."""
         self._check()
-        future = self._mesh._send(fn, args, kwargs)
+        future = self._mesh.submit(fn, *args, **kwargs)
         self._futures.append(future)
         if self._shut:
             self._refuse([future])

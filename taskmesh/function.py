@@ -5,19 +5,16 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from taskmesh.client.current_mesh import current_mesh
-from taskmesh.client.options import Key, OptionValues, TaskOptions
+from taskmesh.client.options import OptionValues, TaskOptions
 from taskmesh.errors import NoMesh
 from taskmesh.pool.nested import nested_context
-from taskmesh.retry import Retry
 from taskmesh.serialize.values import is_by_value_module
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from taskmesh.future import TaskFuture
 
 P = ParamSpec("P")
@@ -62,7 +59,7 @@ class Task(Generic[P, R_co]):
             mesh = current_mesh()
         except NoMesh:
             return _submit_in_task(self, args, kwargs)
-        return mesh._send(self, args, kwargs)
+        return mesh.submit(self, *args, **kwargs)
 
     def with_options(self, **options: Unpack[OptionValues]) -> Task[P, R_co]:
         """Returns the same task function with some of its options changed.
@@ -138,24 +135,7 @@ def task(fn: Callable[P, R], /) -> Task[P, R]: ...
 
 
 @overload
-def task(
-    *,
-    name: str = "",
-    queue: str = "default",
-    priority: int = 0,
-    retries: int | Retry = 0,
-    timeout: float | None = None,
-    hard_timeout: float | None = None,
-    expires: float | None = None,
-    acks: Literal["late", "early"] = "late",
-    key: Key | None = None,
-    tags: Iterable[str] = (),
-    on_client_loss: Literal["run", "cancel"] = "run",
-    delay: float | None = None,
-    at: datetime | None = None,
-    after: TaskFuture[Any] | Iterable[TaskFuture[Any]] = (),
-    when: Literal["success", "done", "failure"] = "success",
-) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(**options: Unpack[OptionValues]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
 def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:

@@ -150,7 +150,7 @@ def submit_nested(
     submitter = client.submitter(max(fn.options.priority, context.priority + 1))
     if context.granted:
         context.adopt(client)
-        return submitter._send(fn, args, kwargs)
+        return submitter.submit(fn, *args, **kwargs)
     if fn.options.tags or fn.options.queue != context.queue:
         raise QueueFull(
             f"{fn.options.name or fn.__wrapped__.__qualname__} cannot be submitted from inside a task now: "

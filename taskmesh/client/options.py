@@ -45,6 +45,15 @@ class OptionValues(TypedDict, total=False):
     when: Literal["success", "done", "failure"]
 
 
+class MapOptions(TypedDict, total=False):
+    """The arguments of `map`, `amap` and `starmap` that do not change the type of their results."""
+
+    timeout: float | None
+    chunksize: Chunksize
+    buffersize: int | None
+    ordered: bool
+
+
 _LARGEST: Final = (1 << 63) - 1
 """The largest number that a message can carry."""
 _PRINTABLE: Final = f"of up to {LONGEST_NAME} printable characters"

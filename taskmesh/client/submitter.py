@@ -13,7 +13,7 @@ from taskmesh.client.functions import FunctionTable
 from taskmesh.client.items import MapItems
 from taskmesh.client.map import MapJob
 from taskmesh.client.map_results import AsyncMapResults, MapResults
-from taskmesh.client.options import Chunksize, OptionValues, fixed_chunksize, is_count
+from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_chunksize, is_count
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import Batch, TaskFuture
 from taskmesh.outcomes.outcome import arrived
@@ -76,7 +76,7 @@ class Submitter:
             ConfigError: the mesh is embedded, and its one pool lacks the task's queue or a tag of it.
             MeshClosed: the mesh is closed.
         """
-        batch = self._ready.get(id(fn))  # as in `_send`: a call less
+        batch = self._ready.get(id(fn))
         if batch is None:
             batch = self._functions.batch(fn, args, kwargs)
             if batch.after or batch.when:
@@ -108,21 +108,6 @@ class Submitter:
                 "argument: pass its result(), or wait for it with after="
             )
         return Edges(needs, batch.after)
-
-    def _send(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
-        """`submit` with the arguments already in hand; the hot path."""
-        batch = self._ready.get(id(fn))
-        if batch is None:
-            batch = self._functions.batch(fn, args, kwargs)
-            if batch.after or batch.when:
-                return self._depend(batch, args, kwargs)
-        try:
-            payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
-        except FutureFound:
-            return self._depend(batch, args, kwargs)
-        if self._limit:
-            check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
-        return self._put(batch, payload)
 
     @overload
     async def asubmit(
@@ -170,11 +155,8 @@ class Submitter:
         items: Iterable[A],
         /,
         *,
-        timeout: float | None = None,
-        chunksize: Chunksize = "auto",
-        buffersize: int | None = None,
-        ordered: bool = True,
         return_exceptions: Literal[False] = False,
+        **how: Unpack[MapOptions],
     ) -> Iterator[R]: ...
 
     @overload
@@ -185,11 +167,8 @@ class Submitter:
         others: Iterable[B],
         /,
         *,
-        timeout: float | None = None,
-        chunksize: Chunksize = "auto",
-        buffersize: int | None = None,
-        ordered: bool = True,
         return_exceptions: Literal[False] = False,
+        **how: Unpack[MapOptions],
     ) -> Iterator[R]: ...
 
     @overload
@@ -201,11 +180,8 @@ class Submitter:
         more: Iterable[Any],
         /,
         *rest: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: Chunksize = "auto",
-        buffersize: int | None = None,
-        ordered: bool = True,
         return_exceptions: Literal[False] = False,
+        **how: Unpack[MapOptions],
     ) -> Iterator[R]: ...
 
     @overload
@@ -214,11 +190,8 @@ class Submitter:
         fn: Callable[..., R],
         /,
         *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: Chunksize = "auto",
-        buffersize: int | None = None,
-        ordered: bool = True,
         return_exceptions: bool,
+        **how: Unpack[MapOptions],
     ) -> Iterator[R | BaseException]: ...
 
     def map(
@@ -267,11 +240,8 @@ class Submitter:
         items: Iterable[A],
         /,
         *,
-        timeout: float | None = None,
-        chunksize: Chunksize = "auto",
-        buffersize: int | None = None,
-        ordered: bool = True,
         return_exceptions: Literal[False] = False,
+        **how: Unpack[MapOptions],
     ) -> AsyncIterator[R]: ...
 
     @overload
@@ -280,11 +250,8 @@ class Submitter:
         fn: Callable[..., R],
         /,
         *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: Chunksize = "auto",
-        buffersize: int | None = None,
-        ordered: bool = True,
         return_exceptions: Literal[False] = False,
+        **how: Unpack[MapOptions],
     ) -> AsyncIterator[R]: ...
 
     @overload
@@ -293,11 +260,8 @@ class Submitter:
         fn: Callable[..., R],
         /,
         *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: Chunksize = "auto",
-        buffersize: int | None = None,
-        ordered: bool = True,
         return_exceptions: bool,
+        **how: Unpack[MapOptions],
     ) -> AsyncIterator[R | BaseException]: ...
 
     def amap(self, fn: Callable[..., Any], /, *iterables: Iterable[Any], **how: Any) -> AsyncIterator[Any]:
@@ -320,11 +284,8 @@ class Submitter:
         iterable: Iterable[Iterable[Any]],
         /,
         *,
-        timeout: float | None = None,
-        chunksize: Chunksize = "auto",
-        buffersize: int | None = None,
-        ordered: bool = True,
         return_exceptions: Literal[False] = False,
+        **how: Unpack[MapOptions],
     ) -> Iterator[R]: ...
 
     @overload
@@ -334,11 +295,8 @@ class Submitter:
         iterable: Iterable[Iterable[Any]],
         /,
         *,
-        timeout: float | None = None,
-        chunksize: Chunksize = "auto",
-        buffersize: int | None = None,
-        ordered: bool = True,
         return_exceptions: bool,
+        **how: Unpack[MapOptions],
     ) -> Iterator[R | BaseException]: ...
 
     def starmap(

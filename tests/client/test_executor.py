@@ -194,7 +194,7 @@ def test_shutdown_of_a_closed_mesh_has_nothing_to_cancel(mesh, used):
 def test_what_is_submitted_beside_a_shutdown_is_refused(mesh, port, monkeypatch, late):
     port.gate.clear()
     executor = mesh.executor()
-    method = {"submit": "_send", "map": "_mapped"}[late]
+    method = {"submit": "submit", "map": "_mapped"}[late]
     real = getattr(executor._mesh, method)
 
     def overtaken(*args, **kwargs):
