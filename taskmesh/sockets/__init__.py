@@ -4,9 +4,8 @@
         push.bind("tcp://127.0.0.1:*")
         push.send(b"work", timeout=1.0)
 
-Source: 30/PIPELINE, 49/SCATTERGATHER, 29/PUBSUB and the table of socket types; docs/conformance.md tells
-    clause by
-clause what holds. Roles: Push Pull, Scatter Gather, Pub Sub XPub XSub, Req Rep Dealer Router, Pair.
+Roles: Push Pull, Scatter Gather, Pub Sub XPub XSub, Req Rep Dealer Router, Pair. They follow 30/PIPELINE,
+49/SCATTERGATHER, 29/PUBSUB and the table of socket types; docs/conformance.md lists which clause holds.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from taskmesh.sockets.context import Context
 from taskmesh.sockets.errors import (
     ContextClosed,
     ContextNotClosed,
-    DraftUnavailable,
     EndpointError,
     ForkedContext,
     HandshakeFailed,
@@ -34,12 +32,10 @@ from taskmesh.sockets.errors import (
     WrongTurn,
 )
 from taskmesh.sockets.keys import KeyPair, key_text, new_key_pair, pair_of, raw_key
-from taskmesh.sockets.last_value import LastValues
 from taskmesh.sockets.libzmq import check_library
 from taskmesh.sockets.monitor import EventKind, Monitor, MonitorEvent
 from taskmesh.sockets.options import CurveClient, CurveServer, SocketOptions
 from taskmesh.sockets.pipeline import Pull, Push
-from taskmesh.sockets.proxy import StopSignal, proxy
 from taskmesh.sockets.pubsub import Cancelled, Pub, Sub, Subscribed, UserMessage, XPub, XPubEvent, XSub
 from taskmesh.sockets.reqrep import Dealer, Pair, Rep, Req, Router
 from taskmesh.sockets.roles import Role
@@ -56,7 +52,6 @@ __all__ = [
     "CurveClient",
     "CurveServer",
     "Dealer",
-    "DraftUnavailable",
     "EndpointError",
     "EventKind",
     "ForkedContext",
@@ -66,7 +61,6 @@ __all__ = [
     "InvalidCombination",
     "InvalidOption",
     "KeyPair",
-    "LastValues",
     "Monitor",
     "MonitorEvent",
     "MultipartRefused",
@@ -88,7 +82,6 @@ __all__ = [
     "SocketClosed",
     "SocketError",
     "SocketOptions",
-    "StopSignal",
     "Sub",
     "Subscribed",
     "UnsupportedLibrary",
@@ -101,7 +94,6 @@ __all__ = [
     "key_text",
     "new_key_pair",
     "pair_of",
-    "proxy",
     "raw_key",
 ]
 

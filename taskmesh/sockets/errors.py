@@ -11,7 +11,6 @@ SocketError
 |-- PeerUnreachable (ConnectionError)      a Router was given an identity that nobody has
 |-- EndpointError (ValueError)             an endpoint cannot be bound, connected or released
 |-- InvalidOption (ValueError)             an option is wrong, or does not belong to the role
-|-- DraftUnavailable                       a native Scatter or Gather on a libzmq without drafts
 |-- UnsupportedLibrary (ImportError)       libzmq is too old
 |-- SocketClosed                           used after close()
 |-- ContextClosed                          the context was closed, or is closing
@@ -70,10 +69,6 @@ class EndpointError(SocketError, ValueError):
 
 class InvalidOption(SocketError, ValueError):
     """An option has an impossible value or does not belong to this role."""
-
-
-class DraftUnavailable(SocketError):
-    """A native SCATTER or GATHER was asked for, but libzmq was built without drafts."""
 
 
 class UnsupportedLibrary(SocketError, ImportError):

@@ -1,4 +1,4 @@
-"""The version and the abilities of the libzmq that is loaded."""
+"""The version of the libzmq that is loaded, and the longest wait that it is asked for."""
 
 from __future__ import annotations
 
@@ -26,11 +26,6 @@ def check_library(version: tuple[int, int, int] | None = None) -> None:
             f"taskmesh needs libzmq >= {text(OLDEST_LIBZMQ)}, but pyzmq {zmq.__version__} has {text(loaded)};"
             " install pyzmq 27 from its wheel"
         )
-
-
-def has_drafts() -> bool:
-    """Return True if libzmq was built with its draft types; without them it has no SCATTER and GATHER."""
-    return bool(zmq.has("draft"))
 
 
 def text(version: tuple[int, int, int]) -> str:

@@ -1,7 +1,7 @@
 """Pub, Sub, XPub and XSub: 29/PUBSUB, one to many, with losses.
 
 Nothing here is reliable by design: a Pub drops for subscribers that are full, and a subscriber misses what
-was published before its subscription arrived. State therefore travels as last values: see `lastvalue`.
+was published before its subscription arrived. So send state again to a new subscriber, and number events.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The socket roles, which way each one carries messages, and which two may be connected.
 
-Source: 30/PIPELINE, 49/SCATTERGATHER, 29/PUBSUB and the table of socket types; the list of pairs is what
-    libzmq 4.3.5
-enforces in its handshake over tcp and ipc. Over inproc libzmq enforces nothing, so `Context` uses this list
-there.
+The list of pairs is what libzmq 4.3.5 enforces in its handshake over tcp and ipc. Over inproc libzmq enforces
+nothing, so `Context` uses this list there.
 """
 
 from __future__ import annotations

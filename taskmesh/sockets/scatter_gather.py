@@ -1,7 +1,6 @@
 """Scatter and Gather: 49/SCATTERGATHER, the pipeline for many threads, in messages of one part.
 
-By default they are Push and Pull inside a lock and can talk to those; `native=True` takes libzmq's draft
-types.
+They are Push and Pull inside a lock, and can talk to those: libzmq's own types are drafts.
 """
 
 from __future__ import annotations
@@ -63,7 +62,9 @@ class Scatter(SendOnly, SharedSocket):
         except zmq.ZMQError as error:
             raise translated(error, self) from None
         except (TypeError, ValueError):
-            _refuse_parts(data)
+            given: object = data
+            if isinstance(given, (list, tuple)):
+                self.send_parts(given)
             raise
 
     def try_send(self, data: Sendable) -> bool:
@@ -73,17 +74,9 @@ class Scatter(SendOnly, SharedSocket):
             False when nothing was queued.
         """
         try:
-            with self._lock:
-                if self._line:
-                    return False
-                self._send(data, NOBLOCK)
-        except zmq.Again:
+            self.send(data, 0)
+        except NoPeerWithinTimeout:
             return False
-        except zmq.ZMQError as error:
-            raise translated(error, self) from None
-        except (TypeError, ValueError):
-            _refuse_parts(data)
-            raise
         return True
 
     def send_parts(self, parts: Sequence[Sendable], timeout: float | None = None) -> NoReturn:
@@ -92,14 +85,9 @@ class Scatter(SendOnly, SharedSocket):
         Raises:
             MultipartRefused: always.
         """
-        raise MultipartRefused("SCATTER sends one part; join the parts, or use Push", zmq.EINVAL)
+        raise MultipartRefused("SCATTER sends one part; join the parts, or use Push", zmq.EINVAL) from None
 
     try_send_parts = send_parts
-
-
-def _refuse_parts(data: object) -> None:
-    if isinstance(data, (list, tuple)):
-        raise MultipartRefused("SCATTER sends one part; join the parts, or use Push", zmq.EINVAL) from None
 
 
 class Gather(ReceiveOnly, SharedSocket):

@@ -14,19 +14,16 @@ import math
 import select
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import zmq
 
 from taskmesh.sockets.context import Context
-from taskmesh.sockets.errors import DraftUnavailable, SocketClosed
-from taskmesh.sockets.libzmq import LONGEST, has_drafts, stretch
-from taskmesh.sockets.monitor import Monitor
+from taskmesh.sockets.errors import SocketClosed
+from taskmesh.sockets.libzmq import LONGEST, stretch
 from taskmesh.sockets.options import SocketOptions
-from taskmesh.sockets.roles import Role
 from taskmesh.sockets.socket import DEFAULTS, Socket
 from taskmesh.system.wakeup import Wakeup
 
@@ -36,27 +33,16 @@ T = TypeVar("T")
 class SharedSocket(Socket):
     """The base of Scatter and Gather.
 
+    Close its monitor before it. Only one thread may wait on its descriptor.
+
     Args:
         context: the context to open it in.
         options: how it behaves.
-        native: use libzmq's own draft type. Both ends of a connection must then be native.
-
-    Raises:
-        DraftUnavailable: native was asked for and libzmq has no drafts.
     """
 
-    __slots__ = ("_line", "_lock", "_native", "_poll", "_wake")
+    __slots__ = ("_line", "_lock", "_poll", "_wake")
 
-    emulated_by: ClassVar[Role]
-
-    def __init__(self, context: Context, options: SocketOptions = DEFAULTS, *, native: bool = False) -> None:
-        if native and not has_drafts():
-            # libzmq would make the socket, and abort the whole process at its first handshake.
-            raise DraftUnavailable(
-                f"this libzmq has no drafts, so no native {self.role.value}; leave native=False,"
-                " or build pyzmq against a libzmq with drafts"
-            )
-        self._native = native
+    def __init__(self, context: Context, options: SocketOptions = DEFAULTS) -> None:
         self._poll = select.poll()
         self._wake: Wakeup | None = None
         self._new_lock()
@@ -66,59 +52,6 @@ class SharedSocket(Socket):
         self._lock = threading.Lock()
         self._line: deque[threading.Condition] = deque()
 
-    @property
-    def native(self) -> bool:
-        """True if this is libzmq's own type."""
-        return self._native
-
-    @property
-    def wire_role(self) -> Role:
-        """The role as peers see it: PUSH for Scatter and PULL for Gather, unless native."""
-        return self.role if self._native else self.emulated_by
-
-    @property
-    def endpoint(self) -> str:
-        """The endpoint bound or connected last; see Socket.endpoint."""
-        with self._lock:
-            return self._last_endpoint()
-
-    def fileno(self) -> int:
-        """The descriptor for pollers; see Socket.fileno. Only one thread may wait on it."""
-        with self._lock:
-            return super().fileno()
-
-    def bind(self, endpoint: str) -> str:
-        """Listens at an endpoint; see Socket.bind."""
-        with self._changing():
-            return super().bind(endpoint)
-
-    def connect(self, endpoint: str) -> None:
-        """Connects to an endpoint; see Socket.connect."""
-        with self._changing():
-            super().connect(endpoint)
-
-    def unbind(self, endpoint: str) -> None:
-        """Stops listening; see Socket.unbind."""
-        with self._changing():
-            super().unbind(endpoint)
-
-    def disconnect(self, endpoint: str) -> None:
-        """Ends a connection; see Socket.disconnect."""
-        with self._changing():
-            super().disconnect(endpoint)
-
-    def monitor(self) -> Monitor:
-        """Opens the stream of connection events; see Socket.monitor. Close it before the socket."""
-        with self._changing():
-            return super().monitor()
-
-    def close(self, linger_ms: int | None = None, *, longest_linger_ms: int | None = None) -> None:
-        """Closes the socket; threads that wait in it get SocketClosed. See Socket.close."""
-        with self._changing():
-            super().close(linger_ms, longest_linger_ms=longest_linger_ms)
-            if not self._line:
-                self._drop_wake()
-
     def poison(self, refusal: Callable[..., bytes]) -> None:
         """Replaces the calls into libzmq by one that raises."""
         if self._context.forked:
@@ -126,7 +59,7 @@ class SharedSocket(Socket):
         super().poison(refusal)
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _exclusively(self) -> Iterator[None]:
         """Holds the lock for a call that may take commands off the socket, then wakes who waits for them."""
         with self._lock:
             try:
@@ -134,6 +67,8 @@ class SharedSocket(Socket):
             finally:
                 if self._line and self._wake is not None:
                     self._wake.set()
+                elif self._closed and not self._line:
+                    self._drop_wake()
 
     def _stand_in_line(self, attempt: Callable[[], T], flag: int, timeout: float | None) -> T:
         """Waits for this thread's turn and then for the socket; the lock is held on entry and on exit.
@@ -161,9 +96,8 @@ class SharedSocket(Socket):
         while True:
             if self.closed:
                 raise SocketClosed(f"this {self.role.value} was closed", zmq.ENOTSOCK)
-            if (
-                int(self._raw.get(zmq.EVENTS)) & flag
-            ):  # also takes the commands off, so the descriptor may fall
+            # Asking for events takes the commands off the socket, so that its descriptor may fall.
+            if self._option(zmq.EVENTS) & flag:
                 with contextlib.suppress(zmq.Again):
                     return attempt()
                 continue
@@ -180,15 +114,8 @@ class SharedSocket(Socket):
         if self._wake is None:
             self._wake = Wakeup()
             self._poll.register(self._wake, select.POLLIN)
-            self._poll.register(self._descriptor(), select.POLLIN)
+            self._poll.register(self._option(zmq.FD), select.POLLIN)
         return self._wake
-
-    def _descriptor(self) -> int:
-        if not self._native:
-            return super().fileno()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pyzmq calls the descriptor of a draft socket experimental
-            return super().fileno()
 
     def _drop_wake(self) -> None:
         if self._wake is not None:

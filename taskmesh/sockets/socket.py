@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import ClassVar, Self, cast
 
@@ -61,6 +62,8 @@ class Socket:
     )
 
     role: ClassVar[Role]
+    emulated_by: ClassVar[Role | None] = None
+    """The role in its place towards libzmq and peers."""
 
     def __init__(self, context: Context, options: SocketOptions = DEFAULTS) -> None:
         self._context = context
@@ -89,7 +92,7 @@ class Socket:
     @property
     def wire_role(self) -> Role:
         """The role as peers see it."""
-        return self.role
+        return self.emulated_by or self.role
 
     @property
     def raw(self) -> zmq.Socket[bytes]:
@@ -113,7 +116,12 @@ class Socket:
         Raises:
             EndpointError: nothing has been bound or connected.
         """
-        return self._last_endpoint()
+        with self._exclusively():
+            return self._last_endpoint()
+
+    def _exclusively(self) -> AbstractContextManager[None]:
+        """Return a context for a call that may take libzmq's commands off the socket."""
+        return contextlib.nullcontext()
 
     def _last_endpoint(self) -> str:
         self._context.check_usable()
@@ -132,7 +140,8 @@ class Socket:
             SocketClosed: the socket is closed.
         """
         try:
-            return int(self._raw.get(zmq.FD))
+            with self._exclusively():
+                return int(self._raw.get(zmq.FD))
         except zmq.ZMQError as error:
             raise translated(error, self) from None
 
@@ -151,18 +160,19 @@ class Socket:
         if trouble := obstacle(endpoint):
             raise EndpointError(f"cannot bind {endpoint!r}: {trouble}", errno.EADDRINUSE)
         inproc = endpoint.startswith(INPROC)
-        is_new = inproc and self._context.inproc.bind(endpoint, self.wire_role)
-        try:
-            self._raw.bind(endpoint)
-        except zmq.ZMQError as error:
-            if is_new:
-                self._context.inproc.unbind(endpoint)
-            raise endpoint_error("bind", endpoint, error, self) from None
-        if inproc:
-            self._inproc.append((endpoint, True))
-        elif file := SocketFile.of(endpoint):
-            self._files[endpoint] = file
-        return self._last_endpoint()
+        with self._exclusively():
+            is_new = inproc and self._context.inproc.bind(endpoint, self.wire_role)
+            try:
+                self._raw.bind(endpoint)
+            except zmq.ZMQError as error:
+                if is_new:
+                    self._context.inproc.unbind(endpoint)
+                raise endpoint_error("bind", endpoint, error, self) from None
+            if inproc:
+                self._inproc.append((endpoint, True))
+            elif file := SocketFile.of(endpoint):
+                self._files[endpoint] = file
+            return self._last_endpoint()
 
     def connect(self, endpoint: str) -> None:
         """Connects to an endpoint. The peer need not be there yet; libzmq connects again after a loss.
@@ -175,16 +185,17 @@ class Socket:
         self._context.check_usable()
         check_port(endpoint)
         inproc = endpoint.startswith(INPROC)
-        if inproc:
-            self._context.inproc.connect(endpoint, self.wire_role)
-        try:
-            self._raw.connect(endpoint)
-        except zmq.ZMQError as error:
+        with self._exclusively():
             if inproc:
-                self._context.inproc.disconnect(endpoint, self.wire_role)
-            raise endpoint_error("connect", endpoint, error, self) from None
-        if inproc:
-            self._inproc.append((endpoint, False))
+                self._context.inproc.connect(endpoint, self.wire_role)
+            try:
+                self._raw.connect(endpoint)
+            except zmq.ZMQError as error:
+                if inproc:
+                    self._context.inproc.disconnect(endpoint, self.wire_role)
+                raise endpoint_error("connect", endpoint, error, self) from None
+            if inproc:
+                self._inproc.append((endpoint, False))
 
     def unbind(self, endpoint: str) -> None:
         """Stops listening. libzmq also drops the peers that came in through this endpoint, and their queues.
@@ -204,19 +215,20 @@ class Socket:
 
     def _leave(self, endpoint: str, *, bound: bool) -> None:
         self._context.check_usable()
-        file = self._files.pop(endpoint, None) if bound else None
-        if file is not None:
-            file.remove()
-        try:
-            if bound:
-                self._raw.unbind(endpoint)
-            else:
-                self._raw.disconnect(endpoint)
-        except zmq.ZMQError as error:
-            raise endpoint_error("unbind" if bound else "disconnect", endpoint, error, self) from None
-        if (endpoint, bound) in self._inproc:
-            self._inproc.remove((endpoint, bound))
-            self._forget_inproc(endpoint, bound=bound)
+        with self._exclusively():
+            file = self._files.pop(endpoint, None) if bound else None
+            if file is not None:
+                file.remove()
+            try:
+                if bound:
+                    self._raw.unbind(endpoint)
+                else:
+                    self._raw.disconnect(endpoint)
+            except zmq.ZMQError as error:
+                raise endpoint_error("unbind" if bound else "disconnect", endpoint, error, self) from None
+            if (endpoint, bound) in self._inproc:
+                self._inproc.remove((endpoint, bound))
+                self._forget_inproc(endpoint, bound=bound)
 
     def _forget_inproc(self, endpoint: str, *, bound: bool) -> None:
         if bound:
@@ -227,14 +239,17 @@ class Socket:
     def monitor(self) -> Monitor:
         """Opens the stream of connection events of this socket; open it before bind() and connect().
 
+        Close it before the socket, if other threads use that.
+
         Raises:
             SocketError: a monitor of this socket is open already.
         """
-        if self._monitor is not None and not self._monitor.closed:
-            raise SocketError("the socket has a monitor; close that one first")
         self._context.check_usable()
-        self._monitor = Monitor(self._context, self._raw, self.wire_role)
-        return self._monitor
+        with self._exclusively():
+            if self._monitor is not None and not self._monitor.closed:
+                raise SocketError("the socket has a monitor; close that one first")
+            self._monitor = Monitor(self._context, self._raw, self.wire_role)
+            return self._monitor
 
     def close(self, linger_ms: int | None = None, *, longest_linger_ms: int | None = None) -> None:
         """Closes the socket; closing it again does nothing.
@@ -243,9 +258,12 @@ class Socket:
             linger_ms: in place of the linger of its options.
             longest_linger_ms: an upper limit on the linger of its options.
         """
-        if self._closed:
-            return
-        self._closed = True
+        with self._exclusively():
+            if not self._closed:
+                self._closed = True
+                self._close(linger_ms, longest_linger_ms)
+
+    def _close(self, linger_ms: int | None, longest_linger_ms: int | None) -> None:
         linger = self._options.linger_ms if linger_ms is None else linger_ms
         if longest_linger_ms is not None and (linger < 0 or linger > longest_linger_ms):
             linger = longest_linger_ms

@@ -36,7 +36,7 @@ MOST_PARTS = 10_000
 """Parts of one message that are kept where its sender is asked for, and so is not trusted."""
 
 
-class Sending(Socket):
+class SendingParts(Socket):
     """The sending half of a role."""
 
     __slots__ = ()
@@ -57,7 +57,7 @@ class Sending(Socket):
                 return
             self._send(data, NOBLOCK)
         except zmq.Again:
-            self._retry(partial(self._send_now, data), timeout or 0.0)
+            self._retry(partial(self.try_send, data), timeout or 0.0)
         except zmq.ZMQError as error:
             raise translated(error, self) from None
 
@@ -75,31 +75,15 @@ class Sending(Socket):
             raise translated(error, self) from None
         return True
 
-    def _send_now(self, data: Sendable) -> bool:
-        try:
-            self._send(data, NOBLOCK)
-        except zmq.Again:
-            return False
-        return True
-
     def _retry(self, attempt: Callable[[], bool], timeout: float) -> None:
         deadline = time.monotonic() + timeout
-        try:
-            while (left := deadline - time.monotonic()) > 0:
-                self._wait(zmq.POLLOUT, left)
-                if attempt():
-                    return
-        except zmq.ZMQError as error:
-            raise translated(error, self) from None
+        while (left := deadline - time.monotonic()) > 0:
+            self._wait(zmq.POLLOUT, left)
+            if attempt():
+                return
         raise NoPeerWithinTimeout(
             f"no peer of this {self.role.value} had room within {timeout} s; nothing was queued", zmq.EAGAIN
         ) from None
-
-
-class SendingParts(Sending):
-    """The sending half of a role that may carry messages of several parts."""
-
-    __slots__ = ()
 
     def send_parts(self, parts: Sequence[Sendable], timeout: float | None = None) -> None:
         """Sends one message of several parts, all of them or none.
@@ -115,7 +99,7 @@ class SendingParts(Sending):
         try:
             while not self._send_parts_now(parts, 0 if timeout is None else NOBLOCK):
                 if timeout is not None:
-                    self._retry(partial(self._send_parts_now, parts, NOBLOCK), timeout)
+                    self._retry(partial(self.try_send_parts, parts), timeout)
                     return
         except zmq.ZMQError as error:
             raise translated(error, self) from None
@@ -153,7 +137,7 @@ class SendingParts(Sending):
         return True
 
 
-class Receiving(Socket):
+class ReceivingParts(Socket):
     """The receiving half of a role."""
 
     __slots__ = ()
@@ -223,12 +207,6 @@ class Receiving(Socket):
         message = f"no message for this {self.role.value} within {timeout} s"
         raise NoMessageWithinTimeout(message, zmq.EAGAIN) from None
 
-
-class ReceivingParts(Receiving):
-    """The receiving half of a role that may carry messages of several parts."""
-
-    __slots__ = ()
-
     def recv_parts(self, timeout: float | None = None) -> list[Part]:
         """Receives one whole message.
 
@@ -285,7 +263,7 @@ class ReceivingParts(Receiving):
     def _recv_parts_and_sender_now(self, flags: int) -> tuple[str, list[Part]]:
         recv_frame: Callable[[int, bool], Frame] = self._recv  # type: ignore[assignment]
         frame = recv_frame(flags, False)
-        parts: list[Part] = [part_of(frame)]
+        parts = [part_of(frame)]
         while frame.more:
             frame = recv_frame(flags, False)
             if len(parts) < MOST_PARTS:

@@ -214,7 +214,7 @@ D3 With the option `immediate` a connecting socket has no queue before the hands
 D4 A receiver keeps and delivers what it had read before its peer left. The text wants that thrown away;
     keeping it is better for results, so we keep it.
 D5 A publisher has no subscriptions of a subscriber before they arrive, and so queues nothing for it till
-    then: the slow joiner. State needs last values (LastValues), events need numbers.
+    then: the slow joiner. State has to be sent again to who comes, events need numbers.
 D6 When a peer leaves between the parts of a message, the message is lost with that peer's queue, mostly
     without a sign. Where libzmq gives one, `send_parts` sends the whole message anew. Never does a part
     arrive alone.

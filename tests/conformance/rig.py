@@ -209,7 +209,7 @@ class Rig:
         A thread that waits in one of ours must learn of it: its descriptor does not tell what is taken here.
         """
         for socket in sockets:
-            with socket._changing() if isinstance(socket, (Scatter, Gather)) else nullcontext():
+            with socket._exclusively() if isinstance(socket, Socket) else nullcontext():
                 socket.raw.get(zmq.EVENTS)
 
     def leave(self, receiver: Any, *senders: Any) -> None:

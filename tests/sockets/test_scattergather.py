@@ -7,12 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import zmq
 
 from taskmesh.sockets import (
     Context,
     ContextClosed,
-    DraftUnavailable,
     ForkedContext,
     Gather,
     InvalidCombination,
@@ -27,7 +25,6 @@ from taskmesh.sockets import (
     SocketOptions,
     WrongDirection,
 )
-from taskmesh.sockets.libzmq import has_drafts
 from tests.harness.waiting import wait_until
 
 Address = Callable[[str], str]
@@ -223,18 +220,6 @@ def test_emulated_scatter_talks_to_pull_but_not_to_others(context: Context) -> N
         assert pull.recv(5) == b"x"
         with pytest.raises(InvalidCombination):
             pub.connect("inproc://emulated")
-
-
-@pytest.mark.skipif(has_drafts(), reason="this libzmq has drafts")
-@pytest.mark.parametrize("kind", [Scatter, Gather])
-def test_native_is_refused_without_drafts_before_libzmq_is_asked(
-    context: Context, kind: type[Scatter | Gather]
-) -> None:
-    with pytest.raises(DraftUnavailable, match="native=False"):
-        kind(context, native=True)
-    with kind(context) as emulated:
-        assert not emulated.native
-        assert emulated.raw.get(zmq.TYPE) in {zmq.PUSH, zmq.PULL}
 
 
 def test_a_closed_socket_says_so(context: Context) -> None:
