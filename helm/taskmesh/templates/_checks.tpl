@@ -1,6 +1,6 @@
-{{- /* What cannot work is refused before anything is installed, with the cure. */}}
+{{- /* Values that cannot work are refused before anything is installed; the text says what to do. */}}
 {{- define "taskmesh.check" -}}
-{{- /* The value that came last: with each version of the chart that has a new one, that one. */}}
+{{- /* The newest value: replace it in each version of the chart that adds one. */}}
 {{- if not (hasKey .Values.hub "image") -}}
 {{- fail "these values are of an older version of the chart: `helm upgrade --reuse-values` keeps them as a whole. Take --reset-then-reuse-values (Helm 3.14 or newer), or give your values anew with -f" -}}
 {{- end -}}
