@@ -161,14 +161,14 @@ class FunctionCodec:
             SerializationError: as `dump_function`.
         """
         known = self._known.get(id(fn))
-        if known is not None and known.ref() is fn and known.current(fn):
+        if known is not None and known.holds(fn):
             return known.data
         return self._encode_anew(fn, known)
 
     def remembers(self, fn: Function) -> bool:
         """Return whether `encode` would give the bytes of the last time without making them anew."""
         known = self._known.get(id(fn))
-        return known is not None and known.ref() is fn and known.current(fn)
+        return known is not None and known.holds(fn)
 
     def _encode_anew(self, fn: Function, before: _Known | None) -> bytes:
         # First what it refers to, then the bytes: a change in between is found at the next call.
@@ -204,8 +204,10 @@ class _Known:
         self._reference = reference
         self._fingerprint = fingerprint
 
-    def current(self, fn: Function) -> bool:
-        """Return whether `data` still says what `fn` is."""
+    def holds(self, fn: Function) -> bool:
+        """Return True if `data` still says what `fn` is."""
+        if self.ref() is not fn:
+            return False
         if self._reference is not None:
             return _found(*self._reference, unwrap(fn))
         return self._fingerprint is not None and self._fingerprint.unchanged()

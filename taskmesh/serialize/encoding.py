@@ -44,15 +44,12 @@ def encode(value: object, buffers: list[memoryview] | None) -> bytes:
     data = encode_plain(value, buffers)
     if data is not None:
         return data
-    start = 0 if buffers is None else len(buffers)
     definitions = Definitions((type,))
-    data = definitions.encode(value, buffers)
-    try:
-        shared = definitions.dump()
-    except BaseException:
-        if buffers is not None:
-            del buffers[start:]
-        raise
+    taken = None if buffers is None else list[memoryview]()
+    data = definitions.encode(value, taken)
+    shared = definitions.dump()
+    if buffers is not None and taken:
+        buffers += taken
     if shared:
         return b"".join((data, shared, len(data).to_bytes(8), _MARK_SHARED))
     return data + MARK if b"cloudpickle.cloudpickle" in data else data

@@ -8,7 +8,6 @@ Nothing here keeps a function, or what it closes over, alive.
 from __future__ import annotations
 
 import dataclasses
-import dis
 import enum
 import logging
 import marshal
@@ -20,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from taskmesh.serialize.reducers import added_attributes, is_cached
-from taskmesh.serialize.values import is_by_name_module, is_by_value
+from taskmesh.serialize.values import cloudpickle, is_by_name_module, is_by_value
 
 _SCALARS: Final = {int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented)}
 
@@ -281,24 +280,9 @@ def _is_made(cls: type, name: str, value: object) -> bool:
     return code is not None and code.co_filename == "<string>" and hasattr(cls, "__dataclass_fields__")
 
 
-_names: weakref.WeakKeyDictionary[types.CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
-
-
 def global_names(code: types.CodeType) -> tuple[str, ...]:
-    """The globals that a code object and those nested in it name."""
-    names = _names.get(code)
-    if names is None:
-        names = _names[code] = tuple(dict.fromkeys(_named(code)))
-    return names
-
-
-def _named(code: types.CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if "GLOBAL" in instruction.opname or instruction.opname == "LOAD_NAME":
-            yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _named(constant)
+    """The globals that a code object and those nested in it name: what cloudpickle takes along."""
+    return tuple(cloudpickle()._extract_code_globals(code))
 
 
 def references(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:

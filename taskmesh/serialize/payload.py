@@ -49,7 +49,6 @@ __all__ = [
     "loads",
     "loads_call",
     "loads_chunk",
-    "loads_chunk_result",
     "loads_chunk_values",
     "loads_encoded",
     "loads_plain",
@@ -77,22 +76,34 @@ def dumps(value: object, *, what: str = "the result", memfd: bool = True) -> Pay
         except BEYOND:
             pass
     if not (type(value) is bytes and len(value) >= SMALL):
-        try:
-            data = pickle(value, 5, buffer_callback=in_band)
-            if len(data) <= SMALL and data.find(MAIN) < 0 and (not REGISTERED or not names_by_value(data)):
-                return data
-        except PASS:
-            raise
-        except BaseException:  # noqa: BLE001, S110 -- the slow way raises what is to be raised
-            pass
+        small = _small_pickle(value)
+        if small is not None:
+            return small
     buffers: list[memoryview] = []
+    return _seal(_encoded(value, buffers, what), buffers, memfd)
+
+
+def _small_pickle(value: object) -> bytes | None:
+    """The pickle of a value whose parts can all be imported elsewhere, if it is small; else None."""
     try:
-        data = encode(_out_of_band(value), buffers)
+        data = pickle(value, 5, buffer_callback=in_band)
+    except PASS:
+        raise
+    except BaseException:  # noqa: BLE001 -- the slow way raises what is to be raised
+        return None
+    if len(data) <= SMALL and data.find(MAIN) < 0 and (not REGISTERED or not names_by_value(data)):
+        return data
+    return None
+
+
+def _encoded(value: object, buffers: list[memoryview] | None, what: str) -> bytes:
+    """The pickle of any value, large bytes beside it if there may be buffers."""
+    try:
+        return encode(value if buffers is None else _out_of_band(value), buffers)
     except PASS:
         raise
     except BaseException as error:
         raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error, value)) from error
-    return _seal(data, buffers, memfd)
 
 
 def dumps_bytes(value: object, *, what: str = "the result") -> bytes:
@@ -101,12 +112,7 @@ def dumps_bytes(value: object, *, what: str = "the result") -> bytes:
     Raises:
         SerializationError: the value cannot be pickled.
     """
-    try:
-        return encode(value, None)
-    except PASS:
-        raise
-    except BaseException as error:
-        raise SerializationError(cannot_pickle(f"{what} (type {type_name(value)})", error, value)) from error
+    return _encoded(value, None, what)
 
 
 def dumps_call(
@@ -141,14 +147,9 @@ def _pickle_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str, m
         if type(arg) is bytes and len(arg) >= SMALL:
             break
     else:
-        try:
-            data = pickle((args, kwargs), 5, buffer_callback=in_band)
-            if len(data) <= SMALL and data.find(MAIN) < 0 and (not REGISTERED or not names_by_value(data)):
-                return data
-        except PASS:
-            raise
-        except BaseException:  # noqa: BLE001, S110 -- the slow way raises what is to be raised
-            pass
+        small = _small_pickle((args, kwargs))
+        if small is not None:
+            return small
     buffers: list[memoryview] = []
     args = tuple([_out_of_band(arg) for arg in args])
     kwargs = {name: _out_of_band(arg) for name, arg in kwargs.items()}
@@ -230,7 +231,7 @@ def loads_chunk(payload: Payload, *, what: str = "an argument") -> tuple[list[An
 def dumps_chunk_result(
     values: Sequence[Any], failures: Mapping[int, SlotFailure], *, where: str = "", memfd: bool = True
 ) -> Payload:
-    """The payload of a chunk's outcome, for `loads_chunk_result`.
+    """The payload of a chunk's outcome, for `loads_chunk_values`.
 
     Args:
         values: one for each item, None for those that failed. One that cannot be pickled becomes a failure of
@@ -243,16 +244,6 @@ def dumps_chunk_result(
     extra = {index: msgspec.structs.astuple(failure) for index, failure in failures.items()}
     data = pack_items(Items(values, extra, f"a result of {where}", nested=False), buffers)
     return _seal(data, buffers, memfd)
-
-
-def loads_chunk_result(payload: Payload, *, what: str = "a result") -> list[tuple[bool, Any]]:
-    """(True, value) or (False, SlotFailure) for each item, in order.
-
-    Raises:
-        SerializationError: nothing of it can be rebuilt.
-    """
-    values, failures = loads_chunk_values(payload, what=what)
-    return [(False, failures[i]) if i in failures else (True, value) for i, value in enumerate(values)]
 
 
 def loads_chunk_values(
@@ -420,12 +411,7 @@ def dumps_filter(on: Classes, never: Classes) -> bytes:
     """
     if on == (Exception,) and not never:
         return b""
-    try:
-        return encode((on, never), None)
-    except PASS:
-        raise
-    except BaseException as error:
-        raise SerializationError(cannot_pickle("a class in Retry(on=, never=)", error)) from error
+    return _encoded((on, never), None, "a class in Retry(on=, never=)")
 
 
 def loads_filter(data: bytes) -> tuple[Classes, Classes]:

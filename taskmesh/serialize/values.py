@@ -108,20 +108,18 @@ def encode_plain(value: object, buffers: list[memoryview] | None) -> bytes | Non
     Raises:
         RecursionError: the value is nested too deeply for either.
     """
-    start = 0 if buffers is None else len(buffers)
+    taken: list[memoryview] = []
     try:
-        data = pickle.dumps(value, 5, buffer_callback=None if buffers is None else keeper(buffers))
+        data = pickle.dumps(value, 5, buffer_callback=None if buffers is None else keeper(taken))
     except (RecursionError, *PASS):
-        if buffers is not None:
-            del buffers[start:]
         raise
     except BaseException:  # noqa: BLE001 -- cloudpickle raises it again where it is the value's own
-        data = None
-    if data is not None and not names_by_value(data):
-        return data
+        return None
+    if names_by_value(data):
+        return None
     if buffers is not None:
-        del buffers[start:]
-    return None
+        buffers += taken
+    return data
 
 
 class LargeBuffer(TaskMeshError):
@@ -168,14 +166,10 @@ def encode_by_value(
     Raises:
         Exception: whatever the value's own code or cloudpickle raise; `buffers` is then as it was.
     """
-    start = 0 if buffers is None else len(buffers)
-    file = io.BytesIO()
-    try:
-        _sharing_pickler()(file, None if buffers is None else keeper(buffers), number).dump(value)
-    except BaseException:
-        if buffers is not None:
-            del buffers[start:]
-        raise
+    file, taken = io.BytesIO(), list[memoryview]()
+    _sharing_pickler()(file, None if buffers is None else keeper(taken), number).dump(value)
+    if buffers is not None:
+        buffers += taken
     return file.getvalue()
 
 

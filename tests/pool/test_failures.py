@@ -11,6 +11,7 @@ from taskmesh.serialize.exceptions import load_exception
 from taskmesh.serialize.payload import dumps_filter
 from taskmesh.wire.runs import CHUNK
 from tests.pool import objects, tasks
+from tests.wire.samples import items_of
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_exception_without_attributes_fails_its_item_alone(slot):
     data = payload.dumps_chunk([("why",)])
     [serial] = slot.give(0, [slot.run_of(slot.spec(objects.fail_broken, kind=CHUNK), [data])])
     slot.decode = False
-    [(ok, failure)] = payload.loads_chunk_result(slot.result(0, serial))
+    [(ok, failure)] = items_of(slot.result(0, serial))
     slot.decode = True
 
     assert (ok, failure.kind, failure.text) == (False, "exception", "why")
@@ -164,7 +165,7 @@ def test_items_of_a_chunk_fail_alone(slot):
     [serial] = slot.give(0, [slot.run_of(slot.spec(objects.make, kind=CHUNK), [payload.dumps_chunk(items)])])
     slot.decode = False
 
-    outcome = payload.loads_chunk_result(slot.result(0, serial))
+    outcome = items_of(slot.result(0, serial))
     slot.decode = True
     assert [ok for ok, _ in outcome] == [True, False, False, True]
     assert outcome[1][1].kind == "result"

@@ -12,6 +12,7 @@ from taskmesh.pool.soft_timeout import SoftTimeout
 from taskmesh.serialize import payload
 from taskmesh.wire.runs import CHUNK
 from tests.pool import coroutines, tasks
+from tests.wire.samples import items_of
 
 
 def test_task_that_runs_too_long_gets_task_timeout(driver):
@@ -67,7 +68,7 @@ def test_limit_of_a_chunk_is_each_items(driver):
     [serial] = driver.give(0, [driver.run_of(spec, [payload.dumps_chunk([(0,), (1,), (2,)])])])
     driver.decode = False
 
-    (first, one), (second, two), (third, three) = payload.loads_chunk_result(driver.result(0, serial))
+    (first, one), (second, two), (third, three) = items_of(driver.result(0, serial))
     assert (first, one, third, three) == (True, 0, True, 2)
     assert (second, two.kind) == (False, "timeout")
 

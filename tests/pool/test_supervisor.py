@@ -24,6 +24,7 @@ from tests.harness.memory_files import memory_files
 from tests.harness.waiting import wait_until
 from tests.pool import coroutines, objects, tasks
 from tests.pool.driver import CLIENT, Driver
+from tests.wire.samples import items_of
 
 
 def test_results_come_back_in_order(driver):
@@ -202,7 +203,7 @@ def test_chunk_keeps_the_values_around_a_failure(driver):
     [serial] = driver.give(0, [driver.run_of(driver.spec(tasks.add, kind=CHUNK), [data])])
     driver.decode = False
 
-    result = payload.loads_chunk_result(driver.result(0, serial))
+    result = items_of(driver.result(0, serial))
     assert [result[0], result[2]] == [(True, 3), (True, 11)]
     ok, failure = result[1]
     assert (ok, failure.kind, failure.type_name) == (False, "exception", "TypeError")

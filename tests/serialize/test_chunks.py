@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from taskmesh.errors import SerializationError, TaskTimeout
 from taskmesh.serialize import chunks, payload
 from taskmesh.wire.slot_messages import SlotFailure
+from tests.wire.samples import items_of
 
 
 class Fragile:
@@ -78,7 +79,7 @@ def test_the_part_of_an_item_that_is_to_blame_is_named():
     inner = {"pools": [1, threading.Lock()]}
 
     [argument] = loaded(payload.dumps_chunk([(0, inner)], where="work"))
-    [(_, failure)] = payload.loads_chunk_result(payload.dumps_chunk_result([inner], {}, where="work"))
+    [(_, failure)] = items_of(payload.dumps_chunk_result([inner], {}, where="work"))
 
     because = "cannot be pickled because of its ['pools'][1] (type _thread.lock): "
     assert f"an argument of work (type dict) {because}" in str(argument)
@@ -101,7 +102,7 @@ def test_large_buffers_of_items_find_their_way_back():
 def test_results_and_failures_come_back_in_order():
     failure = SlotFailure(1, "exception", "ValueError", "bad", "Traceback", b"p", retryable=True)
 
-    outcome = payload.loads_chunk_result(payload.dumps_chunk_result(["a", None, "c"], {1: failure}))
+    outcome = items_of(payload.dumps_chunk_result(["a", None, "c"], {1: failure}))
 
     assert outcome == [(True, "a"), (False, failure), (True, "c")]
 
@@ -110,7 +111,7 @@ def test_a_result_that_cannot_be_pickled_is_that_items_failure():
     values = [1, threading.Lock(), None, Fragile(3, broken=True), Fragile(4)]
     failure = SlotFailure(2, "exception", text="mine")
 
-    outcome = payload.loads_chunk_result(payload.dumps_chunk_result(values, {2: failure}, where="work"))
+    outcome = items_of(payload.dumps_chunk_result(values, {2: failure}, where="work"))
 
     assert [good for good, _ in outcome] == [True, False, False, False, True]
     assert (outcome[1][1].serial, outcome[1][1].kind) == (1, "result")
@@ -208,5 +209,5 @@ def test_a_time_limit_that_strikes_meanwhile_is_no_items_fault():
 def test_a_bad_item_is_a_value_nobody_can_return():
     bad = chunks.BadItem("text")
 
-    assert payload.loads_chunk_result(payload.dumps_chunk_result([1], {})) == [(True, 1)]
+    assert items_of(payload.dumps_chunk_result([1], {})) == [(True, 1)]
     assert not hasattr(bad, "__dict__")

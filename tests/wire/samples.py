@@ -7,6 +7,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 
 from taskmesh.framing import frames
+from taskmesh.serialize.payload import loads_chunk_values
 from taskmesh.shm.blob import MEMFD_FROM, PRIVATE, READONLY, Blob
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DONE
@@ -37,6 +38,12 @@ def send(made):
     """The Blob that arrives when `made` is sent to another process."""
     _, [one] = frames.encode_local(SlotProgress(1, 0, made))
     return Blob.from_fd(os.dup(one.to_fd()), one.layout)
+
+
+def items_of(payload):
+    """(True, value) or (False, SlotFailure) for each item of a chunk's outcome, in order."""
+    values, failures = loads_chunk_values(payload, what="a result")
+    return [(False, failures[i]) if i in failures else (True, value) for i, value in enumerate(values)]
 
 
 def sample(kind, payloads=(b"a", b"b")):
