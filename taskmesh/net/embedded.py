@@ -23,7 +23,8 @@ from taskmesh.net.hub.settings import hub_settings, new_epoch
 from taskmesh.net.hub.shell import HubShell
 from taskmesh.net.pool.settings import pool_settings
 from taskmesh.net.pool.shell import LocalHubLink, PoolShell
-from taskmesh.net.pool.slots import host_slots
+from taskmesh.net.pool.slots import pool_with_slots
+from taskmesh.net.pool.startup import SlotStarts
 from taskmesh.pool.fork_server_client import ForkServerSupervisor
 from taskmesh.pool.supervisor import SlotSupervisor
 from taskmesh.system.clock import monotonic
@@ -90,8 +91,7 @@ class EmbeddedPort(ThreadPort):
         super().__init__(sink, client_settings(config))
         self._config = config
         self._fork_server = fork_server
-        self._host: SlotSupervisor | None = None
-        self._pool: PoolMachine | None = None
+        self._pool: PoolShell | None = None
 
     def start(self, timeout: float) -> None:
         """Start fork server and thread; return when the client's session is open.
@@ -104,8 +104,8 @@ class EmbeddedPort(ThreadPort):
             with provided():
                 shell = self._compose()
         except BaseException:
-            if self._host is not None:
-                self._host.close(timeout=0)
+            if self._pool is not None:
+                self._pool.host.close(timeout=0)
             self._fork_server.reap()
             raise
         if not shell.opened.wait(timeout):
@@ -122,46 +122,46 @@ class EmbeddedPort(ThreadPort):
         events: deque[object] = deque()
         nested = NestedGateway(loop, events)
         links = EmbeddedHubLinks(self.client, nested)
-        machine = HubMachine(hub_settings(self._config, epoch=new_epoch()), now)
-        hub = HubShell(machine, links, events=events)
+        hub = HubShell(HubMachine(hub_settings(self._config, epoch=new_epoch()), now), links, events=events)
         settings = pool_settings(self._config, slots=self._config.pool.slots, name="local")
-        self._pool = PoolMachine(settings, now)
-        pool = PoolShell(self._pool, [LocalHubLink(events)])
+        machine = PoolMachine(settings, now)
+        pool = self._pool = pool_with_slots(
+            loop,
+            machine,
+            [LocalHubLink(events)],
+            lambda _: nested.addresses(),
+            SlotStarts(machine, self._config.mesh.open_timeout),
+            events=links.for_pool,
+            fork_server=self._fork_server,
+            urgent=(wake_up.fd,),
+        )
         shell = ClientShell(
             self._sink,
             self._settings,
             now,
-            lambda message: events.append(FromClient(self.client, message)),
-            lambda: None,
+            lambda action: events.append(FromClient(self.client, action.message)),
+            lambda _: None,
         )
-        pool.events, shell.events = links.for_pool, links.for_client
-        host = self._host = host_slots(
-            loop,
-            pool,
-            "local",
-            lambda _: nested.addresses(),
-            patience=self._config.mesh.open_timeout,
-            fork_server=self._fork_server,
-            urgent=(wake_up.fd,),
-        )
+        shell.events = links.for_client
         loop.parts = [shell, hub, pool]
         loop.watch(wake_up.fd, wake_up.clear)
         self._shell = shell
-        self._start_thread("taskmesh-hub", lambda: self._work(loop, host, nested))
+        self._start_thread("taskmesh-hub", lambda: self._work(loop, pool.host, nested))
         return shell
 
     def forked(self) -> None:
         """Close this port's descriptors in a forked child, its slots' among them."""
         super().forked()
-        if self._host is not None:
-            self._host.close_after_fork()
+        if self._pool is not None:
+            self._pool.host.close_after_fork()
 
     def _could_act(self, shell: ClientShell) -> bool:
         """Return True if a slot is idle (or still starting: the first result is waited for)."""
-        pool = self._pool
-        return pool is None or any(
-            not slot.count and slot.spare_since is None for slot in pool.slots.values()
-        )
+        if self._pool is not None:
+            for slot in self._pool.machine.slots.values():
+                if not slot.count and slot.spare_since is None:
+                    return True
+        return self._pool is None
 
     def _work(self, loop: Loop, host: SlotSupervisor, nested: NestedGateway) -> None:
         try:

@@ -11,8 +11,8 @@ from taskmesh.http.metrics import Family
 from taskmesh.http.pool_metrics import pool_families
 from taskmesh.net.pool.settings import check_all_names, pool_settings
 from taskmesh.net.pool.shell import LocalHubLink, PoolShell
-from taskmesh.net.pool.slots import FAREWELL, host_slots
-from taskmesh.pool.supervisor import SlotSupervisor
+from taskmesh.net.pool.slots import FAREWELL, pool_with_slots
+from taskmesh.net.pool.startup import SlotStarts
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.system.loop import Loop
 
@@ -39,8 +39,7 @@ class LocalPool:
         self._config = config
         self._settings = pool_settings(config, slots=slots, name=name)
         self._modules = modules
-        self._host: SlotSupervisor | None = None
-        self._machine: PoolMachine | None = None
+        self._pool: PoolShell | None = None
         self.name = self._settings.pool
         self.events: deque[object] = deque()
 
@@ -56,26 +55,25 @@ class LocalPool:
         Raises:
             TaskMeshError: there are no descriptors to begin with.
         """
-        machine = self._machine = PoolMachine(self._settings, time.monotonic())
-        pool = PoolShell(machine, [LocalHubLink(hub, signer)])
-        pool.events = self.events
-        self._host = host_slots(
+        machine = PoolMachine(self._settings, time.monotonic())
+        self._pool = pool_with_slots(
             loop,
-            pool,
-            self.name,
+            machine,
+            [LocalHubLink(hub, signer)],
             lambda _: [gateway],
+            SlotStarts(machine, self._config.mesh.open_timeout),
             self._config,
-            patience=self._config.mesh.open_timeout,
+            events=self.events,
             modules=self._modules,
         )
-        loop.parts.append(pool)
+        loop.parts.append(self._pool)
         loop.settle()
 
     def families(self) -> list[Family]:
         """Return the pool's metrics."""
-        return pool_families(self._machine) if self._machine is not None else []
+        return pool_families(self._pool.machine) if self._pool is not None else []
 
     def close(self) -> None:
         """End the slots."""
-        if self._host is not None:
-            self._host.close(timeout=FAREWELL)
+        if self._pool is not None:
+            self._pool.host.close(timeout=FAREWELL)

@@ -102,7 +102,6 @@ class Loop:
         self.parts: list[Part] = []
         self.timers: list[Timed] = []
         self.busy_wait: BusyWait | None = None
-        self.stopped = False
         self._poller: Poller = select.poll() if poller is None else poller
         self._readable = int(readable)  # of an enum's members each & is a call in Python
         self._writable = int(writable)
@@ -154,15 +153,6 @@ class Loop:
 
     # --- running ------------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """End `run` after this turn; from the loop's own thread."""
-        self.stopped = True
-
-    def run(self) -> None:
-        """Turn until stopped."""
-        while not self.stopped:
-            self.turn()
-
     def turn(self) -> None:
         """Wait for the next thing to happen; handle it and all that follows from it."""
         parts, readable, readers = self.parts, self._readable, self._readers
@@ -203,11 +193,15 @@ class Loop:
             wait = min(wait, self._idle())
         if wait > 0 and self.busy_wait is not None and self.busy_wait.came():
             wait = 0.0
-        count = len(self.parts) + len(self.timers)
-        if wait > 0 or now >= self._fresh_until or len(self._deadlines) != count:
-            self._deadlines = [timed.deadline for timed in (*self.parts, *self.timers)]
-            self._first = min(self._deadlines)
-            self._fresh_until = now + FRESH
+        if (
+            wait <= 0
+            and now < self._fresh_until
+            and len(self._deadlines) == len(self.parts) + len(self.timers)
+        ):
+            return 0.0
+        self._deadlines = [one.deadline for one in (*self.parts, *self.timers)]
+        self._first = min(self._deadlines)
+        self._fresh_until = now + FRESH
         return max(0.0, min(wait, self._first - now))
 
     def _call_back(self, source: Any, flags: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import selectors
+import contextlib
+import select
 from collections.abc import Callable
 
 from taskmesh.system.wakeup import Wakeup
@@ -22,10 +23,8 @@ class CallbackSelector:
     """
 
     def __init__(self, on_wakeup: Callable[[], object]) -> None:
-        # Not `selectors.DefaultSelector` first: where epoll is refused that has no descriptor of its own.
-        kind = getattr(selectors, "EpollSelector", selectors.DefaultSelector)
         try:
-            self._selector = kind()
+            self._epoll = select.epoll()
         except OSError as error:
             raise OSError(error.errno, f"the system refuses epoll: {error.strerror}") from None
         self._callbacks: dict[int, Callable[[], object]] = {}
@@ -36,13 +35,12 @@ class CallbackSelector:
 
     def fileno(self) -> int:
         """Return the one descriptor: it is readable when something is ready."""
-        fd: int = self._selector.fileno()
-        return fd
+        return self._epoll.fileno()
 
     def add(self, fd: int, callback: Callable[[], object]) -> None:
         """Call back when `fd` is readable or closed by its peer, and when writable, see `set_writing`."""
         if fd not in self._callbacks:
-            self._selector.register(fd, selectors.EVENT_READ)
+            self._epoll.register(fd, select.EPOLLIN)
         self._callbacks[fd] = callback
 
     def remove(self, *fds: int | None) -> None:
@@ -50,19 +48,19 @@ class CallbackSelector:
         for fd in fds:
             if fd is not None and self._callbacks.pop(fd, None) is not None:
                 self._writing.discard(fd)
-                self._selector.unregister(fd)
+                with contextlib.suppress(OSError):  # it is closed already
+                    self._epoll.unregister(fd)
 
     def set_writing(self, fd: int, wanted: bool) -> None:
         """Set whether a descriptor that was added is polled for writing, too."""
         if wanted != (fd in self._writing) and fd in self._callbacks:
             (self._writing.add if wanted else self._writing.discard)(fd)
-            writing = selectors.EVENT_WRITE if wanted else 0
-            self._selector.modify(fd, selectors.EVENT_READ | writing)
+            self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
 
     def poll(self, timeout: float) -> None:
         """Call back for everything that is ready within `timeout` seconds."""
-        for key, _ in self._selector.select(timeout):
-            callback = self._callbacks.get(key.fd)  # an earlier callback may have removed it
+        for fd, _ in self._epoll.poll(timeout):
+            callback = self._callbacks.get(fd)  # an earlier callback may have removed it
             if callback is not None:
                 callback()
 
@@ -72,5 +70,5 @@ class CallbackSelector:
 
     def close(self) -> None:
         """Close our own descriptors."""
-        self._selector.close()
+        self._epoll.close()
         self.wakeup.close()

@@ -51,10 +51,16 @@ def place_of() -> Iterator[Callable[..., Place]]:
         requests = opened.__enter__()
         assert requests is not None
         requests.serve(ANSWERS)
-        thread = threading.Thread(target=loop.run)
+        ended = threading.Event()
+
+        def turn() -> None:
+            while not ended.is_set():
+                loop.turn()
+
+        thread = threading.Thread(target=turn)
 
         def end() -> None:
-            loop.stop()
+            ended.set()
             if turning:
                 thread.join(5)
             opened.__exit__(None, None, None)

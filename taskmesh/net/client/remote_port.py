@@ -10,7 +10,6 @@ from taskmesh.config import Config
 from taskmesh.core.events import Requested
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net.client.port import OutcomeSink
-from taskmesh.net.client.probe import describe_listener
 from taskmesh.net.client.settings import client_settings
 from taskmesh.net.client.shell import ClientShell
 from taskmesh.net.client.sockets import GatewayLink
@@ -89,9 +88,10 @@ class RemotePort(ThreadPort):
         where = " or ".join(self._addresses)
         if shell is not None and shell.machine.refused:
             return f"the hub at {where} refuses this client: {shell.machine.refused}"
-        found = "; ".join(filter(None, map(describe_listener, self._addresses)))
-        return f"no hub answered at {where} within {timeout:g} s: " + (
-            found or f"is one running there? `taskmesh hub --bind {self._addresses[0]}` starts one"
+        return (
+            f"no hub answered at {where} within {timeout:g} s: is one running there? `taskmesh hub --bind "
+            f"{self._addresses[0]}` starts one. Behind a firewall that drops connections, or at its limit of "
+            "open files (it says `files.short` then), a hub does not answer either"
         )
 
     def _watch_more(self, loop: Loop) -> None:
@@ -120,8 +120,8 @@ class RemotePort(ThreadPort):
                     self._sink,
                     self._settings,
                     monotonic(),
-                    lambda message: link.send(message) if link is not None else None,
-                    lambda: link.reconnect() if link is not None else None,
+                    lambda action: link.send(action.message) if link is not None else None,
+                    lambda _: link.reconnect() if link is not None else None,
                 )
                 link = GatewayLink(
                     context,
@@ -144,8 +144,8 @@ class RemotePort(ThreadPort):
                         watchdog.check(monotonic(), linked=shell.machine.open)
                     elif shell.machine.open:  # until then `start` raises
                         watchdog = self._watchdog()
+                shell.events.append(Requested(m.ClientBye(cancel=self._cancel)))
                 loop.settle()  # a cancellation may have come together with the end
-                shell.perform(shell.machine.handle(Requested(m.ClientBye(cancel=self._cancel)), monotonic()))
             finally:
                 if link is not None:
                     link.close(None if self._shell is not None and self._shell.machine.open else 0)

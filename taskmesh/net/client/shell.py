@@ -15,6 +15,7 @@ from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued, Requested, Tick
 from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
 from taskmesh.net.client.port import OutcomeSink
+from taskmesh.net.shell import Shell
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Failed, Run, Spec, Value
 
@@ -136,8 +137,8 @@ class Requests:
             answered.set_result(answer)
 
 
-class ClientShell:
-    """One client in a loop.
+class ClientShell(Shell[ClientMachine]):
+    """One client in a loop; other threads append their requests to `events`.
 
     Args:
         sink: the pending table.
@@ -147,7 +148,7 @@ class ClientShell:
         reconnect: drops the link and dials again.
 
     Attributes:
-        events: events for the machine; other threads append their requests.
+        table: the machine's view of the pending table.
         requests: queries and commands under way.
         opened: set when the hub has welcomed this client, or refuses it.
     """
@@ -157,28 +158,22 @@ class ClientShell:
         sink: OutcomeSink,
         config: ClientSettings,
         now: float,
-        send: Callable[[m.ClientMessage], None],
-        reconnect: Callable[[], None],
+        send: Callable[[act.Send], None],
+        reconnect: Callable[[act.Reconnect], None],
     ) -> None:
         self.table = SinkTable(sink)
-        self.machine = ClientMachine(config, self.table, now)
-        self.events: deque[object] = deque()
+        perform: dict[type, Callable[[Any], object]] = {
+            act.Send: send,
+            act.Resolve: lambda action: sink.resolve(action.done, action.failed),
+            act.Accept: lambda action: sink.accepted(action.seqs),
+            act.Tell: lambda action: self._notify(action.message),
+            act.Reconnect: reconnect,
+        }
+        super().__init__(ClientMachine(config, self.table, now), perform)
         self.requests = Requests()
         self.opened = threading.Event()
         self._sink = sink
         self._opened = False
-        self._perform: dict[type, Callable[[Any], None]] = {
-            act.Send: lambda action: send(action.message),
-            act.Resolve: lambda action: sink.resolve(action.done, action.failed),
-            act.Accept: lambda action: sink.accepted(action.seqs),
-            act.Tell: lambda action: self._notify(action.message),
-            act.Reconnect: lambda _: reconnect(),
-        }
-
-    @property
-    def deadline(self) -> float:
-        """The machine's deadline."""
-        return self.machine.deadline
 
     @property
     def pending(self) -> bool:
@@ -191,28 +186,24 @@ class ClientShell:
         Events that come in meanwhile are left for the next turn: one may be the cancellation of a task that
         was not there yet when new ones were taken in, and a hub forgets cancellations of unknown tasks.
         """
-        events, handle, perform = self.events, self.machine.handle, self.perform
+        events, handle, perform = self.events, self.machine.handle, self._perform
         left = len(events)
         if self._sink.queued:
             specs, runs = self._sink.drain()
             if specs:
                 self.table.keep(specs)
-            if runs:
-                perform(handle(Queued(specs, runs), now))
+            events.appendleft(Queued(specs, runs))
+            left += 1
         elif not left:
-            perform(handle(Tick(), now))
+            events.append(Tick())
+            left = 1
         while left:
             event = events.popleft()
             left -= 1
             if type(event) is Requested and isinstance(event.message, m.CancelTasks):
                 left -= _gather(event.message, events, left)
-            perform(handle(event, now))
-
-    def perform(self, actions: Sequence[act.ClientAction]) -> None:
-        """Perform actions in order."""
-        table = self._perform
-        for action in actions:
-            table[type(action)](action)
+            for action in handle(event, now):
+                perform[type(action)](action)
         if not self._opened and self.machine.open:
             self._opened = True
             self.opened.set()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from taskmesh.core import actions as act
-from taskmesh.core.events import LaneOpened, StoreTold, Tick
+from taskmesh.core.events import LaneOpened
 from taskmesh.core.hub.machine import HubMachine
+from taskmesh.net.shell import Shell
 from taskmesh.stores.port import OutcomeStore
 from taskmesh.wire import messages as m
 
@@ -41,17 +42,14 @@ class HubLinks(Protocol):
         ...
 
 
-class HubShell:
+class HubShell(Shell[HubMachine]):
     """One hub in a loop.
 
     Args:
         machine: the hub's machine.
         links: the links to pools and clients.
         store: for outcomes that are kept, if there is one (the machine's settings say so, too).
-        events: see the attribute; a new queue by default.
-
-    Attributes:
-        events: events for the machine, to which links append.
+        events: events for the machine, to which links append; a new queue by default.
     """
 
     def __init__(
@@ -61,11 +59,7 @@ class HubShell:
         store: OutcomeStore | None = None,
         events: deque[Any] | None = None,
     ) -> None:
-        self.machine = machine
-        self.events: deque[Any] = deque() if events is None else events
-        self._links = links
-        self._store = store
-        self._perform: dict[type, Callable[[Any], None]] = {
+        perform: dict[type, Callable[[Any], object]] = {
             act.PushTasks: lambda action: links.push(action.session, action.message),
             act.SendClient: lambda action: links.send_client(action.client, action.message),
             act.Publish: lambda action: links.publish(action.pool, action.message),
@@ -74,33 +68,9 @@ class HubShell:
             act.LogEvent: lambda action: links.record(action.kind, action.fields),
         }
         if store is not None:
-            self._perform[act.StoreOutcomes] = lambda action: store.put(action.entries)
-
-    @property
-    def deadline(self) -> float:
-        """The machine's deadline."""
-        return self.machine.deadline
-
-    @property
-    def pending(self) -> bool:
-        """True if events wait."""
-        return bool(self.events)
-
-    def turn(self, now: float) -> None:
-        """Pass events to the machine and perform its actions."""
-        events, handle, perform = self.events, self.machine.handle, self.perform
-        if self._store is not None and self._store.changed:
-            events.append(StoreTold(*self._store.status()))
-        if not events:
-            perform(handle(Tick(), now))
-        for _ in range(len(events)):
-            perform(handle(events.popleft(), now))
-
-    def perform(self, actions: Sequence[act.HubAction]) -> None:
-        """Perform actions in order."""
-        table = self._perform
-        for action in actions:
-            table[type(action)](action)
+            perform[act.StoreOutcomes] = lambda action: store.put(action.entries)
+        super().__init__(machine, perform, events)
+        self._links = links
 
     def _open_lane(self, action: act.OpenLane) -> None:
         endpoint = self._links.open_lane(action.session, action.pool, action.key)

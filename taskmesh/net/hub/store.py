@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from taskmesh.config import Config, HubConfig
-from taskmesh.core.events import Restored
+from taskmesh.core.events import Restored, StoreTold
 from taskmesh.core.hub.result_cache import KEPT_BYTES
 from taskmesh.errors import ConfigError
 from taskmesh.security.key_files import read_secret
@@ -18,6 +19,8 @@ from taskmesh.stores.port import OutcomeStore
 
 PATIENCE: Final = 5.0
 """Seconds that a hub waits for its store when it starts."""
+REPORT: Final = 0.1
+"""Seconds between two looks at the store's state."""
 FLUSH: Final = 2.0
 """Seconds in which waiting outcomes are written when the hub ends."""
 
@@ -40,6 +43,31 @@ def outcome_store(config: Config) -> Iterator[tuple[OutcomeStore | None, list[ob
         yield store, [Restored(store.load(KEPT_BYTES, PATIENCE))]
     finally:
         store.close(FLUSH)
+
+
+class StoreReports:
+    """A timer of the hub's loop: it passes on to the machine what a store has to say.
+
+    Args:
+        store: the store.
+        hub: the hub's events.
+    """
+
+    def __init__(self, store: OutcomeStore, hub: deque[object]) -> None:
+        self.deadline = 0.0
+        self._store = store
+        self._hub = hub
+
+    def turn(self, now: float) -> None:
+        """Report a change of the store's state."""
+        self.deadline = now + REPORT
+        if self._store.changed:
+            self._hub.append(StoreTold(*self._store.status()))
+
+
+def store_reports(store: OutcomeStore | None, hub: deque[object]) -> list[StoreReports]:
+    """Return the timer for a store, if there is one."""
+    return [] if store is None else [StoreReports(store, hub)]
 
 
 def _redis_store(source: Callable[[], StoreAddress]) -> OutcomeStore:

@@ -36,7 +36,7 @@ class Memory(Protocol):
 
 
 class PoolMemoryLimit:
-    """Checks how much memory is left, and kills the largest slot when it is too little.
+    """A timer of the pool's loop: it checks how much memory is left, and kills the largest slot if need be.
 
     Args:
         memory: the container's.
@@ -52,6 +52,7 @@ class PoolMemoryLimit:
         kill: Callable[[int, str], None],
         taken: Callable[[dict[int, int]], dict[int, dict[int, int]]] = memory_of_groups,
     ) -> None:
+        self.deadline = 0.0
         self._memory = memory
         self._running = running
         self._kill = kill
@@ -60,15 +61,15 @@ class PoolMemoryLimit:
         self._dying: list[int] = []
         self._dying_until = 0.0
 
-    def check(self, now: float) -> float:
-        """Check once; return the seconds until the next check."""
+    def turn(self, now: float) -> None:
+        """Check once."""
         left, limit = self._memory.least_left()
         reserve = reserve_of(limit)
         if left >= reserve:
             self._spared_at = 1 << 62
         elif left < self._spared_at - reserve // STEPS and not self._is_dying(now):
             self._kill_largest(left, limit, now)
-        return min(LONGEST, max(SHORTEST, (left - reserve) / FASTEST))
+        self.deadline = now + min(LONGEST, max(SHORTEST, (left - reserve) / FASTEST))
 
     def _is_dying(self, now: float) -> bool:
         """Return True while processes that were killed last still hold memory."""

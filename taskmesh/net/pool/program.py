@@ -22,9 +22,9 @@ from taskmesh.net.endpoints import check_dialled
 from taskmesh.net.pool.session_monitor import News, SessionMonitor
 from taskmesh.net.pool.settings import check_all_names, pool_settings
 from taskmesh.net.pool.shell import PoolShell
-from taskmesh.net.pool.slots import FAREWELL, host_slots
+from taskmesh.net.pool.slots import FAREWELL, pool_with_slots
 from taskmesh.net.pool.sockets import PoolSockets
-from taskmesh.net.pool.startup import PATIENCE
+from taskmesh.net.pool.startup import PATIENCE, SlotStarts
 from taskmesh.security.keys import WORKER, Credentials, credentials_of
 from taskmesh.sockets import Context
 from taskmesh.system.loop import Loop
@@ -80,24 +80,28 @@ def run_pool(
         Context() as context,
         StopRequest(loop).listening() as stop,
         side_port(config, loop, lambda at: news("http", f"side port at {at}")) as reception,
-        contextlib.ExitStack() as closing,
     ):
-        pool, sockets = linked_pool(context, loop, settings, config, closing=closing, record=record)
-        gateway, complain = partial(own_first, hubs), partial(news, "slot.failed")
-        host = host_slots(
-            loop, pool, settings.pool, gateway, config, patience=patience, modules=modules, complain=complain
-        )
-        loop.parts = [pool]
-        if reception is not None:
-            reception.serve(pool_answers(pool.machine, lambda: _drain(pool, config.pool.grace)))
-        monitor = SessionMonitor(pool.machine, sockets, ready, news)
-        try:
+        with contextlib.ExitStack() as closing:
+            events: deque[object] = deque()
+            sockets = dialled_hubs(context, loop, settings, config, events, closing)
+            machine = PoolMachine(settings, time.monotonic())
+            gateway = partial(own_first, hubs)
+            starts = SlotStarts(machine, patience, partial(news, "slot.failed"))
+            pool = pool_with_slots(
+                loop, machine, sockets, gateway, starts, config, events=events, modules=modules, record=record
+            )
+            closing.callback(_end_slots, pool)
+            loop.parts = [pool]
+            if reception is not None:
+                reception.serve(pool_answers(machine, lambda: _drain(pool, config.pool.grace)))
+            monitor = SessionMonitor(machine, sockets, ready, news)
             _turn_until_left(loop, pool, stop, monitor, config.pool.grace)
-        finally:
-            host.close(timeout=0.0 if pool.left is None else FAREWELL)
-            closing.close()
         stop.wait(stay if pool.left == "" else 0.0)
     return _has_drained(pool)
+
+
+def _end_slots(pool: PoolShell) -> None:
+    pool.host.close(timeout=0.0 if pool.left is None else FAREWELL)
 
 
 def _has_drained(pool: PoolShell) -> bool:
@@ -116,16 +120,15 @@ def own_first(addresses: Sequence[str], hub: int) -> list[str]:
     return [addresses[hub], *(other for other in addresses if other != addresses[hub])]
 
 
-def linked_pool(
+def dialled_hubs(
     context: Context,
     loop: Loop,
     settings: PoolSettings,
     config: Config,
-    *,
+    events: deque[object],
     closing: contextlib.ExitStack,
-    record: Record,
-) -> tuple[PoolShell, list[PoolSockets]]:
-    """Return a pool without slots, and its sockets to each of its hubs, which `closing` closes.
+) -> list[PoolSockets]:
+    """Return a pool's sockets to each of its hubs, which `closing` closes.
 
     Raises:
         InsecureBind: an address is beyond loopback and ipc, and no keys are in use.
@@ -133,7 +136,6 @@ def linked_pool(
     """
     credentials = worker_credentials(config, settings.hubs)
     raise_file_limit()
-    events: deque[object] = deque()
     sockets: list[PoolSockets] = []
     for hub, address in enumerate(settings.hubs):
         to_hub = PoolSockets(
@@ -148,9 +150,7 @@ def linked_pool(
         )
         sockets.append(to_hub)
         closing.callback(to_hub.close)
-    pool = PoolShell(PoolMachine(settings, time.monotonic()), sockets)
-    pool.events, pool.record = events, record
-    return pool, sockets
+    return sockets
 
 
 def _drain(pool: PoolShell, grace: float) -> None:

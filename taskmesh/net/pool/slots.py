@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from taskmesh.config import Config
 from taskmesh.core.events import SlotExited, SlotReady
 from taskmesh.core.pool.machine import PoolMachine
-from taskmesh.net.pool.shell import PoolShell
+from taskmesh.net.pool.memory_limit import PoolMemoryLimit
+from taskmesh.net.pool.shell import HubLink, PoolShell
 from taskmesh.net.pool.startup import SlotStarts
 from taskmesh.pool.fork_server_client import ForkServerSupervisor
 from taskmesh.pool.spin_wait import SpinWait
 from taskmesh.pool.supervisor import SlotEvent, SlotSupervisor
+from taskmesh.shm import files
+from taskmesh.system.cgroups import LimitedMemory
 from taskmesh.system.clock import monotonic
-from taskmesh.system.loop import Loop
+from taskmesh.system.loop import Loop, Timed
 from taskmesh.system.process import provided
-
-_log = logging.getLogger("taskmesh")
 
 FAREWELL = 0.2
 """Seconds that idle slots have to end by themselves."""
@@ -26,6 +28,8 @@ POLLED = 0.0001
 gone idle, takes as long."""
 SHORT = 0.0002
 """Seconds up to which an answer that was slept for shows that polling would have paid."""
+IDLE_LOOK = 1.0
+"""Seconds between two looks for idle memory files."""
 
 
 class SlotWait:
@@ -64,42 +68,55 @@ class SlotWait:
             self._asleep_since = 0.0
 
 
-def host_slots(
+class IdleFiles:
+    """Closes memory files that large payloads have left behind, once nothing has used them for a while."""
+
+    def __init__(self) -> None:
+        self.deadline = 0.0
+
+    def turn(self, now: float) -> None:
+        """Close those that are idle."""
+        files.close_idle(now)
+        self.deadline = now + IDLE_LOOK
+
+
+def pool_with_slots(
     loop: Loop,
-    pool: PoolShell,
-    name: str,
+    machine: PoolMachine,
+    links: Sequence[HubLink],
     gateway: Callable[[int], list[str]],
+    starts: SlotStarts,
     config: Config | None = None,
     *,
-    patience: float,
+    events: deque[object],
     modules: tuple[str, ...] = (),
-    complain: Callable[[str], None] = _log.warning,
+    record: Callable[[str, dict[str, object]], None] = lambda kind, fields: None,
     fork_server: ForkServerSupervisor | None = None,
     urgent: tuple[int, ...] = (),
-) -> SlotSupervisor:
-    """Give a pool in a loop its slots.
+) -> PoolShell:
+    """Make a pool's shell and its slots; return the shell, which is to become a part of the loop.
 
     Args:
-        loop: the loop that the pool's shell is a part of.
-        pool: the pool's shell.
-        name: the pool's name, for `ps`.
+        loop: the loop.
+        machine: the pool's machine.
+        links: to its hubs.
         gateway: returns the addresses, a given hub's first, for tasks that submit tasks.
+        starts: watches the slots' starts.
         config: the keys that these tasks show, and the modules whose functions alone may be run.
-        patience: seconds in which one slot must come up; a TaskMeshError ends the loop if none does.
+        events: the shell's, to which links append.
         modules: modules that slots import when they start.
-        complain: reports a slot that cannot be started, and why.
+        record: logs events.
         fork_server: one that has been started earlier.
         urgent: descriptors that are looked at, too, while a slot's answer is polled for.
 
     Raises:
         TaskMeshError: there are no descriptors to begin with.
     """
-    starts = SlotStarts(pool.machine, patience, complain)
     keys = config.mesh.keys if config is not None else ""
     only = config.pool.only_registered if config is not None else ()
 
     def take(event: SlotEvent) -> None:
-        pool.events.append(event)
+        events.append(event)
         if type(event) is SlotReady:
             starts.ready()
         elif type(event) is SlotExited and not event.ready and not host.is_closing:
@@ -110,11 +127,25 @@ def host_slots(
             on_event=take,
             watch=loop.watch,
             unwatch=loop.unwatch,
-            name=name,
+            name=machine.config.pool,
             preload=(*modules, *only),
             only=only,
             fork_server=fork_server,
         )
-    pool.attach(host, gateway, keys)
-    loop.busy_wait = SlotWait(pool.machine, host.fileno(), *urgent)
-    return host
+    loop.busy_wait = SlotWait(machine, host.fileno(), *urgent)
+    loop.timers += memory_timers(machine, host)
+    return PoolShell(machine, links, host, gateway, keys=keys, events=events, record=record)
+
+
+def memory_timers(machine: PoolMachine, host: SlotSupervisor) -> list[Timed]:
+    """Return what looks after a pool's memory from time to time."""
+    limited = LimitedMemory()
+    if not limited:
+        return [IdleFiles()]
+    return [IdleFiles(), PoolMemoryLimit(limited, partial(running_slots, machine), host.kill_for_memory)]
+
+
+def running_slots(machine: PoolMachine) -> dict[int, int]:
+    """Return the slots that run tasks and are not being killed, by process id."""
+    slots = machine.slots.values()
+    return {slot.pid: slot.number for slot in slots if slot.count and slot.pid and not slot.reason}

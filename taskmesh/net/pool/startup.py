@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable
 
@@ -10,6 +11,8 @@ from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.errors import TaskMeshError
 from taskmesh.pool.supervisor import NO_PROCESS
 from taskmesh.system.clock import monotonic
+
+_log = logging.getLogger("taskmesh")
 
 PATIENCE = 60.0
 """Seconds in which a program's first slot must come up: no caller waits for it, and when a machine starts
@@ -26,11 +29,14 @@ class SlotStarts:
 
     Args:
         machine: the pool's machine.
-        patience: seconds in which one slot must come up.
-        complain: reports a slot that cannot be started, and why; the same reason once.
+        patience: seconds in which one slot must come up; a TaskMeshError ends the loop if none does.
+        complain: reports a slot that cannot be started, and why; the same reason once. By default it is
+            logged.
     """
 
-    def __init__(self, machine: PoolMachine, patience: float, complain: Callable[[str], None]) -> None:
+    def __init__(
+        self, machine: PoolMachine, patience: float, complain: Callable[[str], None] = _log.warning
+    ) -> None:
         self._machine = machine
         self._patience = patience
         self._complain = complain

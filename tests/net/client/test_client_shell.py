@@ -52,7 +52,7 @@ class BusySink:
 
 @pytest.mark.parametrize("before", [[], [m.CancelTasks([9])], [m.Query(1, "status", "", 100)]])
 def test_a_cancellation_never_goes_before_its_task(before):
-    shell = ClientShell(BusySink(lambda: shell), ClientSettings(1), 0.0, lambda message: None, lambda: None)
+    shell = ClientShell(BusySink(lambda: shell), ClientSettings(1), 0.0, lambda _: None, lambda _: None)
     shell.machine = machine = Recorder()
     shell.events.extend(Requested(message) for message in before)
 
@@ -64,7 +64,7 @@ def test_a_cancellation_never_goes_before_its_task(before):
 
 
 def test_cancellations_in_a_row_are_one_message():
-    shell = ClientShell(EmptySink(), ClientSettings(1), 0.0, lambda message: None, lambda: None)
+    shell = ClientShell(EmptySink(), ClientSettings(1), 0.0, lambda _: None, lambda _: None)
     shell.machine = machine = Recorder()
     query = m.Query(1, "status", "", 100)
     told = [m.CancelTasks([1], [8]), m.CancelTasks([2, 3], [9])]
@@ -99,7 +99,7 @@ class Mute(ThreadPort):
     def __init__(self):
         super().__init__(EmptySink(), ClientSettings(1))
         self.broken = threading.Event()
-        self._shell = ClientShell(EmptySink(), ClientSettings(1), 0.0, lambda message: None, lambda: None)
+        self._shell = ClientShell(EmptySink(), ClientSettings(1), 0.0, lambda _: None, lambda _: None)
         self._start_thread("taskmesh-mute", self._work)
 
     def _work(self):

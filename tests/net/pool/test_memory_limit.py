@@ -42,7 +42,8 @@ class Rig:
 
     def look(self, left: int, now: float = 0.0) -> float:
         self.left = left
-        return self.memory.check(now)
+        self.memory.turn(now)
+        return self.memory.deadline - now
 
 
 def test_the_largest_slot_is_killed_when_too_little_is_left():
@@ -136,9 +137,12 @@ def test_it_looks_the_sooner_the_less_is_left():
 
     assert rig.look(reserve_of(LIMIT)) == SHORTEST
     assert SHORTEST < rig.look(reserve_of(LIMIT) + (200 << 20)) < LONGEST
-    assert PoolMemoryLimit(rig, dict, rig.kill).check(0.0) < LONGEST
+    other = PoolMemoryLimit(rig, dict, rig.kill)
+    other.turn(0.0)
+    assert other.deadline < LONGEST
     rig.left = 10 << 30
-    assert rig.memory.check(0.0) == LONGEST
+    rig.memory.turn(0.0)
+    assert rig.memory.deadline == LONGEST
 
 
 @pytest.mark.parametrize(

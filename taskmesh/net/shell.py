@@ -1,0 +1,68 @@
+"""The shell of a machine in a loop: it passes events to the machine, and performs the actions that follow."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from taskmesh.core.events import Tick
+
+
+class Machine(Protocol):
+    """A machine of `taskmesh.core`."""
+
+    @property
+    def deadline(self) -> float:
+        """The time when a Tick is due at the latest."""
+        ...
+
+    def handle(self, event: object, now: float) -> Sequence[object]:
+        """Take in one event; return the actions to be performed, in order."""
+        ...
+
+
+MachineT = TypeVar("MachineT", bound=Machine)
+
+
+class Shell(Generic[MachineT]):
+    """One machine in a loop.
+
+    Args:
+        machine: the machine.
+        perform: performs each kind of action that the machine may return.
+        events: see the attribute; a new queue by default.
+
+    Attributes:
+        machine: as given.
+        events: events for the machine, to which links append.
+    """
+
+    def __init__(
+        self,
+        machine: MachineT,
+        perform: Mapping[type, Callable[[Any], object]],
+        events: deque[Any] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.events: deque[Any] = deque() if events is None else events
+        self._perform = perform
+
+    @property
+    def deadline(self) -> float:
+        """The machine's deadline."""
+        return self.machine.deadline
+
+    @property
+    def pending(self) -> bool:
+        """True if events wait."""
+        return bool(self.events)
+
+    def turn(self, now: float) -> None:
+        """Pass the events that have come to the machine, or a Tick, and perform its actions."""
+        events, handle, perform = self.events, self.machine.handle, self._perform
+        if not events:
+            events.append(Tick())
+        for _ in range(len(events)):
+            for action in handle(events.popleft(), now):
+                perform[type(action)](action)
