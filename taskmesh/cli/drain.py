@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from taskmesh.config import Config
 
 Wait = Annotated[
-    float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long until it has left.")
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait up to this long until it has left.")
 ]
 PAUSE = 0.1
 """Seconds between looks at whether a pool has left."""
@@ -37,14 +37,14 @@ def drain(
     reach: Reach,
     out: Output,
     pool: Annotated[
-        str, typer.Argument(metavar="POOL", help="A pool's name, or `all`; none: the one at --http.")
+        str, typer.Argument(metavar="POOL", help="A pool's name, or `all`; without one, the pool at --http.")
     ] = "",
     *,
     wait: Wait = 0.0,
     http: Http = None,
     http_token_file: HttpTokenFile = None,
 ) -> None:
-    """Let a pool finish what it runs, give the rest to others, and end."""
+    """Let a pool finish its running tasks, return the others to the hub, and end."""
     if pool:
         left = through_hub(out, "drain", pool, reach, wait=wait)
     else:
@@ -62,11 +62,11 @@ def scale_in(
     pools: Annotated[
         str, typer.Argument(metavar="POOL", help="Pools of this name, and of POOL-anything; or `all`.")
     ],
-    number: Annotated[int, typer.Argument(metavar="N", min=1, help="How many of them are to leave.")],
+    number: Annotated[int, typer.Argument(metavar="N", min=1, help="Number of pools to drain.")],
     *,
     wait: Wait = 0.0,
 ) -> None:
-    """Drain the N pools that have least to do, and print their names.
+    """Drain the N pools with the least to do, and print their names.
 
     The pods of a Kubernetes Deployment are pools of its name: take away those, and no busy pod ends.
     """
@@ -74,14 +74,14 @@ def scale_in(
 
 
 def ended(out: Output, wait: float, *, left: bool) -> None:
-    """Ends the command with its exit code when they have not left in time."""
+    """End the command with its exit code if the pools have not left in time."""
     if not left:
         out.error(TimeoutError(f"not gone within {wait:g} s; it goes on draining"))
         raise typer.Exit(TOO_LATE)
 
 
 def through_hub(out: Output, verb: str, target: str, reach: Reach, *, wait: float) -> bool:
-    """Asks the hub; returns whether all have left within `wait` seconds, or are not waited for."""
+    """Ask the hub; return True if all have left within `wait` seconds, or if `wait` is 0."""
     from taskmesh.cli.operator import hub_session
 
     with hub_session(reach) as hub:
@@ -98,7 +98,7 @@ def through_hub(out: Output, verb: str, target: str, reach: Reach, *, wait: floa
 
 
 def at_side_port(out: Output, config: Config, timeout: float, wait: float) -> bool:
-    """Asks the pool itself; returns whether it has ended within `wait` seconds, or is not waited for.
+    """Ask the pool itself; return True if it has ended within `wait` seconds, or if `wait` is 0.
 
     Raises:
         TaskMeshError: nobody answers, or what answers is no pool that could be drained.
@@ -123,7 +123,7 @@ def at_side_port(out: Output, config: Config, timeout: float, wait: float) -> bo
 
 
 def seen_within(seconds: float, happened: Callable[[], bool]) -> bool:
-    """Return whether something comes true in time."""
+    """Return True if the condition comes true in time."""
     pause, end = threading.Event(), time.monotonic() + seconds
     while not happened():
         if time.monotonic() >= end:
@@ -133,6 +133,6 @@ def seen_within(seconds: float, happened: Callable[[], bool]) -> bool:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     for command in (drain, scale_in):
         app.command(epilog=EPILOG)(command)

@@ -26,7 +26,7 @@ EXIT_CODES = (
 
 @contextmanager
 def exits(out: Output, *, lasting: bool = False) -> Iterator[None]:
-    """Turns the errors of a command into a message and its exit code.
+    """Turn the errors of a command into a message and its exit code.
 
     An error that nobody has foreseen is one line too, but for its traceback in Python's development mode
     (PYTHONDEVMODE=1), and of a `lasting` program: it may not fail in the same way again.

@@ -21,7 +21,7 @@ def encoded(value: object) -> str:
 
 
 def is_carried(value: object) -> bool:
-    """Return whether JSON can carry a value without a part of it as text."""
+    """Return True if JSON can carry the value without turning a part of it into text."""
     try:
         json.dumps(value, allow_nan=False)
     except JSON_FAILS:
@@ -64,7 +64,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def harmless(value: Value) -> Value:
-    """Return what a hub has told, with the control characters of all its texts escaped."""
+    """Return a hub's answer with the control characters of all its texts escaped."""
     found: object = value
     if isinstance(found, str):
         found = printable(found)

@@ -22,14 +22,14 @@ class Probe(enum.StrEnum):
 
 
 def health(
-    probe: Annotated[Probe, typer.Argument(help="Which question to ask.")] = Probe.ready,
+    probe: Annotated[Probe, typer.Argument(help="The probe to ask for.")] = Probe.ready,
     *,
     http: Http = None,
     timeout: Annotated[float, answer_within("How long to wait for the answer.")] = 3.0,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
-    """Ask a hub's or worker's side port whether it is live, ready or started; exit code 1 when it is not."""
+    """Ask the side port of a hub or worker if it is live, ready or started; exit code 1 if it is not."""
     out = Output(as_json=json)
     with exits(out):
         from taskmesh.http.settings import side_client
@@ -42,5 +42,5 @@ def health(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Add the command."""
     app.command(epilog=EPILOG)(health)

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 COLUMNS = ("kind", "role", "name", "public")
 
 Role = Annotated[str, typer.Argument(metavar="ROLE", help="client, worker or operator.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What the hub calls the holder of the key.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The hub's name for the holder of the key.")]
 
 keys = typer.Typer(
     name="keys",
-    help="Make keys, and say whom a hub lets in. Roles: hub, client, worker, operator.",
+    help="Make keys, and authorize or revoke them at a hub. Roles: hub, client, worker, operator.",
     no_args_is_help=True,
 )
 
@@ -56,11 +56,12 @@ def new(
     roles: Annotated[list[str], typer.Argument(metavar="ROLE...", help="hub, client, worker, operator.")],
     *,
     hub: Annotated[
-        Path | None, typer.Option("--hub", metavar="FILE", help="The hub's hub.public, to be trusted.")
+        Path | None,
+        typer.Option("--hub", metavar="FILE", help="The hub's hub.public, which the new keys trust."),
     ] = None,
     mesh: Annotated[
         Path | None,
-        typer.Option("--mesh", metavar="FILE", help="A worker's mesh.secret; it makes one if not given."),
+        typer.Option("--mesh", metavar="FILE", help="A worker's mesh.secret; without it a new one is made."),
     ] = None,
     directory: Keys = None,
     file: ConfigFile = None,
@@ -92,7 +93,7 @@ def authorize(
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
-    """Let the holder of a key in; a running hub hears of it within a second."""
+    """Authorize a key; a running hub accepts it within a second."""
     out = Output(as_json=json)
     with exits(out):
         from taskmesh.security.key_files import keys_in
@@ -106,7 +107,7 @@ def authorize(
 def revoke(
     role: Role, name: Name, *, directory: Keys = None, file: ConfigFile = None, json: AsJson = False
 ) -> None:
-    """Let a key in no longer; a running hub closes its links within five seconds."""
+    """Revoke a key; a running hub closes its links within five seconds."""
     out = Output(as_json=json)
     with exits(out):
         from taskmesh.security.keys import PEERS
@@ -119,13 +120,14 @@ def rotate(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="hub, client, worker, operator or mesh.")],
     *,
     end: Annotated[
-        bool, typer.Option("--end", help="Everybody has the new key: leave the former out of ROLE.public.")
+        bool,
+        typer.Option("--end", help="Remove the former key from ROLE.public, once everybody has the new one."),
     ] = False,
     directory: Keys = None,
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
-    """Replace a secret key. ROLE.public then names both, to be passed on before programs start again."""
+    """Replace a secret key. ROLE.public then holds both; pass it on before programs start again."""
     out = Output(as_json=json)
     with exits(out):
         from taskmesh.security.keys import HUB, MESH, ROLES
@@ -140,7 +142,7 @@ def rotate(
 
 
 def show(directory: Keys = None, file: ConfigFile = None, json: AsJson = False) -> None:
-    """List one's own public keys, the hub's, and whom the hub lets in."""
+    """List the public keys of this directory, the hub's, and the keys that the hub has authorized."""
     out = Output(as_json=json)
     with exits(out):
         from taskmesh.security.keys import listing
@@ -154,5 +156,5 @@ for _command in (new, authorize, revoke, rotate, show):
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     app.add_typer(keys)

@@ -13,13 +13,13 @@ from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError
 
 Pool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, or `all`.")]
-AnyPool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name; all of them if not given.")]
+AnyPool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name; all pools if not given.")]
 DONE = {"pause": "paused", "resume": "resumed"}
 
 
 @hub_command
 def ping(reach: Reach, out: Output, pool: AnyPool = "all") -> None:
-    """Ask pools for a sign of life, and tell how long it took; exit code 1 when one gives none."""
+    """Ask pools for a sign of life and print how long it took; exit code 1 if one does not answer."""
     from taskmesh.cli.operator import hub_session, signs_of_life
 
     with hub_session(reach) as hub:
@@ -31,13 +31,13 @@ def ping(reach: Reach, out: Output, pool: AnyPool = "all") -> None:
 
 @hub_command
 def pause(reach: Reach, out: Output, pool: Pool) -> None:
-    """Give a pool no new work; what it runs goes on."""
+    """Give a pool no new work; its running tasks continue."""
     command_pools(reach, out, "pause", pool)
 
 
 @hub_command
 def resume(reach: Reach, out: Output, pool: Pool) -> None:
-    """Give a paused pool work again."""
+    """Let a paused pool take work again."""
     command_pools(reach, out, "resume", pool)
 
 
@@ -53,7 +53,7 @@ def cancel(
         str, typer.Option(metavar="NAME|ID", help="All tasks of clients of this name, or of one id.")
     ] = "",
     key: Annotated[
-        str, typer.Option(metavar="USER", help="All tasks of who shows this key, such as client:ann.")
+        str, typer.Option(metavar="USER", help="All tasks submitted with this key, such as client:ann.")
     ] = "",
 ) -> None:
     """Cancel a task, running or not, or all tasks of a client or of a key."""
@@ -90,6 +90,6 @@ def command(reach: Reach, verb: str, target: str) -> object:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     for added in (ping, pause, resume, cancel):
         app.command(epilog=EPILOG)(added)

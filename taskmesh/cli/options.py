@@ -27,8 +27,8 @@ Address = Annotated[
     typer.Option(
         "--address",
         metavar="ENDPOINT",
-        help="The hub's gateway; given again: tried in turn. Default: TASKMESH_ADDRESS, the configuration's, "
-        f"{DEFAULT_ADDRESS}.",
+        help="The hub's gateway; may be repeated, and is then tried in order. Default: TASKMESH_ADDRESS, the "
+        f"configuration's, {DEFAULT_ADDRESS}.",
     ),
 ]
 Bind = Annotated[
@@ -64,7 +64,7 @@ Keys = Annotated[
     typer.Option(
         "--keys",
         metavar="DIR",
-        help="The directory of one's keys. Default: TASKMESH_KEYS, the configuration's, or none.",
+        help="The directory of this program's keys. Default: TASKMESH_KEYS, the configuration's, or none.",
     ),
 ]
 
@@ -106,7 +106,7 @@ Store = Annotated[
 ]
 StoreFile = Annotated[
     Path | None,
-    typer.Option("--store-file", metavar="FILE", help="A file with that URL, for one with a password."),
+    typer.Option("--store-file", metavar="FILE", help="A file with that URL, if it has a password."),
 ]
 LONGEST_ANSWER = 1_000_000
 """Seconds that an answer may be waited for; poll(2) takes no more than 24 days."""

@@ -46,7 +46,9 @@ Concurrency = Annotated[
     str | None, typer.Option("--concurrency", "-c", metavar="N", help="Slots; default: one per CPU.")
 ]
 Queues = Annotated[str | None, typer.Option("--queues", metavar="A,B", help="Queues that the pool serves.")]
-Tags = Annotated[str | None, typer.Option("--tags", metavar="A,B", help="What the pool can do.")]
+Tags = Annotated[
+    str | None, typer.Option("--tags", metavar="A,B", help="Tags of the pool; tasks may require tags.")
+]
 
 
 def up(  # noqa: PLR0913  one for each option
@@ -65,7 +67,7 @@ def up(  # noqa: PLR0913  one for each option
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
-    """Run a hub with a pool of its own, all in one: what a single machine needs."""
+    """Run a hub and a pool in one process, enough for a single machine."""
     out = Output(as_json=json)
     with exits(out, lasting=True):
         from taskmesh.net.pool.modules import check_modules, use_current_directory
@@ -104,15 +106,15 @@ def hub(
         typer.Option(
             "--deletion-cost",
             metavar="A,B",
-            help="In Kubernetes: keep the deletion cost of these Deployments' pods, after which their pools "
-            "are named. Needs --http.",
+            help="In Kubernetes: keep the deletion cost of the pods of these Deployments; pools must have the "
+            "names of their pods. Needs --http.",
         ),
     ] = None,
     log_level: LogLevel = "info",
     file: ConfigFile = None,
     json: AsJson = False,
 ) -> None:
-    """Run a hub: it takes tasks from clients, gives them to pools, and keeps account of all of them."""
+    """Run a hub: it accepts tasks from clients, hands them to pools, and records the state of each."""
     out = Output(as_json=json)
     with exits(out, lasting=True):
         given: dict[str, object] = {
@@ -185,7 +187,9 @@ def worker(  # noqa: PLR0913  one for each option
     ] = "",
     grace: Annotated[
         str | None,
-        typer.Option(metavar="SECONDS", help="How long running tasks have when it drains; default: 30."),
+        typer.Option(
+            metavar="SECONDS", help="Time for running tasks to finish when the pool drains; default: 30."
+        ),
     ] = None,
     http: Http = None,
     http_token_file: HttpTokenFile = None,
@@ -201,8 +205,8 @@ def worker(  # noqa: PLR0913  one for each option
         float,
         typer.Option(
             metavar="SECONDS",
-            help="Drained by other means than a signal, wait so long for one before ending; default: 0. What "
-            "starts it anew, as Kubernetes does, has time to end it for good.",
+            help="After a drain that no signal asked for, wait this long for a signal before ending, so that "
+            "Kubernetes does not restart the container at once; default: 0.",
             show_default=False,
         ),
     ] = 0.0,
@@ -215,7 +219,7 @@ def worker(  # noqa: PLR0913  one for each option
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     app.command(epilog=EPILOG)(up)
     app.command(epilog=EPILOG)(hub)
     app.command(help=WORKER, epilog=EPILOG)(worker)

@@ -28,19 +28,17 @@ if TYPE_CHECKING:
     from taskmesh.future import TaskFuture
     from taskmesh.mesh import Mesh
 
-Queue = Annotated[str | None, typer.Option(metavar="NAME", help="The queue it goes to.")]
-Tags = Annotated[str | None, typer.Option(metavar="A,B", help="What its pool must be able to do.")]
+Queue = Annotated[str | None, typer.Option(metavar="NAME", help="The queue of the task.")]
+Tags = Annotated[str | None, typer.Option(metavar="A,B", help="Tags that its pool must have.")]
 Priority = Annotated[int | None, typer.Option(metavar="N", help="Higher goes first; default: 0.")]
-Retries = Annotated[
-    int | None, typer.Option(metavar="N", help="How often it is tried again after an error; default: 0.")
-]
+Retries = Annotated[int | None, typer.Option(metavar="N", help="Retries after an error; default: 0.")]
 HardTimeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Kill its process when an attempt runs for longer.")
+    float | None, typer.Option(metavar="SECONDS", help="Kill the process of an attempt that runs for longer.")
 ]
 Patience = Annotated[
     float | None,
     typer.Option(
-        metavar="SECONDS", min=0, max=LONGEST_TASK, help="Cancel it when it has not finished by then."
+        metavar="SECONDS", min=0, max=LONGEST_TASK, help="Cancel the task if it has not finished by then."
     ),
 ]
 
@@ -51,7 +49,7 @@ def submit(
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ARG", help="JSON, else taken as text; NAME=VALUE for one by name."),
+        typer.Argument(metavar="ARG", help="JSON, or else text; NAME=VALUE for an argument by name."),
     ] = None,
     *,
     queue: Queue = None,
@@ -105,7 +103,7 @@ def submit(
 
 
 def report_failure(out: Output, error: BaseException, future: TaskFuture[Any]) -> None:
-    """Prints why the task failed, with the remote traceback."""
+    """Print why the task failed, with the remote traceback."""
     details = details_of(future)
     trace = future.traceback_text or ""
     if out.as_json:
@@ -119,7 +117,7 @@ def report_failure(out: Output, error: BaseException, future: TaskFuture[Any]) -
 
 
 def details_of(future: TaskFuture[Any]) -> dict[str, object]:
-    """Return what JSON tells of a task besides its result."""
+    """Return the fields of a task in JSON, besides its result."""
     return {
         "task_id": future.task_id,
         "state": str(future.state),
@@ -194,7 +192,7 @@ def decoded(text: str) -> object:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Add the command."""
     app.command(epilog=EPILOG)(submit)
 
 

@@ -17,7 +17,7 @@ TASK_COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
 
 @hub_command
 def status(reach: Reach, out: Output) -> None:
-    """Show how many tasks are in which state, and which pools and clients are there."""
+    """Show the number of tasks in each state, and the pools and clients."""
     found = cast("dict[str, Any]", ask(reach, "status"))
     out.value(found, summary(harmless(found)))
 
@@ -34,12 +34,14 @@ def pools(reach: Reach, out: Output) -> None:
 def tasks(
     reach: Reach,
     out: Output,
-    task: Annotated[str, typer.Argument(metavar="ID", help="This one, with all that is known.")] = "",
+    task: Annotated[str, typer.Argument(metavar="ID", help="Show this task in full.")] = "",
     *,
-    state: Annotated[str, typer.Option(metavar="STATE", help="Only queued, sent, running ... ones.")] = "",
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most so many.")] = 100,
+    state: Annotated[
+        str, typer.Option(metavar="STATE", help="Only tasks in this state, such as queued, sent or running.")
+    ] = "",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 100,
 ) -> None:
-    """List tasks that are on their way (the hub does not keep finished ones), or show one."""
+    """List tasks that have not ended, or show one."""
     if task:
         found = cast("dict[str, Any]", ask(reach, "task", task))
         out.value(found, "\n".join(f"{key}: {value}" for key, value in harmless(found).items()))
@@ -63,7 +65,7 @@ def explain(
     out: Output,
     task: Annotated[str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")],
 ) -> None:
-    """Explain why a task is waiting, who has it, and how its earlier attempts ended."""
+    """Explain why a task waits, which pool has it, and how its earlier attempts ended."""
     found = cast("dict[str, Any]", ask(reach, "task", task))
     out.value(found, explanation(harmless(found)))
 
@@ -142,6 +144,6 @@ def explanation(found: dict[str, Any]) -> str:
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the commands."""
+    """Add the commands."""
     for command in (status, pools, tasks, explain):
         app.command(epilog=EPILOG)(command)

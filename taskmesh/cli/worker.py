@@ -17,7 +17,7 @@ DRAINED, FAILED, USAGE = 0, 1, 2
 
 
 def main(line: Sequence[str]) -> int:
-    """Runs the worker; returns its exit code."""
+    """Run the worker; return its exit code."""
     out = Output(as_json="--json" in line, program="taskmesh worker")
     try:
         arguments = read(line)

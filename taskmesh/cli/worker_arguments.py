@@ -1,4 +1,4 @@
-"""The line of `taskmesh worker`, and the settings that it makes together with files and environment."""
+"""The command line of `taskmesh worker`, and the settings that follow from it, files and environment."""
 
 from __future__ import annotations
 
@@ -89,20 +89,24 @@ def parser() -> argparse.ArgumentParser:
         "--address",
         action="append",
         metavar="ENDPOINT",
-        help=f"the hub's gateway, default {DEFAULT_ADDRESS}; given again: tried in turn",
+        help=f"the hub's gateway, default {DEFAULT_ADDRESS}; may be repeated, and is then tried in order",
     )
-    add("--concurrency", "-c", metavar="N", help="slots: so many tasks at a time; 0 (default): one per CPU")
-    add("--queues", metavar="A,B", help="the queues that it serves (default: default)")
-    add("--tags", metavar="A,B", help="what it can do; tasks ask for tags")
+    add("--concurrency", "-c", metavar="N", help="slots: tasks at a time; 0 (default): one per CPU")
+    add("--queues", metavar="A,B", help="queues that the pool serves (default: default)")
+    add("--tags", metavar="A,B", help="tags of the pool; tasks may require tags")
     add("--name", default="", help="the pool's name, unique in the mesh (default: one made from the host's)")
-    add("--grace", metavar="SECONDS", help="how long running tasks have when it drains (default: 30)")
+    add(
+        "--grace",
+        metavar="SECONDS",
+        help="time for running tasks to finish when the pool drains (default: 30)",
+    )
     add("--http", metavar="HOST:PORT", help="side port for probes, metrics and POST /drain (default: none)")
     add("--http-token-file", metavar="FILE", help="the token of the side port; required beyond loopback")
     add(
         "--only-registered",
         nargs="+",
         metavar="MODULE",
-        help="run functions of these modules (and packages) by name, and no others; imports them too",
+        help="run functions of these modules (and packages) by name, and no others; import them, too",
     )
     add("--keys", metavar="DIR", help="the directory of the worker's keys (default: TASKMESH_KEYS, or none)")
     add(
@@ -110,22 +114,22 @@ def parser() -> argparse.ArgumentParser:
         type=seconds,
         default=0.0,
         metavar="SECONDS",
-        help="drained by other means than a signal, wait so long for one before ending (default: 0): what "
-        "starts it anew, as Kubernetes does, has time to end it for good",
+        help="after a drain that no signal asked for, wait this long for a signal before ending, so that "
+        "Kubernetes does not restart the container at once (default: 0)",
     )
     add(
         "--log-level",
         choices=LEVELS,
         default="info",
-        help="the least that is told; debug: with the tracebacks of tasks that fail",
+        help="the lowest level that is logged; debug adds the tracebacks of tasks that fail",
     )
     add("--config", metavar="FILE", help="settings, in place of taskmesh.toml or pyproject.toml")
-    add("--json", action="store_true", help="tell what happens as JSON, one object a line")
+    add("--json", action="store_true", help="log events as JSON, one object a line")
     return made
 
 
 def read(line: Sequence[str]) -> Arguments:
-    """Reads the command line and every other source of settings.
+    """Read the command line and every other source of settings.
 
     Raises:
         ConfigError: a setting is unknown or wrong.
