@@ -106,8 +106,8 @@ def hub(
         typer.Option(
             "--deletion-cost",
             metavar="A,B",
-            help="In Kubernetes: keep the deletion cost of the pods of these Deployments; pools must have the "
-            "names of their pods. Needs --http.",
+            help="In Kubernetes: keep the deletion cost of the pods of these Deployments; pools must "
+            "have the names of their pods. Needs --http.",
         ),
     ] = None,
     log_level: LogLevel = "info",
