@@ -14,6 +14,13 @@ from taskmesh.sockets import InvalidOption, raw_key
 
 MOST_KEYS = 8
 """Keys in one public file; a rotation needs two."""
+Closed = tuple[int, int]
+"""The permissions that a path must not have, and those if root has put it there for us to read only, as
+Kubernetes does with a Secret."""
+SECRET: Closed = (0o077, 0o037)
+"""A mounted secret may be readable by its group."""
+FOLDER: Closed = (0o077, 0)
+PUBLIC: Closed = (0o022, 0)
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 
 
@@ -73,14 +80,8 @@ def check_secret(file: Path, missing: str) -> None:
     Raises:
         KeysUnusable: others may read or change it, or it does not exist.
     """
-    facts = _facts(file, missing)
-    if is_open_to_others(file, facts):
-        mode = stat.S_IMODE(facts.st_mode)
-        raise KeysUnusable(
-            f"{file}: others may read it (mode {mode:04o}): `chmod 600 {file}`, and if they have, "
-            "`taskmesh keys rotate`"
-        )
-    _check_owner(file, facts)
+    remedy = f"`chmod 600 {file}`, and if they have, `taskmesh keys rotate`"
+    _check(file, _facts(file, missing), SECRET, "read it", remedy)
 
 
 def check_folder(folder: Path) -> None:
@@ -92,10 +93,7 @@ def check_folder(folder: Path) -> None:
     facts = _facts(folder, "`taskmesh keys new` makes one")
     if not stat.S_ISDIR(facts.st_mode):
         raise KeysUnusable(f"{folder}: is no directory")
-    if facts.st_mode & 0o077 and not _is_mounted(folder, facts):
-        mode = stat.S_IMODE(facts.st_mode)
-        raise KeysUnusable(f"{folder}: others may look into it (mode {mode:04o}): `chmod 700 {folder}`")
-    _check_owner(folder, facts)
+    _check(folder, facts, FOLDER, "look into it", f"`chmod 700 {folder}`")
 
 
 def check_unchangeable(path: Path) -> None:
@@ -104,11 +102,7 @@ def check_unchangeable(path: Path) -> None:
     Raises:
         KeysUnusable: others may change it.
     """
-    facts = _facts(path, "copy it there")
-    if facts.st_mode & 0o022 and not _is_mounted(path, facts):
-        mode = stat.S_IMODE(facts.st_mode)
-        raise KeysUnusable(f"{path}: others may change it (mode {mode:04o}): `chmod go-w {path}`")
-    _check_owner(path, facts)
+    _check(path, _facts(path, "copy it there"), PUBLIC, "change it", f"`chmod go-w {path}`")
 
 
 def _facts(path: Path, missing: str) -> os.stat_result:
@@ -120,19 +114,18 @@ def _facts(path: Path, missing: str) -> os.stat_result:
         raise unreadable(path, error) from None
 
 
-def _is_mounted(path: Path, facts: os.stat_result) -> bool:
-    """Return True if root has put it there for us to read only, as Kubernetes does with a Secret."""
-    return facts.st_uid == 0 and not os.access(path, os.W_OK)
-
-
-def is_open_to_others(file: Path, facts: os.stat_result) -> bool:
-    """Return True if others than its owner may use a secret; a mounted one may be readable by its group."""
-    return bool(facts.st_mode & (0o037 if _is_mounted(file, facts) else 0o077))
-
-
-def _check_owner(path: Path, facts: os.stat_result) -> None:
+def _check(path: Path, facts: os.stat_result, closed: Closed, others: str, remedy: str) -> None:
+    if _is_open(path, facts, closed):
+        mode = stat.S_IMODE(facts.st_mode)
+        raise KeysUnusable(f"{path}: others may {others} (mode {mode:04o}): {remedy}")
     if facts.st_uid not in (0, os.geteuid()):
         raise KeysUnusable(f"{path}: belongs to somebody else (user {facts.st_uid}); make it your own")
+
+
+def _is_open(path: Path, facts: os.stat_result, closed: Closed) -> bool:
+    own, mounted = closed
+    is_mounted = facts.st_uid == 0 and not os.access(path, os.W_OK)
+    return bool(facts.st_mode & (mounted if is_mounted else own))
 
 
 def read_secret(file: Path, what: str) -> str:
@@ -153,7 +146,7 @@ def read_secret(file: Path, what: str) -> str:
         raise ConfigError(f"{what} {file} cannot be read: {error}") from None
     except UnicodeDecodeError:  # its text would show the secret
         raise ConfigError(f"{what} {file} cannot be read: it holds more than ASCII") from None
-    if is_open_to_others(file, status):
+    if _is_open(file, status, SECRET):
         mode = stat.S_IMODE(status.st_mode)
         raise ConfigError(f"{what} {file} has mode {mode:04o}, so others may read it: chmod 600 {file}")
     return text

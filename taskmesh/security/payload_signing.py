@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -38,6 +39,13 @@ def _of_task(kind: bytes, client: int, seq: int) -> bytes:
     return kind + struct.pack(">QQ", client, seq)
 
 
+def _signed_failure(signer: Signer, context: bytes, failure: Failed) -> Failed:
+    """Return a failure whose pickled exception, if it has one, is signed."""
+    if not failure.pickled:
+        return failure
+    return msgspec.structs.replace(failure, pickled=signer.sign(context, failure.pickled))
+
+
 class PayloadSigner:
     """Signs and verifies the payloads of whole messages, which are copied, never changed.
 
@@ -49,7 +57,6 @@ class PayloadSigner:
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._signer = Signer(keys) if keys else None
         self._digests: OrderedDict[int, bytes] = OrderedDict()
-        self._refusal: tuple[int, Spec] | None = None
         self._shared: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     # --- of a client ----------------------------------------------------------------------------------------
@@ -74,22 +81,16 @@ class PayloadSigner:
                 for seq in run.seqs:
                     self._share(client, seq, run.spec, key)
             runs.append(msgspec.structs.replace(run, payloads=payloads))
-        values = [self._signed_value(client, value) for value in message.values]
+        values = [self._signed_value(signer, client, value) for value in message.values]
         return msgspec.structs.replace(message, runs=runs, values=values)
 
-    def _signed_value(self, client: int, value: Value) -> Value:
+    def _signed_value(self, signer: Signer, client: int, value: Value) -> Value:
         """Sign an outcome as its pool has signed it: the client had verified that, and has taken it off."""
-        signer = self._signer
-        if signer is None:
-            return value
-        if (failure := value.failed) is not None:
-            if failure.pickled:
-                pickled = signer.sign(_of_task(FAILED, client, value.seq), failure.pickled)
-                failure = msgspec.structs.replace(failure, pickled=pickled)
-            return msgspec.structs.replace(value, failed=failure)
-        return msgspec.structs.replace(
-            value, payload=signer.sign(_of_task(DONE, client, value.seq), value.payload)
-        )
+        if value.failed is not None:
+            failed = _signed_failure(signer, _of_task(FAILED, client, value.seq), value.failed)
+            return msgspec.structs.replace(value, failed=failed)
+        payload = signer.sign(_of_task(DONE, client, value.seq), value.payload)
+        return msgspec.structs.replace(value, payload=payload)
 
     def deliver(self, message: m.Deliver) -> m.Deliver:
         """Verify outcomes: a result with a wrong signature becomes a failure, an exception a text."""
@@ -121,13 +122,17 @@ class PayloadSigner:
     def _verified_failure(self, failure: Failed) -> Failed:
         if failure.type_name == BAD_SIGNATURE:
             return msgspec.structs.replace(failure, kind="signature", pickled=b"")
+        return self._with_trusted_pickle(self._outcome(FAILED, failure.client, failure.seq), failure)
+
+    def _with_trusted_pickle(self, context: bytes, failure: Failed) -> Failed:
+        """Return a failure whose pickled exception is verified, or is not there."""
         if not failure.pickled:
             return failure
         try:
-            context = self._outcome(FAILED, failure.client, failure.seq)
-            return msgspec.structs.replace(failure, pickled=self._verified(context, failure.pickled))
+            pickled = self._verified(context, failure.pickled)
         except BadSignature:
-            return msgspec.structs.replace(failure, pickled=b"")
+            pickled = b""
+        return msgspec.structs.replace(failure, pickled=pickled)
 
     # --- of a pool ------------------------------------------------------------------------------------------
 
@@ -140,7 +145,7 @@ class PayloadSigner:
             good, refused = self._sorted_out(run)
             runs += [each for each in (good, refused) if each.seqs]
             if refused.seqs:
-                specs.append(self._refusal_spec())
+                specs.append(self._refusal_spec)
         return msgspec.structs.replace(message, specs=specs, runs=runs)
 
     def _sorted_out(self, run: LaneRun) -> tuple[LaneRun, LaneRun]:
@@ -148,7 +153,7 @@ class PayloadSigner:
         good = LaneRun(run.spec, run.client, run.attempt, run.returns, [], [])
         good.values = [self._verified_value(run.client, value) for value in run.values]
         needs = iter(run.needs)
-        number = self._refusal_spec()[0]
+        number = self._refusal_spec[0]
         refused = LaneRun(number, run.client, run.attempt, run.returns, [], [])
         head = TASK + self._digests.get(run.spec, UNKNOWN)
         for seq, payload in zip(run.seqs, run.payloads, strict=True):
@@ -174,12 +179,9 @@ class PayloadSigner:
         The call that needs it names the task, and is signed itself: a hub can neither make an outcome up nor
         hand out another one.
         """
-        if (failed := value.failed) is not None:
-            try:
-                pickled = self._verified(_of_task(FAILED, client, value.seq), failed.pickled)
-            except BadSignature:
-                pickled = b""
-            return msgspec.structs.replace(value, failed=msgspec.structs.replace(failed, pickled=pickled))
+        if value.failed is not None:
+            failed = self._with_trusted_pickle(_of_task(FAILED, client, value.seq), value.failed)
+            return msgspec.structs.replace(value, failed=failed)
         try:
             payload = self._verified(_of_task(DONE, client, value.seq), value.payload)
         except BadSignature as error:
@@ -192,23 +194,15 @@ class PayloadSigner:
         signer = self._signer
         if signer is None:
             return message
-        done = [
-            msgspec.structs.replace(
-                run,
-                payloads=[
-                    signer.sign(self._outcome(DONE, run.client, seq), payload)
-                    for seq, payload in zip(run.seqs, run.payloads, strict=True)
-                ],
-            )
-            for run in message.done
-        ]
+        done = []
+        for run in message.done:
+            payloads = [
+                signer.sign(self._outcome(DONE, run.client, seq), payload)
+                for seq, payload in zip(run.seqs, run.payloads, strict=True)
+            ]
+            done.append(msgspec.structs.replace(run, payloads=payloads))
         failed = [
-            msgspec.structs.replace(
-                failure,
-                pickled=signer.sign(self._outcome(FAILED, failure.client, failure.seq), failure.pickled),
-            )
-            if failure.pickled
-            else failure
+            _signed_failure(signer, self._outcome(FAILED, failure.client, failure.seq), failure)
             for failure in message.failed
         ]
         return msgspec.structs.replace(message, done=done, failed=failed)
@@ -240,8 +234,7 @@ class PayloadSigner:
         while len(self._digests) > SPECS_KEPT:
             self._digests.popitem(last=False)
 
+    @cached_property
     def _refusal_spec(self) -> tuple[int, Spec]:
-        if self._refusal is None:
-            spec = Spec(dump_function(refuse), "taskmesh.refused")
-            self._refusal = (spec_number(spec), spec)
-        return self._refusal
+        spec = Spec(dump_function(refuse), "taskmesh.refused")
+        return spec_number(spec), spec
