@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-for recipes in ("oneway", "publishing", "subscribing", "synchrony", "rig"):
-    pytest.register_assert_rewrite(f"tests.conformance.{recipes}")
+for module in ("synchrony", "rig"):
+    pytest.register_assert_rewrite(f"tests.conformance.{module}")
 
 from taskmesh.sockets import Context  # noqa: E402
 from tests.conformance.rig import Rig  # noqa: E402
@@ -20,6 +20,7 @@ PEERS = ("typed", "raw")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "transports(*names): the transports that a clause applies to")
+    config.addinivalue_line("markers", "clauses(*ids): the clauses that a test of several roles proves")
     config.addinivalue_line("markers", "peers(*names): what stands at the other end, `typed` or `raw`")
 
 

@@ -99,8 +99,10 @@ def assign(items: list[pytest.Function], prefix_of: str) -> dict[str, Found]:
     """The findings for each clause that has a test."""
     found: dict[str, Found] = defaultdict(Found)
     for item in items:
+        marked = {name for mark in item.iter_markers("clauses") for name in mark.args}
         for clause in CLAUSES:
-            if item.originalname.startswith(getattr(clause, prefix_of)):
+            is_marked = clause.id in marked and prefix_of == "test_prefix"
+            if is_marked or item.originalname.startswith(getattr(clause, prefix_of)):
                 found[clause.id].add(item)
     return found
 

@@ -40,6 +40,16 @@ TYPED = {
     for k in (Push, Pull, Scatter, Gather, Pub, Sub, XPub, XSub, Req, Rep, Dealer, Router, Pair)
 }
 RAW_TYPES = {"SCATTER": zmq.PUSH, "GATHER": zmq.PULL}  # what the emulation is on the wire
+LARGE = bytes(256 * 1024)
+TINY: dict[str, Any] = {
+    "send_hwm_messages": 1,
+    "recv_hwm_messages": 1,
+    "send_buffer_bytes": 4096,
+    "recv_buffer_bytes": 4096,
+}
+"""As little room as a link can have: over tcp and ipc it then holds 2 to 8 large messages."""
+MOST_HELD = 12
+BODIES = [b"", b"\0", b"\xff", bytes(range(256)) * 17, bytes(1024 * 1024), b"\x01topic-like"]
 WATCH_NUMBERS = itertools.count()
 
 

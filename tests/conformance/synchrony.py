@@ -10,8 +10,7 @@ from typing import Any
 import zmq
 
 from taskmesh.sockets import NoMessageWithinTimeout, UserMessage, XPub
-from tests.conformance.oneway import MOST_HELD
-from tests.conformance.rig import PATIENCE_S, Rig
+from tests.conformance.rig import MOST_HELD, PATIENCE_S, Rig
 from tests.harness.waiting import wait_until
 
 SYNC = b"\0sync"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.conformance.clauses import CLAUSES, DEVIATIONS
-from tests.conformance.coverage import clauses_without_a_test, names_of_tests
+from tests.conformance.coverage import clauses_without_a_test, proofs_of_clauses
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,10 +18,10 @@ def test_every_clause_has_a_test() -> None:
 
 
 def test_a_clause_without_a_test_would_be_noticed() -> None:
-    names = names_of_tests()
+    found = proofs_of_clauses()
 
-    assert any(name.startswith("test_PIPE_13_") for name in names)
-    assert not any(name.startswith("test_PIPE_99_") for name in names)
+    assert "PIPE-13" in found
+    assert not any(each.startswith(("test_PIPE_99_", "PIPE-99")) for each in found)
 
 
 def test_the_document_is_up_to_date() -> None:

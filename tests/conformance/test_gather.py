@@ -9,10 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import zmq
 
-from taskmesh.sockets import Gather, NoMessageWithinTimeout, WrongDirection
-from tests.conformance import oneway
+from taskmesh.sockets import Gather, NoMessageWithinTimeout
 from tests.conformance.rig import PATIENCE_S, Rig, numbers, receive, send_all
 from tests.conformance.wire import WirePeer
 
@@ -20,58 +18,6 @@ NETWORK = pytest.mark.transports("tcp", "ipc")
 THREADS, EACH = 4, 500
 MIXED = [[b"1"], [b"a", b"b"], [b"2"], [b"", b"", b""], [b"c", b"d"], [b"3"]]
 SINGLES = [b"1", b"2", b"3"]
-
-
-@pytest.mark.parametrize("count", [1, 5])
-def test_SG_22_any_number_of_scatters(rig: Rig, count: int) -> None:
-    oneway.receives_from_any_number(rig, Gather, "SCATTER", count)
-
-
-def test_SG_23_gather_only_receives(rig: Rig) -> None:
-    gather = rig.ours(Gather)
-    rig.join(gather, rig.peer("SCATTER"))
-
-    with pytest.raises(WrongDirection):
-        gather.send(b"x")
-    with pytest.raises(zmq.ZMQError) as refusal:
-        gather.raw.send(b"x", zmq.NOBLOCK)
-    assert refusal.value.errno == zmq.ENOTSUP
-
-
-def test_SG_24_gather_changes_nothing(rig: Rig) -> None:
-    oneway.receives_bodies_unchanged(rig, Gather, "SCATTER")
-
-
-def test_SG_25_a_queue_for_each_scatter(rig: Rig) -> None:
-    oneway.has_a_queue_for_each_sender(rig, Gather, "SCATTER")
-
-
-def test_SG_26_the_queue_exists_from_connect_on(rig: Rig) -> None:
-    oneway.has_the_incoming_queue_from_connect_on(rig, Gather, "SCATTER")
-
-
-@NETWORK
-def test_SG_27_the_queue_outlives_a_lost_connection(rig: Rig) -> None:
-    oneway.keeps_the_incoming_queue_over_a_lost_connection(rig, Gather, "SCATTER")
-
-
-def test_SG_28_bound_gather_makes_the_queue_when_a_scatter_arrives(rig: Rig) -> None:
-    oneway.makes_the_incoming_queue_when_a_sender_arrives(rig, Gather, "SCATTER")
-
-
-def test_SG_29_bound_gather_keeps_the_queue_of_a_scatter_that_left_until_it_is_read(rig: Rig) -> None:
-    """Deviates, D4: the queue is destroyed only when it is empty."""
-    oneway.delivers_what_it_read_before_the_sender_left(rig, Gather, "SCATTER")
-
-
-def test_SG_30_bound_gather_delivers_what_a_scatter_sent_before_it_left(rig: Rig) -> None:
-    """Deviates, D4: all messages are delivered."""
-    oneway.delivers_what_it_read_before_the_sender_left(rig, Gather, "SCATTER")
-
-
-def test_SG_31_the_queues_have_a_limit_that_can_be_set(rig: Rig) -> None:
-    """Holds, but see D2: kernel buffers come on top."""
-    oneway.has_an_incoming_limit_that_can_be_set(rig, Gather, "SCATTER")
 
 
 def received_by_threads(rig: Rig, receiving: Any) -> list[list[bytes]]:
@@ -114,10 +60,6 @@ def test_SG_33_several_threads_receive_and_nothing_comes_twice(rig: Rig) -> None
     assert sorted(message for mine in parts for message in mine) == sorted(numbers(THREADS * EACH))
     for mine in parts:
         assert mine == sorted(mine, key=int)
-
-
-def test_SG_34_fair_queueing(rig: Rig) -> None:
-    oneway.takes_from_its_senders_in_turn(rig, Gather, "SCATTER")
 
 
 def test_SG_35_gather_delivers_to_the_application(rig: Rig) -> None:

@@ -10,16 +10,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import zmq
 
-from taskmesh.sockets import Gather, MultipartRefused, Scatter, WrongDirection
-from tests.conformance import oneway
+from taskmesh.sockets import Gather, MultipartRefused, Scatter
 from tests.conformance.clauses import CLAUSES
 from tests.conformance.coverage import clauses_without_a_test
 from tests.conformance.rig import PATIENCE_S, Rig, numbers, receive
 from tests.harness.waiting import wait_until
 
-NETWORK = pytest.mark.transports("tcp", "ipc")
 THREADS, EACH = 4, 500
 
 
@@ -63,58 +60,6 @@ def test_SG_03_no_message_of_several_parts(rig: Rig) -> None:
     assert gather.recv(PATIENCE_S) == b"one part"
 
 
-@pytest.mark.parametrize("count", [1, 5])
-def test_SG_04_any_number_of_gathers(rig: Rig, count: int) -> None:
-    oneway.sends_to_any_number(rig, Scatter, "GATHER", count)
-
-
-def test_SG_05_scatter_only_sends(rig: Rig) -> None:
-    scatter = rig.ours(Scatter)
-    rig.join(scatter, rig.peer("GATHER"))
-
-    with pytest.raises(WrongDirection):
-        scatter.recv()
-    with pytest.raises(zmq.ZMQError) as refusal:
-        scatter.raw.recv(zmq.NOBLOCK)
-    assert refusal.value.errno == zmq.ENOTSUP
-
-
-def test_SG_06_scatter_changes_nothing(rig: Rig) -> None:
-    oneway.sends_bodies_unchanged(rig, Scatter, "GATHER")
-
-
-def test_SG_07_a_queue_for_each_gather(rig: Rig) -> None:
-    oneway.has_a_queue_for_each_receiver(rig, Scatter, "GATHER")
-
-
-def test_SG_08_the_queue_exists_from_connect_on(rig: Rig) -> None:
-    """Holds, but see D3: not with the option `immediate`."""
-    oneway.has_the_queue_from_connect_on(rig, Scatter, "GATHER")
-
-
-@NETWORK
-def test_SG_09_the_queue_outlives_a_lost_connection(rig: Rig) -> None:
-    """Holds, but see D1: what was already given to the kernel is lost."""
-    oneway.keeps_the_queue_over_a_lost_connection(rig, Scatter, "GATHER")
-
-
-def test_SG_10_bound_scatter_makes_the_queue_when_a_gather_arrives(rig: Rig) -> None:
-    oneway.makes_the_queue_when_a_receiver_arrives(rig, Scatter, "GATHER")
-
-
-def test_SG_11_bound_scatter_destroys_the_queue_when_the_gather_leaves(rig: Rig) -> None:
-    oneway.destroys_the_queue_when_the_receiver_leaves(rig, Scatter, "GATHER")
-
-
-def test_SG_12_bound_scatter_discards_what_was_queued_for_a_gather_that_left(rig: Rig) -> None:
-    oneway.discards_what_was_queued_for_a_receiver_that_left(rig, Scatter, "GATHER")
-
-
-def test_SG_13_the_queues_have_a_limit_that_can_be_set(rig: Rig) -> None:
-    """Holds, but see D2: kernel buffers come on top."""
-    oneway.has_a_limit_that_can_be_set(rig, Scatter, "GATHER")
-
-
 def test_SG_14_scatter_is_thread_safe(rig: Rig) -> None:
     scatter, gather = rig.ours(Scatter), rig.peer("GATHER")
     stop = threading.Event()
@@ -150,18 +95,6 @@ def test_SG_15_several_threads_send_and_each_keeps_its_order(rig: Rig) -> None:
         assert mine == list(range(EACH))
 
 
-def test_SG_16_a_gather_is_available_only_while_its_queue_has_room(rig: Rig) -> None:
-    oneway.takes_a_receiver_as_available_only_while_its_queue_has_room(rig, Scatter, "GATHER")
-
-
-def test_SG_17_round_robin_over_available_peers(rig: Rig) -> None:
-    oneway.goes_round_the_receivers_in_turn(rig, Scatter, "GATHER")
-
-
-def test_SG_18_waits_or_fails_without_an_available_gather(rig: Rig) -> None:
-    oneway.waits_or_fails_without_a_receiver(rig, Scatter, "GATHER")
-
-
 def test_SG_18_a_thread_that_waits_keeps_nobody_from_the_socket(rig: Rig) -> None:
     scatter, gather = rig.ours(Scatter), rig.peer("GATHER")
     waiting = threading.Thread(target=scatter.send, args=(b"patient", PATIENCE_S))
@@ -173,14 +106,6 @@ def test_SG_18_a_thread_that_waits_keeps_nobody_from_the_socket(rig: Rig) -> Non
 
     assert gather.recv(PATIENCE_S) == b"patient"
     waiting.join(PATIENCE_S)
-
-
-def test_SG_19_accepts_nothing_without_an_available_gather(rig: Rig) -> None:
-    oneway.accepts_nothing_without_a_receiver(rig, Scatter, "GATHER")
-
-
-def test_SG_20_discards_nothing_that_it_cannot_queue(rig: Rig) -> None:
-    oneway.discards_nothing_that_it_cannot_queue(rig, Scatter, "GATHER")
 
 
 def test_SG_21_scatter_sends_no_message_of_several_parts(rig: Rig) -> None:

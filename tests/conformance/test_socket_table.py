@@ -15,23 +15,17 @@ from taskmesh.sockets import (
     Pair,
     PeerUnreachable,
     Pub,
-    Pull,
     Push,
     Rep,
     Req,
     Router,
-    Sub,
     WrongTurn,
 )
-from tests.conformance import oneway, publishing, subscribing
 from tests.conformance.clauses import CLAUSES
 from tests.conformance.coverage import clauses_without_a_test
-from tests.conformance.oneway import LARGE, MOST_HELD, TINY
-from tests.conformance.rig import PATIENCE_S, Rig, fill, numbers, receive
+from tests.conformance.rig import LARGE, MOST_HELD, PATIENCE_S, TINY, Rig, fill, numbers, receive
 from tests.conformance.synchrony import subscribe, synchronise
 from tests.harness.waiting import wait_until
-
-NETWORK = pytest.mark.transports("tcp", "ipc")
 
 
 def test_every_row_of_the_table_has_a_test() -> None:
@@ -248,25 +242,6 @@ def test_TBL_PUB_drops_without_subscribers_and_sends_to_all_who_are_there(rig: R
     assert [sub.recv(PATIENCE_S) for sub in subs] == [b"to both", b"to both"]
 
 
-def test_TBL_PUB_drops_for_a_full_subscriber(rig: Rig) -> None:
-    """Holds, but see D15: a small limit drops for subscribers that have read everything."""
-    publishing.has_a_queue_for_each_subscriber(rig, Pub)
-
-
-def test_TBL_SUB_receives_fairly_what_it_subscribed_to(rig: Rig) -> None:
-    """Deviates, D7: at its high-water mark it stops reading, and the publisher drops."""
-    subscribing.takes_from_its_publishers_in_turn(rig, Sub)
-
-
-def test_TBL_SUB_at_its_high_water_mark(rig: Rig) -> None:
-    """Deviates, D7: at its high-water mark it stops reading, and the publisher drops."""
-    subscribing.stops_reading_when_full(rig, Sub)
-
-
-def test_TBL_PUSH_goes_round_its_peers(rig: Rig) -> None:
-    oneway.goes_round_the_receivers_in_turn(rig, Push, "PULL")
-
-
 def test_TBL_PUSH_waits_when_all_peers_are_full(rig: Rig) -> None:
     push, pull = rig.ours(Push, **TINY), rig.peer("PULL", **TINY)
     rig.join(push, pull)
@@ -277,10 +252,6 @@ def test_TBL_PUSH_waits_when_all_peers_are_full(rig: Rig) -> None:
     assert len(receive(pull, accepted)) == accepted
     push.send(b"room again", timeout=PATIENCE_S)
     assert pull.recv(PATIENCE_S) == b"room again"
-
-
-def test_TBL_PULL_receives_fairly(rig: Rig) -> None:
-    oneway.takes_from_its_senders_in_turn(rig, Pull, "PUSH")
 
 
 def test_TBL_PAIR_talks_both_ways_and_waits_when_the_peer_is_full(rig: Rig) -> None:

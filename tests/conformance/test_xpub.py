@@ -12,9 +12,7 @@ from itertools import pairwise
 import pytest
 
 from taskmesh.sockets import Cancelled, Subscribed, UserMessage, XPub
-from tests.conformance import publishing
-from tests.conformance.oneway import LARGE, TINY
-from tests.conformance.rig import PATIENCE_S, Rig, numbers
+from tests.conformance.rig import LARGE, PATIENCE_S, TINY, Rig, numbers
 from tests.conformance.synchrony import assert_limits, sent_upstream, subscribe, synchronise
 from tests.conformance.wire import WirePeer
 
@@ -27,11 +25,6 @@ sub.subscribe(b"from a process")
 sub.connect(sys.argv[1])
 sub.recv()
 """
-
-
-@pytest.mark.parametrize("count", [1, 10])
-def test_PS_20_any_number_of_subscribers(rig: Rig, count: int) -> None:
-    publishing.reaches_any_number(rig, XPub, count)
 
 
 def test_PS_21_xpub_sends_and_receives(rig: Rig) -> None:
@@ -61,36 +54,6 @@ def test_PS_22_the_two_queues_of_a_subscriber_are_independent(rig: Rig) -> None:
     assert xpub.recv_event(PATIENCE_S) == UserMessage((b"up",))
 
 
-def test_PS_23_connecting_xpub_receives_at_once_but_queues_nothing_before_the_first_subscription(
-    rig: Rig,
-) -> None:
-    """Deviates, D5: what is published before is dropped."""
-    publishing.queues_nothing_before_the_first_subscription(rig, XPub)
-
-
-@NETWORK
-def test_PS_24_the_queues_outlive_a_lost_connection(rig: Rig) -> None:
-    """Holds, but see D5: the outgoing queue only from the first subscription on."""
-    publishing.keeps_the_queue_of_a_known_subscriber_over_a_lost_connection(rig, XPub)
-
-
-def test_PS_25_bound_xpub_makes_the_queues_when_a_subscriber_arrives(rig: Rig) -> None:
-    publishing.makes_the_queue_when_a_subscriber_arrives(rig, XPub)
-
-
-def test_PS_26_bound_xpub_destroys_the_queues_when_the_subscriber_leaves(rig: Rig) -> None:
-    publishing.destroys_the_queue_when_the_subscriber_leaves(rig, XPub)
-
-
-def test_PS_27_bound_xpub_discards_what_was_queued_for_a_subscriber_that_left(rig: Rig) -> None:
-    publishing.discards_what_was_queued_for_a_subscriber_that_left(rig, XPub)
-
-
-def test_PS_28_the_outgoing_queues_have_a_limit_that_can_be_set(rig: Rig) -> None:
-    """Holds, but see D2: kernel buffers come on top."""
-    publishing.has_an_outgoing_limit_that_can_be_set(rig, XPub)
-
-
 @NETWORK
 @pytest.mark.peers("wire")
 def test_PS_28_the_incoming_queues_have_a_limit_that_can_be_set(rig: Rig) -> None:
@@ -118,10 +81,6 @@ def test_PS_28_the_incoming_queues_have_a_limit_that_can_be_set_over_inproc(rig:
     assert_limits(rig, accepted)
 
 
-def test_PS_29_xpub_changes_nothing(rig: Rig) -> None:
-    publishing.sends_bodies_unchanged(rig, XPub)
-
-
 @NETWORK
 @pytest.mark.peers("wire")
 def test_PS_30_nothing_without_a_subscription_goes_over_the_wire(rig: Rig) -> None:
@@ -135,23 +94,6 @@ def test_PS_30_nothing_without_a_subscription_goes_over_the_wire(rig: Rig) -> No
             xpub.send(message)
 
         assert [peer.recv_parts(), peer.recv_parts()] == [[b"a1"], [b"a2"]]
-
-
-def test_PS_31_xpub_sends_only_what_was_subscribed(rig: Rig) -> None:
-    publishing.sends_only_what_was_subscribed(rig, XPub)
-
-
-def test_PS_32_a_subscription_is_the_start_of_the_first_part(rig: Rig) -> None:
-    publishing.compares_the_start_of_the_first_part(rig, XPub)
-
-
-def test_PS_33_xpub_drops_for_a_full_subscriber(rig: Rig) -> None:
-    """Holds, but see D15: a small limit drops for subscribers that have read everything."""
-    publishing.has_a_queue_for_each_subscriber(rig, XPub)
-
-
-def test_PS_34_xpub_never_waits(rig: Rig) -> None:
-    publishing.never_waits(rig, XPub)
 
 
 def test_PS_35_xpub_takes_all_of_a_subscriber_at_once(rig: Rig) -> None:
@@ -179,10 +121,6 @@ def test_PS_36_xpub_delivers_what_subscribers_send(rig: Rig) -> None:
 
     assert xpub.recv_event(PATIENCE_S) == UserMessage((b"one part",))
     assert xpub.recv_event(PATIENCE_S) == UserMessage((b"a", b"", b"c"))
-
-
-def test_PS_37_xpub_takes_subscriptions_and_cancellations(rig: Rig) -> None:
-    publishing.takes_subscriptions_and_cancellations(rig, XPub)
 
 
 def test_PS_38_xpub_shows_subscriptions_and_cancellations(rig: Rig) -> None:

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from taskmesh.sockets import XSub
-from tests.conformance import subscribing
-from tests.conformance.oneway import LARGE, MOST_HELD, TINY
-from tests.conformance.rig import PATIENCE_S, Rig, numbers, receive
+from tests.conformance.rig import LARGE, MOST_HELD, PATIENCE_S, TINY, Rig, numbers, receive
 from tests.conformance.synchrony import SYNC, assert_limits, heard_by, subscribe, synchronise
 from tests.conformance.wire import WirePeer
 from tests.harness.waiting import wait_until
@@ -20,11 +18,6 @@ NETWORK = pytest.mark.transports("tcp", "ipc")
 UP_LARGE = b"up" + LARGE
 UP = [b"\x02one", b"two", b"", bytes(range(2, 256)), UP_LARGE]
 """Bodies that are no subscription: they do not begin with 0 or 1."""
-
-
-@pytest.mark.parametrize("count", [1, 10])
-def test_PS_56_any_number_of_publishers(rig: Rig, count: int) -> None:
-    subscribing.hears_any_number(rig, XSub, count)
 
 
 def test_PS_57_xsub_sends_and_receives(rig: Rig) -> None:
@@ -56,10 +49,6 @@ def test_PS_58_the_two_queues_of_a_publisher_are_independent(rig: Rig) -> None:
         assert xsub.recv(PATIENCE_S) == b"down"
 
 
-def test_PS_58_a_queue_for_each_publisher(rig: Rig) -> None:
-    subscribing.has_a_queue_for_each_publisher(rig, XSub)
-
-
 def test_PS_59_the_queues_exist_from_connect_on(rig: Rig) -> None:
     xsub, xpub = rig.ours(XSub, reconnect_interval_ms=10), rig.peer("XPUB")
     endpoint = str(xpub.bind(rig.address()))
@@ -71,12 +60,6 @@ def test_PS_59_the_queues_exist_from_connect_on(rig: Rig) -> None:
     rig.bind_again(xpub, endpoint)
 
     assert receive(xpub, 2) == [b"\x01topic", b"user message"]
-
-
-@NETWORK
-def test_PS_60_subscriptions_and_the_incoming_queue_outlive_a_lost_connection(rig: Rig) -> None:
-    """Deviates, D19: only the subscriptions are sent again."""
-    subscribing.keeps_queue_and_subscriptions_over_a_lost_connection(rig, XSub)
 
 
 @NETWORK
@@ -95,25 +78,6 @@ def test_PS_60_the_outgoing_queue_is_emptied_when_the_connection_is_lost(rig: Ri
     xsub.send(b"after")
 
     assert receive(successor, 2) == [b"\x01topic", b"after"]
-
-
-def test_PS_61_bound_xsub_makes_the_queues_when_a_publisher_arrives(rig: Rig) -> None:
-    subscribing.hears_a_publisher_that_connects(rig, XSub)
-
-
-def test_PS_62_bound_xsub_keeps_the_queue_of_a_publisher_that_left_until_it_is_read(rig: Rig) -> None:
-    """Deviates, D4: the queue is destroyed only when it is empty."""
-    subscribing.delivers_what_it_read_before_the_publisher_left(rig, XSub)
-
-
-def test_PS_63_bound_xsub_delivers_what_a_publisher_sent_before_it_left(rig: Rig) -> None:
-    """Deviates, D4: all messages are delivered."""
-    subscribing.delivers_what_it_read_before_the_publisher_left(rig, XSub)
-
-
-def test_PS_64_the_incoming_queues_have_a_limit_that_can_be_set(rig: Rig) -> None:
-    """Holds, but see D2: kernel buffers come on top."""
-    subscribing.has_an_incoming_limit_that_can_be_set(rig, XSub)
 
 
 def read_to_the_end(rig: Rig, xsub: XSub, xpub: Any) -> list[bytes]:
@@ -143,19 +107,6 @@ def sent_to_a_stalled_publisher(rig: Rig, limit: int) -> int:
 def test_PS_64_the_outgoing_queues_have_a_limit_that_can_be_set(rig: Rig) -> None:
     """Holds, but see D2: kernel buffers come on top."""
     assert_limits(rig, [sent_to_a_stalled_publisher(rig, limit) for limit in (1, 40)])
-
-
-def test_PS_65_xsub_changes_nothing_that_it_receives(rig: Rig) -> None:
-    subscribing.receives_bodies_unchanged(rig, XSub)
-
-
-def test_PS_66_a_full_xsub_stops_reading_and_the_publisher_drops(rig: Rig) -> None:
-    """Deviates, D7: the XSUB itself drops nothing."""
-    subscribing.stops_reading_when_full(rig, XSub)
-
-
-def test_PS_67_fair_queueing(rig: Rig) -> None:
-    subscribing.takes_from_its_publishers_in_turn(rig, XSub)
 
 
 @NETWORK
