@@ -35,13 +35,22 @@ from taskmesh.sockets.keys import KeyPair, key_text, new_key_pair, pair_of, raw_
 from taskmesh.sockets.libzmq import check_library
 from taskmesh.sockets.monitor import EventKind, Monitor, MonitorEvent
 from taskmesh.sockets.options import CurveClient, CurveServer, SocketOptions
-from taskmesh.sockets.pipeline import Pull, Push
 from taskmesh.sockets.pubsub import Cancelled, Pub, Sub, Subscribed, UserMessage, XPub, XPubEvent, XSub
-from taskmesh.sockets.reqrep import Dealer, Pair, Rep, Req, Router
 from taskmesh.sockets.roles import Role
 from taskmesh.sockets.scatter_gather import Gather, Scatter
 from taskmesh.sockets.socket import Socket
-from taskmesh.sockets.traffic import ZERO_COPY_BYTES, Part, Sendable
+from taskmesh.sockets.traffic import (
+    ZERO_COPY_BYTES,
+    Dealer,
+    Pair,
+    Part,
+    Pull,
+    Push,
+    Rep,
+    Req,
+    Router,
+    Sendable,
+)
 
 __all__ = [
     "ZERO_COPY_BYTES",

@@ -8,7 +8,6 @@ import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 from types import TracebackType
 from typing import Self
 
@@ -27,28 +26,9 @@ from taskmesh.sockets.errors import (
 from taskmesh.sockets.libzmq import stretch
 from taskmesh.sockets.roles import Role
 
+EventKind = zmq.Event
+"""The kinds of libzmq's events."""
 
-class EventKind(IntEnum):
-    """The kinds of libzmq's events."""
-
-    CONNECTED = zmq.EVENT_CONNECTED
-    CONNECT_DELAYED = zmq.EVENT_CONNECT_DELAYED
-    CONNECT_RETRIED = zmq.EVENT_CONNECT_RETRIED
-    LISTENING = zmq.EVENT_LISTENING
-    BIND_FAILED = zmq.EVENT_BIND_FAILED
-    ACCEPTED = zmq.EVENT_ACCEPTED
-    ACCEPT_FAILED = zmq.EVENT_ACCEPT_FAILED
-    CLOSED = zmq.EVENT_CLOSED
-    CLOSE_FAILED = zmq.EVENT_CLOSE_FAILED
-    DISCONNECTED = zmq.EVENT_DISCONNECTED
-    MONITOR_STOPPED = zmq.EVENT_MONITOR_STOPPED
-    HANDSHAKE_FAILED_NO_DETAIL = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    HANDSHAKE_SUCCEEDED = zmq.EVENT_HANDSHAKE_SUCCEEDED
-    HANDSHAKE_FAILED_PROTOCOL = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    HANDSHAKE_FAILED_AUTH = zmq.EVENT_HANDSHAKE_FAILED_AUTH
-
-
-ALL_EVENTS = sum(EventKind)
 MONITOR_NUMBERS = itertools.count(1)
 
 
@@ -82,7 +62,7 @@ class Monitor:
         self._raw = context.new_raw_socket(zmq.PAIR)
         self._raw.set(zmq.LINGER, 0)
         try:
-            watched.monitor(address, ALL_EVENTS)
+            watched.monitor(address, EventKind.ALL)
             self._raw.connect(address)
         except zmq.ZMQError as error:
             self.close()

@@ -1,4 +1,4 @@
-"""The two directions of traffic, and what the roles that lack one say.
+"""The two directions of traffic, and the roles that have no more than these.
 
 All waits are: try without blocking, wait for readiness, try again; so a time-out never leaves half a message
 behind.
@@ -15,6 +15,7 @@ import zmq
 from zmq import Frame
 
 from taskmesh.sockets.errors import ContextClosed, NoMessageWithinTimeout, NoPeerWithinTimeout, WrongDirection
+from taskmesh.sockets.roles import Role
 from taskmesh.sockets.socket import Socket, translated
 
 Sendable = bytes | bytearray | memoryview | Frame
@@ -335,3 +336,66 @@ class ReceiveOnly:
         raise WrongDirection(f"{type(self).__name__} only receives; its peer sends", zmq.ENOTSUP)
 
     try_send = send_parts = try_send_parts = send
+
+
+# --- roles that have no more than these --------------------------------------------------------------------
+
+
+class Push(SendOnly, SendingParts):
+    """Sends to its Pull peers in turn, skipping those whose queue is full (PIPE-12, PIPE-13).
+
+    With no peer available it waits or raises NoPeerWithinTimeout; it never drops what it cannot queue
+    (PIPE-14 to PIPE-16). A message that was queued is lost when its peer dies: that needs a ledger.
+    """
+
+    __slots__ = ()
+    role = Role.PUSH
+
+
+class Pull(ReceiveOnly, ReceivingParts):
+    """Receives from its Push peers by fair queueing (PIPE-27).
+
+    What arrived before a peer left is still delivered: libzmq differs from PIPE-24 and PIPE-25 here.
+    """
+
+    __slots__ = ()
+    role = Role.PULL
+
+
+class Req(SendingParts, ReceivingParts):
+    """Asks: send, recv, send, ... Requests go round its peers; WrongTurn when the rhythm is broken."""
+
+    __slots__ = ()
+    role = Role.REQ
+
+
+class Rep(SendingParts, ReceivingParts):
+    """Answers: recv, send, recv, ... A reply to a requester that is gone is dropped."""
+
+    __slots__ = ()
+    role = Role.REP
+
+
+class Dealer(SendingParts, ReceivingParts):
+    """Sends to its peers in turn and receives by fair queueing, without a rhythm."""
+
+    __slots__ = ()
+    role = Role.DEALER
+
+
+class Router(SendingParts, ReceivingParts):
+    """Puts the sender's identity before each message, and sends to the identity in the first part.
+
+    An unknown identity or a full peer drops the message, unless `router_mandatory` is set: then an unknown
+    identity raises PeerUnreachable, and for a full peer send_parts waits and try_send_parts returns False.
+    """
+
+    __slots__ = ()
+    role = Role.ROUTER
+
+
+class Pair(SendingParts, ReceivingParts):
+    """Talks to exactly one other Pair."""
+
+    __slots__ = ()
+    role = Role.PAIR

@@ -39,8 +39,6 @@ SHORT: dict[str, str] = {
     "taskmesh/serialize/error_payload.py": "supervisors import it, and nothing that pickles",
     "taskmesh/serialize/scalars.py": "the one encoding that needs no pickle",
     "taskmesh/sockets/libzmq.py": "facts about libzmq",
-    "taskmesh/sockets/pipeline.py": "one RFC",
-    "taskmesh/sockets/reqrep.py": "one RFC",
     "taskmesh/spark/jobs/spark_task.py": "the one place that asks Spark's task context",
     "taskmesh/spark/steps/delivery.py": "one public class",
     "taskmesh/spark/steps/errors.py": "the errors of a package",

@@ -1,4 +1,5 @@
 import functools
+import gc
 import importlib
 import operator
 import os
@@ -7,6 +8,8 @@ import sys
 import textwrap
 import threading
 import types
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -16,7 +19,7 @@ import pytest
 import taskmesh
 from taskmesh.errors import FunctionUnavailable, SerializationError, TaskTimeout
 from taskmesh.serialize import values
-from taskmesh.serialize.code import dump_function, load_function, register_by_value, unwrap
+from taskmesh.serialize.code import FunctionCodec, dump_function, load_function, register_by_value, unwrap
 from tests.serialize.echo_slot import call_all_in_slot, call_in_slot
 
 ROOT = Path(__file__).parents[2]
@@ -346,3 +349,117 @@ def test_only_a_module_of_ours_that_offers_a_frame_is_loaded_for_one(module):
         load_function(b"F" + msgspec.msgpack.encode((module, [])))
 
     assert "taskmesh.cli.__main__" not in sys.modules
+
+
+# --- what the codec remembers, and what makes it look again ------------------------------------------------
+
+
+def test_the_codec_gives_the_same_bytes_while_nothing_changes():
+    codec = FunctionCodec()
+    scale, options = 2, {"a": [1, 2]}
+
+    def by_value(x):
+        return triple(x) * scale + len(options)
+
+    for fn in (triple, quadruple, by_value, len):
+        assert codec.encode(fn) is codec.encode(fn)
+    assert load_function(codec.encode(by_value))(1) == 7
+
+
+def test_the_codec_sees_every_kind_of_change():
+    codec = FunctionCodec()
+    cell, table, tool = 1, {"a": [1]}, Tool(1)
+
+    def inner():
+        return cell
+
+    def fn(default=1, *, keyword=1):
+        return cell, table["a"][0], tool.size, inner(), default, keyword, FLAG  # noqa: F821
+
+    def result():
+        return load_function(codec.encode(fn))()
+
+    globals()["FLAG"] = 1
+    assert result() == (1, 1, 1, 1, 1, 1, 1)
+    cell = 2
+    assert result() == (2, 1, 1, 2, 1, 1, 1)
+    table["a"][0] = 3
+    assert result() == (2, 3, 1, 2, 1, 1, 1)
+    tool.size = 4
+    assert result() == (2, 3, 4, 2, 1, 1, 1)
+    fn.__defaults__ = (5,)
+    assert result() == (2, 3, 4, 2, 5, 1, 1)
+    fn.__kwdefaults__["keyword"] = 6
+    assert result() == (2, 3, 4, 2, 5, 6, 1)
+    globals()["FLAG"] = 7
+    assert result() == (2, 3, 4, 2, 5, 6, 7)
+    del globals()["FLAG"]
+
+
+def test_the_codec_sees_a_name_that_is_rebound_or_replaced(monkeypatch):
+    codec = FunctionCodec()
+    assert codec.encode(triple)[:1] == b"R"
+    original = triple
+
+    monkeypatch.setitem(globals(), "triple", lambda x: 0)
+
+    assert load_function(codec.encode(original))(2) == 6
+    assert codec.encode(triple) != codec.encode(original)
+
+
+def test_the_codec_keeps_nothing_alive():
+    codec = FunctionCodec()
+
+    class Payload:
+        pass
+
+    big = Payload()
+
+    def recursive(n):
+        return recursive(n - 1) if n else type(big)  # noqa: F821 -- deleted below
+
+    codec.encode(recursive)
+    gone = [weakref.ref(recursive), weakref.ref(big), weakref.ref(Payload)]
+    del recursive, big, Payload
+    gc.collect()
+
+    assert [ref() for ref in gone] == [None] * 3
+    assert codec._known == {}
+
+
+def test_callables_without_an_identity_are_pickled_each_time():
+    codec = FunctionCodec()
+    tool = Tool(1)
+
+    assert load_function(codec.encode(tool.method))(5) == 5
+    tool.size = 2
+    assert load_function(codec.encode(tool.method))(5) == 10
+    assert load_function(codec.encode(tool))(5) == 7
+    assert codec.encode(str.upper) == codec.encode(str.upper)
+
+
+def test_a_failure_does_not_stick_to_the_codec():
+    codec = FunctionCodec()
+    guard = threading.Lock()
+
+    def fn():
+        return guard
+
+    with pytest.raises(SerializationError):
+        codec.encode(fn)
+    guard = 3
+
+    assert load_function(codec.encode(fn))() == 3
+
+
+def test_the_codec_serves_many_threads():
+    codec = FunctionCodec()
+
+    def work(i):
+        local = lambda: i  # noqa: E731
+        return load_function(codec.encode(local))() == i and codec.encode(triple) == dump_function(triple)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(300)))
+    gc.collect()
+    assert len(codec._known) == 1

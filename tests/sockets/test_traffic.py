@@ -20,13 +20,16 @@ from taskmesh.sockets import (
     NoPeerWithinTimeout,
     Pair,
     PeerUnreachable,
+    Pub,
     Pull,
     Push,
     Rep,
     Req,
     Router,
     Scatter,
+    Socket,
     SocketOptions,
+    Sub,
     WrongDirection,
     WrongTurn,
 )
@@ -208,16 +211,16 @@ def test_a_message_cut_short_between_its_parts_is_sent_anew(
     assert given[4:] == [(b"a", more), (b"b", more), (b"c", more), (b"d", 0)]
 
 
-@pytest.mark.parametrize("call", ["recv", "recv_many", "recv_parts", "recv_parts_many", "__iter__"])
-def test_push_refuses_to_receive(context: Context, call: str) -> None:
-    with Push(context) as push, pytest.raises(WrongDirection, match="Push only sends"):
-        getattr(push, call)()
-
-
-@pytest.mark.parametrize("call", ["send", "try_send", "send_parts", "try_send_parts"])
-def test_pull_refuses_to_send(context: Context, call: str) -> None:
-    with Pull(context) as pull, pytest.raises(WrongDirection, match="Pull only receives"):
-        getattr(pull, call)(b"x")
+@pytest.mark.parametrize("kind", [Push, Scatter, Pub, Pull, Gather, Sub])
+def test_what_a_role_has_no_direction_for_is_refused(context: Context, kind: type[Socket]) -> None:
+    if kind in (Push, Scatter, Pub):
+        calls, words = ("recv", "recv_many", "recv_parts", "recv_parts_many", "__iter__"), "only sends"
+    else:
+        calls, words = ("send", "try_send", "send_parts", "try_send_parts"), "only receives"
+    with kind(context) as socket:
+        for call in calls:
+            with pytest.raises(WrongDirection, match=f"{kind.__name__} {words}"):
+                getattr(socket, call)()
 
 
 def test_iteration_receives_until_the_context_ends() -> None:
