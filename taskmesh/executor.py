@@ -32,7 +32,7 @@ _OF_OTHERS = {
 """Arguments of other executors that this one has not, and what to do instead."""
 
 _NOTHING = (None, "")
-"""What they may be all the same: programs that are written for any executor pass their defaults along."""
+"""Values that are allowed nevertheless: programs for any executor pass the defaults along."""
 
 
 class MeshExecutor(Executor):

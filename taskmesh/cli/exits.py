@@ -45,7 +45,7 @@ def exits(out: Output, *, lasting: bool = False) -> Iterator[None]:
         raise typer.Exit(FAILED) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-    except (typer.Exit, BrokenPipeError):  # an ending that is meant, or who reads our result has had enough
+    except (typer.Exit, BrokenPipeError):  # a deliberate end, or the reader has closed the pipe
         raise
     except Exception as error:  # noqa: BLE001  told, not hidden
         if lasting or sys.flags.dev_mode:

@@ -20,7 +20,7 @@ PAUSE = 0.01
 
 
 class NoTasks:
-    """The pending table of somebody who submits nothing."""
+    """The pending table of a session that submits nothing."""
 
     queued = False
 

@@ -88,7 +88,7 @@ class Output:
             raise Unprintable("the result cannot be printed: stdout is closed")
         try:
             write(sys.stdout, text)
-        except BrokenPipeError:  # who reads has had enough, like `head`: that is no news
+        except BrokenPipeError:  # the reader has closed the pipe, like `head`: that is no error
             raise
         except OSError as error:
             raise Unprintable(f"the result cannot be printed on stdout: {error}") from error

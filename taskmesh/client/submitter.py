@@ -70,7 +70,7 @@ class Submitter:
         succeeded, and gets their values. If one fails, the task fails at once with DependencyError.
 
         Raises:
-            SerializationError: the function or an argument cannot be pickled; names it and the cure.
+            SerializationError: the function or an argument cannot be pickled; the text says what to do.
             TypeError: an argument is a future of another mesh.
             QueueFull: the table is full, and an event loop runs in this thread; elsewhere submit waits.
             ConfigError: the mesh is embedded, and its one pool lacks the task's queue or a tag of it.

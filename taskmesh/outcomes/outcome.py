@@ -73,7 +73,7 @@ _ERRORS: dict[str, tuple[type[TaskMeshError], str]] = {
     "signature": (BadSignature, "its signature does not hold"),
     "hard_timeout": (TaskTimeout, "killed: it ran longer than its hard_timeout"),
     "crash": (WorkerCrashed, "its worker process died while running it"),
-    "oom": (WorkerCrashed, "its worker process was killed for want of memory"),
+    "oom": (WorkerCrashed, "its worker process was killed for lack of memory"),
     DEPENDENCY: (DependencyError, "a task that it depends on ended badly"),
     "expired": (TaskExpired, "it had not started when its `expires` was over"),
     "lost": (TaskLost, 'its worker vanished, and acks="early" forbids a second attempt: it may have run'),

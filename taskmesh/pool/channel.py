@@ -69,7 +69,7 @@ class Inbound:
         """(kind, body, descriptors) of every complete frame that has come in.
 
         Raises:
-            RemoteProtocolError: descriptors were lost on the way, for want of free ones here.
+            RemoteProtocolError: descriptors were lost on the way, because this process has no free ones.
         """
         while self._end - self._start >= HEADER.size:
             size, kind, fds = HEADER.unpack_from(self._buffer, self._start)

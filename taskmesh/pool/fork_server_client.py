@@ -106,7 +106,7 @@ class ForkServerClient:
         """Kill it and every process of its session, and reap it; return its exit status."""
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)  # not send_signal, which would reap it
-        with contextlib.suppress(OSError):  # it is no child of ours, or a sandbox refuses this
+        with contextlib.suppress(OSError):  # it is not our child, or a sandbox refuses this
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         end_session(self.pid)  # before it is reaped: its id is still the session's and nobody else's
         return self._process.wait()

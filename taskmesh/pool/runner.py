@@ -1,7 +1,7 @@
 """The runner of a slot's tasks: tickets, functions, calls.
 
-The loop over a run's tasks is the hottest code of the pool: per task it makes no object and calls no function
-of ours, so long as arguments and result are plain.
+The loop over a run's tasks is the hottest code of the pool: for a task with plain arguments
+and a plain result it makes no object and calls none of our functions.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from taskmesh.wire.slot_messages import FromSlot, SlotTasks
 
 _OOM_SCORE: Final = 500
 _BROKEN: Final = 70
-"""Exit status of a slot that cannot go on: its descriptors were closed, or a bug of ours."""
+"""Exit status of a slot that cannot go on: its descriptors were closed, or taskmesh has a bug."""
 _TASKS: Final = msgspec.msgpack.Decoder(SlotTasks)  # our own encoder made it: wire's checks would take longer
 _PERMIT_REPLY: Final = msgspec.msgpack.Decoder(messages.PermitReply)
 _ENCODE: Final = msgspec.msgpack.Encoder().encode

@@ -4,8 +4,8 @@ A CPU that has gone to sleep costs a round trip more than all of our Python: it 
 machine by the host, and finds its caches cold. Measured on two virtual CPUs: the median round trip of an
 embedded mesh took 718 us with a slot that sleeps between its tasks, 316 us with one that polls.
 
-Under a limit of CPU time (a container's) what is polled in vain is taken from the tasks: below two CPUs'
-worth nobody polls.
+Under a limit of CPU time (a container's) useless polling takes time from the tasks: with less than two CPUs
+no slot polls.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SHORT: Final = 0.0015
 HABIT: Final = 2
 """So many short waits in a row before polling begins."""
 COST: Final = 8
-"""Short waits that make up for one that was polled in vain."""
+"""Short waits that make up for one useless poll."""
 TRUST: Final = 4 * COST
 """Most short waits that are remembered."""
 DISTRUST: Final = 64
-"""Short waits without polling once trust is used up: tasks never cost more than 3 % of a CPU in vain."""
+"""Short waits without polling once trust is used up: useless polling never takes more than 3 % of a CPU."""
 
 
 class SpinWait:

@@ -97,7 +97,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_unchangeable(path: Path) -> None:
-    """Refuse a public file, or a directory of them, that others may change: it decides who is trusted.
+    """Refuse a public file, or a directory of them, that others may change: it says which peers are trusted.
 
     Raises:
         KeysUnusable: others may change it.

@@ -21,8 +21,8 @@ _FLATTEN: Final = "It is nested too deeply: flatten it, or pass it as bytes or a
 _LOCK: Final = "Make the lock where it is used; tasks run in other processes and cannot share one"
 _FILE: Final = "Pass the file's path and open it where it is used"
 
-# A word in the pickler's complaint, and what to do. The first that fits is told: files come first, since the
-# complaint about one has its name in it.
+# A word in the pickler's error, and what to do. The first that fits is used: files come first, since the
+# error about a file contains its name.
 _PICKLE_REMEDIES: Final = (
     ("TextIOWrapper", _FILE),
     ("Buffered", _FILE),
@@ -58,7 +58,7 @@ def cannot_pickle(what: str, error: BaseException, value: object = None) -> str:
 def culprit(value: object) -> str:
     """The way from a value to the innermost part that cannot be pickled, with its type; empty if none is.
 
-    Like `.inner.connections[1] (type _thread.lock)`; what functions by value take along is told in words.
+    Like `.inner.connections[1] (type _thread.lock)`; values that functions by value use are described.
     """
     way = ""
     seen = {id(value)}

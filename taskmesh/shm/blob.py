@@ -1,12 +1,12 @@
 """A large payload: a pickle and its out-of-band buffers, on the heap, in received frames or in a memfd.
 
-A part that came in several frames stays in these pieces: who passes it on, or puts it into a file, needs no
-more, and who rebuilds the value copies them into memory of its own.
+A part that came in several frames stays in these pieces: they are enough to pass it on or to put it into a
+file, and rebuilding the value copies them into memory of its own.
 
 Why files: a descriptor passes between the processes of one machine at no cost, whatever the size. Why they
 are few: descriptors run out (RLIMIT_NOFILE) long before memory does. Why a reader copies parts below MAP_FROM
 instead of mapping them: page faults cost more than the copy (1 MiB: 70 us to read, 250 us to map and scan) if
-it goes into memory that was used before. One who keeps all he reads needs fresh memory (600 us): `_Crowd`.
+it goes into memory that was used before. A reader that keeps all needs fresh memory (600 us): `_Crowd`.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ _live: set[int] = set()
 class _Crowd:
     """Tells if the readers of received files keep all that they read, as a gatherer of many results does.
 
-    A mapping costs him least then, unless he writes into most of it (1 MiB: 1 to 3 ms more). Whether he keeps
-    them is seen from the last mapping but one: while it lives, he does.
+    A mapping costs least then, unless the reader writes into most of it (1 MiB: 1 to 3 ms more). The mapping
+    before the last shows if results are kept: while it lives, they are.
     """
 
     __slots__ = ("_copies", "_latest", "_mappings", "unread")
@@ -103,8 +103,8 @@ class _Crowd:
 class Blob:
     """Parts of one payload. `parts[0]` is the pickle, the others its out-of-band buffers in order.
 
-    Immutable for all but its maker. Drop the last reference to free it; `close()` is for a sole owner who is
-    in a hurry, since another thread may be about to send the descriptor's number.
+    Immutable for all but its maker. Drop the last reference to free it; only a sole owner may `close()` it,
+    since another thread may be about to send the descriptor's number.
 
     Attributes:
         layout: (offset, size, flag) for each part; flags PRIVATE, READONLY, BYTES.

@@ -34,7 +34,7 @@ def text(version: tuple[int, int, int]) -> str:
 
 
 LONGEST = 3600.0
-"""Seconds of one stretch; who waits looks at the clock after it, and waits on."""
+"""Seconds of one stretch of a longer wait; between two of them the clock is read."""
 
 
 def stretch(seconds: float) -> int:

@@ -89,8 +89,8 @@ class XPub(SendingParts, ReceivingParts):
     def recv_event(self, timeout: float | None = None) -> XPubEvent:
         """The next subscription, cancellation or message from a subscriber.
 
-        Equal subscriptions of several subscribers are told once, and the cancellation when the last has gone,
-        unless `xpub_verbose` is set: then each subscription is told. No part of a user message may
+        Equal subscriptions of several subscribers are reported once, and the cancellation when the last has
+        gone, unless `xpub_verbose` is set: then each subscription is reported. No part of a user message may
         begin with byte 0 or 1: libzmq takes it for a subscription.
 
         Args:

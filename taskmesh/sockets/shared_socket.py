@@ -60,7 +60,7 @@ class SharedSocket(Socket):
 
     @contextlib.contextmanager
     def _exclusively(self) -> Iterator[None]:
-        """Holds the lock for a call that may take commands off the socket, then wakes who waits for them."""
+        """Hold the lock for a call that may take commands off the socket, then wake the waiting threads."""
         with self._lock:
             try:
                 yield

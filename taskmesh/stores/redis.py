@@ -76,7 +76,7 @@ class RedisLink:
             self._client.ping()
 
     def disconnect(self) -> None:
-        """Closes the connection; who waits on it in another thread is status at once."""
+        """Close the connection; another thread that waits on it gets an error at once."""
         client = self._client
         if client is not None:
             with contextlib.suppress(RedisError, OSError):

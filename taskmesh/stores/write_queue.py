@@ -48,7 +48,7 @@ class WriteQueue:
         return self._size
 
     def put(self, entries: Sequence[tuple[float, Kept]]) -> int:
-        """Adds entries; returns how many had to go for want of room, the oldest first."""
+        """Add entries; return the number of the oldest ones that were dropped to make room."""
         dropped = 0
         with self._changed:
             for until, kept in entries:

@@ -201,7 +201,7 @@ class Failed(msgspec.Struct, array_like=True):
         type_name, text, traceback: the exception as data; `pickled` as itself, when that round-trips.
         retryable: the retry filter admits it. retry_after: seconds asked for by the task, -1 for none.
         history: one line for each failed attempt, filled in by the hub at the end.
-        returns: as with `LaneRun`, of what a pool reports; what clients are told has the number for people.
+        returns: as with `LaneRun`, in reports of a pool; clients get the number for people.
         upstream: of a "dependency", the counter of the task that ended badly.
     """
 

@@ -90,7 +90,7 @@ class Adoption:
         The caller puts it on the lane's books with `hold`.
 
         Args:
-            task: the id under which the pool has it: the record's own, or that of one who waits for it.
+            task: the id under which the pool has it: the record's own, or that of a waiter.
         """
         if State.SENT <= record.state <= State.RUNNING:
             self._collector.release(record)

@@ -127,10 +127,10 @@ class Clients:
             self.on_bye(session, cancel=False)
 
     def _forget(self, session: ClientSession) -> None:
-        """Nobody takes outcomes of this session any more; its tasks go on, and its account with them.
+        """Forget a session whose client is gone for good; its tasks go on, and its account with them.
 
-        A client that comes back all the same submits again what it still waits for: what is on its way here
-        is found again, what had ended runs again.
+        A client that returns nevertheless submits again what it still waits for: tasks on their way here are
+        found again, tasks that had ended run again.
         """
         if self._hub.clients.pop(session.client, None) is None:
             return
@@ -197,7 +197,7 @@ class Clients:
                 self._drop_outcomes(session, "it is gone, and has not heard that it is to split a chunk")
 
     def slow_down(self, client: int, wait: float, now: float) -> None:
-        """Something that a client said was dropped, since its key says too much: it is told, and lives."""
+        """A message of a client was dropped, since its key is above its rate limit: tell it to wait."""
         session = self._hub.clients.get(client)
         if session is not None:
             session.heard = now
@@ -206,8 +206,8 @@ class Clients:
     def on_silence(self, session: ClientSession, now: float) -> None:
         """Nothing was heard from the client for long: tasks that are bound to it end, unless its link stands.
 
-        Who stands still, or computes and lets no other thread in, keeps the link and comes back: a task in a
-        slot too, and its children are bound to it. Who has died shows it when something is sent.
+        A client that stands still, or computes and lets no other thread in, keeps the link and comes back; so
+        does a task in a slot, to which its children are bound. A dead client is found when something is sent.
         """
         session.present = False
         if session.linked and now - session.heard < self._config.client_silence:
@@ -217,7 +217,7 @@ class Clients:
         self._end_tasks(session.client, only_bound=True)
 
     def _end_tasks(self, client: int, *, only_bound: bool) -> None:
-        """Cancels a client's tasks, or those with on_client_loss="cancel"; it is told should it come back."""
+        """Cancel a client's tasks, or those with on_client_loss="cancel"; a client that returns is told."""
         self._cancellations.cancel_all(client, only_bound=only_bound)
         self._cancellations.drop_unclaimed(client, only_bound=True)
 

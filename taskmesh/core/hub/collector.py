@@ -31,7 +31,7 @@ ANYBODY, NOBODY = -1, -2
 RECENT = 1_000
 """Bad ends that are kept for whoever asks why a task failed."""
 TOLD_TEXT, TOLD_TRACE = 500, 4_000
-"""Characters of a failure's text and traceback that are told."""
+"""Characters of a failure's text and traceback that are shown."""
 GIVEN_UP = 200_000
 """Attempts of sessions that are over whose late success still counts."""
 
@@ -42,7 +42,7 @@ class Collector:
     Attributes:
         duplicates: successes that came after the task was terminal. stale: failures of older attempts.
         strays: successes of attempts that their sender was never given.
-        ended: the latest bad ends by task id, as people are told them; RECENT of them.
+        ended: the latest bad ends by task id, as people see them; RECENT of them.
     """
 
     def __init__(self, hub: HubState) -> None:
@@ -203,9 +203,9 @@ class Collector:
             self._erred(record, failure, now)
 
     def _refused(self, record: TaskRecord, failure: Failed) -> bool:
-        """A pool could not even begin: another pool is to have the task, uncharged, if there is one for it.
+        """A pool could not even begin: another pool gets the task, uncharged, if there is one for it.
 
-        It has not started: who has given it up unless it had is told so, and no other pool gets it.
+        If its client has given it up unless it had started, it ends here.
 
         A worker that lacks a module fails at once, and would otherwise get task after task.
         """
@@ -299,7 +299,7 @@ class Collector:
         self.tell(record)
 
     def tell(self, record: TaskRecord) -> None:
-        """Lets who waits for it know what it has used up: they tell the next hub, should this one die."""
+        """Tell the clients that wait for it what it has used up, so that they can tell the next hub."""
         extra = record.extra
         for task in [record.id] if extra is None else extra.waiting(record.id):
             session = self._hub.clients.get(task >> SEQ_BITS)
@@ -374,7 +374,7 @@ class Collector:
         self.end(record, Cause.EXPIRE, failure)
 
     def end(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
-        """A bad end: told to everyone who waits."""
+        """A bad end: all clients that wait are told."""
         self._note(record, failure)
         history = [*record.more().pools, *record.more().history][-MAX_HISTORY:]
         self.release(record)
@@ -438,7 +438,7 @@ class Collector:
 
 
 def _told(failure: Failed, attempt: int) -> dict[str, object]:
-    """A failure as people are told it."""
+    """A failure as people see it."""
     return {
         "attempt": attempt,
         "worker": failure.worker,

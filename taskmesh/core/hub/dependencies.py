@@ -20,7 +20,7 @@ from taskmesh.wire.runs import DEPENDENCY, DONE, FAILURE, SUCCESS, DoneRun, Fail
 
 TOO_LARGE = f"{TooLarge.__module__}.{TooLarge.__qualname__}"
 SKIPPED = "skipped"
-"""`Failed.kind` in the hub alone: clients are told "cancelled"."""
+"""`Failed.kind` in the hub alone: clients get "cancelled"."""
 MOST_TEXT = 300
 """Characters of a bad end that a blocked task's error repeats."""
 

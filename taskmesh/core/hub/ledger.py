@@ -295,7 +295,7 @@ class Ledger:
         """A session holds this attempt of a task, whose record may know of another one or none.
 
         Args:
-            task: the id under which its pool has it: the record's own, or that of one who waits for it.
+            task: the id under which its pool has it: the record's own, or that of a waiter.
             held: the attempt.
             session: of the pool.
         """

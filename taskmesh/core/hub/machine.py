@@ -277,7 +277,7 @@ class HubMachine:
                 assert_never(message)
 
     def _on_client_beat(self, session: ClientSession, epoch: int) -> None:
-        """A client waits: it is told how far it is; or to say hello, if it waits for an earlier hub."""
+        """A client waits: tell it what is accepted; or to say hello, if it waits for an earlier hub."""
         if epoch in (0, self.config.epoch):
             self.state.send(session.client, m.Accepted(session.submitted))
             self.state.news.add(session.client)

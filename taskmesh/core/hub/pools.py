@@ -1,4 +1,4 @@
-"""Pool sessions: who is there, whose lease runs out, and what becomes of what they held.
+"""Pool sessions: which pools are there, whose lease runs out, and what becomes of their tasks.
 
 A lost lane is not a dead pool, and a silent pool may come back: each step costs a pool only what it must.
 """
@@ -50,7 +50,7 @@ def most_held(slots: int) -> int:
 
 
 def for_all(progress: Progress, record: TaskRecord) -> list[Progress]:
-    """The same news for everybody who waits for a task."""
+    """The same news for all clients that wait for a task."""
     if record.extra is None or not record.extra.waiters:
         return [progress]
     replace = msgspec.structs.replace
@@ -61,7 +61,7 @@ def for_all(progress: Progress, record: TaskRecord) -> list[Progress]:
 
 
 class DuplicateNames:
-    """Those who ask, by name and instance, and what has been heard of who has the name since."""
+    """Pools that ask for a name in use, by name and instance, and when its holder was last heard."""
 
     def __init__(self, beat: float) -> None:
         self._beat = beat
@@ -353,7 +353,7 @@ class PoolSessions:
         return m.Notice(told) if told else None
 
     def slow_down(self, session: int, wait: float, now: float) -> None:
-        """Something that a pool said was dropped, since its key says too much: it is told, and lives."""
+        """A message of a pool was dropped, since its key is above its rate limit: tell it to wait."""
         lane = self._hub.lanes.get(session)
         if lane is not None:
             lane.heard = now
@@ -383,7 +383,7 @@ class PoolSessions:
     # --- ending -------------------------------------------------------------------------------------------
 
     def tell_roster(self, now: float) -> None:
-        """Tells every pool who is there, when that has changed."""
+        """Send the roster to every pool when it has changed."""
         if self._hub.recovery.is_over(now):
             self.roster.settle()
         if self.roster.changed:

@@ -1,7 +1,7 @@
-"""Rosters: who is there, told to the pools, so that the hub that comes after this one knows whom to wait for.
+"""Rosters: the pools of this hub, sent to each of them, so that the next hub knows which pools to wait for.
 
-A hub that is new has no memory, but its pools have: each brings the newest roster that it was told. When
-everybody on it is back with what it holds, what clients submit again and no pool lists can be sent at once.
+A new hub has no memory, but its pools have: each brings the newest roster that it got. When all pools on it
+are back with their tasks, the tasks that clients submit again and no pool lists can be sent at once.
 A roster is a count and a sum, not a list of names: it has the same 30 bytes for two pools and for a thousand.
 """
 

@@ -266,9 +266,9 @@ class Submissions:
         return True
 
     def on_cancel(self, client: int, seqs: list[int], unstarted: list[int]) -> None:
-        """A client has cancelled tasks of its own; it knows. Of those `unstarted` it is told which ended.
+        """A client has cancelled tasks of its own. Of the `unstarted` ones it learns which have ended.
 
-        What a pool has, or may come back with after a restart, ends should it turn out not to have started.
+        A task that a pool has, or may list after a restart, ends if it turns out not to have started.
         """
         unsplit = self._hub.clients[client].unsplit
         for task in [client << SEQ_BITS | seq for seq in seqs]:

@@ -11,7 +11,7 @@ FEW_TIMERS = 64
 
 
 class Timers:
-    """A heap of timers; one whose task has moved on meanwhile fires in vain.
+    """A heap of timers; one whose task has moved on meanwhile has no effect.
 
     Attributes:
         heap: when, a number, the task and the cause: DUE ends waiting, EXPIRE and CANCEL end a task that has

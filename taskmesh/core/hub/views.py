@@ -35,7 +35,7 @@ class Views:
 
     Attributes:
         store: what was told of the store last, empty without one.
-        shortage: what the hub's process lacks, with the cure; empty when it lacks nothing.
+        shortage: what the hub's process lacks and what to do; empty when it lacks nothing.
     """
 
     def __init__(

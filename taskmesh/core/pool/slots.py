@@ -472,7 +472,7 @@ class Slot(StateMachine[SlotState, SlotCause], HandedTasks):
 
 
 def exit_text(exited: SlotExited, kind: str, spec: Spec) -> str:
-    """Returns what people are told about a slot's end."""
+    """Return the text for people about a slot's end."""
     if kind == "hard_timeout":
         return f"killed after its hard_timeout of {spec.hard_timeout:g} s"
     how = f"signal {-exited.status}" if exited.status < 0 else f"exit code {exited.status}"

@@ -1,8 +1,8 @@
-"""Values: the outcomes that tasks of a pool are handed with their arguments. Each comes once over a lane.
+"""Values: the outcomes that tasks of a pool get with their arguments. Each comes once over a lane.
 
-A hub says with later tasks when nobody needs one any more. A superseded attempt may still be here then, or a
-task whose cancellation is on its way: should it start all the same, it lacks an outcome and fails, and its
-report counts for nothing. A task that waits for the first failure of several lacks those that have not ended.
+A hub says with later tasks when no task needs one any more. A superseded attempt may still be here, or a
+task whose cancellation is on its way: if it starts nevertheless, it lacks an outcome and fails, and its
+report does not count. A task that waits for the first failure of several lacks those that have not ended.
 """
 
 from __future__ import annotations

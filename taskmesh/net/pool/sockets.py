@@ -292,7 +292,7 @@ def limit_results(results: m.Results, limit: int) -> None:
     """
     for failed in results.failed:
         if len(failed.pickled) > limit:
-            failed.pickled = b""  # its type, text and frames travel all the same
+            failed.pickled = b""  # its type, text and frames still travel
     kept = []
     for run in results.done:
         if max(map(len, run.payloads), default=0) <= limit:

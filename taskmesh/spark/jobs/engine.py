@@ -150,7 +150,7 @@ class MeshEngine:
         return piece.done()
 
     def wait(self, pieces: Sequence[TaskFuture[Any]]) -> None:
-        """Waits; raises NoMeshWorkers or MeshGatewayLost when that is in vain."""
+        """Wait; raise NoMeshWorkers or MeshGatewayLost if no result can come."""
         self._watchdog.wait(pieces)
 
     def outcome(self, piece: TaskFuture[Any], where: str) -> tuple[Any, Success]:

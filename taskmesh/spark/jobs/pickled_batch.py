@@ -58,9 +58,9 @@ class PickledPartition(ChunkPartition):
 class PickledBatcher:
     """Puts pickled batches together to pieces that take as long as the sizer says.
 
-    How many items a batch has is told by its bytes: the first one is opened, and so is every later one that
-    has more items than go into a piece. So are those with items that only a pool with PySpark could rebuild:
-    what PySpark's pickler takes by value, it takes by means of PySpark.
+    The number of items in a batch is estimated from its bytes: the first one is opened, and so is every later
+    one with more items than go into a piece. So are those with items that only a pool with PySpark could
+    rebuild: what PySpark's pickler takes by value, it takes by means of PySpark.
     """
 
     def __init__(self, sizer: BatchSizer) -> None:

@@ -47,7 +47,7 @@ class Settings:
             and tells it to the later tries at once; 0 or False for never, True for 2. A failure that is
             remembered costs nothing again; one that is not may go better the next time.
         keys: a directory with the mesh's keys on the executors; empty where none are needed.
-        engine: "mesh"; "local" runs the tasks in Spark's own Python workers, with all the same checks.
+        engine: "mesh"; "local" runs the tasks in Spark's own Python workers, with the same checks.
         counts: the counters of a job; see `MeshSpark.counting`.
 
     Raises:

@@ -260,7 +260,7 @@ def of_elements(lengths: Iterable[int | None], parts: Sequence[pa.Array], kind: 
 
 
 def _check_survival(before: pa.Array, after: pa.Array) -> None:
-    """Refuses what Arrow's safe casts lose all the same. A fraction is rounded to a float's digits.
+    """Refuse values that Arrow's safe casts change silently. A fraction is rounded to a float's digits.
 
     Raises:
         ValueError: a value is another one after the cast.
