@@ -1,8 +1,7 @@
 """The command line: `taskmesh up`, `hub`, `worker`, `submit`, `status`, `pools`, `tasks`, `drain` and others.
 
 Each command loads what it needs when it runs: `taskmesh --help` loads neither the mesh nor ZeroMQ, and a
-probe (`taskmesh health`, which Kubernetes runs every few seconds in every pod) not even the other commands,
-nor does `taskmesh worker`, whose line is read without them.
+probe (`taskmesh health`, which Kubernetes runs every few seconds in every pod) not even the other commands.
 """
 
 from __future__ import annotations
@@ -13,19 +12,12 @@ from taskmesh.cli.probe import probed
 
 __all__ = ["main"]
 
-HELP = frozenset({"-h", "--help"})
-"""The help of `worker` is that of the other commands."""
-
 
 def main() -> int:
     """Runs the command line; returns its exit code (taskmesh.cli.exits tells which mean what)."""
     code = probed(sys.argv[1:])
     if code is not None:
         return code
-    if sys.argv[1:2] == ["worker"] and HELP.isdisjoint(sys.argv[1:]):
-        from taskmesh.cli.worker import main as run
-
-        return run(sys.argv[2:])
     from taskmesh.cli.application import app
     from taskmesh.cli.exits import unprinted
     from taskmesh.cli.output import settle

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from taskmesh.cli import drain, health, keys, operation, programs, submission, views
-from taskmesh.cli.exits import EXIT_CODES
+from taskmesh.cli.exits import EPILOG, EXIT_CODES
 
 app = typer.Typer(
     name="taskmesh",
@@ -36,10 +36,22 @@ def taskmesh(
     """Run Python functions on pools of worker processes, over ZeroMQ."""
 
 
-programs.add_to(app)
-submission.add_to(app)
-views.add_to(app)
-operation.add_to(app)
-drain.add_to(app)
-health.add_to(app)
-keys.add_to(app)
+for _command in (programs.up, programs.hub):
+    app.command(epilog=EPILOG)(_command)
+app.command(epilog=EPILOG, help=programs.WORKER, cls=programs.WorkerCommand)(programs.worker)
+for _command in (
+    submission.submit,
+    views.status,
+    views.pools,
+    views.tasks,
+    views.explain,
+    operation.ping,
+    operation.pause,
+    operation.resume,
+    operation.cancel,
+    drain.drain,
+    drain.scale_in,
+    health.health,
+):
+    app.command(epilog=EPILOG)(_command)
+app.add_typer(keys.keys)

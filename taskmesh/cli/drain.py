@@ -5,25 +5,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
-from taskmesh.cli.exits import EPILOG, TOO_LATE
-from taskmesh.cli.format import harmless
+from taskmesh.cli.exits import TOO_LATE
+from taskmesh.cli.operator import EVERYTHING, Reach, hub_command
 from taskmesh.cli.options import (
-    EVERYTHING,
+    Address,
+    ConfigFile,
     Http,
     HttpTokenFile,
-    Reach,
-    hub_command,
-    settings,
+    Keys,
+    Timeout,
+    command,
+    hub_settings,
 )
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError, TaskMeshError
-
-if TYPE_CHECKING:
-    from taskmesh.config import Config
 
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait up to this long until it has left.")
@@ -32,7 +31,21 @@ PAUSE = 0.1
 """Seconds between looks at whether a pool has left."""
 
 
-@hub_command
+def reach_or_side_port(
+    *,
+    http: Http = None,
+    http_token_file: HttpTokenFile = None,
+    address: Address = None,
+    timeout: Timeout = 5.0,
+    directory: Keys = None,
+    file: ConfigFile = None,
+) -> Reach:
+    """Return the hub, and the settings of the side port too."""
+    side = {"http": http, "http_token_file": http_token_file}
+    return Reach(hub_settings(address=address, directory=directory, file=file, **side), timeout)
+
+
+@command(reach_or_side_port)
 def drain(
     reach: Reach,
     out: Output,
@@ -41,17 +54,14 @@ def drain(
     ] = "",
     *,
     wait: Wait = 0.0,
-    http: Http = None,
-    http_token_file: HttpTokenFile = None,
 ) -> None:
     """Let a pool finish its running tasks, return the others to the hub, and end."""
     if pool:
         left = through_hub(out, "drain", pool, reach, wait=wait)
     else:
-        config = settings(reach.file, {"http": http, "http_token_file": http_token_file})
-        if not config.program.http:
+        if not reach.config.program.http:
             raise ConfigError("drain which pool? Name it, or give --http HOST:PORT of its side port")
-        left = at_side_port(out, config, reach.timeout, wait)
+        left = at_side_port(out, reach, wait)
     ended(out, wait, left=left)
 
 
@@ -82,12 +92,12 @@ def ended(out: Output, wait: float, *, left: bool) -> None:
 
 def through_hub(out: Output, verb: str, target: str, reach: Reach, *, wait: float) -> bool:
     """Ask the hub; return True if all have left within `wait` seconds, or if `wait` is 0."""
-    from taskmesh.cli.operator import hub_session
-
-    with hub_session(reach) as hub:
+    with reach.session() as hub:
         rows = cast("list[dict[str, Any]]", hub.command(verb, target, reach.timeout))
         what = "" if verb == "scale-in" else f"{verb}ing "
-        out.value(rows, "\n".join(f"{what}{row['pool']}" for row in harmless(rows)) or "there are no pools")
+        out.value(
+            rows, lambda rows: "\n".join(f"{what}{row['pool']}" for row in rows) or "there are no pools"
+        )
         sessions = {row["session"] for row in rows}  # not names: what has ended may be started again
 
         def gone() -> bool:
@@ -97,7 +107,7 @@ def through_hub(out: Output, verb: str, target: str, reach: Reach, *, wait: floa
         return not wait or seen_within(wait, gone)
 
 
-def at_side_port(out: Output, config: Config, timeout: float, wait: float) -> bool:
+def at_side_port(out: Output, reach: Reach, wait: float) -> bool:
     """Ask the pool itself; return True if it has ended within `wait` seconds, or if `wait` is 0.
 
     Raises:
@@ -106,7 +116,7 @@ def at_side_port(out: Output, config: Config, timeout: float, wait: float) -> bo
     from taskmesh.http.client import SidePortUnreachable
     from taskmesh.http.settings import side_client
 
-    side = side_client(config, timeout)
+    side = side_client(reach.config, reach.timeout)
     status, text = side.ask("POST", "/drain")
     if status != 202:
         raise TaskMeshError(f"the side port at {side.host}:{side.port} does not drain: {status} {text}")
@@ -122,6 +132,11 @@ def at_side_port(out: Output, config: Config, timeout: float, wait: float) -> bo
     return not wait or seen_within(wait, gone)
 
 
+def lines_of(rows: list[dict[str, Any]], what: str) -> str:
+    """Return a line for each pool, with what happens to it before its name."""
+    return "\n".join(f"{what}{row['pool']}" for row in rows) or "there are no pools"
+
+
 def seen_within(seconds: float, happened: Callable[[], bool]) -> bool:
     """Return True if the condition comes true in time."""
     pause, end = threading.Event(), time.monotonic() + seconds
@@ -130,9 +145,3 @@ def seen_within(seconds: float, happened: Callable[[], bool]) -> bool:
             return False
         pause.wait(PAUSE)
     return True
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (drain, scale_in):
-        app.command(epilog=EPILOG)(command)

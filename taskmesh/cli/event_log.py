@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from taskmesh.cli.format import printable
 from taskmesh.system.clock import monotonic
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -44,15 +45,10 @@ class EventLog:
         shown = {key: value for key, value in fields.items() if key != "traceback" and value != ""}
         if unlogged:
             shown["untold_before"] = unlogged
-        line = " ".join([kind, *(f"{key}={harmless(str(value))}" for key, value in shown.items())])
+        line = " ".join([kind, *(f"{key}={printable(str(value))}" for key, value in shown.items())])
         trace = str(fields.get("traceback", "")).rstrip() if self._least == 0 else ""
         if trace:
             shown["traceback"] = trace
-            line = "\n".join([line, *map(harmless, trace.splitlines())])
+            line = "\n".join([line, *map(printable, trace.splitlines())])
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._write(kind, f"{at} {line}", {"time": at, "level": rank, **shown})
-
-
-def harmless(text: str) -> str:
-    """Return the text with its control characters escaped: a task's error must not write lines of its own."""
-    return text if text.isprintable() else repr(text)[1:-1]

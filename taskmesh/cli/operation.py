@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from taskmesh.cli.exits import EPILOG, FAILED
-from taskmesh.cli.format import harmless
-from taskmesh.cli.options import Reach, hub_command
+from taskmesh.cli.exits import FAILED
+from taskmesh.cli.format import printable
+from taskmesh.cli.operator import EVERYTHING, Reach, hub_command
 from taskmesh.cli.output import Output
 from taskmesh.errors import ConfigError
 
+if TYPE_CHECKING:
+    from taskmesh.net.client.port import SubmitPort
+
 Pool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, or `all`.")]
 AnyPool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name; all pools if not given.")]
+PAUSE = 0.01
+"""Seconds between looks at what the hub has heard."""
 DONE = {"pause": "paused", "resume": "resumed"}
 
 
 @hub_command
 def ping(reach: Reach, out: Output, pool: AnyPool = "all") -> None:
     """Ask pools for a sign of life and print how long it took; exit code 1 if one does not answer."""
-    from taskmesh.cli.operator import hub_session, signs_of_life
-
-    with hub_session(reach) as hub:
+    with reach.session() as hub:
         rows = signs_of_life(hub, pool, reach.timeout)
     out.rows(rows, ("pool", "answered", "seconds"), "no pools: start one with `taskmesh worker`")
     if not all(row["answered"] for row in rows):
@@ -62,34 +68,36 @@ def cancel(
     if len(named) != 1:
         raise ConfigError("say what to cancel: the ID of a task, --client NAME or --key USER")
     verb, target = named[0]
-    found = command(reach, verb, target)
-    what = harmless(target)
-    if verb != "cancel":
-        what = f"{cast('dict[str, Any]', found)['cancelled']} tasks of {what}"
-    out.value(found, f"cancelled {what}")
+    found = reach.command(verb, target)
+    count = "" if verb == "cancel" else f"{found['cancelled']} tasks of "
+    out.value(found, f"cancelled {count}{printable(target)}")
 
 
 def command_pools(reach: Reach, out: Output, verb: str, pool: str) -> None:
     """Send a command to pools and print the pools that it went to."""
-    rows = cast("list[dict[str, Any]]", command(reach, verb, pool))
-    text = "\n".join(f"{DONE[verb]} {row['pool']}" for row in harmless(rows))
-    out.value(rows, text or "there are no pools")
+    rows = reach.command(verb, pool)
+    out.value(
+        rows, lambda rows: "\n".join(f"{DONE[verb]} {row['pool']}" for row in rows) or "there are no pools"
+    )
 
 
-def command(reach: Reach, verb: str, target: str) -> object:
-    """Have the hub carry a command out, and return its answer.
+def signs_of_life(hub: SubmitPort, pool: str, timeout: float) -> list[dict[str, object]]:
+    """Pings a pool, or "all", and waits until each has been heard, at most `timeout` seconds.
 
-    Raises:
-        HubUnreachable: it does not answer.
-        TaskMeshError: it refuses.
+    Times are the hub's, of its ping and of the beat by which a pool answers at once: so the seconds are the
+    trip from the hub to the pool and back.
     """
-    from taskmesh.cli.operator import hub_session
-
-    with hub_session(reach) as hub:
-        return hub.command(verb, target, reach.timeout)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    for added in (ping, pause, resume, cancel):
-        app.command(epilog=EPILOG)(added)
+    begin = time.monotonic()
+    rows = cast("list[dict[str, Any]]", hub.command("ping", pool, timeout))
+    asked = {str(row["pool"]): float(row["asked_at"]) for row in rows}
+    heard: dict[str, float] = {}
+    pause = threading.Event()
+    while len(heard) < len(asked) and time.monotonic() - begin < timeout:
+        for row in cast("list[dict[str, Any]]", hub.query("pools", limit=EVERYTHING, timeout=timeout)):
+            name = str(row["pool"])
+            seconds = float(row["heard_at"]) - asked.get(name, math.inf)
+            if seconds > 0 and name not in heard:
+                heard[name] = round(seconds, 6)
+        if len(heard) < len(asked):
+            pause.wait(PAUSE)
+    return [{"pool": name, "answered": name in heard, "seconds": heard.get(name)} for name in asked]

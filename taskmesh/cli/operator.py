@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from taskmesh.cli.options import EVERYTHING, Reach
-from taskmesh.net.client.port import SubmitPort
-from taskmesh.net.client.remote_port import RemotePort
-from taskmesh.security.keys import OPERATOR
-from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec, Value
+from taskmesh.cli.options import Address, ConfigFile, Keys, Timeout, command, hub_settings
 
-PAUSE = 0.01
-"""Seconds between looks at what the hub has heard."""
+if TYPE_CHECKING:
+    from taskmesh.config import Config
+    from taskmesh.net.client.port import SubmitPort
+    from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec, Value
+
+EVERYTHING = 1_000_000
+"""Rows to ask a hub for, where all are wanted."""
 
 
 class NoTasks:
@@ -49,39 +48,61 @@ class NoTasks:
         """The question that waits runs into its time-out."""
 
 
-@contextmanager
-def hub_session(reach: Reach) -> Iterator[SubmitPort]:
-    """An operator's session with the hub that answers first.
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The hub of a command, and how long to wait for its answer.
 
-    Raises:
-        HubUnreachable: none answers in time, or none lets us in.
-        ConfigError: an address cannot be used, or keys are missing.
+    Attributes:
+        config: the settings, with the hub's addresses in order: as given, as configured, or the default.
+        timeout: seconds to wait for an answer.
     """
-    port = RemotePort(NoTasks(), reach.config, role=OPERATOR)
-    port.start(reach.timeout)
-    try:
-        yield port
-    finally:
-        port.close(cancel=True, timeout=2.0)
+
+    config: Config
+    timeout: float
+
+    @contextmanager
+    def session(self) -> Iterator[SubmitPort]:
+        """A session with the hub that answers first.
+
+        Raises:
+            HubUnreachable: none answers in time, or none lets us in.
+            ConfigError: an address cannot be used, or keys are missing.
+        """
+        from taskmesh.net.client.remote_port import RemotePort
+        from taskmesh.security.keys import OPERATOR
+
+        port = RemotePort(NoTasks(), self.config, role=OPERATOR)
+        port.start(self.timeout)
+        try:
+            yield port
+        finally:
+            port.close(cancel=True, timeout=2.0)
+
+    def query(self, what: str, argument: str = "", limit: int = EVERYTHING) -> Any:
+        """Return a view of the hub.
+
+        Raises:
+            TaskMeshError: it has no such thing. Else as `session`.
+        """
+        with self.session() as hub:
+            return hub.query(what, argument, limit, self.timeout)
+
+    def command(self, verb: str, target: str) -> Any:
+        """Have the hub carry a command out; return its answer.
+
+        Raises:
+            TaskMeshError: it refuses. Else as `session`.
+        """
+        with self.session() as hub:
+            return hub.command(verb, target, self.timeout)
 
 
-def signs_of_life(hub: SubmitPort, pool: str, timeout: float) -> list[dict[str, object]]:
-    """Pings a pool, or "all", and waits until each has been heard, at most `timeout` seconds.
+def reach_of(
+    *, address: Address = None, timeout: Timeout = 5.0, directory: Keys = None, file: ConfigFile = None
+) -> Reach:
+    """Return the hub of a command that asks one."""
+    return Reach(hub_settings(address=address, directory=directory, file=file), timeout)
 
-    Times are the hub's, of its ping and of the beat by which a pool answers at once: so the seconds are the
-    trip from the hub to the pool and back.
-    """
-    begin = time.monotonic()
-    rows = cast("list[dict[str, Any]]", hub.command("ping", pool, timeout))
-    asked = {str(row["pool"]): float(row["asked_at"]) for row in rows}
-    heard: dict[str, float] = {}
-    pause = threading.Event()
-    while len(heard) < len(asked) and time.monotonic() - begin < timeout:
-        for row in cast("list[dict[str, Any]]", hub.query("pools", limit=EVERYTHING, timeout=timeout)):
-            name = str(row["pool"])
-            seconds = float(row["heard_at"]) - asked.get(name, math.inf)
-            if seconds > 0 and name not in heard:
-                heard[name] = round(seconds, 6)
-        if len(heard) < len(asked):
-            pause.wait(PAUSE)
-    return [{"pool": name, "answered": name in heard, "seconds": heard.get(name)} for name in asked]
+
+hub_command = command(reach_of)
+"""The decorator of commands that ask a hub: they take a Reach first."""

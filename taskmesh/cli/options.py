@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from taskmesh.cli.event_log import LEVELS
 from taskmesh.cli.exits import exits
 from taskmesh.cli.output import Output
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from taskmesh.config import Config
 
 DEFAULT_ADDRESS = "tcp://127.0.0.1:5550"
-EVERYTHING = 1_000_000
-"""Rows to ask a hub for, where all are wanted."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Address = Annotated[
@@ -71,8 +70,6 @@ Keys = Annotated[
 
 def known_level(level: str) -> str:
     """Return the level; refuse a word that is not a level of the log."""
-    from taskmesh.cli.event_log import LEVELS
-
     if level not in LEVELS:
         raise typer.BadParameter(f"{level!r} is none of {', '.join(LEVELS)}")
     return level
@@ -133,57 +130,59 @@ def settings(file: Path | None, given: dict[str, object]) -> Config:
     return load(file, {key: value for key, value in given.items() if value is not None}, command_line=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """The options by which a command finds its hub.
+def hub_settings(
+    *, address: Address = None, directory: Keys = None, file: ConfigFile = None, **more: object
+) -> Config:
+    """Return the settings of a command that needs a hub, whose addresses stand in their order.
 
-    Attributes:
-        file: --config.
+    Args:
         address: --address, in order of preference.
-        timeout: --timeout, seconds to wait for an answer.
-        keys: --keys.
+        directory: --keys.
+        file: --config.
+        more: further settings, None where an option is not given.
     """
-
-    file: Path | None
-    address: Sequence[str] | None
-    timeout: float
-    keys: Path | None = None
-
-    @property
-    def config(self) -> Config:
-        """The settings, with the hub's addresses in order: as given, as configured, or the default."""
-        address = list(self.address) if self.address else None
-        config = settings(self.file, {"mesh__address": address, "mesh__keys": self.keys})
-        mesh = config.mesh
-        return replace(config, mesh=replace(mesh, address=mesh.address or (DEFAULT_ADDRESS,)))
+    config = settings(file, {"mesh__address": address or None, "mesh__keys": directory, **more})
+    return replace(config, mesh=replace(config.mesh, address=config.mesh.address or (DEFAULT_ADDRESS,)))
 
 
-def reach_of(
-    *,
-    address: Address = None,
-    timeout: Timeout = 5.0,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
-) -> tuple[Reach, Output]:
-    """Return what the options of a command that asks a hub come to."""
-    return Reach(file, address, timeout, directory), Output(as_json=json)
+Command = Callable[..., None]
 
 
-def hub_command(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `reach_of`; it takes their outcome as its first two parameters.
+def command(make: Callable[..., object], *, lasting: bool = False) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command the options of `make`, and --json.
 
-    The errors of the command become exit codes.
+    The command takes the outcome of `make` and its output as its first two parameters. Errors of both
+    become exit codes.
+
+    Args:
+        make: makes something of options.
+        lasting: the command is a program that runs until it is stopped, see `exits`.
     """
+    shared = _options(make)
+    json = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
 
-    @functools.wraps(command)
-    def run(*args: Any, **given: Any) -> None:
-        reach, out = reach_of(**{option.name: given.pop(option.name) for option in shared})
-        with exits(out):
-            command(reach, out, *args, **given)
+    def decorated(run: Command) -> Command:
+        @functools.wraps(run)
+        def whole(*args: Any, json: bool, **given: Any) -> None:
+            out = Output(as_json=json)
+            with exits(out, lasting=lasting):
+                made = make(**{option.name: given.pop(option.name) for option in shared})
+                run(made, out, *args, **given)
 
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[2:]
-    shared = inspect.signature(reach_of, eval_str=True).parameters.values()
-    run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    run.__annotations__ = {option.name: option.annotation for option in (*own, *shared)}
-    return run
+        options = [*_options(run, 2), *shared, json]
+        whole.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+        whole.__annotations__ = {option.name: option.annotation for option in options}
+        return whole
+
+    return decorated
+
+
+def _options(function: Callable[..., object], start: int = 0) -> list[inspect.Parameter]:
+    """Return the named parameters of a function from one on, their annotations as objects."""
+    return [
+        each.replace(annotation=eval(each.annotation, function.__globals__))  # noqa: S307  our own
+        if isinstance(each.annotation, str)
+        else each
+        for each in list(inspect.signature(function).parameters.values())[start:]
+        if each.kind is not inspect.Parameter.VAR_KEYWORD
+    ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TextIO
 
-from taskmesh.cli.format import encoded, printable, rendered
+from taskmesh.cli.format import encoded, harmless, printable, rendered
 
 
 class Unprintable(OSError):
@@ -22,13 +22,18 @@ class Output:
     printed if possible: a hub does not end because its log is full.
     """
 
-    def __init__(self, *, as_json: bool, program: str = "taskmesh") -> None:
+    def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
-        self._program = program
 
-    def value(self, value: object, text: str) -> None:
-        """Print a result: as JSON, or as the text for people."""
-        self._result(encoded(value) if self.as_json else text)
+    def value(self, value: object, text: str | Callable[[Any], str]) -> None:
+        """Print a result: as JSON, or as the text for people, made from the value if `text` is a function.
+
+        That function gets the value without control characters, as what a hub tells may have some.
+        """
+        if self.as_json:
+            self._result(encoded(value))
+        else:
+            self._result(text if isinstance(text, str) else text(harmless(value)))
 
     def rows(self, rows: Sequence[Mapping[str, object]], columns: Sequence[str], empty: str) -> None:
         """Print a list of rows; `empty` is the text for people if there are none."""
@@ -46,11 +51,7 @@ class Output:
 
     def news(self, kind: str, text: str, fields: Mapping[str, object], keep: str = "") -> None:
         """Print an event of a running program on stderr; control characters in `keep` are not escaped."""
-        line = (
-            encoded({"event": kind, **fields})
-            if self.as_json
-            else f"{self._program}: {printable(text, keep)}"
-        )
+        line = encoded({"event": kind, **fields}) if self.as_json else f"taskmesh: {printable(text, keep)}"
         self._say(sys.stderr, line)
 
     def error(self, error: BaseException, details: Mapping[str, object] | None = None) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from taskmesh.cli.exits import EPILOG, exits
+from taskmesh.cli.event_log import EventLog
+from taskmesh.cli.exits import FAILED
 from taskmesh.cli.options import (
     DEFAULT_ADDRESS,
     Address,
-    AsJson,
     Bind,
     ConfigFile,
     Http,
@@ -21,6 +25,7 @@ from taskmesh.cli.options import (
     LogLevel,
     Store,
     StoreFile,
+    command,
     settings,
 )
 from taskmesh.cli.output import Output
@@ -30,6 +35,9 @@ if TYPE_CHECKING:
     from taskmesh.config import Config
     from taskmesh.net.endpoints import Endpoints
     from taskmesh.net.hub.program import PoolInHub
+
+LONGEST_STAY = 86_400
+"""Seconds."""
 
 WORKER = (
     "Run a pool of slots that takes tasks from a hub, until it is told to stop.\n\n"
@@ -49,58 +57,81 @@ Queues = Annotated[str | None, typer.Option("--queues", metavar="A,B", help="Que
 Tags = Annotated[
     str | None, typer.Option("--tags", metavar="A,B", help="Tags of the pool; tasks may require tags.")
 ]
+Grace = Annotated[
+    str | None,
+    typer.Option(
+        "--grace",
+        metavar="SECONDS",
+        help="Time for running tasks to finish when the pool drains; default: 30.",
+    ),
+]
+OnlyRegistered = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only-registered",
+        metavar="MODULE...",
+        help="Run functions of these modules and packages by name, and no others; import them too.",
+    ),
+]
+
+OPTIONS = {
+    "address": Address,
+    "concurrency": Concurrency,
+    "queues": Queues,
+    "tags": Tags,
+    "grace": Grace,
+    "http": Http,
+    "http_token_file": HttpTokenFile,
+    "only_registered": OnlyRegistered,
+    "keys": Keys,
+    "lanes": Lanes,
+    "store": Store,
+    "store_file": StoreFile,
+}
+"""Options of programs that are settings, by the setting's name."""
 
 
-def up(  # noqa: PLR0913  one for each option
+def config_of(*names: str) -> Callable[..., Config]:
+    """Return a function of the options with these names, and of --config, that returns all settings."""
+
+    def make(*, file: ConfigFile = None, **given: object) -> Config:
+        return settings(file, {name: value or None for name, value in given.items()})
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = {**{name: OPTIONS[name] for name in names}, "file": ConfigFile}
+    make.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in options.items()]
+    )
+    return make
+
+
+@command(config_of("concurrency", "queues", "tags", "http", "http_token_file", "keys", "lanes"), lasting=True)
+def up(
+    config: Config,
+    out: Output,
     modules: Modules = None,
     *,
     bind: Bind = None,
-    concurrency: Concurrency = None,
-    queues: Queues = None,
-    tags: Tags = None,
     name: Annotated[str, typer.Option(help="The pool's name.")] = "",
-    http: Http = None,
-    http_token_file: HttpTokenFile = None,
-    directory: Keys = None,
-    lanes: Lanes = None,
     log_level: LogLevel = "info",
-    file: ConfigFile = None,
-    json: AsJson = False,
 ) -> None:
     """Run a hub and a pool in one process, enough for a single machine."""
-    out = Output(as_json=json)
-    with exits(out, lasting=True):
-        from taskmesh.net.pool.modules import check_modules, use_current_directory
+    from taskmesh.net.pool.modules import check_modules, use_current_directory
 
-        config = settings(
-            file,
-            {
-                "pool__concurrency": concurrency,
-                "pool__queues": queues,
-                "pool__tags": tags,
-                "http": http,
-                "http_token_file": http_token_file,
-                "mesh__keys": directory,
-                "hub__lanes": lanes,
-            },
-        )
-        use_current_directory()
-        check_modules(modules or ())
-        from taskmesh.net.local_pool import LocalPool
+    use_current_directory()
+    check_modules(modules or ())
+    from taskmesh.net.local_pool import LocalPool
 
-        pool = LocalPool(config, slots=config.pool.slots, name=name, modules=tuple(modules or ()))
-        _serve(out, config, bind, log_level, pool=pool, slots=config.pool.slots)
+    pool = LocalPool(config, slots=config.pool.slots, name=name, modules=tuple(modules or ()))
+    _serve(out, config, bind, log_level, pool=pool, slots=config.pool.slots)
 
 
+@command(config_of("http", "http_token_file", "keys", "lanes", "store", "store_file"), lasting=True)
 def hub(
+    config: Config,
+    out: Output,
     *,
     bind: Bind = None,
-    http: Http = None,
-    http_token_file: HttpTokenFile = None,
-    directory: Keys = None,
-    lanes: Lanes = None,
-    store: Store = None,
-    store_file: StoreFile = None,
     deletion_cost: Annotated[
         str | None,
         typer.Option(
@@ -111,22 +142,10 @@ def hub(
         ),
     ] = None,
     log_level: LogLevel = "info",
-    file: ConfigFile = None,
-    json: AsJson = False,
 ) -> None:
     """Run a hub: it accepts tasks from clients, hands them to pools, and records the state of each."""
-    out = Output(as_json=json)
-    with exits(out, lasting=True):
-        given: dict[str, object] = {
-            "http": http,
-            "http_token_file": http_token_file,
-            "mesh__keys": directory,
-            "hub__lanes": lanes,
-            "hub__store": store,
-            "hub__store_file": store_file,
-        }
-        deployments = tuple(filter(None, (deletion_cost or "").split(",")))
-        _serve(out, settings(file, given), bind, log_level, deployments=deployments)
+    deployments = tuple(filter(None, (deletion_cost or "").split(",")))
+    _serve(out, config, bind, log_level, deployments=deployments)
 
 
 def _serve(
@@ -139,7 +158,6 @@ def _serve(
     slots: int = 0,
     deployments: tuple[str, ...] = (),
 ) -> None:
-    from taskmesh.cli.event_log import EventLog
     from taskmesh.net.hub.program import run_hub
 
     addresses = (bind,) if bind else config.mesh.address or (DEFAULT_ADDRESS,)
@@ -162,64 +180,111 @@ def _serve(
             f"control {endpoints.control}{here}",
         )
 
-    def write(kind: str, text: str, fields: dict[str, object]) -> None:
-        out.news(kind, text, fields, keep="\n")
-
     run_hub(
         config,
         addresses[0],
         pool=pool,
         ready=ready,
-        record=EventLog(write, log_level).record,
+        record=event_log(out, log_level).record,
         deployments=deployments,
     )
 
 
-def worker(  # noqa: PLR0913  one for each option
+def event_log(out: Output, level: str) -> EventLog:
+    """Return the log of a program, whose lines have no control characters but line ends."""
+    return EventLog(partial(out.news, keep="\n"), level)
+
+
+class WorkerCommand(TyperCommand):
+    """The command `worker`: its option --only-registered takes all words up to the next option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the line."""
+        return super().parse_args(ctx, spread(args, "--only-registered"))
+
+
+def spread(words: Sequence[str], option: str) -> list[str]:
+    """Return the words with an option repeated before each of its values."""
+    found: list[str] = []
+    is_value = False
+    for word in words:
+        is_value = not word.startswith("-") and (is_value or found[-1:] == [option])
+        if is_value and found[-1] != option:
+            found.append(option)
+        found.append(word)
+    return found
+
+
+@command(
+    config_of(
+        "address",
+        "concurrency",
+        "queues",
+        "tags",
+        "grace",
+        "http",
+        "http_token_file",
+        "only_registered",
+        "keys",
+    ),
+    lasting=True,
+)
+def worker(
+    config: Config,
+    out: Output,
     modules: Modules = None,
     *,
-    address: Address = None,
-    concurrency: Concurrency = None,
-    queues: Queues = None,
-    tags: Tags = None,
     name: Annotated[
         str, typer.Option(help="The pool's name, unique in the mesh; default: one made from the host's.")
     ] = "",
-    grace: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SECONDS", help="Time for running tasks to finish when the pool drains; default: 30."
-        ),
-    ] = None,
-    http: Http = None,
-    http_token_file: HttpTokenFile = None,
-    only_registered: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="MODULE...",
-            help="Run functions of these modules and packages by name, and no others; import them too.",
-        ),
-    ] = None,
-    directory: Keys = None,
     stay: Annotated[
         float,
         typer.Option(
             metavar="SECONDS",
+            min=0,
+            max=LONGEST_STAY,
             help="After a drain that no signal asked for, wait this long for a signal before ending, so that "
             "Kubernetes does not restart the container at once; default: 0.",
             show_default=False,
         ),
     ] = 0.0,
     log_level: LogLevel = "info",
-    file: ConfigFile = None,
-    json: AsJson = False,
 ) -> None:
     """Run a pool of slots that takes tasks from a hub."""
-    # Only for --help and for completion in a shell: taskmesh.cli.worker reads and runs every other line.
+    from taskmesh.net.pool.modules import check_modules, use_current_directory
 
+    use_current_directory()
+    check_modules((*(modules or ()), *config.pool.only_registered))
+    from taskmesh.net.pool.program import run_pool
 
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command(epilog=EPILOG)(up)
-    app.command(epilog=EPILOG)(hub)
-    app.command(help=WORKER, epilog=EPILOG)(worker)
+    slots = config.pool.slots
+
+    def ready(pool: str, address: str) -> None:
+        queues = ", ".join(config.pool.queues)
+        plural = "s" if slots != 1 else ""
+        out.ready(
+            {
+                "event": "ready",
+                "pool": pool,
+                "slots": slots,
+                "queues": list(config.pool.queues),
+                "tags": list(config.pool.tags),
+                "address": address,
+                "pid": os.getpid(),
+            },
+            f"taskmesh worker: ready: pool {pool}, {slots} slot{plural}, queues {queues}, hub {address}",
+        )
+
+    drained = run_pool(
+        config,
+        config.mesh.address or (DEFAULT_ADDRESS,),
+        slots=slots,
+        name=name,
+        modules=tuple(modules or ()),
+        ready=ready,
+        news=lambda kind, text: out.news(kind, text, {"message": text}),
+        record=event_log(out, log_level).record,
+        stay=stay,
+    )
+    if not drained:
+        raise typer.Exit(FAILED)

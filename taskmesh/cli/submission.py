@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import importlib
-import json as codec
+import json
+import math
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from taskmesh.cli.exits import EPILOG, FAILED, TOO_LATE, exits
+from taskmesh.cli.exits import FAILED, TOO_LATE
 from taskmesh.cli.format import is_carried, rendered
-from taskmesh.cli.options import LONGEST_TASK, Address, AsJson, ConfigFile, Keys, Reach
+from taskmesh.cli.options import LONGEST_TASK, command, hub_settings
 from taskmesh.cli.output import Output
-from taskmesh.errors import ConfigError
+from taskmesh.errors import ConfigError, HubUnreachable, TaskMeshError
 
 if TYPE_CHECKING:
-    from taskmesh.future import TaskFuture
-import math
-import time
-from typing import TYPE_CHECKING, cast
-
-from taskmesh.errors import HubUnreachable, TaskMeshError
-
-if TYPE_CHECKING:
+    from taskmesh.config import Config
     from taskmesh.future import TaskFuture
     from taskmesh.mesh import Mesh
 
@@ -43,7 +38,10 @@ Patience = Annotated[
 ]
 
 
+@command(hub_settings)
 def submit(
+    config: Config,
+    out: Output,
     function: Annotated[
         str, typer.Argument(metavar="MOD:FUNC", help="The function, like package.module:name.")
     ],
@@ -58,48 +56,42 @@ def submit(
     retries: Retries = None,
     hard_timeout: HardTimeout = None,
     timeout: Patience = None,
-    address: Address = None,
-    directory: Keys = None,
-    file: ConfigFile = None,
-    json: AsJson = False,
 ) -> None:
     """Run a function on a pool and print its result. Write `--` before arguments that begin with a dash."""
-    out = Output(as_json=json)
-    with exits(out):
-        from taskmesh.mesh import Mesh
-        from taskmesh.net.pool.modules import use_current_directory
+    from taskmesh.mesh import Mesh
+    from taskmesh.net.pool.modules import use_current_directory
 
-        use_current_directory()
-        called = resolve(function)
-        positional, named = parse(arguments or ())
-        parted = None if tags is None else tuple(filter(None, (tag.strip() for tag in tags.split(","))))
-        given: dict[str, Any] = {
-            "queue": queue,
-            "tags": parted,
-            "priority": priority,
-            "retries": retries,
-            "hard_timeout": hard_timeout,
-        }
-        options = {name: value for name, value in given.items() if value is not None}
-        mesh = Mesh(config=Reach(file, address, 0, directory).config)
-        surface = mesh.with_options(**options)  # what is wrong with them shows before a hub is looked for
-        with mesh:
-            future = surface.submit(called, *positional, **named)
-            try:
-                error = error_of(future, mesh, out, timeout)
-            except TimeoutError:
-                future.cancel()
-                out.error(TimeoutError(f"not finished within {timeout:g} s; cancelled"), details_of(future))
-                raise typer.Exit(TOO_LATE) from None
-            except CancelledError:
-                error = CancelledError("somebody has cancelled it")
-        if error is not None:
-            report_failure(out, error, future)
-            raise typer.Exit(FAILED)
-        result = future.result(0)
-        text = result if isinstance(result, str) else rendered(result)
-        form = "json" if is_carried(result) else "repr"
-        out.value({**details_of(future), "result": result, "result_form": form}, text)
+    use_current_directory()
+    called = resolve(function)
+    positional, named = parse(arguments or ())
+    parted = None if tags is None else tuple(filter(None, (tag.strip() for tag in tags.split(","))))
+    given: dict[str, Any] = {
+        "queue": queue,
+        "tags": parted,
+        "priority": priority,
+        "retries": retries,
+        "hard_timeout": hard_timeout,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    mesh = Mesh(config=config)
+    surface = mesh.with_options(**options)  # what is wrong with them shows before a hub is looked for
+    with mesh:
+        future = surface.submit(called, *positional, **named)
+        try:
+            error = error_of(future, mesh, out, timeout)
+        except TimeoutError:
+            future.cancel()
+            out.error(TimeoutError(f"not finished within {timeout:g} s; cancelled"), details_of(future))
+            raise typer.Exit(TOO_LATE) from None
+        except CancelledError:
+            error = CancelledError("somebody has cancelled it")
+    if error is not None:
+        report_failure(out, error, future)
+        raise typer.Exit(FAILED)
+    result = future.result(0)
+    text = result if isinstance(result, str) else rendered(result)
+    form = "json" if is_carried(result) else "repr"
+    out.value({**details_of(future), "result": result, "result_form": form}, text)
 
 
 def report_failure(out: Output, error: BaseException, future: TaskFuture[Any]) -> None:
@@ -181,7 +173,7 @@ def decoded(text: str) -> object:
         ConfigError: it is nested too deeply to be read.
     """
     try:
-        return codec.loads(text)
+        return json.loads(text)
     except RecursionError:
         raise ConfigError(
             f"{text[:20]}... is nested too deeply to be read as JSON: pass the name of a file "
@@ -189,11 +181,6 @@ def decoded(text: str) -> object:
         ) from None
     except ValueError:
         return text
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(epilog=EPILOG)(submit)
 
 
 PATIENCE = 3.0

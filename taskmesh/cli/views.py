@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
-from taskmesh.cli.exits import EPILOG
-from taskmesh.cli.format import harmless
-from taskmesh.cli.options import EVERYTHING, Reach, hub_command
+from taskmesh.cli.operator import Reach, hub_command
 from taskmesh.cli.output import Output
 
 POOL_COLUMNS = ("pool", "state", "slots", "busy", "outstanding", "queues", "tags", "host", "pid", "heard")
@@ -18,14 +16,13 @@ TASK_COLUMNS = ("task_id", "state", "name", "queue", "attempt", "pool")
 @hub_command
 def status(reach: Reach, out: Output) -> None:
     """Show the number of tasks in each state, and the pools and clients."""
-    found = cast("dict[str, Any]", ask(reach, "status"))
-    out.value(found, summary(harmless(found)))
+    out.value(reach.query("status"), summary)
 
 
 @hub_command
 def pools(reach: Reach, out: Output) -> None:
     """List the pools that the hub has a session with."""
-    rows = cast("list[dict[str, Any]]", ask(reach, "pools"))
+    rows = reach.query("pools")
     away = ("hubs_away",) if any(row.get("hubs_away") for row in rows) else ()
     out.rows(rows, (*POOL_COLUMNS, *away), "no pools: start one with `taskmesh worker`")
 
@@ -43,12 +40,11 @@ def tasks(
 ) -> None:
     """List tasks that have not ended, or show one."""
     if task:
-        found = cast("dict[str, Any]", ask(reach, "task", task))
-        out.value(found, "\n".join(f"{key}: {value}" for key, value in harmless(found).items()))
+        out.value(reach.query("task", task), details)
         return
     from taskmesh.core.hub.views import MOST_ROWS
 
-    rows = cast("list[dict[str, Any]]", ask(reach, "tasks", state, limit + 1))
+    rows = reach.query("tasks", state, limit + 1)
     out.rows(rows[:limit], TASK_COLUMNS, "no such tasks on their way")
     if len(rows) > limit and not out.as_json:
         out.text(
@@ -66,21 +62,7 @@ def explain(
     task: Annotated[str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")],
 ) -> None:
     """Explain why a task waits, which pool has it, and how its earlier attempts ended."""
-    found = cast("dict[str, Any]", ask(reach, "task", task))
-    out.value(found, explanation(harmless(found)))
-
-
-def ask(reach: Reach, what: str, argument: str = "", limit: int = EVERYTHING) -> object:
-    """Ask the hub for a view.
-
-    Raises:
-        HubUnreachable: it does not answer.
-        TaskMeshError: it has no such thing.
-    """
-    from taskmesh.cli.operator import hub_session
-
-    with hub_session(reach) as hub:
-        return hub.query(what, argument, limit, reach.timeout)
+    out.value(reach.query("task", task), explanation)
 
 
 def summary(found: dict[str, Any]) -> str:
@@ -123,6 +105,11 @@ def store_line(store: dict[str, Any]) -> str:
     return f"store:    {store['store']} is {store['state']}{why}: {counts}"
 
 
+def details(found: dict[str, Any]) -> str:
+    """Return all that is known of a task, for people."""
+    return "\n".join(f"{key}: {value}" for key, value in found.items())
+
+
 def explanation(found: dict[str, Any]) -> str:
     """Return why a task is where it is, for people."""
     about = f" ({found['name']}, queue {found['queue']})" if "name" in found else ""
@@ -141,9 +128,3 @@ def explanation(found: dict[str, Any]) -> str:
         lines.append(f"earlier attempts: {', '.join(counts)}")
     lines += [f"  {entry}" for entry in found.get("history", ())]
     return "\n".join(lines)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add the commands."""
-    for command in (status, pools, tasks, explain):
-        app.command(epilog=EPILOG)(command)

@@ -10,7 +10,6 @@ import pytest
 from typer.main import get_command
 
 from taskmesh.cli.application import app
-from taskmesh.cli.worker_arguments import parser
 from taskmesh.config import load
 from taskmesh.errors import ConfigError
 from tests.architecture.source import ROOT, functions, python_files
@@ -39,8 +38,6 @@ def anchors(page: Path) -> set[str]:
 
 def options_of(words: list[str]) -> set[str] | None:
     """The options of a command or of a subcommand of it; None where there is no such command."""
-    if words[0] == "worker":
-        return set(parser()._option_string_actions)
     command = get_command(app)
     for word in words[: 2 if words[0] == "keys" else 1]:
         found = getattr(command, "commands", {}).get(word)

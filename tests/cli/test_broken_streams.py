@@ -86,7 +86,7 @@ def test_a_worker_that_cannot_write_serves_on(programs: Programs, tmp_path: Path
 def test_a_worker_without_streams_reports_to_nobody(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", None)
-    out = Output(as_json=False, program="taskmesh worker")
+    out = Output(as_json=False)
 
     out.ready({}, "ready")
     out.news("http", "side port", {})

@@ -102,7 +102,7 @@ def test_no_hub_is_exit_code_3(programs: Programs, arguments):
             "--concurrency: pool.concurrency has to be a whole number of slots",
         ),
         (["worker", "--name", "two words"], "without spaces"),
-        (["worker", "--nosuch"], "unrecognized arguments"),
+        (["worker", "--nosuch"], "No such option"),
         (["worker", "--config", "nosuch.toml"], "cannot be read"),
     ],
 )

@@ -166,7 +166,7 @@ def test_beyond_loopback_with_a_token(programs: Programs, tmp_path: Path):
 @pytest.mark.usefixtures("processes")
 def test_a_program_without_a_side_port_loads_nothing_for_it():
     code = (
-        "import sys, taskmesh.net.hub.program, taskmesh.net.pool.program, taskmesh.cli.worker\n"
+        "import sys, taskmesh.net.hub.program, taskmesh.net.pool.program, taskmesh.cli.application\n"
         "print(sorted({'http', 'http.server', 'ssl', 'email', 'socketserver'} & set(sys.modules)))"
     )
     line = [sys.executable, "-c", code]

@@ -41,7 +41,7 @@ def test_refused_pools_end_and_are_shown_with_the_reason(programs: Programs, oth
     odd = programs.start("worker", "--address", address, "--name", "odd", "--json", env=other)
 
     assert odd.wait(20) == 1
-    assert "the hub refuses this pool: it has cloudpickle 1.2.3" in odd.errors
+    assert "the hub refuses this pool: it has cloudpickle 1.2.3" in odd.text()
     status = programs.run("status", "--address", address)
     assert "refused:  pool odd: it has cloudpickle 1.2.3" in status.stdout
     assert '"event": "pool.refused"' in wait_until(lambda: hub.errors)

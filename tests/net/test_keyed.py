@@ -225,7 +225,7 @@ def test_a_revoked_worker_is_cut_off_and_its_task_goes_to_another(keyed: Keyed, 
         keyed.ring.hub.revoke("worker", "first")
 
         assert keyed.pool.wait(REVOKED_S + 5) == 1
-        assert "the hub refuses this pool" in keyed.pool.errors
+        assert "the hub refuses this pool" in keyed.pool.text()
         wait_until(lambda: journal.read_text().split() == ["held", "held"], REVOKED_S + 5)
         gate.touch()
         assert future.result(20) == "held"

@@ -4,8 +4,10 @@ import signal
 
 import pytest
 
-from taskmesh.cli.worker_arguments import DEFAULT_ADDRESS, read
-from taskmesh.errors import ConfigError
+import taskmesh.net.pool.modules
+import taskmesh.net.pool.program
+from taskmesh.cli.application import app
+from taskmesh.cli.options import DEFAULT_ADDRESS
 from tests.harness.programs import Programs, rows
 
 
@@ -15,43 +17,66 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_options_and_modules_may_come_in_any_order():
-    found = read(["one", "--concurrency", "3", "two.three", "--queues", "a,b", "--tags", "gpu", "--json"])
+@pytest.fixture
+def read(monkeypatch):
+    """Reads a line of `taskmesh worker`; returns the arguments of `run_pool`."""
+    run = {}
 
-    assert found.modules == ("one", "two.three")
-    assert (found.config.pool.concurrency, found.config.pool.queues, found.config.pool.tags) == (
-        3,
-        ("a", "b"),
-        ("gpu",),
-    )
-    assert found.json
+    def run_pool(config, addresses, **given):
+        run.update(given, config=config, addresses=addresses)
+        return True
+
+    def read(*line):
+        app(["worker", *line], standalone_mode=False)
+        return run
+
+    monkeypatch.setattr(taskmesh.net.pool.program, "run_pool", run_pool)
+    monkeypatch.setattr(taskmesh.net.pool.modules, "check_modules", lambda modules: None)
+    return read
 
 
-def test_addresses_are_kept_in_order():
-    assert read(["--address", "ipc://a", "--address", "ipc://b"]).addresses == ("ipc://a", "ipc://b")
-    assert read([]).addresses == (DEFAULT_ADDRESS,)
+def test_options_and_modules_may_come_in_any_order(read):
+    found = read("json", "--concurrency", "3", "json.tool", "--queues", "a,b", "--tags", "gpu", "--json")
+
+    assert found["modules"] == ("json", "json.tool")
+    pool = found["config"].pool
+    assert (pool.concurrency, pool.queues, pool.tags) == (3, ("a", "b"), ("gpu",))
 
 
-def test_the_command_line_wins_over_environment_and_file(folder, monkeypatch):
+def test_an_option_takes_several_modules_up_to_the_next_option(read):
+    found = read("csv", "--only-registered", "json", "json.tool", "--name", "mine", "math")
+
+    assert found["config"].pool.only_registered == ("json", "json.tool")
+    assert (found["modules"], found["name"]) == (("csv", "math"), "mine")
+
+
+def test_addresses_are_kept_in_order(read):
+    assert read("--address", "ipc://a", "--address", "ipc://b")["addresses"] == ("ipc://a", "ipc://b")
+    assert read()["addresses"] == (DEFAULT_ADDRESS,)
+
+
+def test_the_command_line_wins_over_environment_and_file(folder, monkeypatch, read):
     (folder / "taskmesh.toml").write_text('[pool]\nqueues = ["file"]\ntags = ["file"]\ngrace = 7\n')
     monkeypatch.setenv("TASKMESH_QUEUES", "environment")
     monkeypatch.setenv("TASKMESH_TAGS", "environment")
 
-    pool = read(["--queues", "line"]).config.pool
+    pool = read("--queues", "line")["config"].pool
 
     assert (pool.queues, pool.tags, pool.grace) == (("line",), ("environment",), 7.0)
 
 
-def test_a_named_file_is_used_in_place_of_the_one_that_is_found(folder):
+def test_a_named_file_is_used_in_place_of_the_one_that_is_found(folder, read):
     (folder / "taskmesh.toml").write_text("[pool]\ngrace = 7\n")
     (folder / "other.toml").write_text("[pool]\ngrace = 8\n")
 
-    assert read(["--config", "other.toml"]).config.pool.grace == 8.0
+    assert read("--config", "other.toml")["config"].pool.grace == 8.0
 
 
-def test_wrong_values_are_told_with_what_was_expected():
-    with pytest.raises(ConfigError, match="whole number of slots"):
-        read(["--concurrency", "-1"])
+def test_wrong_values_are_told_with_what_was_expected(read, capsys):
+    with pytest.raises(SystemExit):
+        app(["worker", "--concurrency", "-1"])
+
+    assert "whole number of slots" in capsys.readouterr().err
 
 
 def test_the_ready_line_tells_pool_slots_and_hub(programs: Programs):

@@ -110,8 +110,7 @@ def test_a_worker_for_whom_no_port_is_left_is_told_who_knows_why(programs: Progr
 
     status = f"taskmesh status --address {address}"
     assert told == (
-        f"taskmesh worker: the hub at {address} gives this pool no session; `{status}` says why. "
-        "Still asking\n"
+        f"taskmesh: the hub at {address} gives this pool no session; `{status}` says why. Still asking\n"
     )
     assert "--lanes FIRST-LAST" in programs.run("status", "--address", address).stdout
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from taskmesh import Mesh
-from taskmesh.cli.worker import main as worker_program
+from taskmesh.cli.application import app
 from taskmesh.core.events import SlotExited
 from taskmesh.errors import HubUnreachable, TaskMeshError
 from taskmesh.net.pool.startup import start_failure
@@ -110,26 +110,27 @@ def test_a_worker_without_descriptors_to_begin_with_says_so_in_one_line(monkeypa
 
     monkeypatch.setattr(supervisor_module, "CallbackSelector", short)
 
-    assert worker_program(["--address", "tcp://127.0.0.1:1"]) == 1
+    with pytest.raises(SystemExit) as ending:
+        app(["worker", "--address", "tcp://127.0.0.1:1"])
+
+    assert ending.value.code == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(
-        "taskmesh worker: slots cannot be started here: [Errno 24] Too many open files. Raise"
-    )
+    assert line.startswith("taskmesh: slots cannot be started here: [Errno 24] Too many open files. Raise")
 
 
 def test_a_worker_ends_with_exit_code_1(programs: Programs, fatal: Path):
     _, address = programs.hub()
     code = (
-        "import sys\nfrom taskmesh.cli.worker import main\nfrom taskmesh.net.pool.program import run_pool\n"
+        "from taskmesh.cli.application import app\nfrom taskmesh.net.pool.program import run_pool\n"
         f"run_pool.__kwdefaults__['patience'] = {SOON}\n"
-        f"sys.exit(main(['--address', {address!r}, '-c', '2', 'fatal']))"
+        f"app(['worker', '--address', {address!r}, '-c', '2', 'fatal'])"
     )
 
     outcome = outcome_of([sys.executable, "-c", code], fatal)
 
     assert outcome.returncode == 1, outcome.stderr
     assert "trying again: its process ended with exit code 3" in outcome.stderr
-    assert outcome.stderr.splitlines()[-1].startswith("taskmesh worker: no slot could be started within")
+    assert outcome.stderr.splitlines()[-1].startswith("taskmesh: no slot could be started within")
 
 
 def test_a_hub_with_a_pool_ends_likewise(programs: Programs, fatal: Path):
