@@ -24,18 +24,18 @@ ORDER = ("tcp", "ipc", "inproc", "typed", "raw", "wire", "process")
 HEAD = """\
 # Conformance of taskmesh.sockets
 
-Written by `make conformance` from tests/conformance, which has a test for each clause; do not edit. The
-clauses are paraphrased; PIPE is 30/PIPELINE, SG 49/SCATTERGATHER, PS 29/PUBSUB, TBL the table of socket
-types. Every test runs over the transports named, with our sockets at one end and at the other our own
+`make conformance` writes this page from tests/conformance, which has a test for each clause; do not edit it.
+The clauses are paraphrased: PIPE is 30/PIPELINE, SG 49/SCATTERGATHER, PS 29/PUBSUB, TBL the table of socket
+types. Every test runs over the transports named, with our sockets at one end, and at the other end ours
 (typed), pyzmq's (raw), a bare connection that speaks ZMTP (wire) or a socket in a process of its own
-(process). Measured with libzmq 4.3.5; Scatter and Gather are the emulation over PUSH and PULL. "Not used" is
-said of a permission that is not made use of.
+(process). Measured with libzmq 4.3.5; Scatter and Gather are emulated over PUSH and PULL. "Not used" marks a
+permission (MAY) that the sockets do not use.
 """
 
 TASK_LEVEL = """\
-A peer is a pool here, its outgoing queue the credit window of its lane, its incoming queue the spool of what
-it reports. Where the framework promises more than a socket does, the test is of that: what a socket throws
-away with a peer is pushed again, and what a pool has sent counts even when the pool is gone.\
+Here a peer is a pool, its outgoing queue is the credit window of its lane, and its incoming queue the spool of
+its reports. Where the framework promises more than a socket, the test shows that: tasks that a socket would
+discard with a peer are pushed again, and results that a pool has sent count even when the pool is gone.\
 """
 
 
