@@ -1,4 +1,4 @@
-"""Survey this Python's standard library, a task a file; kill a worker on the way; compare with one core."""
+"""Survey the standard library with a task for each file, kill a worker halfway, and compare with one core."""
 
 import argparse
 import ast
@@ -24,7 +24,7 @@ BRANCHES = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandl
 
 @task
 def survey(file: str) -> list[tuple[int, int, str, str]] | str:
-    """Give lines, cyclomatic complexity, digest and place of each function, or why a file has none."""
+    """Return lines, cyclomatic complexity, digest and place of each function, or the reason for none."""
     found = []
     try:
         with warnings.catch_warnings(record=True):

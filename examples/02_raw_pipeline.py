@@ -1,9 +1,9 @@
 """The pipeline of the ZeroMQ guide with taskmesh.sockets alone: no hub, no ledger.
 
-A ventilator, two workers and a collector count the primes below 200,000 in 200 pieces. What it may lose: a
-worker that dies takes along every piece that was queued for it, in its own memory and in the kernel's
-buffers, and nobody notices; here the collector would wait ten seconds and give up. A slow worker gets as many
-pieces as a fast one. `taskmesh.Mesh` is there to mend both.
+A ventilator, two workers and a collector count the primes below 200,000 in 200 pieces. If a worker dies,
+every piece that was queued for it, in its own memory and in the kernel's buffers, is lost without notice;
+the collector would wait ten seconds and give up. A slow worker gets as many pieces as a fast one.
+`taskmesh.Mesh` solves both problems.
 """
 
 from multiprocessing import get_context
