@@ -33,7 +33,7 @@ from taskmesh.serialize.payload import loads, loads_encoded, loads_plain
 from taskmesh.serialize.scalars import MALFORMED, PROTO, decode_scalars
 from taskmesh.serialize.upstream import is_collecting, itself, reduced
 from taskmesh.system.clock import monotonic
-from taskmesh.wire.runs import CALL, DEPENDENCY, PICKLE, SAFE, SUCCESS, Failed, Progress, Spec
+from taskmesh.wire.runs import CHUNK, DEPENDENCY, PICKLE, SAFE, SUCCESS, Failed, Progress, Spec
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class TaskTable(Protocol):
         ...
 
 
-class Batch:
+class OpenRun:
     """The common part of tasks of one spec and group, and those of them that wait for the next drain.
 
     Attributes:
@@ -101,7 +101,7 @@ class Batch:
         self.table = table
         self.number = number
         self.spec = spec
-        self.is_call = spec.kind == CALL and spec.codec == PICKLE
+        self.is_call = spec.kind != CHUNK and spec.codec == PICKLE
         self.group = group
         self.key = key
         self.after: tuple[TaskFuture[Any], ...] = ()
@@ -122,7 +122,7 @@ class TaskFuture(Future[T]):
 
     __slots__ = ("_batch", "_content", "_extras", "_form", "_origin", "_seq", "_state")
 
-    _batch: Batch
+    _batch: OpenRun
     _content: Any
     _extras: Waiters | None
     _form: int
@@ -401,7 +401,7 @@ class TaskFuture(Future[T]):
                         self._content, form = value, VALUE
                     elif batch.spec.codec == SAFE:
                         self._content, form = loads_plain(self._content), VALUE
-                    elif batch.spec.kind == CALL:
+                    elif batch.spec.kind != CHUNK:
                         self._content, form = loads_encoded(self._content), VALUE
                     else:
                         self._content, form = chunk_of(self._content, self._label, self._origin), VALUE

@@ -7,17 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, cast
+from typing import Any, Literal, Self, TypeVar, Unpack, cast
 
+from taskmesh.client.batch import Batch
 from taskmesh.client.client import Client, check_slots
 from taskmesh.client.current_mesh import delivering, enter, leave
 from taskmesh.client.options import OptionValues
+from taskmesh.client.promises import fulfilment, kept_value, promised
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import Config, Source, load
 from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.executor import MeshExecutor
 from taskmesh.future import TaskFuture
 from taskmesh.outcomes.waiters import running_loop
+
+T = TypeVar("T")
 
 
 class Mesh(Submitter):
@@ -94,6 +98,69 @@ class Mesh(Submitter):
     def executor(self, **task_options: Unpack[OptionValues]) -> MeshExecutor:
         """A concurrent.futures.Executor on this mesh; its shutdown leaves the mesh open."""
         return MeshExecutor(mesh=self, **task_options)
+
+    def batch(self, name: str = "", /, *, fail_fast: bool = False, **options: Unpack[OptionValues]) -> Batch:
+        """Return a batch: tasks that are counted and cancelled together, and have one end.
+
+        Submit with the batch, or with tasks' own `submit()` in its `with` block. Leaving the block seals it.
+        Then `batch.done` ends when all its tasks have, and tasks may depend on it as on any other.
+
+        Args:
+            name: the name that people see.
+            fail_fast: cancel the others as soon as one fails.
+            options: options of its tasks, which go before their own.
+
+        Raises:
+            ConfigError: an option is unknown, or its value cannot be used.
+            MeshClosed: the mesh is closed.
+        """
+        return Batch(self._client, {**self._options, **options}, name, self, fail_fast=fail_fast)
+
+    def promise(self, key: str, *, expires: float | None = None) -> TaskFuture[Any]:
+        """Return the future of something that happens outside the mesh: an approval, a webhook, a file.
+
+        Tasks may depend on it as on any other. `fulfil(key)` in any program of the mesh ends it, or
+        `taskmesh fulfil KEY`, before or after somebody has asked for it: the outcome is kept for a day.
+
+        Args:
+            key: the name under which it is known in the whole mesh.
+            expires: seconds after which it ends with TaskExpired if nobody has fulfilled it.
+
+        Raises:
+            ConfigError: the key is not text, or `expires` is not a number of seconds.
+        """
+        return promised(self._client, key, expires)
+
+    def fulfil(
+        self, key: str, value: object = None, *, error: BaseException | None = None, timeout: float = 5.0
+    ) -> bool:
+        """End the promise of this key; return False if somebody has done so before: the first one counts.
+
+        Args:
+            key: of the promise.
+            value: its value.
+            error: the exception that it fails with, instead of a value.
+            timeout: seconds to wait for the hub's answer.
+
+        Raises:
+            ConfigError: the key is not text.
+            SerializationError: the value cannot be pickled.
+            HubUnreachable: no answer within `timeout` seconds.
+        """
+        port = self._client.open()
+        return port.fulfil(fulfilment(self._client, key, value, error), timeout)
+
+    def put(self, value: T) -> TaskFuture[T]:
+        """Put a value into the mesh, for many tasks to use: pass the future that this returns to them.
+
+        The value travels once to the hub, once from there to each pool that needs it, and is mapped by the
+        pool's slots, where arrays in it are read-only. It is dropped when the future is.
+
+        Raises:
+            SerializationError: it cannot be pickled.
+            TooLarge: it is above `max_payload`, where hub and pools are other processes.
+        """
+        return kept_value(self._client, value)
 
     def cancel(self, futures: TaskFuture[Any] | Iterable[TaskFuture[Any]]) -> int:
         """Cancel tasks, running or not; return the number of those that had not ended."""

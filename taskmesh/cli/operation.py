@@ -1,4 +1,4 @@
-"""`taskmesh ping`, `pause`, `resume` and `cancel`: commands of an operator that a hub carries out."""
+"""`taskmesh ping`, `pause`, `resume`, `cancel`, `batch` and `fulfil`: commands that a hub carries out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from taskmesh.cli.exits import FAILED
 from taskmesh.cli.format import printable
 from taskmesh.cli.operator import EVERYTHING, Reach, hub_command
 from taskmesh.cli.output import Output
+from taskmesh.cli.submission import decoded
 from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ Pool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name, or `al
 AnyPool = Annotated[str, typer.Argument(metavar="POOL", help="A pool's name; all pools if not given.")]
 PAUSE = 0.01
 """Seconds between looks at what the hub has heard."""
+LATE = "somebody has fulfilled it before"
 DONE = {"pause": "paused", "resume": "resumed"}
 
 
@@ -71,6 +73,53 @@ def cancel(
     found = reach.command(verb, target)
     count = "" if verb == "cancel" else f"{found['cancelled']} tasks of "
     out.value(found, f"cancelled {count}{printable(target)}")
+
+
+@hub_command
+def batch(
+    reach: Reach,
+    out: Output,
+    batch_id: Annotated[str, typer.Argument(metavar="ID", help="The batch's `id`.")],
+    action: Annotated[str, typer.Argument(metavar="[cancel]", help="`cancel`: cancel its tasks.")] = "",
+) -> None:
+    """Show how many tasks of a batch are in which state, or cancel them."""
+    if action not in ("", "cancel"):
+        raise ConfigError(f"{action!r} cannot be done to a batch: write `cancel`, or nothing to look at it")
+    if action:
+        out.value(
+            reach.command("cancel-batch", batch_id), lambda found: f"cancelled {found['cancelled']} tasks"
+        )
+    else:
+        out.value(reach.query("batch", batch_id), batch_text)
+
+
+def batch_text(found: dict[str, Any]) -> str:
+    """The state of a batch, for people."""
+    states = [f"{count} {state.lower()}" for state, count in found["tasks"].items() if count]
+    name = f" ({found['name']})" if found["name"] else ""
+    return f"batch {found['task_id']}{name}: {', '.join(states) or 'no tasks on their way'}"
+
+
+@hub_command
+def fulfil(
+    reach: Reach,
+    out: Output,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key of the promise.")],
+    value: Annotated[str, typer.Argument(metavar="[VALUE]", help="JSON, else taken as text.")] = "null",
+    *,
+    error: Annotated[
+        str, typer.Option("--error", metavar="TEXT", help="Let it fail, with this as the error's text.")
+    ] = "",
+) -> None:
+    """Give a promise its value; exit code 1 if somebody has done so before: the first one counts."""
+    from taskmesh.mesh import Mesh
+
+    failure = RuntimeError(error) if error else None
+    with Mesh(config=reach.config) as mesh:
+        first = mesh.fulfil(key, decoded(value), error=failure, timeout=reach.timeout)
+    out.value({"key": key, "fulfilled": first}, f"{printable(key)}: {'done' if first else LATE}")
+    if not first:
+        raise typer.Exit(FAILED)
 
 
 def command_pools(reach: Reach, out: Output, verb: str, pool: str) -> None:

@@ -1,4 +1,4 @@
-"""`taskmesh status`, `pools`, `tasks` and `explain`: the views of a hub."""
+"""`taskmesh status`, `pools`, `tasks`, `explain` and `graph`: the views of a hub."""
 
 from __future__ import annotations
 
@@ -63,6 +63,49 @@ def explain(
 ) -> None:
     """Explain why a task waits, which pool has it, and how its earlier attempts ended."""
     out.value(reach.query("task", task), explanation)
+
+
+@hub_command
+def graph(
+    reach: Reach,
+    out: Output,
+    task: Annotated[str, typer.Argument(metavar="ID", help="The task's id, as `taskmesh tasks` shows it.")],
+    *,
+    dot: Annotated[bool, typer.Option("--dot", help="Print the language of Graphviz.")] = False,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="At most this many tasks.")] = 1000,
+) -> None:
+    """Show the tasks on their way that a task depends on, and those that depend on it."""
+    found = reach.query("graph", task, limit)
+    out.value(found, dot_of if dot else graph_text)
+    if found["more"] and not out.as_json:
+        out.text(f"only {limit} tasks, there are more: see --limit")
+
+
+def graph_text(found: dict[str, Any]) -> str:
+    """A line for each task, with the tasks that it waits for."""
+    upstream: dict[str, list[str]] = {}
+    for before, after in found["edges"]:
+        upstream.setdefault(after, []).append(before)
+    lines = []
+    for row in found["tasks"]:
+        waits = upstream.get(row["task_id"])
+        after = f", after {', '.join(waits)}" if waits else ""
+        lines.append(f"{row['task_id']} {row['name']} {row['state']}{after}")
+    return "\n".join(lines)
+
+
+def dot_of(found: dict[str, Any]) -> str:
+    """The graph in the language of Graphviz."""
+    nodes = [
+        f'  "{row["task_id"]}" [label="{quoted(row["name"])}\\n{row["state"]}"];' for row in found["tasks"]
+    ]
+    edges = [f'  "{before}" -> "{after}";' for before, after in found["edges"]]
+    return "\n".join(["digraph tasks {", *nodes, *edges, "}"])
+
+
+def quoted(text: str) -> str:
+    """Text between quotation marks as Graphviz reads it."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def summary(found: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from weakref import WeakSet
 
 from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.options import TaskOptions, is_count
@@ -24,6 +25,7 @@ from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.transport import open_port
 from taskmesh.pool.nested import in_slot
 from taskmesh.serialize.code import FunctionCodec
+from taskmesh.wire.messages import Fulfil
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
@@ -43,6 +45,14 @@ class OpenMap(Protocol):
 
     def resume(self) -> None:
         """Goes on, should an interrupt have left it standing."""
+        ...
+
+
+class OpenBatch(Protocol):
+    """A batch of tasks, which may be open."""
+
+    def seal(self) -> None:
+        """Take no more tasks."""
         ...
 
 
@@ -74,6 +84,7 @@ class Client:
         callbacks: where done-callbacks run.
         wired: payloads travel over a wire to another process.
         closed: nothing can be submitted any more.
+        batches: batches of this client; a clean close seals them.
         maps: maps that have not submitted all of their items; a clean close waits for them.
         waits_at_exit: an interpreter that ends waits for the tasks; else it warns, and leaves accepted tasks
             to a hub elsewhere, or cancels those of an embedded one.
@@ -88,6 +99,7 @@ class Client:
         self.codec = FunctionCodec()
         self.closed = False
         self.maps: set[OpenMap] = set()
+        self.batches: WeakSet[OpenBatch] = WeakSet()
         self.waits_at_exit = False
         self.wired = bool(config.mesh.address) or config.mesh.hub == "process"
         self.new_group = itertools.count(1).__next__
@@ -133,7 +145,7 @@ class Client:
                 try:
                     port.start(self.config.mesh.open_timeout)
                 except BaseException:
-                    self.table.detach()
+                    self.table.attach(None)
                     with suppress(Exception):  # why it did not open is what the caller has to know
                         port.close(cancel=True, timeout=_CANCEL_S)
                     raise
@@ -222,6 +234,12 @@ class Client:
                 stacklevel=2,
             )
 
+    def fulfil_later(self, fulfil: Fulfil) -> None:
+        """End a promise without waiting for the hub's word; nothing happens once the client has ended."""
+        if self._port is not None:
+            with suppress(MeshClosed):
+                self._port.fulfil_later(fulfil)
+
     def check_route(self, options: TaskOptions) -> None:
         """Refuses what no pool would ever run: an embedded mesh has one pool, and no other can join it.
 
@@ -279,6 +297,8 @@ class Client:
         """Waits until every task has ended, those that callbacks submit meanwhile too."""
         if self._port is None or self.closed:
             return
+        for batch in list(self.batches):
+            batch.seal()
         for job in list(self.maps):
             job.resume()
         while self.table.refusal is None:
@@ -302,7 +322,7 @@ class Client:
         try:
             if port is not None:
                 port.close(cancel=cancel, timeout=_CANCEL_S if cancel else _GOODBYE_S)
-                self.table.detach()  # an embedded hub and pool would live as long as a closed mesh
+                self.table.attach(None)  # an embedded hub and pool would live as long as a closed mesh
         finally:
             self.callbacks.close(0.2 if cancel or reason else None)
             _open_clients.discard(self)

@@ -14,7 +14,7 @@ import msgspec
 from taskmesh.client.options import WHEN, TaskOptions, is_name
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
-from taskmesh.future import Batch, TaskTable
+from taskmesh.future import OpenRun, TaskTable
 from taskmesh.serialize.code import FunctionCodec, unwrap
 from taskmesh.serialize.fingerprint import references
 from taskmesh.serialize.payload import check_size, dumps_filter
@@ -37,17 +37,18 @@ NEARLY = 0.005
 class EncodedFunction:
     """A function as it travels with its options: one spec for calls, one for chunks."""
 
-    __slots__ = ("_chunk", "_number", "_table", "_waiting", "call", "options")
+    __slots__ = ("_chunk", "_group", "_number", "_table", "_waiting", "call", "options")
 
-    def __init__(self, table: TaskTable, spec: Spec, options: TaskOptions) -> None:
+    def __init__(self, table: TaskTable, spec: Spec, options: TaskOptions, group: int = 0) -> None:
         self._table = table
+        self._group = group
         self._chunk: tuple[int, Spec] | None = None
-        self._waiting: tuple[tuple[tuple[Any, ...], str], Batch] | None = None
+        self._waiting: tuple[tuple[tuple[Any, ...], str], OpenRun] | None = None
         self._number = spec_number(spec)
         self.options = options
-        self.call = Batch(table, self._number, spec)
+        self.call = OpenRun(table, self._number, spec, group)
 
-    def waiting(self, options: TaskOptions) -> Batch:
+    def waiting(self, options: TaskOptions) -> OpenRun:
         """A batch for calls that have a time to start at, or wait for more than their arguments.
 
         Calls that are to start at about the same time share one: a million of them make few messages.
@@ -58,12 +59,12 @@ class EncodedFunction:
             batch = known[1]
             if (start_at == batch.start_at) or (batch.start_at and 0 <= start_at - batch.start_at < NEARLY):
                 return batch
-        batch = Batch(self._table, self._number, self.call.spec)
+        batch = OpenRun(self._table, self._number, self.call.spec, self._group)
         batch.start_at, batch.after, batch.when = start_at, options.after, WHEN[options.when]
         self._waiting = ((options.after, options.when), batch)
         return batch
 
-    def keyed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
+    def keyed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpenRun:
         """Return a batch for one call alone: each call has its own key.
 
         Raises:
@@ -76,25 +77,25 @@ class EncodedFunction:
                 f"key= has to give text, not {text!r:.200}, for {self.call.spec.name}: 1 to {LONGEST_NAME} "
                 "characters that UTF-8 can express; of a file's name, os.fsencode(name).hex() is"
             )
-        return Batch(self._table, self._number, self.call.spec, key=text)
+        return OpenRun(self._table, self._number, self.call.spec, self._group, key=text)
 
-    def grouped(self, group: int) -> Batch:
+    def grouped(self, group: int) -> OpenRun:
         """A batch for single calls of one group."""
-        return Batch(self._table, self._number, self.call.spec, group)
+        return OpenRun(self._table, self._number, self.call.spec, group)
 
-    def retried(self, group: int, seconds: float) -> Batch:
+    def retried(self, group: int, seconds: float) -> OpenRun:
         """A batch for calls of one group that have failed in a chunk, to start again after `seconds`."""
         batch = self.grouped(group)
         batch.start_at = monotonic() + seconds
         batch.tried = 1
         return batch
 
-    def chunked(self, group: int) -> Batch:
+    def chunked(self, group: int) -> OpenRun:
         """A batch for chunks of one group."""
         if self._chunk is None:
             spec = msgspec.structs.replace(self.call.spec, kind=CHUNK)
             self._chunk = (spec_number(spec), spec)
-        return Batch(self._table, *self._chunk, group)
+        return OpenRun(self._table, *self._chunk, group)
 
 
 class CachedFunction:
@@ -126,9 +127,11 @@ class FunctionTable:
         limit: int = 0,
         result_codec: str = PICKLE,
         check: Callable[[TaskOptions], None] | None = None,
+        *,
+        group: int = 0,
     ) -> None:
         TaskOptions().with_changes(changes)  # what is wrong with them shows here, not at the first submit
-        self.ready: dict[int, Batch] = {}
+        self.ready: dict[int, OpenRun] = {}
         self._cached: dict[int, CachedFunction] = {}
         self._table = table
         self._codec = codec
@@ -136,9 +139,10 @@ class FunctionTable:
         self._limit = limit
         self._result_codec = result_codec
         self._check = check
+        self._group = group
         self._kept: dict[tuple[bytes, TaskOptions], EncodedFunction] = {}
 
-    def batch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Batch:
+    def batch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpenRun:
         """Return where this call goes, when `ready` does not say.
 
         Raises:
@@ -215,7 +219,8 @@ class FunctionTable:
                 _log.warning("%s", weight_hint(unwrap(fn), name, len(data)))
             if self._check is not None:
                 self._check(options)
-            encoded = EncodedFunction(self._table, spec_of(data, options, name, self._result_codec), options)
+            spec = spec_of(data, options, name, self._result_codec)
+            encoded = EncodedFunction(self._table, spec, options, self._group)
             kept[data, options] = encoded
             while self._is_over_limit(len(data)):
                 try:

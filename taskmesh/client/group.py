@@ -11,7 +11,7 @@ from taskmesh.client.functions import spec_of
 from taskmesh.client.options import TaskOptions
 from taskmesh.client.submitter import Submitter
 from taskmesh.core.specs import spec_number
-from taskmesh.future import Batch, TaskFuture
+from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import Success
 from taskmesh.serialize.payload import Payload, check_size, dumps_call, dumps_encoded
 from taskmesh.wire.runs import PICKLE, Failed
@@ -60,7 +60,7 @@ class TaskGroup:
         self._memfd = not client.wired
         self._limit = client.config.pool.max_payload if client.wired else 0
         self.number = spec_number(spec)
-        self._batch = Batch(client.table, self.number, spec, client.new_group())
+        self._batch = OpenRun(client.table, self.number, spec, client.new_group())
 
     def submit(self, argument: Any, key: Callable[[Payload], str] | None = None) -> TaskFuture[Any]:
         """Submits a call with one argument: a picklable value, or with a codec of one's own a flat buffer.
@@ -81,7 +81,7 @@ class TaskGroup:
         self.sent += len(payload)
         batch = self._batch
         if key is not None:  # a run of its own
-            batch = Batch(batch.table, self.number, batch.spec, batch.group, key(payload))
+            batch = OpenRun(batch.table, self.number, batch.spec, batch.group, key(payload))
         return self._table.put(batch, payload)
 
     def cancel(self, futures: list[TaskFuture[Any]]) -> None:

@@ -11,14 +11,14 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, Protocol
 
 from taskmesh.client.chunk_size import ChunkSizer
 from taskmesh.client.client import Client
 from taskmesh.client.functions import EncodedFunction
 from taskmesh.client.items import MapItems
 from taskmesh.errors import ForkedMeshError, SerializationError, TooLarge
-from taskmesh.future import Batch, TaskFuture
+from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import ChunkResult, Success
 from taskmesh.outcomes.waiters import LockEvent
 from taskmesh.serialize.payload import check_size, dumps_call, dumps_chunk
@@ -56,12 +56,29 @@ class Chunk:
         self._job.arrive(self)
 
 
+class ItemCounter(Protocol):
+    """The batch of a map, which counts its items."""
+
+    def on_items(self, count: int) -> None:
+        """So many items have been submitted."""
+        ...
+
+    def on_items_ended(self, succeeded: int, cancelled: int, errors: Sequence[str]) -> None:
+        """Items have ended; one text for each that failed."""
+        ...
+
+    def on_map_over(self, job: MapJob) -> None:
+        """No items are left, and all have ended."""
+        ...
+
+
 class MapJob:
     """One map on its way.
 
     Attributes:
         source: the items that are left.
         wakeup: set when the consumer should look.
+        batch: the batch that it belongs to.
         is_consumer_waiting: the consumer waits, and will do the work itself.
     """
 
@@ -74,8 +91,10 @@ class MapJob:
         *,
         ordered: bool = True,
         buffersize: int | None = None,
+        group: int = 0,
     ) -> None:
         self.source = source
+        self.batch: ItemCounter | None = None
         self.wakeup = LockEvent()
         self.is_consumer_waiting = False
         self._client = client
@@ -92,9 +111,9 @@ class MapJob:
         self._torn = False
         self._busy = False
         self._turn = threading.Lock()
-        group = client.new_group()
-        self._single: Batch = encoded.grouped(group)
-        self._chunk: Batch = encoded.chunked(group)
+        group = group or client.new_group()
+        self._single: OpenRun = encoded.grouped(group)
+        self._chunk: OpenRun = encoded.chunked(group)
         self._encoded = encoded
         self._group = group
         self._early = encoded.options.acks == "early"
@@ -211,8 +230,11 @@ class MapJob:
         self._wanted = True
         while self._wanted and self._take_turn(draw=draw):
             pass
-        if self.source.exhausted and not self._flying and self in self._client.maps:
-            self.stop()
+        if self.source.exhausted and not self._flying:
+            if self in self._client.maps:
+                self.stop()
+            if self.batch is not None:
+                self.batch.on_map_over(self)
 
     def resume(self) -> None:
         """Has the callback thread look once, whatever an interrupt may have left undone."""
@@ -272,12 +294,14 @@ class MapJob:
                     return
             items = source.draw(size)
             if items:
+                if self.batch is not None:
+                    self.batch.on_items(len(items))
                 chunk = Chunk(self, items)
                 if self._ordered:
                     self._ready.append(chunk)
                 self._submit(chunk)
 
-    def _submit(self, chunk: Chunk, batch: Batch | None = None) -> None:
+    def _submit(self, chunk: Chunk, batch: OpenRun | None = None) -> None:
         """Submits a chunk. Its error, if that fails, is the outcome."""
         self._untaken += 1
         self._held += chunk.count
@@ -303,7 +327,7 @@ class MapJob:
                 self._arrivals.append(chunk)
                 self._wanted = True
 
-    def _put(self, items: Sequence[Any], batch: Batch) -> TaskFuture[Any]:
+    def _put(self, items: Sequence[Any], batch: OpenRun) -> TaskFuture[Any]:
         memfd = not self._client.wired
         starred = self.source.starred
         label = self.label
@@ -333,8 +357,31 @@ class MapJob:
                 return
         chunk.items = None
         chunk.completed = True
+        if self.batch is not None:
+            self._count(chunk, self.batch)
         if not self._ordered:
             self._ready.append(chunk)
+
+    @staticmethod
+    def _count(chunk: Chunk, batch: ItemCounter) -> None:
+        """Tell the batch how the items of a chunk have ended."""
+        future, result = chunk.future, chunk.result
+        if future is not None and future.cancelled():
+            batch.on_items_ended(0, chunk.count, [])
+            return
+        error = chunk.error
+        if error is None and future is not None and future._has_failed():
+            error = future.exception()
+        elif error is None and future is not None and chunk.count > 1:
+            try:
+                result = future.result()
+            except Exception as broken:  # noqa: BLE001  nothing of it can be rebuilt: the consumer is told
+                error = broken
+        if error is not None:
+            batch.on_items_ended(0, 0, [_text(error)] * chunk.count)
+            return
+        errors = [_text(each) for each in result.errors.values()] if result is not None else []
+        batch.on_items_ended(chunk.count - len(errors), 0, errors)
 
     def _should_split(self, chunk: Chunk, failed: Failed) -> bool:
         if chunk.count == 1 or chunk.items is None or self._client.closed:
@@ -397,6 +444,12 @@ class MapJob:
         part.completed = True
         self._untaken += 1
         self._held += part.count
+        if self.batch is not None:
+            self._count(part, self.batch)
         if not self._ordered:
             self._ready.append(part)
         return part
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

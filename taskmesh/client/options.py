@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, TypedDict, TypeGuard, cast
 
 from msgspec import Meta
 
@@ -23,6 +23,15 @@ Key = str | Callable[..., str]
 WHEN: Final = {"success": SUCCESS, "done": DONE, "failure": FAILURE}
 Chunksize = int | Literal["auto"]
 """How many items or rows travel as one task; "auto" measures."""
+
+
+class HasEnd(Protocol):
+    """A batch, as `after=` sees it."""
+
+    @property
+    def done(self) -> TaskFuture[Any]:
+        """The future of its end."""
+        ...
 
 
 class OptionValues(TypedDict, total=False):
@@ -41,7 +50,7 @@ class OptionValues(TypedDict, total=False):
     on_client_loss: Literal["run", "cancel"]
     delay: float | None
     at: datetime | None
-    after: TaskFuture[Any] | Iterable[TaskFuture[Any]]
+    after: TaskFuture[Any] | HasEnd | Iterable[TaskFuture[Any] | HasEnd]
     when: Literal["success", "done", "failure"]
 
 
@@ -212,10 +221,15 @@ def _read_after(value: object) -> tuple[TaskFuture[Any], ...]:
     """Read the futures that a task waits for."""
     from taskmesh.future import TaskFuture  # a module of tasks that a slot imports has no use for it
 
-    futures = (value,) if isinstance(value, TaskFuture) or not isinstance(value, Iterable) else tuple(value)
+    is_one = isinstance(value, TaskFuture) or not isinstance(value, Iterable)
+    given: tuple[Any, ...] = (value,) if is_one else tuple(cast("Iterable[Any]", value))
+    ends = [getattr(one, "done", None) for one in given]  # of a batch: its end
+    futures: list[Any] = [
+        end if isinstance(end, TaskFuture) else one for one, end in zip(given, ends, strict=True)
+    ]
     if not all(isinstance(one, TaskFuture) for one in futures):
         raise SettingError(f"has to be a future, or several: what submit() returns, not {value!r:.200}")
-    return futures
+    return tuple(futures)
 
 
 _OF_CALLS: Final[Mapping[str, Callable[[object], Any]]] = {"at": _read_at, "after": _read_after}

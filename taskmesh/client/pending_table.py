@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
@@ -19,7 +20,7 @@ from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
 from taskmesh.client.upstream import UpstreamTasks
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
-from taskmesh.future import RAW, Batch, TaskFuture
+from taskmesh.future import RAW, OpenRun, TaskFuture
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.outcomes.outcome import Success
 from taskmesh.outcomes.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
@@ -85,7 +86,7 @@ class PendingTable:
         self._open_port = open_port
         self._callbacks = callbacks
         self._pending: dict[int, TaskFuture[Any]] = {}
-        self._dirty: list[Batch] = []
+        self._dirty: list[OpenRun] = []
         self._sequence = SequenceNumbers()
         self._ceiling = 0  # the highest seq that may be pending now; none before there is a port
         self._weights: dict[int, int] = {}
@@ -99,22 +100,21 @@ class PendingTable:
         self._watching = 0
         self._awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
-    def attach(self, port: SubmitPort) -> None:
-        """Names the port that drains this table: the first `put` asks for it."""
-        with self.lock:
-            self.client = port.client
-            self._port = port
-            self._ceiling += self._limits.max_pending
+    def attach(self, port: SubmitPort | None) -> None:
+        """Name the port that drains this table: the first `put` asks for it.
 
-    def detach(self) -> None:
-        """Forgets the port: it did not open, and the next `put` asks again; or it has closed."""
+        None: it did not open, and the next `put` asks again; or it has closed.
+        """
+        room = self._limits.max_pending
         with self.lock:
-            self._port = None
-            self._ceiling -= self._limits.max_pending
+            self._port = port
+            self._ceiling += -room if port is None else room
+            if port is not None:
+                self.client = port.client
 
     # --- the submitters' side
 
-    def put(self, batch: Batch, payload: Payload, edges: Edges | None = None) -> TaskFuture[Any]:
+    def put(self, batch: OpenRun, payload: Payload, edges: Edges | None = None) -> TaskFuture[Any]:
         """Adds a task and makes its future; waits while the table is full.
 
         Raises:
@@ -144,6 +144,27 @@ class PendingTable:
                 port.sleeping = False
                 port.wake()
         return future
+
+    def keep(self, batch: OpenRun, payload: Payload) -> TaskFuture[Any]:
+        """Make a future that has ended with this value, for tasks to depend on; no task runs for it."""
+        future: TaskFuture[Any] = _new(TaskFuture)
+        future._seq = seq = self._sequence.draw()
+        future._batch = batch
+        future._content = payload
+        future._extras = None
+        future._origin = Success(0, "", 0.0)
+        future._form = RAW
+        future._state = FINISHED
+        with self.lock:
+            self._acks.add([seq], self._oldest)
+            self._free(1)
+        weakref.finalize(future, self._drop, seq).atexit = False
+        return future
+
+    def _drop(self, seq: int) -> None:
+        """Tell the hub that nobody needs a value any more."""
+        if self._port is not None:
+            self._port.cancel([seq])
 
     def _put_dependent(self, future: TaskFuture[Any], edges: Edges) -> TaskFuture[Any]:
         """Adds a task that depends on others: after all of these, in an order that the port keeps."""
@@ -390,7 +411,7 @@ class PendingTable:
                 futures = [future for future in list(self._pending.values()) if future._seq not in undrained]
             else:
                 futures = [future for seq in seqs if (future := self._pending.get(seq)) is not None]
-            batches: dict[Batch, list[TaskFuture[Any]]] = {}
+            batches: dict[OpenRun, list[TaskFuture[Any]]] = {}
             dependents: list[TaskFuture[Any]] = []
             for future in futures:
                 if _depends(future):
@@ -480,19 +501,19 @@ def _depends(future: TaskFuture[Any]) -> bool:
     return extras is not None and extras.edges is not None and bool(extras.edges.upstream)
 
 
-def _by_batch(futures: Iterable[TaskFuture[Any]]) -> Iterator[tuple[Batch, list[TaskFuture[Any]]]]:
+def _by_batch(futures: Iterable[TaskFuture[Any]]) -> Iterator[tuple[OpenRun, list[TaskFuture[Any]]]]:
     """Group futures in their order, as runs have them; a batch that another one interrupts comes again."""
     for (batch, _, _), group in itertools.groupby(futures, key=_like):
         yield batch, list(group)
 
 
-def _like(future: TaskFuture[Any]) -> tuple[Batch, bool, bool]:
+def _like(future: TaskFuture[Any]) -> tuple[OpenRun, bool, bool]:
     """Return what tasks of one run have in common."""
     edges = future._ensure_waiters().edges or Edges()
     return future._batch, bool(edges.needs), bool(edges.after)
 
 
-def _dependent_run(batch: Batch, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
+def _dependent_run(batch: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
     """Return tasks that depend on others as a run."""
     run = _run(batch, futures, again=again)
     run.when = batch.when
@@ -504,7 +525,7 @@ def _dependent_run(batch: Batch, futures: list[TaskFuture[Any]], *, again: bool)
     return run
 
 
-def _run(batch: Batch, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
+def _run(batch: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
     delay = max(0.0, batch.start_at - monotonic()) if batch.start_at else 0.0
     return Run(
         batch.number,

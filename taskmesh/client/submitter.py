@@ -15,13 +15,13 @@ from taskmesh.client.map import MapJob
 from taskmesh.client.map_results import AsyncMapResults, MapResults
 from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_chunksize, is_count
 from taskmesh.errors import ConfigError, QueueFull
-from taskmesh.future import Batch, TaskFuture
+from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import arrived
 from taskmesh.outcomes.waiters import Edges, running_loop
 from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.serialize.upstream import collected, value_of
 from taskmesh.serialize.values import FutureFound
-from taskmesh.wire.runs import PICKLE, SAFE
+from taskmesh.wire.runs import PICKLE, PROMISE, SAFE
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,16 +40,20 @@ class Submitter:
         client: where they go.
         options: the options.
         owner: what ends the client when nobody holds it any more.
+        group: the group of all tasks, 0 if each map has its own.
     """
 
-    def __init__(self, client: Client, options: Mapping[str, Any], owner: object = None) -> None:
+    def __init__(
+        self, client: Client, options: Mapping[str, Any], owner: object = None, *, group: int = 0
+    ) -> None:
         self._client = client
         self._owner = owner
         self._options = dict(options)
         self._limit = client.config.pool.max_payload if client.wired else 0
         self._results = RESULT_CODECS[client.config.client.result_codec]
+        self._group = group
         self._functions = FunctionTable(
-            client.table, client.codec, options, self._limit, self._results, client.check_route
+            client.table, client.codec, options, self._limit, self._results, client.check_route, group=group
         )
         self._ready = self._functions.ready
         self._put = client.table.put
@@ -89,20 +93,22 @@ class Submitter:
             check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
         return self._put(batch, payload)
 
-    def _depend(self, batch: Batch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
+    def _depend(self, batch: OpenRun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
         """Submits a call that depends on other tasks."""
         with collected(self._client.table, arrived if batch.when else value_of) as needs:
             payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
         check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
         return self._put(batch, payload, self._edges(batch, needs.values()))
 
-    def _edges(self, batch: Batch, needs: Collection[TaskFuture[Any]]) -> Edges:
+    def _edges(self, batch: OpenRun, needs: Collection[TaskFuture[Any]]) -> Edges:
         """Return what a call depends on.
 
         Raises:
             ConfigError: results are signed, and one of these is the result of a key: it is signed for that.
         """
-        if self._client.signs and any(future._batch.key for future in needs):
+        if self._client.signs and any(
+            future._batch.key and future._batch.spec.kind != PROMISE for future in needs
+        ):
             raise ConfigError(
                 "where results are signed (mesh.secret), the future of a task with key= cannot be an "
                 "argument: pass its result(), or wait for it with after="
@@ -355,9 +361,14 @@ class Submitter:
             ChunkSizer(self._client.slots(), items.left, fixed or None, buffersize),
             ordered=ordered,
             buffersize=buffersize,
+            group=self._group,
         )
+        self._on_map(job)
         job.start()
         return MapResults(job, timeout, owner=self, return_exceptions=return_exceptions)
+
+    def _on_map(self, job: MapJob) -> None:
+        """A map is about to begin; for subclasses."""
 
 
 def _is_timeout(value: object) -> bool:

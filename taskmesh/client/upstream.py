@@ -14,7 +14,10 @@ from typing import Any
 from taskmesh.future import ERROR, RAW, REBUILT, TaskFuture
 from taskmesh.outcomes.waiters import Edges
 from taskmesh.serialize.payload import Payload, dumps, dumps_encoded, dumps_plain
-from taskmesh.wire.runs import PICKLE, SAFE, Failed, Value
+from taskmesh.wire.runs import PICKLE, SAFE, Failed, Spec, Value
+
+KEPT_VALUE = Spec(b"", "taskmesh.put")
+"""The spec of values that a client puts into the mesh: no task runs for them."""
 
 
 class UpstreamTasks:
@@ -90,7 +93,7 @@ def _value_of(future: TaskFuture[Any]) -> Value:
         )
         return Value(seq, b"", spec.name, future.attempt, failed=failure)
     payload = future._content if form is RAW else _encoded(future._content, spec.codec)
-    return Value(seq, payload, spec.name, future.attempt, spec.codec)
+    return Value(seq, payload, spec.name, future.attempt, spec.codec, is_kept=spec is KEPT_VALUE)
 
 
 def _encoded(value: object, codec: str) -> Payload:

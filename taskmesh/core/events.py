@@ -228,7 +228,7 @@ class Queued(msgspec.Struct):
 class Requested(msgspec.Struct):
     """The application asks for something that is passed on to the hub."""
 
-    message: m.Query | m.Command | m.CancelTasks | m.ClientBye
+    message: m.Query | m.Command | m.Fulfil | m.CancelTasks | m.ClientBye
 
 
 class FromHubToClient(msgspec.Struct):

@@ -136,10 +136,10 @@ class Outcome(Generic[T]):
         return self._value
 
 
-def arrived(seq: int) -> Outcome[Any]:
+def arrived(seq: int, key: str = "") -> Outcome[Any]:
     """Return the outcome of a task on which the running one depends: called in a slot, by its arguments."""
     running = current_task()
-    return Outcome(text_of(task_id(client_of(parse(running.id)), seq)), provided_value(seq))
+    return Outcome(text_of(task_id(client_of(parse(running.id)), seq)), provided_value(seq, key))
 
 
 class Success(NamedTuple):

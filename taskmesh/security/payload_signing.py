@@ -21,9 +21,11 @@ from taskmesh.framing.signing import NO_KEY, Signer, is_signed, refuse, split_ke
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Spec, Value
+from taskmesh.wire.runs import PROMISE, PROMISE_NAME, DoneRun, Failed, LaneRun, Spec, Value
 
 TASK, DONE, FAILED = b"t", b"d", b"f"
+PROMISED = sha256(PROMISE_NAME.encode()).digest()
+"""Stands for the digest of the specs of promises: who fulfils one does not know its options."""
 UNKNOWN = bytes(sha256().digest_size)
 """Stands for the digest of an unknown spec: nothing is signed for it."""
 SPECS_KEPT = 100_000
@@ -44,6 +46,11 @@ def _signed_failure(signer: Signer, context: bytes, failure: Failed) -> Failed:
     if not failure.pickled:
         return failure
     return msgspec.structs.replace(failure, pickled=signer.sign(context, failure.pickled))
+
+
+def _of_key(kind: bytes, digest: bytes, key: str) -> bytes:
+    """Return the context in which an outcome is signed for all tasks of one function and key."""
+    return kind + b"key" + digest + key.encode()
 
 
 class PayloadSigner:
@@ -91,6 +98,17 @@ class PayloadSigner:
             return msgspec.structs.replace(value, failed=failed)
         payload = signer.sign(_of_task(DONE, client, value.seq), value.payload)
         return msgspec.structs.replace(value, payload=payload)
+
+    def fulfil(self, message: m.Fulfil) -> m.Fulfil:
+        """Sign the outcome of a promise for its key: clients wait for it under numbers of their own."""
+        signer = self._signer
+        if signer is None:
+            return message
+        if message.failed is not None:
+            failed = _signed_failure(signer, _of_key(FAILED, PROMISED, message.key), message.failed)
+            return msgspec.structs.replace(message, failed=failed)
+        payload = signer.sign(_of_key(DONE, PROMISED, message.key), message.payload)
+        return msgspec.structs.replace(message, payload=payload)
 
     def deliver(self, message: m.Deliver) -> m.Deliver:
         """Verify outcomes: a result with a wrong signature becomes a failure, an exception a text."""
@@ -179,11 +197,14 @@ class PayloadSigner:
         The call that needs it names the task, and is signed itself: a hub can neither make an outcome up nor
         hand out another one.
         """
+        kind = DONE if value.failed is None else FAILED
+        key = value.key
+        context = _of_key(kind, PROMISED, key) if key else _of_task(kind, client, value.seq)
         if value.failed is not None:
-            failed = self._with_trusted_pickle(_of_task(FAILED, client, value.seq), value.failed)
+            failed = self._with_trusted_pickle(context, value.failed)
             return msgspec.structs.replace(value, failed=failed)
         try:
-            payload = self._verified(_of_task(DONE, client, value.seq), value.payload)
+            payload = self._verified(context, value.payload)
         except BadSignature as error:
             failure = Failed(client, value.seq, value.attempt, "signature", text=str(error))
             return msgspec.structs.replace(value, payload=b"", failed=failure)
@@ -229,7 +250,8 @@ class PayloadSigner:
 
     def _learn(self, specs: Sequence[tuple[int, Spec]]) -> None:
         for number, spec in specs:
-            self._digests[number] = sha256(spec_bytes(spec)).digest()
+            promise = spec.kind == PROMISE
+            self._digests[number] = PROMISED if promise else sha256(spec_bytes(spec)).digest()
             self._digests.move_to_end(number)
         while len(self._digests) > SPECS_KEPT:
             self._digests.popitem(last=False)

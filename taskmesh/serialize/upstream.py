@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from taskmesh.errors import BadSignature, SerializationError
 from taskmesh.serialize.payload import loads, loads_encoded, loads_plain
 from taskmesh.serialize.values import FutureFound
-from taskmesh.wire.runs import PICKLE, SAFE, Value
+from taskmesh.wire.runs import PICKLE, PROMISE, SAFE, Value
 
-Loader = Callable[[int], Any]
-"""Called in the slot with a task's number: gives what arrives in the place of its future."""
+Loader = Callable[..., Any]
+"""Called in the slot with a task's number, and the key of a promise: gives what arrives in its place."""
 
 
 class _Encoding(NamedTuple):
@@ -54,7 +54,7 @@ def is_collecting() -> bool:
     return _encoding.get() is not None
 
 
-def reduced(future: Any, table: object) -> tuple[Loader, tuple[int]]:
+def reduced(future: Any, table: object) -> tuple[Loader, tuple[Any, ...]]:
     """Return what pickle makes of a future: a call that gives its outcome in the slot.
 
     Raises:
@@ -67,6 +67,9 @@ def reduced(future: Any, table: object) -> tuple[Loader, tuple[int]]:
     if table is not encoding.table:
         raise TypeError("a task cannot depend on a future of another mesh: pass its result()")
     encoding.found[future._seq] = future
+    batch = future._batch
+    if batch.spec.kind == PROMISE:
+        return encoding.loader, (future._seq, batch.key)
     return encoding.loader, (future._seq,)
 
 
@@ -85,18 +88,30 @@ def provided(values: Iterable[Value]) -> Iterator[None]:
         _provided.clear()
 
 
-def provided_value(seq: int) -> Value | None:
-    """Return the outcome of a task as it has come along with the running one, if it has."""
-    return _provided.get(seq)
+def provided_value(seq: int, key: str = "") -> Value | None:
+    """Return the outcome of a task as it has come along with the running one, if it has.
+
+    Args:
+        seq: the number of the task.
+        key: of a promise.
+
+    Raises:
+        BadSignature: it is the outcome of another promise.
+    """
+    value = _provided.get(seq)
+    if value is not None and value.key not in ("", key):
+        raise BadSignature(f"the outcome of task number {seq} is that of another promise, {value.key!r}")
+    return value
 
 
-def value_of(seq: int) -> Any:
+def value_of(seq: int, key: str = "") -> Any:
     """Return the value of a task that the running one depends on.
 
     Raises:
         SerializationError: it cannot be rebuilt here, or has not come along.
+        BadSignature: it is not that of the task.
     """
-    value = _provided.get(seq)
+    value = provided_value(seq, key)
     if value is not None and value.failed is not None and value.failed.kind == "signature":
         raise BadSignature(f"the result of {value.name} cannot be trusted: {value.failed.text}")
     if value is None or value.failed is not None:

@@ -20,13 +20,14 @@ from taskmesh.wire.runs import (
     Name,
     Names,
     Number,
+    Payload,
     Progress,
     Run,
     Spec,
     Value,
 )
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
 
@@ -103,7 +104,10 @@ class ClientBye(msgspec.Struct, tag=6):
 
 
 class Query(msgspec.Struct, tag=7):
-    """Asks for a view: what = "status" | "pools" | "tasks" | "task" | "events"; answered by `Answer`."""
+    """Asks for a view, answered by `Answer`.
+
+    what = "status" | "pools" | "tasks" | "task" | "graph" | "batch" | "events".
+    """
 
     number: int
     what: Name
@@ -115,12 +119,30 @@ class Command(msgspec.Struct, tag=8):
     """An operator's wish.
 
     verb = "ping", "pause", "resume", "drain" (a pool), "scale-in" (COUNT:POOLS), "cancel" (a task id),
-    "cancel-client" (a client's name or id), "cancel-key" (a key's user).
+    "cancel-batch" (the id of a batch), "cancel-client" (a client's name or id), "cancel-key" (a key's user).
     """
 
     number: int
     verb: Name
     target: Name
+
+
+class Fulfil(msgspec.Struct, tag=9):
+    """Ends the promise of a key, now or when somebody asks for it; answered by `Answer` with True or False.
+
+    Attributes:
+        number: of the request.
+        key: of the promise.
+        payload: its value; empty if it fails.
+        keep: seconds for which the outcome answers those who ask later.
+        failed: its bad end, instead of a value.
+    """
+
+    number: int
+    key: Name
+    payload: Payload = b""
+    keep: Number = 0.0
+    failed: Failed | None = None
 
 
 # --- hub -> client ----------------------------------------------------------------------------------------
@@ -406,7 +428,9 @@ class Refused(msgspec.Struct, tag=67):
     reason: str
 
 
-ClientMessage = ClientHello | Submit | CancelTasks | ResultAck | ClientBeat | ClientBye | Query | Command
+ClientMessage = (
+    ClientHello | Submit | CancelTasks | ResultAck | ClientBeat | ClientBye | Query | Command | Fulfil
+)
 ToClient = ClientWelcome | Accepted | Busy | NeedSpec | NeedValues | Deliver | Notice | Answer | ClientRefused
 PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone
 ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | Refused | Roster

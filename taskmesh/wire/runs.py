@@ -52,8 +52,11 @@ when one of them has ended badly."""
 DEPENDENCY = "dependency"
 """`Failed.kind` of a task that never started, since one that it depends on ended badly."""
 
-CALL, CHUNK = 0, 1
-"""`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map."""
+CALL, CHUNK, PROMISE = 0, 1, 2
+"""`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map; or the task has
+no function and ends when somebody fulfils it."""
+PROMISE_NAME = "taskmesh.promise"
+"""`Spec.name` of promises: with their key it is what they are found by."""
 
 PICKLE, SAFE, ARROW_IPC = "pickle5", "safe", "arrow-ipc"
 """`Spec.codec`. SAFE: results are plain data, and clients unpickle nothing. With any further one, client and
@@ -75,7 +78,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         acks: "late" (at least once) or "early" (at most once).
         on_client_loss: "run" or "cancel".
         codec: PICKLE or SAFE; else the function takes a payload's bytes and returns its result's.
-        kind: CALL or CHUNK.
+        kind: CALL, CHUNK or PROMISE.
         keep: seconds that the outcome of a task with a key answers later submissions under it.
         shared: what tasks of one key share: "all" outcomes, or only bad ones ("errors").
     """
@@ -119,6 +122,8 @@ class Value(msgspec.Struct, array_like=True, omit_defaults=True):
         attempt: the number of the execution that gave the outcome.
         codec: how the result is encoded, see `Spec.codec`.
         failed: its bad end, if it has one.
+        key: of a promise, for which its value is signed.
+        is_kept: no task ran for it: a client has put it there, and says when nobody needs it any more.
     """
 
     seq: Counter
@@ -127,6 +132,8 @@ class Value(msgspec.Struct, array_like=True, omit_defaults=True):
     attempt: int = 0
     codec: Name = PICKLE
     failed: Failed | None = None
+    key: Name = ""
+    is_kept: bool = False
 
 
 class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):

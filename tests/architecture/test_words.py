@@ -20,7 +20,9 @@ UNEXPLAINED = frozenset(
     }
 )
 # Classes whose name stands twice, with the reason.
-SAME_NAME: dict[str, str] = {}
+SAME_NAME: dict[str, str] = {
+    "Tally": "of a batch, for its user; and of a Spark job's pieces, in Spark's own accumulator"
+}
 # Modules of fewer than 60 lines that are a concept of their own, with the reason.
 SHORT: dict[str, str] = {
     "taskmesh/cli/application.py": "the list of commands",
@@ -31,6 +33,7 @@ SHORT: dict[str, str] = {
     "taskmesh/core/state_machine.py": "the base of lanes and slots, and of what invariants raise",
     "taskmesh/cli/probe.py": "loaded before every command",
     "taskmesh/core/specs.py": "numbers and eviction of specs, for whoever keeps some",
+    "taskmesh/core/hub/promises.py": "what ends a promise; all else is that of any task with a key",
     "taskmesh/core/hub/timers.py": "timers; delays of tasks come here as well",
     "taskmesh/net/client/settings.py": "each of the three rooms has one",
     "taskmesh/pool/coroutines.py": "one rule, for slots, nested calls and Spark's steps",

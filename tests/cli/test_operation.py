@@ -374,3 +374,49 @@ def test_programs_tell_people_in_words(programs: Programs):
 
     assert program.wait() == 0
     assert Path(program.out).read_text().count("\n") == 1
+
+
+def test_fulfil_gives_a_promise_its_value_once(programs, address):
+    with Mesh(address) as mesh:
+        approval, denied = mesh.promise("approve 42"), mesh.promise("deny")
+        first = programs.run("fulfil", "approve 42", '{"by": "ann"}', "--address", address)
+        again = programs.run("fulfil", "approve 42", "true", "--address", address, "--json")
+        failed = programs.run("fulfil", "deny", "--error", "not today", "--address", address)
+
+        assert (first.returncode, first.stdout) == (0, "approve 42: done\n"), first.stderr
+        assert (again.returncode, rows(again)) == (1, {"key": "approve 42", "fulfilled": False})
+        assert failed.returncode == 0, failed.stderr
+        assert approval.result(END_S) == {"by": "ann"}
+        assert str(denied.exception(END_S)) == "not today"
+
+
+def test_graph_shows_what_waits_for_what(programs, address):
+    with Mesh(address) as mesh:
+        first = mesh.promise("first")
+        last = mesh.submit(workload.echo, first)
+        mesh.flush()
+        text = programs.run("graph", last.task_id, "--address", address)
+        found = rows(programs.run("graph", last.task_id, "--address", address, "--json"))
+        dot = programs.run("graph", first.task_id, "--dot", "--address", address)
+        first.cancel()
+
+    assert f"{last.task_id} tests.net.workload.echo WAITING, after {first.task_id}\n" in text.stdout
+    assert found["edges"] == [[first.task_id, last.task_id]]
+    assert f'"{first.task_id}" -> "{last.task_id}";' in dot.stdout
+    assert dot.stdout.startswith("digraph")
+
+
+def test_batch_counts_and_cancels(programs, address):
+    with Mesh(address) as mesh:
+        with mesh.batch("nightly", on_client_loss="cancel") as batch:
+            tasks = [batch.submit(signal.pause) for _ in range(3)]
+        mesh.flush()
+        looked = programs.run("batch", batch.id, "--address", address)
+        wrong = programs.run("batch", batch.id, "burn", "--address", address)
+        cancelled = programs.run("batch", batch.id, "cancel", "--address", address, "--json")
+
+        assert looked.stdout.startswith(f"batch {batch.id} (nightly): "), looked.stderr
+        assert wrong.returncode == 2
+        assert rows(cancelled) == {"cancelled": 3}
+        assert batch.done.exception(END_S).tally.cancelled == 3
+        assert all(one.cancelled() for one in tasks)

@@ -13,7 +13,7 @@ from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
-from taskmesh.future import Batch
+from taskmesh.future import OpenRun
 from taskmesh.wire.runs import DoneRun, Failed, Spec
 from tests.harness.waiting import wait_until
 
@@ -53,7 +53,7 @@ def table():
 
 @pytest.fixture
 def batch(table):
-    return Batch(table, 1, Spec(b"f", "f"))
+    return OpenRun(table, 1, Spec(b"f", "f"))
 
 
 def done(*seqs):
@@ -61,7 +61,7 @@ def done(*seqs):
 
 
 def test_drain_gives_each_task_once_with_new_specs(table, batch):
-    other = Batch(table, 2, Spec(b"g", "g"), group=5)
+    other = OpenRun(table, 2, Spec(b"g", "g"), group=5)
     for _ in range(3):
         table.put(batch, ARGUMENTS)
     table.put(other, ARGUMENTS)
@@ -130,7 +130,7 @@ def test_future_keeps_no_payload_of_its_batch_once_it_is_read(table, batch):
 
 def test_put_when_full_waits_for_room():
     table = make_table(max_pending=3)
-    batch = Batch(table, 1, Spec(b"f", "f"))
+    batch = OpenRun(table, 1, Spec(b"f", "f"))
     for _ in range(3):
         table.put(batch, ARGUMENTS)
     put = []
@@ -149,7 +149,7 @@ def test_put_when_full_waits_for_room():
 
 def test_put_of_many_bytes_waits_for_room():
     table = make_table(max_bytes=1000)
-    batch = Batch(table, 1, Spec(b"f", "f"))
+    batch = OpenRun(table, 1, Spec(b"f", "f"))
     table.put(batch, b"x" * 2000)
     assert table._is_full()
     thread = threading.Thread(target=table.put, args=(batch, b"x" * 300))
@@ -165,7 +165,7 @@ def test_put_of_many_bytes_waits_for_room():
 
 def test_put_when_full_in_an_event_loop_raises_queue_full():
     table = make_table(max_pending=1)
-    batch = Batch(table, 1, Spec(b"f", "f"))
+    batch = OpenRun(table, 1, Spec(b"f", "f"))
 
     async def main():
         table.put(batch, ARGUMENTS)
@@ -182,7 +182,7 @@ def test_put_when_full_in_an_event_loop_raises_queue_full():
 
 def test_put_when_full_is_woken_by_the_end_of_the_mesh():
     table = make_table(max_pending=1)
-    batch = Batch(table, 1, Spec(b"f", "f"))
+    batch = OpenRun(table, 1, Spec(b"f", "f"))
     table.put(batch, ARGUMENTS)
     errors = []
 
@@ -223,7 +223,7 @@ def test_future_that_came_in_while_the_mesh_was_closing_is_turned_away_when_look
 
 def test_numbers_that_interrupted_submits_took_cost_no_room_for_ever():
     table = make_table(max_pending=3)
-    batch = Batch(table, 1, Spec(b"f", "f"))
+    batch = OpenRun(table, 1, Spec(b"f", "f"))
     table.put(batch, ARGUMENTS)
     for _ in range(10):
         table._sequence.draw()
@@ -351,7 +351,7 @@ def test_put_that_is_interrupted_leaves_no_task_that_nobody_drains(table):
             armed[0] = False
             raise KeyboardInterrupt
 
-    batches = [Batch(table, number, Spec(b"f", "f")) for number in range(5)]
+    batches = [OpenRun(table, number, Spec(b"f", "f")) for number in range(5)]
     interrupted = 0
     thread = threading.Thread(target=drain)
     thread.start()

@@ -10,14 +10,14 @@ from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
 from taskmesh.errors import QueueFull
-from taskmesh.future import Batch
+from taskmesh.future import OpenRun
 from taskmesh.wire.runs import Spec
 from tests.client.test_pending_table import ARGUMENTS, Port, done, make_table
 
 
 def test_put_that_finds_no_room_leaves_no_gap_in_the_numbers():
     table = make_table(max_pending=2)
-    batch = Batch(table, 1, Spec(b"f", "f"))
+    batch = OpenRun(table, 1, Spec(b"f", "f"))
     seqs = [table.put(batch, ARGUMENTS)._seq for _ in range(2)]
 
     async def poll():
@@ -35,7 +35,7 @@ def test_put_that_finds_no_room_leaves_no_gap_in_the_numbers():
 
 def test_numbers_of_threads_that_wait_for_room_are_all_used():
     table = make_table(max_pending=3)
-    batch = Batch(table, 1, Spec(b"f", "f"))
+    batch = OpenRun(table, 1, Spec(b"f", "f"))
     seqs, each = [], 100
 
     def put():
@@ -65,7 +65,7 @@ def test_numbers_when_the_port_does_not_open_are_used_by_the_next():
         table.attach(Port())
 
     table = PendingTable(ClientConfig(), CallbackThread(), open_port)
-    batch = Batch(table, 1, Spec(b"f", "f"))
+    batch = OpenRun(table, 1, Spec(b"f", "f"))
     with pytest.raises(OSError, match="no hub"):
         table.put(batch, ARGUMENTS)
 

@@ -4,9 +4,10 @@ import os
 
 import pytest
 
-from taskmesh.errors import ConfigError, DependencyError
+from taskmesh.errors import BadSignature, ConfigError, DependencyError
 from taskmesh.security.keys import KeyFolder
 from taskmesh.security.payload_signing import PayloadSigner
+from taskmesh.serialize.upstream import provided, provided_value
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, LaneRun, Run, Spec, Value
 from tests.harness.programs import Programs
@@ -44,6 +45,54 @@ def test_the_result_of_a_key_is_no_argument_where_results_are_signed(programs: P
         with pytest.raises(ConfigError, match="wait for it with after="):
             mesh.submit(workload.echo, shared)
         assert mesh.with_options(after=shared).submit(workload.add, 4, 5).result(END_S) == 9
+
+
+def test_promises_and_values_with_keys(programs: Programs, ring: Ring):
+    keyed = Keyed(programs, ring, "tcp://127.0.0.1:0")
+
+    with keyed.mesh() as mesh, keyed.mesh(ring.peer("client", "bob")) as other:
+        approval = mesh.promise("approve")
+        shipped = mesh.submit(workload.echo, approval)
+        assert other.fulfil("approve", [1, 2]) is True
+        assert (shipped.result(END_S), approval.result(END_S)) == ([1, 2], [1, 2])
+        assert mesh.submit(workload.echo, approval).result(END_S) == [1, 2]  # the client brings it
+        assert other.promise("approve").result(END_S) == [1, 2]
+        denied = mesh.submit(workload.echo, mesh.promise("deny"))
+        assert other.fulfil("deny", error=workload.Refusal("no")) is True
+        with pytest.raises(DependencyError) as caught:
+            denied.result(END_S)
+        assert isinstance(caught.value.__cause__, workload.Refusal)
+        data = mesh.put(os.urandom(3_000_000))
+        assert [mesh.submit(workload.size_of, data).result(END_S) for _ in range(3)] == [3_000_000] * 3
+        with mesh.batch() as batch:
+            mesh.submit(workload.add, 1, 2)
+            batch.submit(workload.add, 1, 2)
+        assert mesh.submit(workload.echo, batch.done).result(END_S).total == 1
+
+
+@pytest.mark.parametrize("lie", ["another's", "another key", "unsigned"])
+def test_the_value_of_a_promise_is_signed_for_its_key(keys, lie):
+    client, pool = PayloadSigner(keys), PayloadSigner(keys)
+    fulfilled = client.fulfil(m.Fulfil(1, "k", b"value"))
+    value = Value(1, fulfilled.payload, key="k")
+    assert pool._verified_value(7, value).payload == b"value"
+
+    match lie:
+        case "another's":
+            value.key = ""
+        case "another key":
+            value.key = "other"
+        case "unsigned":
+            value.payload = b"value"
+    assert pool._verified_value(7, value).failed.kind == "signature"
+
+
+def test_the_value_of_another_promise_is_refused_in_the_slot():
+    with (
+        provided([Value(3, b"", key="other")]),
+        pytest.raises(BadSignature, match="another promise, 'other'"),
+    ):
+        provided_value(3, "k")
 
 
 def signed(keys: tuple[bytes, ...]) -> tuple[PayloadSigner, m.Tasks]:

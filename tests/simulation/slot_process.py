@@ -41,7 +41,7 @@ class Item:
 
 
 @dataclass(slots=True)
-class Batch:
+class OpenRun:
     """One SlotTasks message, as far as it is not done."""
 
     generation: int
@@ -77,8 +77,8 @@ class SlotProcess:
         self._fall = fall
         self._tickets: deque[int] = deque()
         self._held: int | None = None
-        self._inbound: deque[Batch] = deque()
-        self._queue: deque[Batch] = deque()
+        self._inbound: deque[OpenRun] = deque()
+        self._queue: deque[OpenRun] = deque()
         self._running: Item | None = None
         self._over = False
         self._unsent: list[tuple[Item, bytes | SlotFailure]] = []
@@ -97,7 +97,7 @@ class SlotProcess:
                 items.append(item)
                 serial += 1
         self._tickets.extend([message.generation] * len(items))
-        self._inbound.append(Batch(message.generation, items))
+        self._inbound.append(OpenRun(message.generation, items))
         self._world.timetable.after(0.00002 + 0.0001 * self._world.chance.random(), self._came)
 
     def _items(self, run: LaneRun, serial: int) -> list[Item]:

@@ -308,7 +308,7 @@ class ClientMachine:
         match message:
             case m.CancelTasks(seqs=seqs, unstarted=unstarted):
                 self._on_cancel(seqs, unstarted, now, out)
-            case m.Query() | m.Command():
+            case m.Query() | m.Command() | m.Fulfil():
                 self._requests.ask(message, now, out, linked=self.open)
             case m.ClientBye():
                 if self.open:

@@ -8,16 +8,17 @@ from taskmesh.core.actions import ClientAction, Send
 from taskmesh.wire import messages as m
 
 MOST_REQUESTS = 100
-"""Queries and commands that are kept until they are answered."""
+"""Requests that are kept until they are answered."""
 
-Request = m.Query | m.Command
+Request = m.Query | m.Command | m.Fulfil
 
 
 class PendingRequests:
     """Queries and commands without an answer.
 
-    A query is asked again over each link until it is answered. A command is kept only while there is no link:
-    once sent it may have been obeyed, and an operator who hears nothing looks before saying it again.
+    A query is asked again over each link until it is answered, and so is a fulfilment, of which only the
+    first counts. A command is kept only while there is no link: once sent it may have been obeyed, and an
+    operator who hears nothing looks before saying it again.
 
     Args:
         patience: Seconds after which nobody wants the answer any more.
@@ -38,7 +39,7 @@ class PendingRequests:
         """
         if linked:
             out.append(Send(request))
-        if isinstance(request, m.Query) or not linked:
+        if not isinstance(request, m.Command) or not linked:
             self._pending[request.number] = (now, request)
             if len(self._pending) > MOST_REQUESTS:
                 self._pending.popitem(last=False)

@@ -81,7 +81,8 @@ class SubmitWindow(SendWindow[m.Submit]):
         submit = m.Submit(self.next, specs, runs)
         for run in runs:
             if run.needs or run.after:
-                submit.values = self._values_of(sorted(upstream_of(runs)))
+                values = self._values_of(sorted(upstream_of(runs)))
+                submit.values = [value for value in values if not value.is_kept]  # the hub may have these
                 size += sum(len(value.payload) for value in submit.values)
                 break
         self.append(submit, size, now)

@@ -79,6 +79,8 @@ class Adoption:
         Args:
             task: the id under which the pool has it. former: the session in which it had it from this hub.
         """
+        if record.spec.is_promise:
+            return False
         if record.state in (State.QUEUED, State.WAITING):
             number = held.attempt - handed_back(held)
             return number >= record.begun and not (record.has_failed and number <= record.extra.failed)

@@ -135,6 +135,7 @@ class Clients:
         if self._hub.clients.pop(session.client, None) is None:
             return
         self._hub.acks_due.pop(session.client, None)
+        self._hub.dependencies.drop_kept(session.client)
         self._of_user[session.user] -= 1
         if not self._of_user[session.user]:
             del self._of_user[session.user]

@@ -369,7 +369,8 @@ class Collector:
 
     def expire(self, record: TaskRecord) -> None:
         """It has not started in time."""
-        text = f"it had not started {record.spec.spec.expires:g} s after it was accepted"
+        what = "nobody had fulfilled it" if record.spec.is_promise else "it had not started"
+        text = f"{what} {record.spec.spec.expires:g} s after it was accepted"
         failure = Failed(record.id >> SEQ_BITS, record.id & SEQ_MASK, record.attempt, "expired", text=text)
         self.end(record, Cause.EXPIRE, failure)
 
@@ -387,6 +388,13 @@ class Collector:
             self.give(told, waiter)
         if told.kind != "cancelled":
             self._remember(record, told, waiting)
+
+    def fulfilled(self, record: TaskRecord, run: DoneRun) -> None:
+        """Ends a promise with its value: a run of one task, whose client and number do not matter."""
+        self._ledger.move(record, Cause.FULFIL)
+        self._hub.dependencies.succeeded(record, run.payloads[0], run.attempt)
+        for waiter in self._ledger.drop(record):
+            self.give(run, waiter)
 
     def never_starts(self, record: TaskRecord, cause: Cause, failure: Failed) -> None:
         """Ends a task that WAITs for others and can never start, or is not needed any more.

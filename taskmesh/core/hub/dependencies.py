@@ -54,6 +54,7 @@ class Dependencies:
 
     Attributes:
         values: outcomes that tasks on their way need, by the id of the task that gave them.
+        kept: of these, the ones that clients have put there, until they drop them.
         brought: outcomes that are held for the Submit which is taken in.
         settled: tasks that are to be queued, or ended if there is a failure, in the next step.
         unused: outcomes that lanes have been sent and may forget, by session and client.
@@ -65,6 +66,7 @@ class Dependencies:
         self._client_bytes = client_bytes
         self._most_bytes = most_bytes
         self.values: dict[int, HeldValue] = {}
+        self.kept: dict[int, set[int]] = {}
         self.blocked = 0
         self.brought: list[int] = []
         self.settled: deque[tuple[TaskRecord, Failed | None]] = deque()
@@ -96,14 +98,30 @@ class Dependencies:
         for value in values:
             task = client << SEQ_BITS | value.seq
             if task not in self._ledger.tasks:
-                self._keep(task, value).holders += 1
+                held = self._keep(task, value)
+                held.holders += 1
                 self.brought.append(task)
+                kept = self.kept.setdefault(client, set()) if value.is_kept else None
+                if kept is not None and value.seq not in kept:
+                    kept.add(value.seq)
+                    held.holders += 1
 
     def drop_unused(self) -> None:
         """Forget those of the outcomes brought that no task here needs."""
         brought, self.brought = self.brought, []
         for task in brought:
             self._release(task)
+
+    def drop_kept(self, client: int, seqs: Iterable[int] | None = None) -> None:
+        """Let go of these values that a client has put here, or of all: it needs them no more, or is gone."""
+        kept = self.kept.get(client)
+        if kept is None:
+            return
+        for seq in kept.intersection(seqs) if seqs is not None else list(kept):
+            kept.discard(seq)
+            self._release(client << SEQ_BITS | seq)
+        if not kept:
+            del self.kept[client]
 
     def enter(self, record: TaskRecord, needs: Sequence[int], after: Sequence[int], when: int) -> None:
         """Give a new record its edges; it is QUEUED still.
@@ -142,6 +160,8 @@ class Dependencies:
             for task, dependents in links.dependents.items():
                 spec = record.spec.spec
                 value = Value(task & SEQ_MASK, payload, spec.name, attempt, spec.codec)
+                if record.spec.is_promise:
+                    value.key = record.extra.key[1]
                 self._ended(task, dependents, value)
             links.dependents = {}
 

@@ -117,6 +117,7 @@ def _check_values(hub: HubState) -> None:
         if (links := record.links) is not None and task == record.id:
             base = task >> SEQ_BITS << SEQ_BITS
             holders.update(base | seq for seq in links.needs)
+    holders.update(client << SEQ_BITS | seq for client, seqs in hub.dependencies.kept.items() for seq in seqs)
     for task, held in values.items():
         require(held.holders == holders[task] > 0, "W2: holders are wrong", task, held.holders, holders[task])
 

@@ -27,7 +27,7 @@ from taskmesh.core.hub.states import (
 from taskmesh.core.hub.timers import Timers
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import InvalidTransition
-from taskmesh.wire.runs import CHUNK, Charged, DoneRun, Run, Spec
+from taskmesh.wire.runs import CHUNK, PROMISE, Charged, DoneRun, Run, Spec
 
 SCATTERED = 64 << 20
 """Bytes that a client's finished numbers may take at least: no program's lie so far apart."""
@@ -63,6 +63,11 @@ class SpecEntry(ServiceTime):
     def is_chunk(self) -> bool:
         """True if the payloads are chunks of a map."""
         return self.spec.kind == CHUNK
+
+    @property
+    def is_promise(self) -> bool:
+        """True if the tasks have no function: somebody fulfils them."""
+        return self.spec.kind == PROMISE
 
 
 class Account:
@@ -174,7 +179,7 @@ class Ledger:
                 new = [i for i, seq in enumerate(seqs) if ids[i] not in tasks and seq not in finished]
                 payloads, ids = [payloads[i] for i in new], [ids[i] for i in new]
             records = [TaskRecord(task, entry, group, data) for task, data in zip(ids, payloads, strict=True)]
-            if not fresh or len(records) == 1 or run.delay > 0 or run.needs or run.after:
+            if not fresh or len(records) == 1 or run.key or run.delay > 0 or run.needs or run.after:
                 for record in records:  # a pool may hold it, it may go to one past the backlog, or it waits
                     record.lined_up = False
             tasks.update(zip(ids, records, strict=True))

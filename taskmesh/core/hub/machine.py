@@ -14,6 +14,7 @@ from taskmesh.core.hub.collector import NOBODY, Collector
 from taskmesh.core.hub.invariants import check_hub
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.pools import PoolSessions
+from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, TaskRecord
@@ -47,6 +48,7 @@ class HubMachine:
         self.pools = PoolSessions(state, self.collector, self.adoption)
         self.ventilator = Ventilator(state)
         self.clients = Clients(state, self.cancellations)
+        self.promises = Promises(state, self.collector)
         self.submissions = Submissions(
             state,
             self.collector,
@@ -269,12 +271,22 @@ class HubMachine:
                 self.clients.on_bye(session, cancel=cancel)
             case m.ClientBeat(epoch=epoch):
                 self._on_client_beat(session, epoch)
-            case m.Query():
-                self.state.send(client, self.views.answer(message, now))
-            case m.Command():
-                self.state.send(client, self.views.obey(message, now))
+            case m.Query() | m.Command() | m.Fulfil():
+                self._on_request(client, message, now)
             case _:
                 assert_never(message)
+
+    def _on_request(self, client: int, request: m.Query | m.Command | m.Fulfil, now: float) -> None:
+        """A client or an operator asks for an answer."""
+        match request:
+            case m.Query():
+                self.state.send(client, self.views.answer(request, now))
+            case m.Command():
+                self.state.send(client, self.views.obey(request, now))
+            case m.Fulfil():
+                self.promises.on_fulfil(client, request, now)
+            case _:
+                assert_never(request)
 
     def _on_client_beat(self, session: ClientSession, epoch: int) -> None:
         """A client waits: tell it what is accepted; or to say hello, if it waits for an earlier hub."""

@@ -47,20 +47,23 @@ class ResultCache:
     def keep(self, record: TaskRecord, outcome: Outcome, now: float) -> None:
         """Notes how a task ended, if it has a key and its spec asks for that."""
         spec, extra = record.spec.spec, record.extra
-        if spec.keep <= 0 or extra is None or extra.key is None:
+        if extra is None or extra.key is None:
             return
-        name, key = extra.key
-        if isinstance(outcome, Failed):
-            if not _would_come_again(outcome):
-                return
-            kept = Kept(name, key, spec.keep, [], [outcome])
-        elif spec.shared != "all":
+        if isinstance(outcome, Failed) or spec.shared == "all":
+            self.keep_for(extra.key, spec.keep, outcome, now)
+
+    def keep_for(self, key: Key, keep: float, outcome: Outcome, now: float) -> None:
+        """Note an outcome for `keep` seconds, if another attempt would come to it as well."""
+        if keep <= 0:
             return
+        if not isinstance(outcome, Failed):
+            kept = Kept(*key, keep, [outcome], [])
+        elif _would_come_again(outcome):
+            kept = Kept(*key, keep, [], [outcome])
         else:
-            kept = Kept(name, key, spec.keep, [outcome], [])
-        until = now + spec.keep
-        if self._put(extra.key, until, outcome) and self._stored:
-            self.fresh.append((until, kept))
+            return
+        if self._put(key, now + keep, outcome) and self._stored:
+            self.fresh.append((now + keep, kept))
 
     def restore(self, entries: Iterable[tuple[float, Kept]], now: float) -> None:
         """Takes in what an earlier hub has kept, but nothing in place of what is known here.

@@ -69,6 +69,8 @@ class Cause(enum.IntEnum):
     """A task that it depends on ended badly: it can never start."""
     SKIP = 17
     """It was to start only if a task that it depends on failed, and none did; or one of these was skipped."""
+    FULFIL = 18
+    """It is a promise, and somebody has given it its value."""
 
 
 QUEUED, SENT, SUCCEEDED = State.QUEUED, State.SENT, State.SUCCEEDED
@@ -94,6 +96,8 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
     (S.WAITING, C.DUE): S.QUEUED,
     (S.QUEUED, C.ADOPT): S.SENT,
     (S.WAITING, C.ADOPT): S.SENT,
+    (S.WAITING, C.FULFIL): S.SUCCEEDED,
+    (S.WAITING, C.FAIL): S.FAILED,
     (S.SENT, C.FAIL): S.FAILED,
     (S.RUNNING, C.FAIL): S.FAILED,
     (S.SENT, C.BURY): S.DEAD,

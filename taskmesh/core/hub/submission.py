@@ -114,6 +114,8 @@ class Submissions:
         found = session.unacknowledged(set(seqs))
         for outcome, seq in found:
             number = outcome.spec if isinstance(outcome, DoneRun) else 0
+            if isinstance(outcome, DoneRun) and not number:
+                continue  # of a promise: its client has to sign the value once more
             entry = self._hub.specs.get(number)
             spec = entry.spec if entry is not None else NO_SPEC
             dependencies.bring(session.client, [value_of(seq, outcome, spec)])
@@ -191,6 +193,10 @@ class Submissions:
         if run.key and self._attach(client, run, entry, now):
             return
         records = ledger.accept(client, entry, run, now, fresh=not run.again)
+        if run.key and entry.is_promise:
+            for record in records:
+                ledger.move(record, Cause.AWAIT)
+            return
         for record in records if run.tried else ():
             ledger.take_over(record, Charged([], begun=run.tried, failed=run.tried, errors=run.tried), now)
         if run.needs or run.after:
@@ -270,6 +276,8 @@ class Submissions:
 
         A task that a pool has, or may list after a restart, ends if it turns out not to have started.
         """
+        if self._hub.dependencies.kept:
+            self._hub.dependencies.drop_kept(client, seqs)
         unsplit = self._hub.clients[client].unsplit
         for task in [client << SEQ_BITS | seq for seq in seqs]:
             self._cancellations.cancel(task, quiet=True)
@@ -292,6 +300,8 @@ class Submissions:
         """Return True if a task waits for its time or for others, and no pool has had it."""
         if record.state is not State.WAITING or record.begun:
             return False
+        if record.spec.is_promise:
+            return True
         links = record.links
         return record.more().due > self._hub.now or (
             links is not None and links.waits > 0 and not links.recovers

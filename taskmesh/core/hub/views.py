@@ -19,8 +19,8 @@ from taskmesh.wire import messages as m
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
 KEYS_KEPT = 1000
-CANCELS = ("cancel", "cancel-client", "cancel-key")
-"""Commands that end a task, or all that clients of a name or id, or of a key's user, have."""
+CANCELS = ("cancel", "cancel-batch", "cancel-client", "cancel-key")
+"""Commands that end a task, all of a batch, or all that clients of a name or id, or of a key's user, have."""
 COMMANDS = ("ping", "pause", "resume", "drain")
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
 """States of pools that cannot be asked to leave: they do, or nobody hears."""
@@ -78,11 +78,16 @@ class Views:
                     value = self.tasks(query.argument, limit, now)
                 case "task":
                     value = self.task(query.argument, now)
+                case "graph":
+                    value = self.graph(query.argument, limit)
+                case "batch":
+                    value = self.batch(query.argument)
                 case "events":
                     value = self.events(query.argument, limit, now)
                 case _:
                     raise QuestionError(
-                        f"no such view: {query.what!r}; there are status, pools, tasks, task, events"
+                        f"no such view: {query.what!r}; there are status, pools, tasks, task, graph, "
+                        "batch, events"
                     )
         except QuestionError as error:
             return m.Answer(query.number, None, str(error))
@@ -188,6 +193,65 @@ class Views:
             "why": self._why(record, now),
         }
 
+    def graph(self, text: str, limit: int) -> dict[str, Any]:
+        """The tasks on their way that one depends on, directly or not, and those that depend on it.
+
+        Returns:
+            The tasks, `limit` at most; edges as pairs of ids, from a task to one that waits for it; whether
+            there are more.
+        """
+        first = self._record(text)
+        edges = self._edges_of(first.id >> SEQ_BITS)
+        after: dict[int, list[int]] = {}
+        before: dict[int, list[int]] = {}
+        for upstream, dependent in edges:
+            after.setdefault(upstream, []).append(dependent)
+            before.setdefault(dependent, []).append(upstream)
+        found = {first.id: None}
+        for ways in (before, after):
+            left = [first.id]
+            while left and len(found) <= limit:
+                new = [task for task in ways.get(left.pop(), ()) if task not in found]
+                found.update(dict.fromkeys(new))
+                left += new
+        shown = set(list(found)[:limit])
+        tasks = self._ledger.tasks
+        return {
+            "tasks": [self._brief(task, tasks[task]) for task in shown],
+            "edges": [[ids.text_of(a), ids.text_of(b)] for a, b in edges if a in shown and b in shown],
+            "more": len(found) > limit,
+        }
+
+    def _edges_of(self, client: int) -> list[tuple[int, int]]:
+        """Pairs of tasks of a client that are on their way: one, and one that waits for it."""
+        return [
+            (task, dependent.id)
+            for task, record in self._ledger.tasks.items()
+            if task >> SEQ_BITS == client and (links := record.links) is not None
+            for dependent in links.dependents.get(task, ())
+            if dependent.state <= State.RUNNING
+        ]
+
+    def batch(self, text: str) -> dict[str, Any]:
+        """Count the tasks of a batch that are on their way, by state; a chunk of a map counts as one."""
+        end = self._record(text)
+        if not (end.spec.is_promise and end.group):
+            raise QuestionError(f"task {text} is not the end of a batch: `batch.id` names it")
+        states = dict.fromkeys((state.name for state in ON_ITS_WAY), 0)
+        for record in self._members(end):
+            states[record.state.name] += 1
+        name = end.extra.key[1].removeprefix("batch ").rpartition(" ")[0]
+        return {"task_id": text, "name": name, "tasks": states}
+
+    def _members(self, end: TaskRecord) -> list[TaskRecord]:
+        """The records of a batch, but for its end."""
+        client, group = end.id >> SEQ_BITS, end.group
+        return [
+            record
+            for task, record in self._ledger.tasks.items()
+            if task >> SEQ_BITS == client and record.group == group and record is not end
+        ]
+
     def events(self, since: str, limit: int, now: float) -> list[dict[str, Any]]:
         """The newest events, oldest first; `since`: only those with a higher number."""
         if since and not since.isdigit():
@@ -213,14 +277,7 @@ class Views:
 
     def _why(self, record: TaskRecord, now: float) -> str:
         if record.state is State.WAITING:
-            links = record.links
-            if links is not None and links.waits and not links.recovers:
-                number = "a task" if links.waits == 1 else f"{links.waits} tasks"
-                return f"it waits for {number} that it depends on"
-            if record.extra is None or not record.extra.due:
-                return f"it waits {self._hub.recovery.left(now):.1f} s at most for pools to come back"
-            what = "a retry" if record.errors or record.begun else "its time to start"
-            return f"it waits {max(0.0, record.extra.due - now):.1f} s for {what}"
+            return self._why_waiting(record, now)
         if record.state is not State.QUEUED:
             lane = self._hub.lanes.get(record.session)
             pool = lane.pool if lane is not None else "?"
@@ -238,12 +295,30 @@ class Views:
             return f"no pool that serves queue {queue!r} takes work: {states}"
         return f"every pool that serves queue {queue!r} is busy; its turn comes"
 
+    def _why_waiting(self, record: TaskRecord, now: float) -> str:
+        if record.spec.is_promise:
+            return f"it is a promise: `taskmesh fulfil {record.extra.key[1]}` ends it"
+        links = record.links
+        if links is not None and links.waits and not links.recovers:
+            number = "a task" if links.waits == 1 else f"{links.waits} tasks"
+            return f"it waits for {number} that it depends on"
+        if record.extra is None or not record.extra.due:
+            return f"it waits {self._hub.recovery.left(now):.1f} s at most for pools to come back"
+        what = "a retry" if record.errors or record.begun else "its time to start"
+        return f"it waits {max(0.0, record.extra.due - now):.1f} s for {what}"
+
     @staticmethod
     def _parse(text: str) -> int:
         try:
             return ids.parse(text)
         except ValueError as error:
             raise QuestionError(str(error)) from error
+
+    def _record(self, text: str) -> TaskRecord:
+        record = self._ledger.tasks.get(self._parse(text))
+        if record is None:
+            raise QuestionError(f"no task {text} is on its way: it is finished, or was never here")
+        return record
 
     # --- commands -----------------------------------------------------------------------------------------
 
@@ -312,6 +387,11 @@ class Views:
         return [lane]
 
     def _cancel(self, verb: str, target: str) -> dict[str, object]:
+        if verb == "cancel-batch":
+            self.batch(target)
+            members = self._members(self._record(target))
+            cancelled = sum(self._cancellations.cancel(record.id) for record in members)
+            return {"cancelled": cancelled}
         if verb != "cancel":
             return self._cancel_all(verb, target)
         if not self._cancellations.cancel(self._parse(target)):

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec, Value
 
 
@@ -67,6 +68,14 @@ class SubmitPort(Protocol):
 
     def command(self, verb: str, target: str, timeout: float = 5.0) -> object:
         """Send an operator's command (wire.messages.Command lists them); raises as `query` does."""
+        ...
+
+    def fulfil(self, fulfil: m.Fulfil, timeout: float) -> bool:
+        """End the promise of a key; return True if nobody has done so before. Raises as `query` does."""
+        ...
+
+    def fulfil_later(self, fulfil: m.Fulfil) -> None:
+        """End the promise of a key, and wait for no answer; it is repeated over each link until one comes."""
         ...
 
     def close(self, *, cancel: bool, timeout: float) -> None:

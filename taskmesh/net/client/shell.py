@@ -11,6 +11,7 @@ from typing import Any
 
 from taskmesh.core import actions as act
 from taskmesh.core.client.machine import ClientMachine
+from taskmesh.core.client.requests import Request
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued, Requested, Tick
 from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
@@ -85,9 +86,13 @@ class Requests:
         self._waiting: dict[int, Future[m.Answer]] = {}
         self._ended = False
 
-    def ask(
-        self, make: Callable[[int], m.Query | m.Command], put: Callable[[Requested], None], timeout: float
-    ) -> object:
+    def numbered(self, make: Callable[[int], Request]) -> Request:
+        """Return a request whose answer nobody waits for."""
+        with self._lock:
+            self._number += 1
+            return make(self._number)
+
+    def ask(self, make: Callable[[int], Request], put: Callable[[Requested], None], timeout: float) -> object:
         """Send a request and wait for its answer.
 
         Args:

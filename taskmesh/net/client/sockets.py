@@ -112,6 +112,8 @@ class GatewayLink:
             self._dialer.hello()
         elif self._signer is not None and isinstance(message, m.Submit):
             message = self._signer.submit(message, self._client, self._specs_of)
+        elif self._signer is not None and isinstance(message, m.Fulfil):
+            message = self._signer.fulfil(message)
         if self._socket is not None:
             for frames in self._cutter.cut(encode(message)):
                 if not self._socket.try_send_parts(frames):

@@ -6,6 +6,8 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Requested
 from taskmesh.errors import ForkedMeshError, LocalProtocolError, MeshClosed, TaskMeshError
@@ -67,6 +69,15 @@ class ThreadPort:
     def command(self, verb: str, target: str, timeout: float = 5.0) -> object:
         """Send an operator's command."""
         return self._usable().requests.ask(lambda number: m.Command(number, verb, target), self._put, timeout)
+
+    def fulfil(self, fulfil: m.Fulfil, timeout: float) -> bool:
+        """End the promise of a key; return True if nobody has done so before."""
+        requests = self._usable().requests
+        return bool(requests.ask(lambda number: replace(fulfil, number=number), self._put, timeout))
+
+    def fulfil_later(self, fulfil: m.Fulfil) -> None:
+        """End the promise of a key, and wait for no answer."""
+        self._put(Requested(self._usable().requests.numbered(lambda number: replace(fulfil, number=number))))
 
     def close(self, *, cancel: bool, timeout: float) -> None:
         """End the thread and whatever it started."""

@@ -5,7 +5,7 @@ import pytest
 from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import ClientConfig
-from taskmesh.future import Batch
+from taskmesh.future import OpenRun
 from taskmesh.net.client import shell as client_shell
 from taskmesh.net.client.shell import SinkTable
 from taskmesh.serialize.payload import dumps_call
@@ -34,7 +34,7 @@ def sinks(pending):
 
 def submit(pending, sinks, number):
     """Submits a task; it is drained, as by the client's loop."""
-    pending.put(Batch(pending, number, SPECS[number]), dumps_call((), {}, where="test"))
+    pending.put(OpenRun(pending, number, SPECS[number]), dumps_call((), {}, where="test"))
     sinks.keep(pending.drain()[0])
 
 

@@ -1,0 +1,84 @@
+"""Promises and values of a program's own: futures that no task function stands behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from taskmesh.client.client import Client
+from taskmesh.client.functions import spec_of
+from taskmesh.client.options import TaskOptions, is_name
+from taskmesh.client.upstream import KEPT_VALUE
+from taskmesh.core.specs import spec_number
+from taskmesh.errors import ConfigError
+from taskmesh.future import OpenRun, TaskFuture
+from taskmesh.serialize.payload import check_size, dumps, dumps_exception, dumps_plain
+from taskmesh.wire import messages as m
+from taskmesh.wire.runs import LONGEST_NAME, PICKLE, PROMISE, PROMISE_NAME, SAFE, Failed
+
+KEEP = 86_400.0
+"""Seconds for which the outcome of a promise answers those who ask for it later."""
+
+
+def promised(
+    client: Client, key: str, expires: float | None, *, group: int = 0, on_client_loss: str = "run"
+) -> TaskFuture[Any]:
+    """Submit a promise: a task without a function, that ends when somebody fulfils its key.
+
+    Raises:
+        ConfigError: the key is not text that can travel, or `expires` is not a number of seconds.
+        MeshClosed: the mesh is closed.
+    """
+    options = TaskOptions().with_changes({"expires": expires, "on_client_loss": on_client_loss})
+    spec = replace(spec_of(b"", options, PROMISE_NAME, _codec(client)), kind=PROMISE, keep=KEEP)
+    return client.table.put(OpenRun(client.table, spec_number(spec), spec, group, _checked(key)), b"")
+
+
+def fulfilment(
+    client: Client, key: str, value: object, error: BaseException | None = None, keep: float = KEEP
+) -> m.Fulfil:
+    """Return the message that ends a promise.
+
+    Raises:
+        ConfigError: the key is not text that can travel.
+        TypeError: `error` is not an exception.
+        SerializationError: the value cannot be pickled.
+        TooLarge: it is above `max_payload`.
+    """
+    if error is None:
+        what = f"the value of the promise {key!r}"
+        safe = _codec(client) == SAFE
+        payload = dumps_plain(value) if safe else dumps(value, what=what, memfd=not client.wired)
+        check_size(payload, client.config.pool.max_payload if client.wired else 0, what)
+        return m.Fulfil(0, _checked(key), payload, keep)
+    if not isinstance(error, BaseException):
+        raise TypeError(f"error= has to be an exception, not {error!r:.200}")
+    type_name, text, traceback, pickled = dumps_exception(error)
+    failed = Failed(0, 0, 1, "exception", type_name, text, traceback, pickled)
+    return m.Fulfil(0, _checked(key), b"", keep, failed)
+
+
+def kept_value(client: Client, value: object) -> TaskFuture[Any]:
+    """Return a future that has ended with this value, for tasks to depend on.
+
+    Raises:
+        SerializationError: it cannot be pickled.
+        TooLarge: it is above `max_payload`.
+    """
+    what = "the value for put()"
+    payload = dumps(value, what=what, memfd=not client.wired)
+    check_size(payload, client.config.pool.max_payload if client.wired else 0, what)
+    return client.table.keep(OpenRun(client.table, spec_number(KEPT_VALUE), KEPT_VALUE), payload)
+
+
+def _codec(client: Client) -> str:
+    return SAFE if client.config.client.result_codec == "safe" else PICKLE
+
+
+def _checked(key: object) -> str:
+    if not isinstance(key, str) or not key or not is_name(key):
+        raise ConfigError(
+            f"the key of a promise has to be text of 1 to {LONGEST_NAME} characters, not {key!r:.200}"
+        )
+    return key
