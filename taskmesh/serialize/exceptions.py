@@ -97,13 +97,13 @@ def _pickled(exc: BaseException) -> bytes:
 
 
 def _surviving(exc: BaseException, depth: int) -> tuple[Any, bytes] | None:
-    """A form of an exception that survives a round trip (itself, without __init__, in part), and its pickle.
+    """A form of an exception that survives a round trip (itself, or a plan without __init__), and its pickle.
 
     One that says the same afterwards goes before one that does not: where __init__ calls
     `super().__init__(f"code {code}")`, running it again makes "code code 5" of "code 5".
     """
     found = None
-    for form in (_as_it_is, _without_init, _without_attributes):
+    for form in (_as_it_is, _taken_apart):
         try:
             plan = form(exc, depth)
             data = encode(plan, None)
@@ -189,13 +189,7 @@ def _as_it_is(exc: BaseException, depth: int) -> Any:
     return exc
 
 
-def _without_init(exc: BaseException, depth: int) -> Any:
-    if isinstance(exc, BaseExceptionGroup):  # the next form does those; both would double the work per level
-        raise TypeError("a group is taken apart")
-    return _Plan(type(exc), _native(type(exc)).__reduce__(exc)[1], _state(exc), [])
-
-
-def _without_attributes(exc: BaseException, depth: int) -> Any:
+def _taken_apart(exc: BaseException, depth: int) -> Any:
     state = _picklable(_state(exc))
     if not isinstance(exc, BaseExceptionGroup):
         return _Plan(type(exc), _native(type(exc)).__reduce__(exc)[1], state, [])

@@ -302,11 +302,6 @@ def layout_of(sizes: Sequence[int], flags: Sequence[int]) -> Layout:
     return layout
 
 
-def live_descriptors() -> int:
-    """Return the number of payload descriptors that this process has open."""
-    return len(_live)
-
-
 def discard(descriptors: Iterable[int]) -> None:
     """Closes descriptors that came with a message and that no Blob owns."""
     for fd in descriptors:

@@ -6,7 +6,6 @@ import itertools
 import math
 import struct
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -57,7 +56,6 @@ class Monitor:
         self._context = context
         self._watched = watched
         self._role = role
-        self._stopped = False
         address = f"inproc://taskmesh-monitor-{next(MONITOR_NUMBERS)}"
         self._raw = context.new_raw_socket(zmq.PAIR)
         self._raw.set(zmq.LINGER, 0)
@@ -75,14 +73,6 @@ class Monitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __iter__(self) -> Iterator[MonitorEvent]:
-        """Waits for events; ends when the monitor or the watched socket is closed."""
-        while not self._stopped:
-            try:
-                yield self.recv()
-            except (ContextClosed, SocketClosed):
-                return
 
     @property
     def raw(self) -> zmq.Socket[bytes]:
@@ -118,9 +108,7 @@ class Monitor:
         except zmq.ContextTerminated:
             raise ContextClosed("the context was closed", zmq.ETERM) from None
         number, value = struct.unpack("=Hi", head)
-        kind = EventKind(number)
-        self._stopped = kind is EventKind.MONITOR_STOPPED
-        return MonitorEvent(kind, endpoint.decode(), value)
+        return MonitorEvent(EventKind(number), endpoint.decode(), value)
 
     def recv_many(self) -> list[MonitorEvent]:
         """The events that are there, without waiting."""

@@ -100,11 +100,6 @@ class Socket:
         return self._raw
 
     @property
-    def options(self) -> SocketOptions:
-        """The options that the socket was made with."""
-        return self._options
-
-    @property
     def closed(self) -> bool:
         """True if close() was called."""
         return self._closed

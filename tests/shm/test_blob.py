@@ -9,7 +9,7 @@ import pytest
 from taskmesh.errors import TaskTimeout
 from taskmesh.shm import blob as blobs
 from taskmesh.shm import files
-from taskmesh.shm.blob import BYTES, MEMFD_FROM, PRIVATE, READONLY, Blob, layout_of, live_descriptors
+from taskmesh.shm.blob import BYTES, MEMFD_FROM, PRIVATE, READONLY, Blob, layout_of
 from tests.wire.samples import packed, send
 
 PICKLE = b"p" * 100
@@ -186,18 +186,18 @@ def test_large_payloads_take_a_file_at_once_unless_told_not_to():
 
 
 def test_descriptors_are_bounded_and_payloads_go_on_on_the_heap(monkeypatch):
-    before = live_descriptors()
+    before = len(blobs._live)
     monkeypatch.setattr(blobs, "MAX_LIVE", before + 3)
 
     made = [Blob.pack([bytes(MEMFD_FROM)], []) for _ in range(6)]
     received = [Blob.from_fd(os.dup(made[0].to_fd()), made[0].layout) for _ in range(3)]
 
     assert [blob.fd is not None for blob in made] == [True] * 3 + [False] * 3
-    assert live_descriptors() == before + 3
+    assert len(blobs._live) == before + 3
     assert [blob.fd for blob in received] == [None] * 3
     assert all(bytes(blob.parts[0]) == bytes(MEMFD_FROM) for blob in made + received)
     del made, received
-    assert live_descriptors() == before
+    assert len(blobs._live) == before
 
 
 def test_no_descriptor_left_means_the_heap(monkeypatch):

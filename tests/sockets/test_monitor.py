@@ -37,15 +37,12 @@ def test_monitor_tells_the_life_of_a_connection(context: Context, tmp_path: Path
         assert events.recv_many() == []
 
 
-def test_monitor_iteration_ends_with_the_socket(context: Context) -> None:
+def test_a_monitor_ends_with_its_socket(context: Context) -> None:
     push = Push(context)
     events = push.monitor()
     push.bind("tcp://127.0.0.1:*")
-    first = next(iter(events))
     push.close()
 
-    assert first.kind is EventKind.LISTENING
-    assert list(events) == []
     with pytest.raises(SocketClosed):
         events.recv(1)
 
