@@ -34,62 +34,36 @@ _FILES_TO_BEGIN = 16  # two threads and the first sockets, with some to spare
 
 
 class InprocBoard:
-    """The roles that are bound and connected at each inproc endpoint of one context."""
+    """The ends, bound and connected, at each inproc endpoint of one context."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._bound: dict[str, Role] = {}
-        self._connected: dict[str, list[Role]] = {}
+        self._ends: dict[str, list[tuple[Role, bool]]] = {}
 
-    def bind(self, endpoint: str, role: Role) -> bool:
-        """Notes a binder.
-
-        Returns:
-            Whether there was none before.
+    def enter(self, endpoint: str, role: Role, *, bound: bool) -> None:
+        """Notes one end.
 
         Raises:
-            InvalidCombination: a socket that waits there cannot be connected to this role.
+            InvalidCombination: an end on the other side cannot be connected to this role.
         """
         with self._lock:
-            for other in self._connected.get(endpoint, ()):
-                _check_pair(role, other, endpoint)
-            is_new = endpoint not in self._bound
-            self._bound.setdefault(endpoint, role)
-            return is_new
+            ends = self._ends.setdefault(endpoint, [])
+            for other, other_bound in ends:
+                if other_bound != bound and not role.accepts(other):
+                    fitting = ", ".join(sorted(peer.value for peer in role.peers))
+                    raise InvalidCombination(
+                        f"{role.value} cannot be connected to {other.value} at {endpoint}; "
+                        f"it can to {fitting}"
+                    )
+            ends.append((role, bound))
 
-    def connect(self, endpoint: str, role: Role) -> None:
-        """Notes a connection.
-
-        Raises:
-            InvalidCombination: the binder cannot be connected to this role.
-        """
+    def leave(self, endpoint: str, role: Role, *, bound: bool) -> None:
+        """Forgets one end."""
         with self._lock:
-            binder = self._bound.get(endpoint)
-            if binder is not None:
-                _check_pair(role, binder, endpoint)
-            self._connected.setdefault(endpoint, []).append(role)
-
-    def unbind(self, endpoint: str) -> None:
-        """Forgets the binder."""
-        with self._lock:
-            self._bound.pop(endpoint, None)
-
-    def disconnect(self, endpoint: str, role: Role) -> None:
-        """Forgets one connection."""
-        with self._lock:
-            roles = self._connected.get(endpoint, [])
-            if role in roles:
-                roles.remove(role)
-            if not roles:
-                self._connected.pop(endpoint, None)
-
-
-def _check_pair(role: Role, other: Role, endpoint: str) -> None:
-    if not role.accepts(other):
-        fitting = ", ".join(sorted(peer.value for peer in role.peers))
-        raise InvalidCombination(
-            f"{role.value} cannot be connected to {other.value} at {endpoint}; it can to {fitting}"
-        )
+            ends = self._ends[endpoint]
+            ends.remove((role, bound))
+            if not ends:
+                del self._ends[endpoint]
 
 
 class Context:

@@ -111,22 +111,22 @@ class Socket:
         Raises:
             EndpointError: nothing has been bound or connected.
         """
-        with self._exclusively():
-            return self._last_endpoint()
-
-    def _exclusively(self) -> AbstractContextManager[None]:
-        """Return a context for a call that may take libzmq's commands off the socket."""
-        return contextlib.nullcontext()
-
-    def _last_endpoint(self) -> str:
         self._context.check_usable()
         try:
-            text = cast("bytes", self._raw.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+            with self._exclusively():
+                text = self._last_endpoint()
         except zmq.ZMQError as error:
             raise translated(error, self) from None
         if not text:
             raise EndpointError("the socket has no endpoint yet; bind() or connect() it first")
         return text
+
+    def _last_endpoint(self) -> str:
+        return cast("bytes", self._raw.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+
+    def _exclusively(self) -> AbstractContextManager[None]:
+        """Return a context for a call that may take libzmq's commands off the socket."""
+        return contextlib.nullcontext()
 
     def fileno(self) -> int:
         """The descriptor for pollers. It is edge-triggered: after each wake-up drain until nothing is left.
@@ -150,24 +150,7 @@ class Socket:
             EndpointError: the endpoint is malformed, taken or cannot be reached; or its path is no socket's.
             InvalidCombination: over inproc, a socket of a role that does not fit waits there.
         """
-        self._context.check_usable()
-        check_port(endpoint)
-        if trouble := obstacle(endpoint):
-            raise EndpointError(f"cannot bind {endpoint!r}: {trouble}", errno.EADDRINUSE)
-        inproc = endpoint.startswith(INPROC)
-        with self._exclusively():
-            is_new = inproc and self._context.inproc.bind(endpoint, self.wire_role)
-            try:
-                self._raw.bind(endpoint)
-            except zmq.ZMQError as error:
-                if is_new:
-                    self._context.inproc.unbind(endpoint)
-                raise endpoint_error("bind", endpoint, error, self) from None
-            if inproc:
-                self._inproc.append((endpoint, True))
-            elif file := SocketFile.of(endpoint):
-                self._files[endpoint] = file
-            return self._last_endpoint()
+        return self._join(endpoint, bound=True)
 
     def connect(self, endpoint: str) -> None:
         """Connects to an endpoint. The peer need not be there yet; libzmq connects again after a loss.
@@ -177,20 +160,30 @@ class Socket:
             InvalidCombination: over inproc, the socket bound there has a role that does not fit. Over tcp and
                 ipc the handshake shows it: `Monitor.wait_ready` raises it.
         """
+        self._join(endpoint, bound=False)
+
+    def _join(self, endpoint: str, *, bound: bool) -> str:
+        """Binds or connects, after checks that libzmq does not make; returns the endpoint as it became."""
         self._context.check_usable()
         check_port(endpoint)
+        if bound and (trouble := obstacle(endpoint)):
+            raise EndpointError(f"cannot bind {endpoint!r}: {trouble}", errno.EADDRINUSE)
         inproc = endpoint.startswith(INPROC)
         with self._exclusively():
             if inproc:
-                self._context.inproc.connect(endpoint, self.wire_role)
+                self._context.inproc.enter(endpoint, self.wire_role, bound=bound)
             try:
-                self._raw.connect(endpoint)
+                (self._raw.bind if bound else self._raw.connect)(endpoint)
+                became = self._last_endpoint()
             except zmq.ZMQError as error:
                 if inproc:
-                    self._context.inproc.disconnect(endpoint, self.wire_role)
-                raise endpoint_error("connect", endpoint, error, self) from None
+                    self._context.inproc.leave(endpoint, self.wire_role, bound=bound)
+                raise endpoint_error("bind" if bound else "connect", endpoint, error, self) from None
             if inproc:
-                self._inproc.append((endpoint, False))
+                self._inproc.append((endpoint, bound))
+            elif bound and (file := SocketFile.of(endpoint)):
+                self._files[endpoint] = file
+        return became
 
     def unbind(self, endpoint: str) -> None:
         """Stops listening. libzmq also drops the peers that came in through this endpoint, and their queues.
@@ -215,21 +208,12 @@ class Socket:
             if file is not None:
                 file.remove()
             try:
-                if bound:
-                    self._raw.unbind(endpoint)
-                else:
-                    self._raw.disconnect(endpoint)
+                (self._raw.unbind if bound else self._raw.disconnect)(endpoint)
             except zmq.ZMQError as error:
                 raise endpoint_error("unbind" if bound else "disconnect", endpoint, error, self) from None
             if (endpoint, bound) in self._inproc:
                 self._inproc.remove((endpoint, bound))
-                self._forget_inproc(endpoint, bound=bound)
-
-    def _forget_inproc(self, endpoint: str, *, bound: bool) -> None:
-        if bound:
-            self._context.inproc.unbind(endpoint)
-        else:
-            self._context.inproc.disconnect(endpoint, self.wire_role)
+                self._context.inproc.leave(endpoint, self.wire_role, bound=bound)
 
     def monitor(self) -> Monitor:
         """Opens the stream of connection events of this socket; open it before bind() and connect().
@@ -273,7 +257,7 @@ class Socket:
                 # (The error is that of a context that is closing.)
                 with contextlib.suppress(zmq.ZMQError):
                     self._raw.unbind(endpoint)
-            self._forget_inproc(endpoint, bound=bound)
+            self._context.inproc.leave(endpoint, self.wire_role, bound=bound)
         self._inproc.clear()
         for file in self._files.values():
             file.remove()
