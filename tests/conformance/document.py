@@ -33,9 +33,9 @@ permission (MAY) that the sockets do not use.
 """
 
 TASK_LEVEL = """\
-Here a peer is a pool, its outgoing queue is the credit window of its lane, and its incoming queue the spool of
-its reports. Where the framework promises more than a socket, the test shows that: tasks that a socket would
-discard with a peer are pushed again, and results that a pool has sent count even when the pool is gone.\
+Here a peer is a pool, its outgoing queue is the credit window of its lane, and its incoming queue the spool
+of its reports. Where the framework promises more than a socket, the test shows that: tasks that a socket
+would discard with a peer are pushed again, and results that a pool has sent count even when it is gone.\
 """
 
 
