@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +23,11 @@ from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshCl
 from taskmesh.future import TaskFuture
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.transport import open_port
+from taskmesh.outcomes.waiters import Edges
 from taskmesh.pool.nested import in_slot
 from taskmesh.serialize.code import FunctionCodec
 from taskmesh.wire.messages import Fulfil
+from taskmesh.wire.runs import PROMISE
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
@@ -233,6 +235,21 @@ class Client:
                 ResourceWarning,
                 stacklevel=2,
             )
+
+    def edges(self, needs: Collection[TaskFuture[Any]], after: tuple[TaskFuture[Any], ...]) -> Edges:
+        """Return the edges of a call: the futures among its arguments, and others that it waits for.
+
+        Raises:
+            ConfigError: results are signed, and one of the arguments is the result of a key: it is signed for
+                that.
+        """
+        keyed = (future._batch for future in needs if future._batch.key)
+        if self.signs and any(run.spec.kind != PROMISE for run in keyed):
+            raise ConfigError(
+                "where results are signed (mesh.secret), the future of a task with key= cannot be an "
+                "argument: pass its result(), or wait for it with after="
+            )
+        return Edges(needs, after)
 
     def fulfil_later(self, fulfil: Fulfil) -> None:
         """End a promise without waiting for the hub's word; nothing happens once the client has ended."""

@@ -21,7 +21,9 @@ from taskmesh.errors import ForkedMeshError, SerializationError, TooLarge
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import ChunkResult, Success
 from taskmesh.outcomes.waiters import LockEvent
-from taskmesh.serialize.payload import check_size, dumps_call, dumps_chunk
+from taskmesh.serialize.payload import Payload, check_size, dumps_call, dumps_chunk
+from taskmesh.serialize.upstream import collected, value_of
+from taskmesh.serialize.values import FutureFound
 from taskmesh.wire.runs import Failed
 
 _CRASHES = frozenset({"crash", "oom", "hard_timeout"})
@@ -308,7 +310,7 @@ class MapJob:
         self._flying.add(chunk)
         try:
             chunk.future = self._put(chunk.items or [], batch or self._single)
-        except TooLarge as error:
+        except (TooLarge, FutureFound) as error:
             if chunk.count > 1:
                 self._flying.discard(chunk)
                 self._split(chunk)
@@ -332,15 +334,28 @@ class MapJob:
         starred = self.source.starred
         label = self.label
         first: tuple[Any, ...] = items[0] if starred else (items[0],)
-        if len(items) == 1:
-            payload = dumps_call(first, {}, where=label, memfd=memfd)
-        else:
-            batch = self._chunk
+        if len(items) > 1:
             payload = dumps_chunk(items, where=label, memfd=memfd, starred=starred)
             self._sizer.observe_bytes(len(items), len(payload))
-        if self._limit:
-            check_size(payload, self._limit, f"the call of {label}", first)
+            self._check_size(payload, first)
+            return self._client.table.put(self._chunk, payload)
+        try:
+            payload = dumps_call(first, {}, where=label, memfd=memfd)
+        except FutureFound:
+            return self._depend(first, batch)
+        self._check_size(payload, first)
         return self._client.table.put(batch, payload)
+
+    def _depend(self, arguments: tuple[Any, ...], batch: OpenRun) -> TaskFuture[Any]:
+        """Submit an item that has futures among its arguments: it waits for them."""
+        with collected(self._client.table, value_of) as needs:
+            payload = dumps_call(arguments, {}, where=self.label, memfd=not self._client.wired)
+        self._check_size(payload, arguments)
+        return self._client.table.put(batch, payload, self._client.edges(needs.values(), ()))
+
+    def _check_size(self, payload: Payload, first: tuple[Any, ...]) -> None:
+        if self._limit:
+            check_size(payload, self._limit, f"the call of {self.label}", first)
 
     def _complete(self, chunk: Chunk) -> None:
         self._flying.discard(chunk)

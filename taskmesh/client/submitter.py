@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from numbers import Real
 from typing import Any, Literal, NoReturn, ParamSpec, TypeVar, Unpack, cast, overload
@@ -17,11 +17,11 @@ from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_c
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import arrived
-from taskmesh.outcomes.waiters import Edges, running_loop
+from taskmesh.outcomes.waiters import running_loop
 from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.serialize.upstream import collected, value_of
 from taskmesh.serialize.values import FutureFound
-from taskmesh.wire.runs import PICKLE, PROMISE, SAFE
+from taskmesh.wire.runs import PICKLE, SAFE
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,22 +98,7 @@ class Submitter:
         with collected(self._client.table, arrived if batch.when else value_of) as needs:
             payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
         check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
-        return self._put(batch, payload, self._edges(batch, needs.values()))
-
-    def _edges(self, batch: OpenRun, needs: Collection[TaskFuture[Any]]) -> Edges:
-        """Return what a call depends on.
-
-        Raises:
-            ConfigError: results are signed, and one of these is the result of a key: it is signed for that.
-        """
-        if self._client.signs and any(
-            future._batch.key and future._batch.spec.kind != PROMISE for future in needs
-        ):
-            raise ConfigError(
-                "where results are signed (mesh.secret), the future of a task with key= cannot be an "
-                "argument: pass its result(), or wait for it with after="
-            )
-        return Edges(needs, batch.after)
+        return self._put(batch, payload, self._client.edges(needs.values(), batch.after))
 
     @overload
     async def asubmit(
@@ -143,7 +128,7 @@ class Submitter:
                 await room
                 continue
             try:
-                edges = self._edges(batch, needs.values()) if needs or batch.after else None
+                edges = self._client.edges(needs.values(), batch.after) if needs or batch.after else None
                 return self._put(batch, payload, edges)
             except QueueFull:
                 continue  # somebody was faster

@@ -97,8 +97,21 @@ class TestArguments:
 
         with pytest.raises(TypeError, match="pass it to submit"):
             pickle.dumps(one)
-        with pytest.raises(TypeError, match="pass it to submit"):
-            list(mesh.map(square, [one]))
+
+    def test_items_of_a_map_wait_for_their_own_futures(self, mesh):
+        late = square.with_options(delay=0.3).submit(2)
+        items = [1, late, 3, square.submit(4), *range(200)]
+
+        results = mesh.map(square, items, ordered=False)
+        assert next(results) != 16
+        assert sorted([*results, 1]) == sorted([1, 16, 9, 256, *(x * x for x in range(200))])
+        assert list(mesh.starmap(look, [([late],), ("x",)])) == ["[4]", "'x'"]
+
+    def test_an_item_whose_future_fails_has_its_error_in_its_place(self, mesh):
+        results = list(mesh.map(square, [1, fail.submit("no"), 3], return_exceptions=True))
+
+        assert (results[0], results[2]) == (1, 9)
+        assert isinstance(results[1], DependencyError)
 
     def test_a_future_of_another_mesh_is_refused(self):
         own = square.submit(1)
