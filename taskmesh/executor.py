@@ -134,7 +134,7 @@ class MeshExecutor(Executor):
         with self._lock:
             already, self._shut = self._shut, True
         if cancel_futures:
-            self._cancel_unstarted()
+            self._mesh._client.cancel_unstarted(self._stop_maps())
         if wait:
             self._finish()
         elif self._own is not None and not already:
@@ -167,18 +167,15 @@ class MeshExecutor(Executor):
 
     def _give_up(self) -> None:
         """Cancels all that was submitted here; a mesh of its own ends with it."""
-        for job in self._maps:
-            job.stop()
-        futures = [*self._futures, *(future for job in self._maps for future in job.futures)]
-        self._mesh._client.table.cancel([future for future in futures if not future.done()])
+        self._mesh._client.table.cancel([future for future in self._stop_maps() if not future.done()])
         if self._own is not None:
             self._own.close(cancel=True)
 
-    def _cancel_unstarted(self) -> None:
+    def _stop_maps(self) -> list[TaskFuture[Any]]:
+        """Submits no more items of maps; returns the futures of all that was submitted."""
         for job in self._maps:
             job.stop()
-        futures = [*self._futures, *(future for job in self._maps for future in job.futures)]
-        self._mesh._client.cancel_unstarted(futures)
+        return [*self._futures, *(future for job in self._maps for future in job.futures)]
 
     def _check(self) -> None:
         if self._shut:

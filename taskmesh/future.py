@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
 from threading import get_ident
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
 from taskmesh.core import ids
 from taskmesh.errors import DependencyError, TaskMeshError
@@ -321,17 +321,11 @@ class TaskFuture(Future[T]):
         cancelled = self._state is CANCELLED_AND_NOTIFIED
         return cancelled, cancelled, None, None
 
-    def set_running_or_notify_cancel(self) -> bool:
+    def _refuse(self, *_: object) -> NoReturn:
         """Not for callers: a mesh ends its futures itself."""
         raise InvalidStateError("a mesh ends its futures itself")
 
-    def set_result(self, result: T) -> None:
-        """Not for callers: a mesh ends its futures itself."""
-        raise InvalidStateError("a mesh ends its futures itself")
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """Not for callers: a mesh ends its futures itself."""
-        raise InvalidStateError("a mesh ends its futures itself")
+    set_running_or_notify_cancel = set_result = set_exception = _refuse  # type: ignore[assignment]
 
     # --- for the pending table, the callback thread and the gatherings
 

@@ -4,44 +4,26 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from taskmesh.client.callbacks import CallbackThread
 from taskmesh.future import ERROR, RAW, TaskFuture
 from taskmesh.outcomes.outcome import Success, Unretrieved
 from taskmesh.outcomes.waiters import LoneWaiter, Waiters, wake
+from taskmesh.serialize.payload import Payload
 from taskmesh.wire.runs import DEPENDENCY, Failed
 
 _PATIENCE_S = 0.02
 
 
-class FutureEnd(NamedTuple):
-    """The outcome of a future.
-
-    Attributes:
-        state: the final state, in concurrent.futures' words.
-        content: the payload of the value, or an exception. A failed task's content stands in its origin.
-        origin: the attempt that led to it, None if the task never ran.
-        form: the form of the content: RAW or ERROR.
-    """
-
-    state: str
-    content: Any = None
-    origin: Success | Failed | None = None
-    form: int = RAW
+End: TypeAlias = "Failed | BaseException | tuple[Payload, Success] | None"
+"""The end of a future: the record of a failure, the error of a table that has closed, a result with the
+attempt that led to it, or None for a cancellation."""
 
 
-CANCELLED = FutureEnd(CANCELLED_AND_NOTIFIED)
-
-
-def broken(error: BaseException) -> FutureEnd:
-    """Return the outcome of a future whose task has no outcome of its own."""
-    return FutureEnd(FINISHED, error, None, ERROR)
-
-
-def outcome_of(record: Failed) -> FutureEnd:
-    """Return the outcome that a hub's record reports."""
-    return CANCELLED if record.kind == "cancelled" else FutureEnd(FINISHED, None, record)
+def end_of(record: Failed) -> End:
+    """Return the end that a hub's record reports."""
+    return None if record.kind == "cancelled" else record
 
 
 class Completion:
@@ -57,62 +39,57 @@ class Completion:
     def __init__(self, callbacks: CallbackThread) -> None:
         self._callbacks = callbacks
         self._ended: list[TaskFuture[Any]] = []
-        self._guarded: list[tuple[TaskFuture[Any], FutureEnd]] = []
+        self._guarded: list[tuple[TaskFuture[Any], End]] = []
 
-    def add(self, future: TaskFuture[Any], outcome: FutureEnd) -> None:
+    def add(self, future: TaskFuture[Any], end: End) -> None:
         """End a pending future that the caller has taken out of the table."""
         extras = future._extras
-        if extras is not None and not self.collect(future, extras):
-            self.guard(future, outcome)
-        else:
-            complete(future, outcome, self._callbacks)
+        if extras is None or self.collect(future, extras, end):
+            complete(future, end, self._callbacks)
 
-    def collect(self, future: TaskFuture[Any], extras: Waiters) -> bool:
-        """Collect a future that has waiters; return False if it has a condition: see `guard`.
+    def collect(self, future: TaskFuture[Any], extras: Waiters, end: End) -> bool:
+        """Collect a future that has waiters; return True if the caller sets its state now.
 
-        After True the caller sets its state.
+        If it has a condition, `notify` sets it.
         """
         if extras.condition is not None:
+            self._guarded.append((future, end))
             return False
         extras.delivering = bool(extras.callbacks)
         self._ended.append(future)
         return True
 
-    def guard(self, future: TaskFuture[Any], outcome: FutureEnd) -> None:
-        """End a future that has a condition; `notify` sets its state."""
-        self._guarded.append((future, outcome))
-
     def notify(self) -> None:
         """Wake all waiters and start the callbacks; it never blocks for long."""
-        for future, outcome in self._guarded:
+        for future, end in self._guarded:
             condition = future._condition
             if condition.acquire(timeout=_PATIENCE_S):
                 try:
-                    self._end_guarded(future, outcome)
+                    self._end_guarded(future, end)
                 finally:
                     condition.release()
                 self._ended.append(future)
             else:
                 threading.Thread(
-                    target=self._end_later, args=(future, outcome), name="taskmesh-end", daemon=True
+                    target=self._end_later, args=(future, end), name="taskmesh-end", daemon=True
                 ).start()
         if self._ended:
             self._notify(self._ended)
 
-    def _end_later(self, future: TaskFuture[Any], outcome: FutureEnd) -> None:
+    def _end_later(self, future: TaskFuture[Any], end: End) -> None:
         with future._condition:
-            self._end_guarded(future, outcome)
+            self._end_guarded(future, end)
         self._notify([future])
 
-    def _end_guarded(self, future: TaskFuture[Any], outcome: FutureEnd) -> None:
+    def _end_guarded(self, future: TaskFuture[Any], end: End) -> None:
         with future._batch.table.lock:
             extras = future._ensure_waiters()
             extras.delivering = bool(extras.callbacks)
-            complete(future, outcome, self._callbacks)
+            complete(future, end, self._callbacks)
         for waiter in extras.waiters:
-            if outcome.state is CANCELLED_AND_NOTIFIED:
+            if end is None:
                 waiter.add_cancelled(future)
-            elif isinstance(outcome.origin, Success):
+            elif isinstance(end, tuple):
                 waiter.add_result(future)
             else:
                 waiter.add_exception(future)
@@ -143,15 +120,18 @@ class Completion:
             lone(None)  # last: it may take the GIL from us
 
 
-def complete(future: TaskFuture[Any], outcome: FutureEnd, callbacks: CallbackThread) -> None:
+def complete(future: TaskFuture[Any], end: End, callbacks: CallbackThread) -> None:
     """Set the future's final state. Readers look at the state first and without a lock: so it is set last."""
-    if outcome.state is FINISHED:  # a cancelled one keeps its arguments until the port has drained it
-        origin = outcome.origin
-        if isinstance(origin, Failed):
-            future._content = Unretrieved(origin, future._label, callbacks.put)
-            future._content.retrieved = origin.kind == DEPENDENCY  # the log tells of the first that failed
-        else:
-            future._content = outcome.content
-        future._origin = origin
-        future._form = outcome.form
-    future._state = outcome.state
+    if end is None:
+        future._state = CANCELLED_AND_NOTIFIED  # it keeps its arguments until the port has drained it
+        return
+    future._form = RAW
+    if isinstance(end, tuple):
+        future._content, future._origin = end
+    elif isinstance(end, Failed):
+        future._content = Unretrieved(end, future._label, callbacks.put)
+        future._content.retrieved = end.kind == DEPENDENCY  # the log tells of the first that failed
+        future._origin = end
+    else:
+        future._content, future._origin, future._form = end, None, ERROR
+    future._state = FINISHED

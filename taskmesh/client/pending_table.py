@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskmesh.client.callbacks import CallbackThread
-from taskmesh.client.completion import CANCELLED, Completion, FutureEnd, broken, complete, outcome_of
+from taskmesh.client.completion import Completion, End, complete, end_of
 from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
 from taskmesh.client.upstream import UpstreamTasks
 from taskmesh.config import ClientConfig
@@ -288,7 +288,7 @@ class PendingTable:
             futures = self.unended
         completion = Completion(self._callbacks)
         with self.lock:
-            seqs = [future._seq for future in futures if self._take(future, CANCELLED, completion)]
+            seqs = [future._seq for future in futures if self._take(future, None, completion)]
             if seqs:
                 self._acks.add(seqs, self._oldest)
                 self._release(seqs)
@@ -305,8 +305,7 @@ class PendingTable:
                 self.refusal = reason or MeshClosed("this mesh is closed: open a new one")
             self._ceiling = -1
             taken = list(self._pending.values())
-            outcome = broken(self.refusal)
-            ended = [future._seq for future in taken if self._take(future, outcome, completion)]
+            ended = [future._seq for future in taken if self._take(future, self.refusal, completion)]
             self._release(ended)
             if reason is not None:
                 self.failed_with_port += len(ended)
@@ -326,21 +325,20 @@ class PendingTable:
         self.refusal = ForkedMeshError(
             "this mesh belongs to the parent process: open one here, after the fork"
         )
-        outcome = broken(self.refusal)
         for future in self._pending.values():
             future._extras = None
-            complete(future, outcome, self._callbacks)
+            complete(future, self.refusal, self._callbacks)
         self._pending.clear()
 
-    def _take(self, future: TaskFuture[Any], outcome: FutureEnd, completion: Completion) -> bool:
+    def _take(self, future: TaskFuture[Any], end: End, completion: Completion) -> bool:
         """Ends the future if it is pending; lock held."""
         if self._pending.pop(future._seq, None) is None:
             return False
         extras = future._extras
         if extras is not None and extras.edges is not None:
-            kind = "cancelled" if outcome is CANCELLED else "lost"
+            kind = "cancelled" if end is None else "lost"
             self._upstream.failed(future, extras.edges, Failed(0, future._seq, 0, kind))
-        completion.add(future, outcome)
+        completion.add(future, end)
         return True
 
     def _release(self, seqs: Sequence[int]) -> None:
@@ -371,7 +369,7 @@ class PendingTable:
     def attend(self, future: TaskFuture[Any]) -> None:
         """Turns a future away that came in while the mesh was closing."""
         if self.refusal is not None and self._pending.pop(future._seq, None) is not None:
-            complete(future, broken(self.refusal), self._callbacks)
+            complete(future, self.refusal, self._callbacks)
 
     # --- the port's side
 
@@ -461,8 +459,7 @@ class PendingTable:
                 if extras is not None:
                     if extras.edges is not None:
                         self._upstream.succeeded(future, extras.edges, payload, origin.attempt)
-                    if not completion.collect(future, extras):
-                        completion.guard(future, FutureEnd(FINISHED, payload, origin))
+                    if not completion.collect(future, extras, (payload, origin)):
                         continue
                 future._content = payload  # as `complete` does it
                 future._origin = origin
@@ -480,7 +477,7 @@ class PendingTable:
                 extras = future._extras
                 if extras is not None and extras.edges is not None:
                     self._upstream.failed(future, extras.edges, record)
-                completion.add(future, outcome_of(record))
+                completion.add(future, end_of(record))
         return count
 
     def notice(self, progress: list[Progress]) -> None:

@@ -17,8 +17,8 @@ from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_c
 from taskmesh.errors import ConfigError, QueueFull
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import arrived
-from taskmesh.outcomes.waiters import running_loop
-from taskmesh.serialize.payload import check_size, dumps_call
+from taskmesh.outcomes.waiters import Edges, running_loop
+from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.serialize.upstream import collected, value_of
 from taskmesh.serialize.values import FutureFound
 from taskmesh.wire.runs import PICKLE, SAFE
@@ -84,21 +84,24 @@ class Submitter:
         if batch is None:
             batch = self._functions.batch(fn, args, kwargs)
             if batch.after or batch.when:
-                return self._depend(batch, args, kwargs)
+                return self._put(batch, *self._collected(batch, args, kwargs))
         try:
             payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
         except FutureFound:
-            return self._depend(batch, args, kwargs)
+            return self._put(batch, *self._collected(batch, args, kwargs))
         if self._limit:
             check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
         return self._put(batch, payload)
 
-    def _depend(self, batch: OpenRun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskFuture[Any]:
-        """Submits a call that depends on other tasks."""
+    def _collected(
+        self, batch: OpenRun, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Payload, Edges | None]:
+        """Return the payload of a call, and the tasks that it depends on, if any."""
         with collected(self._client.table, arrived if batch.when else value_of) as needs:
             payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
         check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
-        return self._put(batch, payload, self._client.edges(needs.values(), batch.after))
+        depends = needs or batch.after or batch.when
+        return payload, self._client.edges(needs.values(), batch.after) if depends else None
 
     @overload
     async def asubmit(
@@ -119,16 +122,13 @@ class Submitter:
         if not self._client.is_open:
             await loop.run_in_executor(None, self._client.open)
         batch = self._functions.batch(fn, args, kwargs)
-        with collected(self._client.table, arrived if batch.when else value_of) as needs:
-            payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
-        check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
+        payload, edges = self._collected(batch, args, kwargs)
         while True:
             room = self._client.table.room(loop)
             if room is not None:
                 await room
                 continue
             try:
-                edges = self._client.edges(needs.values(), batch.after) if needs or batch.after else None
                 return self._put(batch, payload, edges)
             except QueueFull:
                 continue  # somebody was faster
@@ -261,12 +261,7 @@ class Submitter:
         The map begins with the first result that is asked for. Another thread draws the iterables and
         rebuilds the results. Cancelling the wait for a result cancels the rest of the map.
         """
-        return AsyncMapResults(partial(self._begun, fn, iterables, how))
-
-    def _begun(
-        self, fn: Callable[..., Any], iterables: tuple[Iterable[Any], ...], how: Mapping[str, Any]
-    ) -> MapResults[Any]:
-        return cast(MapResults[Any], self.map(fn, *iterables, **how))
+        return AsyncMapResults(cast(Callable[[], MapResults[Any]], partial(self.map, fn, *iterables, **how)))
 
     @overload
     def starmap(
