@@ -35,6 +35,7 @@ class Audit:
         limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
         draining: sessions of an epoch whose pools have said so.
         commanded: pools' processes to which a hub had something to say, by name and instance.
+        fulfilled: the values that clients have given promises, by key.
         orphaned: bound to clients that were gone for long when pools last held it.
     """
 
@@ -50,6 +51,8 @@ class Audit:
         self.orphaned: set[tuple[int, int]] = set()
         self.commanded: set[tuple[str, int]] = set()
         self.attempts = Attempts()
+        self.fulfilled: dict[str, set[bytes]] = {}
+        self._first: dict[tuple[int, str], int] = {}
         self._blocked: list[Plan] = []
         self._newest: dict[tuple[int, int, int], int] = {}
         self._answers: dict[int, dict[tuple[str, str], float]] = {}
@@ -217,17 +220,24 @@ class Audit:
                 early = plan.when == FAILURE
                 self.require(early, "S23: an outcome is missing", plan, seq)
             elif value is not None and value.failed is None:
-                results = {other.result for other in akin}
+                promise = self._workload.plans[plan.client, seq]
+                results = (
+                    self.fulfilled[promise.key] if promise.is_promise else {other.result for other in akin}
+                )
                 self.require(value.payload in results, "S23: another task's outcome", plan, seq)
             if plan.when == SUCCESS:
                 good = value is None or value.failed is None
                 self.require(good, "S23: started after a failure", plan, seq, value)
-                self.require(
-                    any(one.successes for one in akin), "S23: started before it had ended", plan, seq
-                )
+                begun = any(one.successes or one.key in self.fulfilled for one in akin)
+                self.require(begun, "S23: started before it had ended", plan, seq)
         if plan.when == FAILURE:
             upstream = [self._workload.plans[plan.client, seq] for seq in plan.upstream]
             self.require(any(map(self._may_fail, upstream)), "S23: none failed", plan)
+
+    def first(self, key: str, epoch: int, client: int) -> None:
+        """S24: a hub tells one client, at most, that it was the first to fulfil a promise."""
+        known = self._first.setdefault((epoch, key), client)
+        self.require(known == client, "S24: two were the first to fulfil a promise", key, epoch)
 
     def _may_fail(self, plan: Plan) -> bool:
         key, spec = (plan.client, plan.seq), plan.kind.spec
@@ -267,7 +277,8 @@ class Audit:
             for seq, payload in zip(run.seqs, run.payloads, strict=True):
                 if plan := self._outcome(client, seq, "done"):
                     self._check_result(plan, payload)
-                    self.attempts.succeeded(run, plan)
+                    if not plan.is_promise:
+                        self.attempts.succeeded(run, plan)
         for failure in failed:
             if plan := self._outcome(client, failure.seq, failure.kind):
                 self._check_failure(plan, failure, now)
@@ -285,6 +296,10 @@ class Audit:
         return plan
 
     def _check_result(self, plan: Plan, payload: bytes) -> None:
+        if plan.is_promise:
+            given = self.fulfilled.get(plan.key, set())
+            self.require(payload in given, "S24: nobody has given this promise its value", plan, payload)
+            return
         if plan.key:
             accepted = {other.result for other in self._same_key(plan)}
             self.require(payload in accepted, "S12: not the result of any task of this key", plan.key)

@@ -105,6 +105,7 @@ class ClientHost(Host[ClientMachine]):
         self.accepted: dict[int, int] = {}
         self.answers: dict[int, m.Answer] = {}
         self.asked = 0
+        self.promises: dict[int, str] = {}
         self._config = config
         self._next = 1
         self._known: set[int] = set()
@@ -164,8 +165,15 @@ class ClientHost(Host[ClientMachine]):
         """Submits `count` new tasks."""
         return self.submit_all(self.setting.workload.burst, count, may_wait=True)
 
-    def submit_all(self, make: Burst, count: int, *, may_wait: bool = False) -> list[Plan]:
-        """Submits `count` new tasks of a sort; some of them are to start later if they may."""
+    def submit_all(
+        self, make: Burst, count: int, *, may_wait: bool = False, after: Sequence[int] = ()
+    ) -> list[Plan]:
+        """Submits `count` new tasks of a sort; some of them are to start later if they may.
+
+        Args:
+            make: makes them. count: so many. may_wait: some have a time to start, or depend on others.
+            after: tasks whose outcomes they need, each of one.
+        """
         plans = make(self.client, self._next, count)
         self._next += count
         for plan in plans:
@@ -174,6 +182,8 @@ class ClientHost(Host[ClientMachine]):
                 plan.start_at = plan.submitted + 0.7 * (plan.seq % 5)
             if may_wait and plan.seq % 5 == 2 and plan.kind.spec.kind == CALL:
                 self._depend(plan)
+        for plan, seq in zip(plans, after, strict=False):
+            plan.needs = (seq,)
         self.table.plans.update((plan.seq, plan) for plan in plans)
         specs, runs = runs_of(plans, self.setting.timetable.now, again=False)
         fresh = [(number, spec) for number, spec in specs if number not in self._known]
@@ -223,6 +233,13 @@ class ClientHost(Host[ClientMachine]):
         self.tell(Requested(m.Query(self.asked, what)))
         return self.asked
 
+    def fulfil(self, key: str, payload: bytes, keep: float) -> None:
+        """Gives a promise its value; another one may have come first."""
+        self.asked += 1
+        self.promises[self.asked] = key
+        self.setting.audit.fulfilled.setdefault(key, set()).add(payload)
+        self.tell(Requested(m.Fulfil(self.asked, key, payload, keep)))
+
     def command(self, verb: str, target: str) -> None:
         """Gives an operator's command."""
         self.asked += 1
@@ -244,6 +261,9 @@ class ClientHost(Host[ClientMachine]):
                     self._move()
                 case act.Tell(message=m.Answer() as answer):
                     self.answers[answer.number] = answer
+                    if answer.value is True and answer.number in self.promises:
+                        key = self.promises.pop(answer.number)
+                        self.setting.audit.first(key, self.machine.epoch, self.client)
                 case act.Tell(message=message):
                     self.setting.audit.told(self.client, message)
                 case _:

@@ -15,11 +15,13 @@ from taskmesh.core.hub.backlog import Backlog, Lineup, Route, group_of
 from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.dependencies import Dependencies
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
 from taskmesh.core.hub.ledger import Ledger
 from taskmesh.core.hub.pools import DesiredStates, PoolSessions
+from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.result_cache import ResultCache
-from taskmesh.core.hub.states import Cause, TaskRecord
+from taskmesh.core.hub.states import Cause, Links, TaskRecord
 from taskmesh.core.hub.timers import Timers
 from taskmesh.core.hub.unclaimed import Unclaimed
 from taskmesh.core.hub.ventilator import Ventilator
@@ -29,7 +31,7 @@ from taskmesh.core.pool.membership import Membership
 from taskmesh.core.pool.slots import Slot
 from taskmesh.core.pool.spool import Spool
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Held
+from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, Value
 from tests.simulation import pool_host
 
 Patch = pytest.MonkeyPatch
@@ -403,6 +405,54 @@ def pool_losses(patch: Patch) -> None:
     patch.setattr(Collector, "died_with", lambda self, record, pool, reason: self.lost(record))
 
 
+def upstream_counted_once(patch: Patch) -> None:
+    """The end of a task counts twice for those that depend on it."""
+    ended = Dependencies._ended
+
+    def count_twice(self: Dependencies, task: int, dependents: list[TaskRecord], value: Value) -> None:
+        for record in dependents:
+            if record.links is not None and record.links.waits > 1:
+                record.links.waits -= 1
+        ended(self, task, dependents, value)
+
+    patch.setattr(Dependencies, "_ended", count_twice)
+
+
+def value_kept(patch: Patch) -> None:
+    """An outcome is forgotten with the first of those that need it."""
+
+    def forget(self: Dependencies, task: int) -> None:
+        held = self.values[task]
+        held.holders -= 1
+        if held.holders < 2:
+            self._forget(task)
+
+    patch.setattr(Dependencies, "_release", forget)
+
+
+def failure_passed_on(patch: Patch) -> None:
+    """A task starts although one that it depends on has failed."""
+    decide = Dependencies._decide
+
+    def ignore(
+        self: Dependencies, record: TaskRecord, links: Links, failure: Failed | None, upstream: int
+    ) -> None:
+        decide(self, record, links, failure if links.when != SUCCESS else None, upstream)
+
+    patch.setattr(Dependencies, "_decide", ignore)
+
+
+def first_fulfilment(patch: Patch) -> None:
+    """Everybody who fulfils a promise is told to have been the first."""
+    on_fulfil = Promises.on_fulfil
+
+    def agree(self: Promises, client: int, fulfil: m.Fulfil, now: float) -> None:
+        on_fulfil(self, client, fulfil, now)
+        self._hub.send(client, m.Answer(fulfil.number, True))
+
+    patch.setattr(Promises, "on_fulfil", agree)
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -448,4 +498,8 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     kept_lanes,
     overdue_recall,
     pool_losses,
+    upstream_counted_once,
+    value_kept,
+    failure_passed_on,
+    first_fulfilment,
 )

@@ -17,7 +17,7 @@ from tests.simulation.hub_host import HubHost
 from tests.simulation.network import Weather
 from tests.simulation.pool_host import PoolHost
 from tests.simulation.setting import Setting
-from tests.simulation.workload import SLOW_SECONDS, Act, Plan
+from tests.simulation.workload import PROMISED_FOR, SLOW_SECONDS, Act, Plan
 
 TASKS = 8
 STARTED = 1.0
@@ -29,6 +29,7 @@ GONE = 4.0
 
 
 KEYED = 4
+PROMISES = 3
 STORED = 0.1
 """Seconds in which what a task has ended with is in the store, unless it is lost or late."""
 BACK = 0.5
@@ -130,6 +131,36 @@ def remembered(world: World) -> None:
     world.until(timetable.now + BACK)
     client.submit_all(setting.workload.keyed_burst, KEYED)
     world.finish("L1", LEASE + LEAVES)
+
+
+def promises(world: World, *, foul: bool) -> None:
+    """S24, L8: a promise has the first value that anybody gave it, for all who wait, whatever dies meanwhile.
+
+    Args:
+        foul: messages are lost meanwhile, and the hub dies.
+    """
+    setting = world.setting
+    timetable, chance = setting.timetable, setting.chance
+    for client in world.clients:
+        made = client.submit_all(setting.workload.promised_burst, PROMISES)
+        waiting = client.submit_all(setting.workload.calm_burst, PROMISES, after=[plan.seq for plan in made])
+        setting.audit.faults["waits for a promise", "task"] += len(waiting)
+    if foul:
+        setting.network.weather = Weather(lost=chance.choice((0.1, 0.3)), delayed=0.2)
+    for turn in range(2):
+        for index in range(PROMISES):
+            client = chance.choice(world.clients)
+            world.until(timetable.now + 0.3 * chance.random())
+            if turn or chance.random() < 0.6:
+                client.fulfil(f"promise-{index}", b"%d-%d-%d" % (client.client, turn, index), PROMISED_FOR)
+        if foul and not turn:
+            setting.audit.faults["crash", "hub that knows promises"] += 1
+            _replace_hub(world)
+    setting.network.weather = None
+    world.until(timetable.now + BACK)
+    for index in range(PROMISES):  # a hub that died may have taken a value along that nobody had yet
+        world.clients[0].fulfil(f"promise-{index}", b"last-%d" % index, PROMISED_FOR)
+    world.finish("L8", LEASE + LEAVES)
 
 
 def comeback(world: World) -> None:

@@ -35,6 +35,7 @@ from tests.simulation.scenes import (
     departure,
     orphans,
     plague,
+    promises,
     remembered,
     shared,
     turned_slow,
@@ -205,22 +206,34 @@ class World:
         self._await_pools()
         if len(self.hubs) > 1:
             return
-        chance, scene = self.setting.chance, self.seed % SCENES
-        if self.calm and scene in (0, 1):
+        if self.calm:
+            self._play_calm_scene(self.seed % SCENES)
+        else:
+            self._play_foul_scene(self.seed % SCENES)
+
+    def _play_calm_scene(self, scene: int) -> None:
+        if scene in (0, 1):
             self._plans += departure(self, foul=False)
-        elif not self.calm and scene == 0:
-            comeback(self)
-        elif not self.calm and scene == 1:
-            chance.choice((shared, budgets))(self)
-        elif self.calm and scene == 2:
+        elif scene == 2:
             self._plans += turned_slow(self)
-        elif self.calm and scene == 3:
+        elif scene == 3:
             plague(self)
-        elif not self.calm and scene == 2:
+        else:
+            promises(self, foul=False)
+
+    def _play_foul_scene(self, scene: int) -> None:
+        chance = self.setting.chance
+        if scene == 0:
+            comeback(self)
+        elif scene == 1:
+            chance.choice((shared, budgets))(self)
+        elif scene == 2:
             orphans(self)
-        elif not self.calm and scene == 3:
+        elif scene == 3:
             departure(self, foul=True)
-        elif not self.calm and scene == 4:
+        elif self.seed // SCENES % 2:
+            promises(self, foul=True)
+        else:
             remembered(self)
 
     def _await_pools(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from taskmesh.core.hub.collector import REFUSALS
 from taskmesh.core.specs import spec_number
-from taskmesh.wire.runs import CHUNK, SUCCESS, Spec
+from taskmesh.wire.runs import CHUNK, PROMISE, PROMISE_NAME, SUCCESS, Spec
 
 _KEY = struct.Struct(">QQ")
 BAD_KINDS = ("argument", "function", "result")
@@ -74,6 +74,11 @@ class Plan:
     def result(self) -> bytes:
         """What it returns."""
         return result_of(self.payload)
+
+    @property
+    def is_promise(self) -> bool:
+        """Whether no function stands behind it."""
+        return self.kind.spec.kind == PROMISE
 
     @property
     def bad_kind(self) -> str:
@@ -208,6 +213,9 @@ URGENT, _, BOUND = KINDS[-3:]
 LASTING = _kind("lasting", max_retries=2, backoff=0.5, factor=2.0, jitter=False)
 UNSERVED = _kind("unserved", queue="nowhere", expires=3.0)
 """Of a scene only: a hub may die between two of its attempts, or before its first."""
+PROMISED_FOR = 1000.0
+PROMISED = _kind(PROMISE_NAME, kind=PROMISE, keep=PROMISED_FOR)
+"""Of a scene only: tasks without a function, which clients fulfil."""
 SHARED = next(kind for kind in KINDS if kind.keyed == 1.0)
 INSTANT = KINDS[0]
 SLOW_SECONDS = 3.0
@@ -227,7 +235,7 @@ class Workload:
         self._weights = [kind.weight for kind in KINDS]
         self._acts = {
             kind.spec.name: ([act for act, _ in kind.acts], [weight for _, weight in kind.acts])
-            for kind in (*KINDS, LASTING, UNSERVED)
+            for kind in (*KINDS, LASTING, UNSERVED, PROMISED)
         }
 
     def burst(self, client: int, first: int, count: int) -> list[Plan]:
@@ -300,6 +308,13 @@ class Workload:
             plan = self._plan(client, first + index, kind)
             plan.act, plan.payload = act, plan.payload[: _KEY.size]
             plans.append(plan)
+        return plans
+
+    def promised_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """Promises, each under a key that all clients use."""
+        plans = [self._plan(client, first + index, PROMISED) for index in range(count)]
+        for index, plan in enumerate(plans):
+            plan.key, plan.payload, plan.calm = f"promise-{index}", plan.payload[: _KEY.size], True
         return plans
 
     def bound_burst(self, client: int, first: int, count: int) -> list[Plan]:
