@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -20,14 +20,17 @@ from taskmesh.client.options import TaskOptions, is_count
 from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import MOST_SLOTS, Config
 from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh, TaskMeshError
-from taskmesh.future import TaskFuture
+from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.transport import open_port
+from taskmesh.outcomes.outcome import arrived
 from taskmesh.outcomes.waiters import Edges
 from taskmesh.pool.nested import in_slot
 from taskmesh.serialize.code import FunctionCodec
+from taskmesh.serialize.payload import Payload, check_size, dumps_call
+from taskmesh.serialize.upstream import collected, value_of
 from taskmesh.wire.messages import Fulfil
-from taskmesh.wire.runs import PROMISE
+from taskmesh.wire.runs import PICKLE, PROMISE, SAFE
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0
@@ -85,6 +88,8 @@ class Client:
         table: tasks without an outcome.
         callbacks: where done-callbacks run.
         wired: payloads travel over a wire to another process.
+        max_payload: bytes of one payload at most, 0 for any number.
+        result_codec: PICKLE or SAFE, the encoding of results.
         closed: nothing can be submitted any more.
         batches: batches of this client; a clean close seals them.
         maps: maps that have not submitted all of their items; a clean close waits for them.
@@ -104,6 +109,8 @@ class Client:
         self.batches: WeakSet[OpenBatch] = WeakSet()
         self.waits_at_exit = False
         self.wired = bool(config.mesh.address) or config.mesh.hub == "process"
+        self.max_payload = config.pool.max_payload if self.wired else 0
+        self.result_codec = SAFE if config.client.result_codec == "safe" else PICKLE
         self.new_group = itertools.count(1).__next__
         self._port: SubmitPort | None = None
         self._lock = threading.RLock()
@@ -236,20 +243,29 @@ class Client:
                 stacklevel=2,
             )
 
-    def edges(self, needs: Collection[TaskFuture[Any]], after: tuple[TaskFuture[Any], ...]) -> Edges:
-        """Return the edges of a call: the futures among its arguments, and others that it waits for.
+    def collect(
+        self, run: OpenRun, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Payload, Edges | None]:
+        """Return the payload of a call that may have futures among its arguments, and what it waits for.
 
         Raises:
             ConfigError: results are signed, and one of the arguments is the result of a key: it is signed for
                 that.
+            SerializationError: an argument cannot be pickled.
         """
-        keyed = (future._batch for future in needs if future._batch.key)
-        if self.signs and any(run.spec.kind != PROMISE for run in keyed):
+        name = run.spec.name
+        with collected(self.table, arrived if run.when else value_of) as needs:
+            payload = dumps_call(args, kwargs, where=name, memfd=not self.wired)
+        check_size(payload, self.max_payload, f"the call of {name}", args, kwargs)
+        if not (needs or run.after or run.when):
+            return payload, None
+        keyed = (future._batch for future in needs.values() if future._batch.key)
+        if self.signs and any(other.spec.kind != PROMISE for other in keyed):
             raise ConfigError(
                 "where results are signed (mesh.secret), the future of a task with key= cannot be an "
                 "argument: pass its result(), or wait for it with after="
             )
-        return Edges(needs, after)
+        return payload, Edges(needs.values(), run.after)
 
     def fulfil_later(self, fulfil: Fulfil) -> None:
         """End a promise without waiting for the hub's word; nothing happens once the client has ended."""

@@ -58,7 +58,7 @@ class TaskGroup:
         self._table = client.table
         self._pickles = codec == PICKLE
         self._memfd = not client.wired
-        self._limit = client.config.pool.max_payload if client.wired else 0
+        self._limit = client.max_payload
         self.number = spec_number(spec)
         self._batch = OpenRun(client.table, self.number, spec, client.new_group())
 

@@ -22,7 +22,6 @@ from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import ChunkResult, Success
 from taskmesh.outcomes.waiters import LockEvent
 from taskmesh.serialize.payload import Payload, check_size, dumps_call, dumps_chunk
-from taskmesh.serialize.upstream import collected, value_of
 from taskmesh.serialize.values import FutureFound
 from taskmesh.wire.runs import Failed
 
@@ -120,7 +119,6 @@ class MapJob:
         self._group = group
         self._early = encoded.options.acks == "early"
         self._retries = bool(encoded.options.retries.max) and not self._early
-        self._limit = client.config.pool.max_payload if client.wired else 0
 
     @property
     def label(self) -> str:
@@ -342,20 +340,13 @@ class MapJob:
         try:
             payload = dumps_call(first, {}, where=label, memfd=memfd)
         except FutureFound:
-            return self._depend(first, batch)
+            return self._client.table.put(batch, *self._client.collect(batch, first, {}))
         self._check_size(payload, first)
         return self._client.table.put(batch, payload)
 
-    def _depend(self, arguments: tuple[Any, ...], batch: OpenRun) -> TaskFuture[Any]:
-        """Submit an item that has futures among its arguments: it waits for them."""
-        with collected(self._client.table, value_of) as needs:
-            payload = dumps_call(arguments, {}, where=self.label, memfd=not self._client.wired)
-        self._check_size(payload, arguments)
-        return self._client.table.put(batch, payload, self._client.edges(needs.values(), ()))
-
     def _check_size(self, payload: Payload, first: tuple[Any, ...]) -> None:
-        if self._limit:
-            check_size(payload, self._limit, f"the call of {self.label}", first)
+        if self._client.max_payload:  # two calls less for each chunk of an embedded mesh
+            check_size(payload, self._client.max_payload, f"the call of {self.label}", first)
 
     def _complete(self, chunk: Chunk) -> None:
         self._flying.discard(chunk)

@@ -15,7 +15,7 @@ from taskmesh.errors import ConfigError
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.serialize.payload import check_size, dumps, dumps_exception, dumps_plain
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import LONGEST_NAME, PICKLE, PROMISE, PROMISE_NAME, SAFE, Failed
+from taskmesh.wire.runs import LONGEST_NAME, PROMISE, PROMISE_NAME, SAFE, Failed
 
 KEEP = 86_400.0
 """Seconds for which the outcome of a promise answers those who ask for it later."""
@@ -31,7 +31,7 @@ def promised(
         MeshClosed: the mesh is closed.
     """
     options = TaskOptions().with_changes({"expires": expires, "on_client_loss": on_client_loss})
-    spec = replace(spec_of(b"", options, PROMISE_NAME, _codec(client)), kind=PROMISE, keep=KEEP)
+    spec = replace(spec_of(b"", options, PROMISE_NAME, client.result_codec), kind=PROMISE, keep=KEEP)
     return client.table.put(OpenRun(client.table, spec_number(spec), spec, group, _checked(key)), b"")
 
 
@@ -48,9 +48,9 @@ def fulfilment(
     """
     if error is None:
         what = f"the value of the promise {key!r}"
-        safe = _codec(client) == SAFE
+        safe = client.result_codec == SAFE
         payload = dumps_plain(value) if safe else dumps(value, what=what, memfd=not client.wired)
-        check_size(payload, client.config.pool.max_payload if client.wired else 0, what)
+        check_size(payload, client.max_payload, what)
         return m.Fulfil(0, _checked(key), payload, keep)
     if not isinstance(error, BaseException):
         raise TypeError(f"error= has to be an exception, not {error!r:.200}")
@@ -68,12 +68,8 @@ def kept_value(client: Client, value: object) -> TaskFuture[Any]:
     """
     what = "the value for put()"
     payload = dumps(value, what=what, memfd=not client.wired)
-    check_size(payload, client.config.pool.max_payload if client.wired else 0, what)
+    check_size(payload, client.max_payload, what)
     return client.table.keep(OpenRun(client.table, spec_number(KEPT_VALUE), KEPT_VALUE), payload)
-
-
-def _codec(client: Client) -> str:
-    return SAFE if client.config.client.result_codec == "safe" else PICKLE
 
 
 def _checked(key: object) -> str:

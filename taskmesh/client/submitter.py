@@ -15,13 +15,11 @@ from taskmesh.client.map import MapJob
 from taskmesh.client.map_results import AsyncMapResults, MapResults
 from taskmesh.client.options import Chunksize, MapOptions, OptionValues, fixed_chunksize, is_count
 from taskmesh.errors import ConfigError, QueueFull
-from taskmesh.future import OpenRun, TaskFuture
-from taskmesh.outcomes.outcome import arrived
-from taskmesh.outcomes.waiters import Edges, running_loop
-from taskmesh.serialize.payload import Payload, check_size, dumps_call
-from taskmesh.serialize.upstream import collected, value_of
+from taskmesh.future import TaskFuture
+from taskmesh.outcomes.waiters import running_loop
+from taskmesh.serialize.payload import check_size, dumps_call
 from taskmesh.serialize.values import FutureFound
-from taskmesh.wire.runs import PICKLE, SAFE
+from taskmesh.wire.runs import SAFE
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,8 +27,6 @@ T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-
-RESULT_CODECS = {"pickle": PICKLE, "safe": SAFE}
 
 
 class Submitter:
@@ -49,11 +45,16 @@ class Submitter:
         self._client = client
         self._owner = owner
         self._options = dict(options)
-        self._limit = client.config.pool.max_payload if client.wired else 0
-        self._results = RESULT_CODECS[client.config.client.result_codec]
+        self._limit = client.max_payload
         self._group = group
         self._functions = FunctionTable(
-            client.table, client.codec, options, self._limit, self._results, client.check_route, group=group
+            client.table,
+            client.codec,
+            options,
+            self._limit,
+            client.result_codec,
+            client.check_route,
+            group=group,
         )
         self._ready = self._functions.ready
         self._put = client.table.put
@@ -84,24 +85,14 @@ class Submitter:
         if batch is None:
             batch = self._functions.batch(fn, args, kwargs)
             if batch.after or batch.when:
-                return self._put(batch, *self._collected(batch, args, kwargs))
+                return self._put(batch, *self._client.collect(batch, args, kwargs))
         try:
             payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
         except FutureFound:
-            return self._put(batch, *self._collected(batch, args, kwargs))
+            return self._put(batch, *self._client.collect(batch, args, kwargs))
         if self._limit:
             check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
         return self._put(batch, payload)
-
-    def _collected(
-        self, batch: OpenRun, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Payload, Edges | None]:
-        """Return the payload of a call, and the tasks that it depends on, if any."""
-        with collected(self._client.table, arrived if batch.when else value_of) as needs:
-            payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
-        check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
-        depends = needs or batch.after or batch.when
-        return payload, self._client.edges(needs.values(), batch.after) if depends else None
 
     @overload
     async def asubmit(
@@ -122,7 +113,7 @@ class Submitter:
         if not self._client.is_open:
             await loop.run_in_executor(None, self._client.open)
         batch = self._functions.batch(fn, args, kwargs)
-        payload, edges = self._collected(batch, args, kwargs)
+        payload, edges = self._client.collect(batch, args, kwargs)
         while True:
             room = self._client.table.room(loop)
             if room is not None:
@@ -332,7 +323,7 @@ class Submitter:
         encoded = self._functions.encoded(fn)
         if encoded.options.key is not None:
             raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
-        if not encoded.options.is_chunkable or self._results == SAFE:
+        if not encoded.options.is_chunkable or self._client.result_codec == SAFE:
             fixed = 1
         job = MapJob(
             self._client,
