@@ -274,7 +274,7 @@ class Hello(msgspec.Struct, tag=40):
 
 
 class Results(msgspec.Struct, tag=41):
-    """What slots finished and what is handed back; `number` counts the session's, acknowledged cumulatively.
+    """Results of slots and tasks handed back; `number` counts the session's, acknowledged cumulatively.
 
     `returned`: handed back unstarted, uncharged. `told`: the last progress of tasks that end here. `echo`,
     `held`: the `sent` stamp of the newest Tasks and how long ago it came: the hub's round trip. `lag`: the

@@ -64,7 +64,7 @@ function encode payloads, and slots hand over bytes."""
 
 
 class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What all calls of one task function with the same options share; travels once per link.
+    """The common part of all calls of one task function with the same options; travels once on each link.
 
     A spec's number is a digest of its bytes (`core.ids.spec_number`), the same for every client and hub.
 
@@ -229,7 +229,7 @@ class Failed(msgspec.Struct, array_like=True):
 
 
 class Kept(msgspec.Struct, array_like=True):
-    """What a task ended with that had a key: one run of one task, or one bad end, as a store has it.
+    """The outcome of a task with a key: one run of one task, or one bad end, as a store has it.
 
     Attributes:
         name, key: of the task. keep: seconds for which it answers later submissions, from its end on.
@@ -257,7 +257,7 @@ class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 
 
 class Charged(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What tasks have used up so far, by counter: a hub tells clients, and they tell the hub after it.
+    """The charges of tasks so far, by counter: a hub tells clients, and they tell the next hub.
 
     Attributes:
         begun: executions that have begun, or may have. failed: the number of the newest that was charged.

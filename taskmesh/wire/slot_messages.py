@@ -1,4 +1,4 @@
-"""What a supervisor and its slots say to each other, over a socketpair; it never leaves the machine."""
+"""Messages between a supervisor and its slots, over a socketpair; they never leave the machine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SlotFailure(msgspec.Struct, array_like=True):
 
 
 class SlotResults(msgspec.Struct, tag=81):
-    """What a slot finished since its last flush. `sent` is CLOCK_MONOTONIC; `idle`: it had waited so long."""
+    """Results of a slot since its last flush. `sent` is CLOCK_MONOTONIC; `idle`: seconds it had waited."""
 
     done: list[SlotSegment]
     failed: list[SlotFailure]
