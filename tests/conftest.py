@@ -9,7 +9,12 @@ from hypothesis import settings
 from tests.harness.leaks import Holdings, left_behind, mark_run
 from tests.harness.levels import Guard, level_of
 
-pytest_plugins = ["tests.harness.gate", "tests.harness.programs", "tests.harness.redis_server"]
+pytest_plugins = [
+    "tests.harness.gate",
+    "tests.harness.programs",
+    "tests.harness.redis_server",
+    "tests.harness.cluster",  # after those that it imports: pytest rewrites their assertions
+]
 settings.register_profile(
     "home", deadline=None
 )  # two busy cores are no failure; CI's own profile has none either

@@ -17,7 +17,7 @@ from taskmesh import Mesh
 from taskmesh.errors import WorkerCrashed
 from tests.chaos.errands import errand, triple
 from tests.faults.client import Client
-from tests.faults.cluster import OVERRIDES
+from tests.harness.cluster import OVERRIDES
 
 STOP = "stop"
 MOST = 300

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.client_program import STOP
-from tests.faults.cluster import Cluster, keyed
+from tests.harness.cluster import ENVIRONMENT, Cluster
+from tests.harness.keys import Ring
 from tests.harness.program import Program, exists
-from tests.net.keyed import Ring
+from tests.harness.programs import Programs
 
 KILLED = -signal.SIGKILL
 CLIENTS = 2
@@ -66,7 +67,7 @@ class Company:
         self, folder: Path, chance: random.Random, only: Sequence[str], *, keys: bool = False
     ) -> None:
         self.folder = folder
-        self.cluster = Cluster(folder)
+        self.cluster = Cluster(Programs(folder, ENVIRONMENT))
         if keys:
             self.cluster.ring = Ring(folder)
         self.record = Record()
@@ -104,16 +105,9 @@ class Company:
 
     def _start_client(self) -> None:
         name, seed = next(self._names), self._chance.getrandbits(30)
-        line = [
-            "-m",
-            "tests.chaos.client_program",
-            self.address,
-            str(self.folder),
-            name,
-            str(seed),
-            self._only,
-        ]
-        self.clients[name] = self.cluster.start(name, line, keyed(self.cluster.keys("client", name)))
+        self.clients[name] = self.cluster.start_client(
+            name, self.folder, name, seed, self._only, module="tests.chaos.client_program"
+        )
         self.lives.append(Life(self.clients[name], seed))
 
     # --- strikes --------------------------------------------------------------------------------------------

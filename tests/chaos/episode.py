@@ -17,7 +17,7 @@ from tests.chaos.company import Company
 from tests.chaos.judgement import Account, books, endings, judge, traces
 from tests.chaos.operators import PATIENCE, Operators
 from tests.chaos.strikes import Strikes
-from tests.faults.cluster import pools_of
+from tests.harness.cluster import pools_of
 from tests.harness.leaks import Holdings, left_behind
 from tests.harness.waiting import wait_until
 
@@ -85,7 +85,7 @@ class Episode:
             self._tell_of_hub()
         finally:
             company.thaw(math.inf)
-            company.cluster.close(tell=not peaceful)
+            company.cluster.programs.kill(tell=not peaceful)
             _kill_others(before)
         for name in sorted(_shared_memory() - memory):
             company.note(f"left behind: {SHARED_MEMORY / name}")
@@ -179,7 +179,7 @@ class Episode:
         accounts = [Account(company.folder, life, self._only) for life in company.lives]
         for account in accounts:
             company.record.problems += judge(account, company.record, harsh=self._harsh)
-        company.record.problems += traces(company.cluster.programs)
+        company.record.problems += traces(company.cluster.programs.started)
         starts = sum(len(entries) for account in accounts for entries in account.starts.values())
         ended = ", ".join(f"{count} {kind}" for kind, count in sorted(endings(accounts).items()))
         self._tell(f"{sum(len(a.errands) for a in accounts)} tasks, {starts} executions; ended: {ended}")

@@ -14,7 +14,6 @@ from typing import Any
 
 from taskmesh import Retry, current_task, gather, task
 from tests.faults.checker import CANCELLED
-from tests.faults.journal import Journal
 from tests.faults.workload import (
     LONGEST,
     answer,
@@ -26,6 +25,7 @@ from tests.faults.workload import (
     produce,
     product,
 )
+from tests.harness.journal import Journal
 
 NO_VALUE = "none"
 FOREVER = 30.0

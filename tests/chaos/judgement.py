@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.chaos.company import Life, Record
 from tests.chaos.errands import Errand, errand
 from tests.faults.checker import CANCELLED, OK, Sample, check
-from tests.faults.cluster import LEASE
-from tests.faults.journal import Entry, Journal
+from tests.harness.cluster import LEASE
+from tests.harness.journal import Entry, Journal
 from tests.harness.program import Program
 
 CRASHED = "WorkerCrashed"

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from tests.chaos.company import Company
-from tests.faults.cluster import keyed
-from tests.faults.journal import Journal
+from tests.harness.cluster import key_environment
+from tests.harness.journal import Journal
 from tests.harness.program import Program
 
 LOOKS = (("tasks",), ("status",), ("ping", "all"))
@@ -73,8 +73,12 @@ class Operators:
         cluster = self._company.cluster
         return cluster.start(
             f"operator-{line[0]}",
-            ["-m", "taskmesh.cli", *line, "--json"],
-            {"TASKMESH_ADDRESS": cluster.address, **keyed(cluster.keys("operator", "operator"))},
+            *line,
+            "--json",
+            env={
+                "TASKMESH_ADDRESS": cluster.address,
+                **key_environment(cluster.keys("operator", "operator")),
+            },
         )
 
     def tend(self) -> bool:

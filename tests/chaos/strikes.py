@@ -9,7 +9,7 @@ import psutil
 
 from tests.chaos.company import Company
 from tests.chaos.operators import Operators
-from tests.faults.cluster import LEASE
+from tests.harness.cluster import LEASE
 from tests.harness.program import Program, can_reset
 
 Strike = Callable[[], str]

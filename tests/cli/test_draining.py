@@ -9,12 +9,12 @@ import pytest
 
 from taskmesh import Mesh
 from tests.cli.test_side_port import HTTP, TCP, side_of
+from tests.harness.journal import words
 from tests.harness.program import Program
 from tests.harness.programs import Programs
 from tests.harness.side_port import ask, bearer
 from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.net.journal import words
 
 LEASE = "2"
 

@@ -7,10 +7,10 @@ from subprocess import CompletedProcess
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.journal import words
 from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.net.journal import words
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -12,12 +12,12 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.cli.probe import probed
+from tests.harness.journal import words
 from tests.harness.program import Program, outcome_of
 from tests.harness.programs import Programs
 from tests.harness.side_port import ask, bearer, samples
 from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.net.journal import words
 
 TCP = "tcp://127.0.0.1:0"
 HTTP = ("--http", "127.0.0.1:0")

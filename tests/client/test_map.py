@@ -14,6 +14,7 @@ from taskmesh import task
 from taskmesh.errors import ConfigError, MeshClosed, SerializationError
 from taskmesh.wire.runs import CHUNK
 from tests.client.watched import Box, is_gone
+from tests.harness.nasty import Unpicklable
 from tests.harness.waiting import wait_until
 
 WAIT_S = 10
@@ -48,11 +49,6 @@ def shut_at_three(number):
     if number == 3:
         waiter_pool[0].clear()
     return number
-
-
-class Unpicklable:
-    def __reduce__(self):
-        raise TypeError("no way")
 
 
 @pytest.mark.parametrize("chunksize", [1, 7, "auto", 10_000])

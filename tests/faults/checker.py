@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tests.faults.journal import Entry, Journal
+from tests.harness.journal import Entry, Journal
 
 OK = "ok"
 """Kind of an outcome that is a value; every other kind names an exception's class."""

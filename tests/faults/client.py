@@ -13,9 +13,9 @@ from typing import Any
 from taskmesh import Mesh, TaskFuture
 from taskmesh.errors import TaskMeshError
 from tests.faults.checker import CANCELLED, OK, Verdict, check
-from tests.faults.cluster import pools_of
-from tests.faults.journal import Journal
 from tests.faults.workload import answer, digest, ordinary, pause_of
+from tests.harness.cluster import pools_of
+from tests.harness.journal import Journal
 from tests.harness.waiting import wait_until
 
 SAMPLE_EVERY = 20

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from taskmesh import Mesh
 from tests.faults.client import Client
-from tests.faults.cluster import OVERRIDES
 from tests.faults.workload import produce, wait_for
+from tests.harness.cluster import OVERRIDES
 from tests.harness.gate import wait_at
 
 RESULT_SIZE = 1 << 20

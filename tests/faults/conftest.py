@@ -12,8 +12,9 @@ import zmq
 from taskmesh import Mesh
 from tests.faults.chaos import Chaos
 from tests.faults.client import Client
-from tests.faults.cluster import OVERRIDES, Cluster
-from tests.net.keyed import Ring
+from tests.harness.cluster import ENVIRONMENT, OVERRIDES, Cluster
+from tests.harness.keys import Ring
+from tests.harness.programs import Programs
 
 Embedded = Callable[..., Client]
 
@@ -38,14 +39,14 @@ def zero_copy_collector() -> None:
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Hub and pools as processes; what they wrote is printed when the test fails."""
-    cluster = Cluster(tmp_path)
+    cluster = Cluster(Programs(tmp_path, ENVIRONMENT))
     try:
         yield cluster
     finally:
         failed = request.node.stash.get(_FAILED, False)
-        cluster.close(tell=failed)
+        cluster.programs.kill(tell=failed)
         if failed:
-            print(cluster.report())  # noqa: T201  pytest shows it with the failure
+            print(cluster.programs.report())  # noqa: T201  pytest shows it with the failure
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_overflow_of_the_c_stack_is_a_typed_error(embedded):
 def test_module_that_the_worker_lacks_is_named_with_the_cure(cluster, connect, tmp_path, monkeypatch):
     (tmp_path / "module_of_the_caller.py").write_text("def double(x):\n    return 2 * x\n")
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
-    cluster.folder = tmp_path / "elsewhere"
+    cluster.programs.folder = tmp_path / "elsewhere"
     cluster.folder.mkdir()
     cluster.start_hub()
     cluster.start_workers(1)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.faults.cluster import Cluster
+from tests.harness.cluster import Cluster
 from tests.harness.program import ROOT
 
 pytestmark = pytest.mark.fault

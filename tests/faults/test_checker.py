@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.checker import CANCELLED, OK, Verdict, check
-from tests.faults.journal import Journal
+from tests.harness.journal import Journal
 
 
 class Run:

@@ -8,9 +8,9 @@ import pytest
 from taskmesh.core.credit import RESULTS_AHEAD
 from tests.faults.checker import check
 from tests.faults.client_program import RESULT_SIZE
-from tests.faults.cluster import LEASE
-from tests.faults.journal import Journal
 from tests.faults.workload import answer, digest, product, wait_for
+from tests.harness.cluster import LEASE
+from tests.harness.journal import Journal
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault

@@ -7,15 +7,15 @@ import pytest
 
 from tests.faults.checker import check
 from tests.faults.client import Client
-from tests.faults.cluster import LEASE, Cluster
 from tests.faults.hosts import NAME, Host, Lan, can_make_hosts
-from tests.faults.journal import Journal
 from tests.faults.test_weather import TASKS, UNHURRIED, left, serves_again
 from tests.faults.workload import answer
+from tests.harness.cluster import LEASE, Cluster
+from tests.harness.journal import Journal
+from tests.harness.keys import Ring
 from tests.harness.program import Program
 from tests.harness.requirement import require
 from tests.harness.waiting import wait_until
-from tests.net.keyed import Ring
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(180)]
 
@@ -161,9 +161,9 @@ def test_the_hub_moves_to_another_address_and_keeps_its_name(site, tmp_path):
     named = f"tcp://{NAME}:{PORT}"
     site.open(UNHURRIED, address=named)
     log, executions = (Journal(tmp_path / f"named{end}.log") for end in ("", "-executions"))
-    line = ["-m", "tests.faults.client_program", named, str(tmp_path), "named", "run", str(TASKS)]
-    keys = {"TASKMESH_KEYS": site.cluster.keys("client", "named")}
-    client = site.cluster.start("named", line, keys, site.client.enter)
+    client = site.cluster.start_client(
+        "named", tmp_path, "named", "run", TASKS, prepare=site.client.enter, address=named
+    )
     wait_until(lambda: log.count("outcome") > TASKS // 5, 20)
 
     site.cluster.hub.kill_all()

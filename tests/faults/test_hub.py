@@ -9,9 +9,9 @@ import time
 import pytest
 
 from taskmesh.core.hub.settings import HubSettings
-from tests.faults.cluster import LEASE, SETTINGS, pools_of
-from tests.faults.journal import Journal
 from tests.faults.workload import wait_for
+from tests.harness.cluster import LEASE, SETTINGS, pools_of
+from tests.harness.journal import Journal
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -98,7 +98,7 @@ def test_F46_starved_of_processor_time(cluster, connect, gates):
     """TTL 10 s, as in the matrix; everything of the mesh at nice 19, against two endless loops."""
     patient = {**SETTINGS, "TASKMESH_HUB__LEASE": "10", "TASKMESH_HUB__BEAT": "1"}
     hub = cluster.start_hub(patient)
-    workers = [cluster.start_worker(f"pool-{i}", environ=patient) for i in range(2)]
+    workers = [cluster.start_worker(f"pool-{i}", env=patient) for i in range(2)]
     client = connect(hub__lease=10, hub__beat=1)
     client.submit_ordinary(100)
     client.wait_all()
@@ -130,9 +130,9 @@ def _be_nice(pid: int) -> None:
 def test_V9_K11_what_was_submitted_before_goes_on_when_all_pools_are_back(cluster, connect, gates):
     """It used to wait for a whole lease, whoever was back."""
     lease = {"TASKMESH_HUB__LEASE": "30"}
-    hub = cluster.start_hub(environ=lease)
+    hub = cluster.start_hub(env=lease)
     for name in ("pool-0", "pool-1"):
-        cluster.start_worker(name, slots=1, environ=lease)
+        cluster.start_worker(name, slots=1, env=lease)
     client, gate = connect(), gates()
     held = [client.submit(wait_for, gate.path) for _ in range(2)]
     client.wait_started(*held)
@@ -141,7 +141,7 @@ def test_V9_K11_what_was_submitted_before_goes_on_when_all_pools_are_back(cluste
     client.watch_for(1.0)  # pools are told of each other
 
     hub.kill()
-    cluster.start_hub(environ=lease)
+    cluster.start_hub(env=lease)
     restarted = time.monotonic()
     client.wait_until_lane("pool-0", "ready", 10)
     client.wait_until_lane("pool-1", "ready", 10)

@@ -9,7 +9,8 @@ import types
 import pytest
 
 from taskmesh.errors import SerializationError
-from tests.faults.objects import BlocksWhenRebuilt, NotRebuilt, Unpicklable, deep, raise_bad, return_bad, take
+from tests.faults.workload import raise_bad, return_bad, take
+from tests.harness.nasty import BlocksWhenRebuilt, NotRebuilt, Unpicklable, deep
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault

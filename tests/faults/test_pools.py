@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.faults.cluster import LEASE, pools_of
 from tests.faults.workload import wait_for, wait_for_once
+from tests.harness.cluster import LEASE, pools_of
 from tests.harness.program import exists
 from tests.harness.waiting import wait_until
 
@@ -116,7 +116,7 @@ def test_F06_drain_cut_short_by_sigkill(cluster, connect, gates):
     client.submit_ordinary(TASKS)
     client.wait_started(held)
     if held not in client.started_in(victim.slots()):
-        victim = cluster.programs[-1]
+        victim = cluster.programs.started[-1]
     client.wait_ended(TASKS // 10)
 
     slots = victim.slots()

@@ -12,8 +12,8 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable
 from tests.conformance.wire import WirePeer
-from tests.faults.cluster import OVERRIDES, pools_of
 from tests.faults.workload import misbehave_by_turns, misbehave_once, wait_for
+from tests.harness.cluster import OVERRIDES, pools_of
 from tests.harness.program import Program
 from tests.harness.requirement import require
 from tests.harness.waiting import wait_until

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from tests.faults.cluster import LEASE, pools_of
 from tests.faults.workload import (
     hold_gil_with_children,
     misbehave,
@@ -15,6 +14,7 @@ from tests.faults.workload import (
     wait_for,
     wait_for_once,
 )
+from tests.harness.cluster import LEASE, pools_of
 from tests.harness.program import exists
 from tests.harness.waiting import wait_until
 

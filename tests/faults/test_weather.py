@@ -8,8 +8,8 @@ import pytest
 
 from tests.faults.chaos import DOWN, FAIR, UP, Chaos, Weather
 from tests.faults.client import Client
-from tests.faults.cluster import LEASE, Cluster, pools_of
 from tests.faults.workload import answer, ordinary, produce
+from tests.harness.cluster import LEASE, Cluster, pools_of
 from tests.harness.program import Program
 from tests.harness.waiting import wait_until
 

@@ -10,11 +10,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import NoReturn
 
 from taskmesh import gather, task
 from taskmesh.context import current_task
-from tests.faults.journal import Journal
+from tests.harness import nasty
 from tests.harness.gate import wait_at
+from tests.harness.journal import Journal
 from tests.harness.waiting import wait_until
 
 LONGEST = 0.005
@@ -118,6 +120,23 @@ def misbehave_by_turns(log: str, index: int, deeds: list[list[object]]) -> str:
     turn = current_task().attempt - 1
     deed, *arguments = deeds[turn] if turn < len(deeds) else [None]
     return around(log, index, lambda: DEEDS[str(deed)](*arguments) if deed else None)
+
+
+def return_bad(log: str, index: int, what: str) -> object:
+    """A task that returns a nasty value."""
+    around(log, index, lambda: None)
+    return nasty.make(what)
+
+
+def raise_bad(log: str, index: int, what: str) -> NoReturn:
+    """A task that raises a nasty error."""
+    around(log, index, lambda: None)
+    nasty.fail(what)
+
+
+def take(log: str, index: int, value: object) -> str:
+    """A task that takes a nasty argument."""
+    return around(log, index, lambda: value)
 
 
 # --- deeds: ends of all kinds -----------------------------------------------------------------------------

@@ -2,10 +2,9 @@
 
 import contextlib
 import json
-import signal
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,28 @@ class Programs:
         self.folder = folder
         self.env = dict(env or {})
         self.started: list[Program] = []
+        self.workers: list[Program] = []
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> Program:
         """Start `taskmesh ARGUMENTS`; what it writes goes to files in the folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"{len(list(self.folder.glob('*.out')))}-{arguments[0]}"
-        program = Program(self.folder, name, command(*arguments)[1:], {**self.env, **(env or {})})
+        return self.launch(name, command(*arguments)[1:], env)
+
+    def launch(
+        self,
+        name: str,
+        line: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> Program:
+        """Start any program under a name; `line` is for the interpreter."""
+        times = sum(program.name.split("#")[0] == name for program in self.started)
+        label = f"{name}#{times}" if times else name
+        program = Program(self.folder, label, line, {**self.env, **(env or {})}, prepare)
         self.started.append(program)
+        if "worker" in line:
+            self.workers.append(program)
         return program
 
     def hub(self, bind: str = "tcp://127.0.0.1:0", **env: str) -> tuple[Program, str]:
@@ -50,13 +64,21 @@ class Programs:
         return outcome_of(command(*arguments), self.folder, env)
 
     def end(self) -> None:
-        """Ends everything, workers before the hubs that take their goodbye."""
-        workers = [program for program in self.started if program.name.endswith("-worker")]
-        for program in workers:
-            if program.process.poll() is None:
-                program.signal(signal.SIGTERM)
-        for program in [*workers, *self.started]:
+        """End everything by SIGTERM, workers before the hubs that take their goodbye."""
+        for program in self.workers:
+            if program.alive:
+                program.terminate()
+        for program in [*self.workers, *self.started]:
             program.end()
+
+    def kill(self, *, tell: bool = False) -> None:
+        """Kill everything; with `tell` each program first says where its threads stand."""
+        for program in reversed(self.started):
+            program.close(tell=tell)
+
+    def report(self) -> str:
+        """Return what all programs wrote."""
+        return "\n".join(filter(None, (program.report() for program in self.started)))
 
 
 @pytest.fixture

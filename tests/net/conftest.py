@@ -1,17 +1,17 @@
 """Hubs and workers for tests: of one test, or shared by those that leave them as they were."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from taskmesh import Mesh
 from taskmesh.sockets import Context, Pull, Push
+from tests.harness.cluster import Cluster
+from tests.harness.keys import Ring
 from tests.harness.programs import Programs, shared
 from tests.harness.redis_server import RedisServer
 from tests.net.intruder import FalsePool, Meet, Peer
-from tests.net.keeping import KeyedMesh
-from tests.net.keyed import Keyed, Ring
+from tests.net.keeping import stored_in
 
 LARGE = 1 << 17
 
@@ -24,18 +24,6 @@ def pyzmq_collector() -> None:
         push.connect("inproc://warm")
         push.send_parts([bytes(LARGE)], timeout=1.0)
         assert len(pull.recv_parts(timeout=1.0)[0]) == LARGE
-
-
-@pytest.fixture
-def ring(tmp_path: Path) -> Ring:
-    """The keys of a mesh."""
-    return Ring(tmp_path)
-
-
-@pytest.fixture
-def keyed(programs: Programs, ring: Ring) -> Keyed:
-    """A hub and a worker with keys."""
-    return Keyed(programs, ring)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +48,7 @@ def mesh(shared_address: str) -> Iterator[Mesh]:
 
 
 @pytest.fixture
-def meet(keyed: Keyed) -> Iterator[Meet]:
+def meet(keyed: Cluster) -> Iterator[Meet]:
     """Makes holders of keys who say what they like."""
     peers: list[Peer] = []
     with Context() as context:
@@ -81,5 +69,7 @@ def false_pool(meet: Meet) -> FalsePool:
 
 
 @pytest.fixture
-def keyed_mesh(programs: Programs, server: RedisServer, ring: Ring) -> KeyedMesh:
-    return KeyedMesh(programs, server, ring)
+def keyed_store(programs: Programs, server: RedisServer, ring: Ring) -> Cluster:
+    """A hub with keys and a store, and the pool `first`."""
+    programs.env |= stored_in(server)
+    return Cluster.keyed(programs, ring)

@@ -22,8 +22,8 @@ from taskmesh.sockets import (
 )
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import TOKEN
+from tests.harness.cluster import Cluster
 from tests.harness.waiting import wait_until
-from tests.net.keyed import Keyed
 
 PLAIN = SocketOptions()
 Meet = Callable[..., "Peer"]
@@ -33,7 +33,7 @@ Meet = Callable[..., "Peer"]
 class Peer:
     """Somebody with a key, who says what he likes."""
 
-    def __init__(self, context: Context, keyed: Keyed, role: str, name: str, folder: str = "") -> None:
+    def __init__(self, context: Context, keyed: Cluster, role: str, name: str, folder: str = "") -> None:
         self.context = context
         self.hub = Endpoints.of(keyed.address)
         self.credentials = credentials_of(folder or keyed.ring.peer(role, name), role)

@@ -11,7 +11,6 @@ from tests.harness.program import Program
 from tests.harness.programs import Programs
 from tests.harness.redis_server import RedisServer
 from tests.harness.waiting import wait_until
-from tests.net.keyed import Ring
 
 
 def keep(
@@ -48,25 +47,3 @@ def hub_with(
 def stored_in(server: RedisServer) -> dict[str, str]:
     """The environment of a hub that has its store there, and is soon done with a lost pool."""
     return {"TASKMESH_STORE": server.url, "TASKMESH_LEASE": "3"}
-
-
-class KeyedMesh:
-    """A hub with keys and a store, a worker, two clients; the hub may be replaced."""
-
-    def __init__(self, programs: Programs, server: RedisServer, ring: Ring) -> None:
-        self.programs, self.server, self.ring = programs, server, ring
-        self.hub, self.address = self.start("tcp://127.0.0.1:0")
-        programs.worker(self.address, "--keys", ring.peer("worker", "first"))
-        self.alice, self.bob = ring.peer("client", "alice"), ring.peer("client", "bob")
-
-    def start(self, bind: str) -> tuple[Program, str]:
-        line = ("hub", "--bind", bind, "--keys", str(self.ring.hub.path), "--json")
-        program = self.programs.start(*line, env=stored_in(self.server))
-        return program, program.ready()["gateway"]
-
-    def replace(self) -> None:
-        self.hub.kill()
-        self.hub, _ = self.start(self.address)
-
-    def mesh(self, keys: str) -> Mesh:
-        return Mesh(self.address, keys=keys, open_timeout=20)

@@ -19,13 +19,14 @@ from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import Context
 from taskmesh.wire import messages as m
+from tests.harness.cluster import Cluster
+from tests.harness.keys import Ring
 from tests.harness.program import environment
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.crowd import LightPool
 from tests.net.intruder import Peer
-from tests.net.keyed import Keyed, Ring
 
 LEASE = 10.0
 STORM_S = 10.0
@@ -72,16 +73,16 @@ class Crowd:
 
 
 @pytest.fixture
-def hub(programs: Programs, ring: Ring) -> Keyed:
+def hub(programs: Programs, ring: Ring) -> Cluster:
     """A hub with keys, and no pool."""
-    keyed = Keyed(programs, ring)
-    keyed.pool.end()
+    keyed = Cluster.keyed(programs, ring)
+    keyed.pools["first"].end()
     (Path(keyed.client) / "mesh.secret").unlink()  # light pools sign nothing
     return keyed
 
 
 @pytest.fixture
-def crowds(hub: Keyed, tmp_path: Path, count: int) -> Iterator[list[Crowd]]:
+def crowds(hub: Cluster, tmp_path: Path, count: int) -> Iterator[list[Crowd]]:
     """Half of them keep their tasks, half of them answer."""
     keys = hub.ring.peer("worker", "crowd")
     found = [Crowd(tmp_path, hub.address, keys, what, count // 2, what) for what in ("hold", "answer")]
@@ -96,9 +97,9 @@ def pools(mesh) -> int:
 
 @size
 def test_p3_many_pools_join_beat_and_half_of_them_die(
-    hub: Keyed, crowds: list[Crowd], count: int, record_property
+    hub: Cluster, crowds: list[Crowd], count: int, record_property
 ):
-    process = psutil.Process(hub.program.pid)
+    process = psutil.Process(hub.hub.pid)
     assert [crowd.line() for crowd in crowds] == ["made", "made"]
     with hub.mesh() as mesh:
         for crowd in crowds:
@@ -134,9 +135,9 @@ def test_p3_many_pools_join_beat_and_half_of_them_die(
 
 
 @times
-def test_p5_clients_and_pools_that_come_and_go_leave_nothing(hub: Keyed, count: int):
+def test_p5_clients_and_pools_that_come_and_go_leave_nothing(hub: Cluster, count: int):
     """Half of each say goodbye, half of each just go."""
-    process = psutil.Process(hub.program.pid)
+    process = psutil.Process(hub.hub.pid)
     worker = credentials_of(hub.ring.peer("worker", "guest"), "worker")
     assert worker is not None
     way = Target(Endpoints.of(hub.address), worker.hub_keys[0])

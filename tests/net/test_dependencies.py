@@ -10,15 +10,16 @@ from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.serialize.upstream import provided, provided_value
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, LaneRun, Run, Spec, Value
+from tests.harness.cluster import Cluster
+from tests.harness.keys import Ring
 from tests.harness.programs import Programs
 from tests.net import workload
-from tests.net.keyed import Keyed, Ring
 
 END_S = 30
 
 
 def test_values_over_tcp_with_keys(programs: Programs, ring: Ring):
-    keyed = Keyed(programs, ring, "tcp://127.0.0.1:0")
+    keyed = Cluster.keyed(programs, ring, "tcp://127.0.0.1:0")
 
     with keyed.mesh() as mesh:
         small = [mesh.submit(workload.add, x, 1) for x in range(50)]
@@ -38,7 +39,7 @@ def test_values_over_tcp_with_keys(programs: Programs, ring: Ring):
 
 
 def test_the_result_of_a_key_is_no_argument_where_results_are_signed(programs: Programs, ring: Ring):
-    keyed = Keyed(programs, ring, "tcp://127.0.0.1:0")
+    keyed = Cluster.keyed(programs, ring, "tcp://127.0.0.1:0")
 
     with keyed.mesh() as mesh:
         shared = mesh.with_options(key="k").submit(workload.add, 1, 2)

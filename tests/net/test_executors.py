@@ -3,9 +3,9 @@
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.journal import words
 from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.net.journal import words
 
 SLOTS = 4
 TASKS = 40_000

@@ -15,11 +15,13 @@ from taskmesh.security.key_files import keys_in
 from taskmesh.security.keys import KeyFolder
 from taskmesh.sockets import EventKind, Socket
 from taskmesh.wire import messages as m
+from tests.harness.cluster import Cluster
+from tests.harness.journal import words
+from tests.harness.keys import Ring
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import nested, workload
 from tests.net.intruder import FalsePool, Meet
-from tests.net.keyed import Keyed, Ring
 
 REVOKED_S = 5.0
 
@@ -31,7 +33,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 def test_tasks_run_over_encrypted_links(programs: Programs, ring: Ring, transport: str):
     bind = "tcp://127.0.0.1:0" if transport == "tcp" else f"ipc://{programs.folder}/hub"
-    keyed = Keyed(programs, ring, bind)
+    keyed = Cluster.keyed(programs, ring, bind)
 
     with keyed.mesh() as mesh:
         assert list(mesh.map(workload.add, range(500), range(500), timeout=20)) == list(range(0, 1000, 2))
@@ -96,19 +98,19 @@ def refusal(address: str, **settings: object) -> str:
     return str(caught.value)
 
 
-def test_a_client_without_keys_is_told_that_keys_are_asked_for(keyed: Keyed):
+def test_a_client_without_keys_is_told_that_keys_are_asked_for(keyed: Cluster):
     assert "it asks for keys" in refusal(keyed.address)
     assert still_works(keyed)
 
 
-def test_a_client_with_a_key_that_nobody_authorized_is_told_how_that_is_done(keyed: Keyed):
+def test_a_client_with_a_key_that_nobody_authorized_is_told_how_that_is_done(keyed: Cluster):
     stranger = keyed.ring.peer("client", "mallory", authorized=False)
 
     assert "taskmesh keys authorize client" in refusal(keyed.address, keys=stranger)
     assert still_works(keyed)
 
 
-def test_a_worker_key_is_no_client_s(keyed: Keyed):
+def test_a_worker_key_is_no_client_s(keyed: Cluster):
     folder = Path(keyed.ring.peer("worker", "other"))
     (folder / "worker.secret").rename(folder / "client.secret")
 
@@ -118,7 +120,7 @@ def test_a_worker_key_is_no_client_s(keyed: Keyed):
     assert still_works(keyed)
 
 
-def test_a_client_that_expects_another_hub_does_not_talk_to_this_one(keyed: Keyed, tmp_path: Path):
+def test_a_client_that_expects_another_hub_does_not_talk_to_this_one(keyed: Cluster, tmp_path: Path):
     other = Ring(tmp_path / "other")
     folder = other.peer("client", "alice")
 
@@ -132,13 +134,13 @@ def test_keys_at_a_hub_without_them_are_not_passed_over(programs: Programs, ring
     assert "it uses no keys" in refusal(address, keys=ring.peer("client", "alice"))
 
 
-def test_a_mesh_whose_keys_are_missing_does_not_dial(keyed: Keyed, tmp_path: Path):
+def test_a_mesh_whose_keys_are_missing_does_not_dial(keyed: Cluster, tmp_path: Path):
     with pytest.raises(KeysUnusable, match="taskmesh keys new"):
         Mesh(keyed.address, keys=tmp_path / "nowhere").submit(workload.add, 1, 2)
 
 
 @pytest.mark.parametrize("how", ["none", "stranger", "client"])
-def test_a_worker_that_may_not_serve_ends_and_says_why(keyed: Keyed, how: str):
+def test_a_worker_that_may_not_serve_ends_and_says_why(keyed: Cluster, how: str):
     keys = {"none": "", "stranger": keyed.ring.peer("worker", "x", authorized=False), "client": ""}[how]
     if how == "client":
         folder = Path(keyed.ring.peer("client", "disguised"))
@@ -154,7 +156,7 @@ def test_a_worker_that_may_not_serve_ends_and_says_why(keyed: Keyed, how: str):
     assert still_works(keyed)
 
 
-def still_works(keyed: Keyed) -> bool:
+def still_works(keyed: Cluster) -> bool:
     with keyed.mesh() as mesh:
         return bool(mesh.submit(workload.add, 1, 2).result(20) == 3)
 
@@ -162,7 +164,7 @@ def still_works(keyed: Keyed) -> bool:
 # --- what a role may do -----------------------------------------------------------------------------------
 
 
-def test_only_operators_command(keyed: Keyed):
+def test_only_operators_command(keyed: Cluster):
     line = ("pause", "first", "--address", keyed.address, "--keys")
     disguised = Path(keyed.client)
     (disguised / "operator.secret").write_bytes((disguised / "client.secret").read_bytes())
@@ -177,7 +179,7 @@ def test_only_operators_command(keyed: Keyed):
     assert [row["pool"] for row in json.loads(obeyed.stdout)] == ["first"]
 
 
-def test_operators_do_not_submit(keyed: Keyed):
+def test_operators_do_not_submit(keyed: Cluster):
     folder = Path(keyed.ring.peer("operator", "boss"))
     (folder / "operator.secret").rename(folder / "client.secret")
     mesh = keyed.mesh(str(folder))
@@ -193,7 +195,7 @@ def test_operators_do_not_submit(keyed: Keyed):
 # --- revocation -------------------------------------------------------------------------------------------
 
 
-def test_a_revoked_client_is_cut_off_and_others_go_on(keyed: Keyed, tmp_path: Path):
+def test_a_revoked_client_is_cut_off_and_others_go_on(keyed: Cluster, tmp_path: Path):
     """V11c: nor does anything of it start any more that waits at the hub."""
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     bad = keyed.ring.peer("client", "mallory")
@@ -211,22 +213,22 @@ def test_a_revoked_client_is_cut_off_and_others_go_on(keyed: Keyed, tmp_path: Pa
         gate.touch()
         assert kept.result(20) == "kept"
         assert honest.submit(workload.add, 2, 2).result(20) == 4
-        assert journal.read_text().split() == ["kept"]
+        assert words(journal) == ["kept"]
         revoked.close(cancel=True)
 
 
-def test_a_revoked_worker_is_cut_off_and_its_task_goes_to_another(keyed: Keyed, tmp_path: Path):
+def test_a_revoked_worker_is_cut_off_and_its_task_goes_to_another(keyed: Cluster, tmp_path: Path):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     with keyed.mesh() as mesh:
         future = mesh.submit(workload.hold, str(journal), "held", str(gate))
         wait_until(journal.exists)
-        keyed.worker("second")
+        keyed.start_worker("second", slots=1)
 
         keyed.ring.hub.revoke("worker", "first")
 
-        assert keyed.pool.wait(REVOKED_S + 5) == 1
-        assert "the hub refuses this pool" in keyed.pool.text()
-        wait_until(lambda: journal.read_text().split() == ["held", "held"], REVOKED_S + 5)
+        assert keyed.pools["first"].wait(REVOKED_S + 5) == 1
+        assert "the hub refuses this pool" in keyed.pools["first"].text()
+        wait_until(lambda: words(journal) == ["held", "held"], REVOKED_S + 5)
         gate.touch()
         assert future.result(20) == "held"
         assert future.worker.startswith("second/")
@@ -234,7 +236,7 @@ def test_a_revoked_worker_is_cut_off_and_its_task_goes_to_another(keyed: Keyed, 
 
 
 @pytest.mark.parametrize("role", ["client", "worker", "operator"])
-def test_a_revoked_key_s_live_links_end_within_five_seconds(keyed: Keyed, meet: Meet, role: str):
+def test_a_revoked_key_s_live_links_end_within_five_seconds(keyed: Cluster, meet: Meet, role: str):
     """Each link is cut, and the next handshake is refused; those of others work on."""
     peer = meet(role, "mallory")
     sockets: list[Socket] = [peer.gateway]
@@ -260,7 +262,7 @@ def test_a_revoked_key_s_live_links_end_within_five_seconds(keyed: Keyed, meet: 
 
 
 def test_over_ipc_too_a_revoked_client_is_cut_off(programs: Programs, ring: Ring):
-    keyed = Keyed(programs, ring, f"ipc://{programs.folder}/hub")
+    keyed = Cluster.keyed(programs, ring, f"ipc://{programs.folder}/hub")
     bad = ring.peer("client", "mallory")
     with keyed.mesh() as honest, keyed.mesh(bad) as revoked:
         assert revoked.submit(workload.add, 1, 2).result(20) == 3
@@ -280,13 +282,13 @@ def outcome(mesh: Mesh) -> BaseException | None:
         return error
 
 
-def test_a_key_that_was_replaced_is_cut_off_and_its_successor_is_let_in(keyed: Keyed):
+def test_a_key_that_was_replaced_is_cut_off_and_its_successor_is_let_in(keyed: Cluster):
     folder = KeyFolder(keyed.ring.folder / "worker-first")
     folder.rotate("worker")
 
     keyed.ring.hub.authorize("worker", "first", keys_in(folder.retire("worker")))
 
-    assert keyed.pool.wait(REVOKED_S + 5) == 1
+    assert keyed.pools["first"].wait(REVOKED_S + 5) == 1
     keyed.programs.worker(keyed.address, "--name", "first", "--keys", str(folder.path))
     assert still_works(keyed)
 
@@ -298,7 +300,7 @@ def test_a_launched_mesh_needs_no_keys_whatever_the_environment_says(monkeypatch
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
 
 
-def test_somebody_authorized_later_gets_in_without_a_restart(keyed: Keyed):
+def test_somebody_authorized_later_gets_in_without_a_restart(keyed: Cluster):
     late = keyed.ring.peer("client", "late", authorized=False)
     assert "taskmesh keys authorize" in refusal(keyed.address, keys=late)
 
@@ -314,23 +316,20 @@ def test_somebody_authorized_later_gets_in_without_a_restart(keyed: Keyed):
     assert wait_until(comes_in, 5)
 
 
-def test_a_hub_that_changes_its_key_is_followed_by_those_who_know_both(keyed: Keyed, tmp_path: Path):
+def test_a_hub_that_changes_its_key_is_followed_by_those_who_know_both(keyed: Cluster, tmp_path: Path):
     both = keyed.ring.hub.rotate("hub")
     for folder in (keyed.client, keyed.ring.peer("worker", "follower")):
         (Path(folder) / "hub.public").write_bytes(both.read_bytes())
 
     with keyed.mesh() as mesh:  # the hub that runs has the former key, which is the second one
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
-        keyed.program.kill()
-        keyed.program = keyed.programs.start(
-            "hub", "--bind", keyed.address, "--keys", str(keyed.ring.hub.path), "--json"
-        )
-        keyed.program.ready()
+        keyed.hub.kill()
+        keyed.start_hub()
         keyed.programs.worker(keyed.address, "--keys", str(tmp_path / "worker-follower"))
         assert mesh.submit(workload.add, 2, 2).result(20) == 4
 
 
-def test_tasks_that_submit_tasks_show_their_worker_s_key(keyed: Keyed):
+def test_tasks_that_submit_tasks_show_their_worker_s_key(keyed: Cluster):
     """V11d."""
     with keyed.mesh() as mesh:
         assert mesh.submit(nested.squares, 5).result(20) == 30

@@ -7,10 +7,11 @@ import psutil
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.cluster import pool_states
+from tests.harness.journal import words
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.net.journal import pools, words
 
 pytestmark = pytest.mark.fault
 
@@ -53,7 +54,7 @@ def test_sigterm_drains_a_worker(programs, tmp_path):
         rest = [mesh.submit(workload.note, str(journal), f"{n}") for n in range(100)]
 
         leaving.signal(signal.SIGTERM)
-        wait_until(lambda: pools(mesh) == {"leaving": "draining"})
+        wait_until(lambda: pool_states(mesh) == {"leaving": "draining"})
         programs.worker(address, "--name", "staying")
         assert [future.result(20) for future in rest] == [str(n) for n in range(100)]
         assert leaving.process.poll() is None  # it waits for the task that it runs
@@ -76,7 +77,7 @@ def test_a_second_signal_ends_a_worker_at_once_and_its_task_runs_elsewhere(progr
         wait_until(lambda: words(journal) == ["held"])
 
         leaving.signal(signal.SIGINT)
-        wait_until(lambda: pools(mesh) == {"leaving": "draining"})
+        wait_until(lambda: pool_states(mesh) == {"leaving": "draining"})
         leaving.signal(signal.SIGINT)
 
         assert leaving.wait() == 1
@@ -116,7 +117,7 @@ def test_a_hub_that_is_killed_and_comes_back_loses_nothing(programs, bind, tmp_p
         hub.kill()
         later = [mesh.submit(workload.add, n, 2) for n in range(100)]
         programs.hub(address, TASKMESH_LEASE=LEASE)
-        wait_until(lambda: pools(mesh) == {"steady": "ready"}, 20)
+        wait_until(lambda: pool_states(mesh) == {"steady": "ready"}, 20)
         gate.touch()
 
         assert [future.result(40) for future in rest] == list(range(1, 201))
@@ -168,7 +169,7 @@ def test_what_is_cancelled_while_no_hub_is_there_does_not_run_on(programs: Progr
         hub.kill()
         assert held[1].cancel()
         programs.hub(address)
-        wait_until(lambda: pools(mesh), 20)
+        wait_until(lambda: pool_states(mesh), 20)
 
         assert mesh.submit(workload.add, 1, 2).result(20) == 3, "it takes the cancelled one's place"
         assert not held[0].done()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from taskmesh import Mesh, as_completed, current_task, errors, gather, task
+from tests.harness.journal import Journal, words
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net.nested import square, squares
@@ -72,12 +73,7 @@ def asking(text: str) -> None:
 @task
 def note(path: str, word: str, seconds: float = 0.0) -> None:
     threading.Event().wait(seconds)
-    with Path(path).open("a", encoding="utf-8") as journal:
-        journal.write(word + "\n")
-
-
-def noted(path: Path) -> list[str]:
-    return path.read_text().split() if path.exists() else []
+    Journal(path).append(word)
 
 
 @task
@@ -198,7 +194,7 @@ def test_a_task_is_done_when_its_children_are(mesh, tmp_path):
 
     assert sends_and_returns.submit(str(journal), 10).result(WAIT_S) == "sent"
 
-    assert sorted(map(int, noted(journal))) == list(range(10))
+    assert sorted(map(int, words(journal))) == list(range(10))
 
 
 def test_children_of_a_task_that_fails_are_cancelled(mesh, tmp_path):
@@ -207,7 +203,7 @@ def test_children_of_a_task_that_fails_are_cancelled(mesh, tmp_path):
     assert type(sends_and_fails.submit(str(journal), 50).exception(WAIT_S)) is ValueError
 
     wait_until(lambda: not any(mesh.status()["tasks"].values()), 20, "no task is left")
-    assert len(noted(journal)) < 50
+    assert len(words(journal)) < 50
 
 
 def test_children_of_a_crashed_attempt_are_cancelled_and_the_next_has_its_own(local, tmp_path):
@@ -216,20 +212,20 @@ def test_children_of_a_crashed_attempt_are_cancelled_and_the_next_has_its_own(lo
     assert sends_and_dies_once.submit(str(journal), str(mark), 30).result(WAIT_S) == "survived"
 
     wait_until(lambda: not any(local.status()["tasks"].values()), 20, "no task is left")
-    assert set(noted(journal)) == {str(number) for number in range(30)}
-    assert len(noted(journal)) < 60, "the first attempt's were cancelled with it"
+    assert set(words(journal)) == {str(number) for number in range(30)}
+    assert len(words(journal)) < 60, "the first attempt's were cancelled with it"
 
 
 def test_children_of_a_parent_that_is_cancelled_end_with_it(mesh, tmp_path):
     """B1: 48 of them started within five seconds after it, and others' tasks waited behind them."""
     journal = tmp_path / "journal"
     parent = sends_and_waits.submit(str(journal), 200)
-    wait_until(lambda: noted(journal), WAIT_S)
+    wait_until(lambda: words(journal), WAIT_S)
 
     assert parent.cancel()
     brief = 4.5  # below the five seconds after which the hub gives up whom it has not heard
     wait_until(lambda: not any(mesh.status()["tasks"].values()), brief, "no task is left")
-    assert len(noted(journal)) < 60
+    assert len(words(journal)) < 60
 
 
 def test_the_soft_limit_ends_the_wait_and_the_children(local, tmp_path):
@@ -238,7 +234,7 @@ def test_the_soft_limit_ends_the_wait_and_the_children(local, tmp_path):
     assert type(waits_too_long.submit(str(journal)).exception(WAIT_S)) is errors.TaskTimeout
 
     wait_until(lambda: not any(local.status()["tasks"].values()), 5, "no task is left")
-    assert noted(journal) == ["first"]
+    assert words(journal) == ["first"]
 
 
 def test_every_way_of_waiting(local):
@@ -283,9 +279,9 @@ def test_children_go_first(local, tmp_path):
     for future in [family.submit(number) for number in range(60)]:
         future.result(WAIT_S)
 
-    words = noted(journal)
+    found = words(journal)
     alive = most = 0
-    for word in words:
+    for word in found:
         alive += 1 if word.startswith("begin") else -1
         most = max(most, alive)
     assert most <= 5 * SLOTS
@@ -297,14 +293,14 @@ def test_an_idle_mesh_forgets_nothing_and_leaves_nothing(tmp_path):
     with Mesh(workers=1) as mesh:
         future = mesh.submit(sends_and_returns, str(journal), 5)
     assert future.result(0) == "sent"
-    assert len(noted(journal)) == 5
+    assert len(words(journal)) == 5
 
 
 def test_an_interrupted_mesh_ends_at_once_with_parents_waiting(tmp_path):
     journal = tmp_path / "journal"
     mesh = Mesh(workers=1)
     mesh.submit(waits_too_long, str(journal))
-    wait_until(lambda: noted(journal), 10, "the first child has run")
+    wait_until(lambda: words(journal), 10, "the first child has run")
     began = time.monotonic()
     mesh.close(cancel=True)
     assert time.monotonic() - began < 2.0
@@ -329,10 +325,10 @@ def test_a_hub_that_comes_back_finds_parent_and_children_again(programs, tmp_pat
     journal = tmp_path / "journal"
     with Mesh(address):
         future = sends_and_waits.submit(str(journal), 20)
-        wait_until(lambda: noted(journal), 10, "the first child has run")
+        wait_until(lambda: words(journal), 10, "the first child has run")
         hub.kill()
         programs.hub(address, TASKMESH_LEASE="2")
 
         assert future.result(WAIT_S) == "all"
         assert future.attempt == 1
-    assert {int(word) for word in noted(journal)} == set(range(20))
+    assert {int(word) for word in words(journal)} == set(range(20))

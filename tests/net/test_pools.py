@@ -6,10 +6,10 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.errors import SerializationError
+from tests.harness.journal import words
 from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.net.journal import states, words
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +51,13 @@ def test_tags_are_what_a_pool_must_have_all_of(mesh):
 
     assert [future.result(20) for future in futures] == list(range(1, 21))
     assert workers(futures) == {"strong"}
-    assert states(mesh)["QUEUED"] == 1
+    assert mesh.status()["tasks"]["QUEUED"] == 1
     assert lacking.cancel()
 
 
 def test_a_task_that_no_pool_serves_waits_for_one(mesh, programs, pools):
     future = mesh.with_options(queue="rare").submit(workload.add, 1, 2)
-    wait_until(lambda: states(mesh)["QUEUED"] == 1)
+    wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 1)
     told = programs.run("tasks", "--address", pools, future.task_id, "--json")
     assert "no pool serves queue 'rare'" in rows(told)["why"]
 

@@ -12,11 +12,12 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import HubUnreachable
 from tests.faults.chaos import Chaos
+from tests.harness.cluster import Cluster
+from tests.harness.keys import Ring
 from tests.harness.programs import Programs
 from tests.harness.side_port import samples
 from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.net.keyed import Keyed, Ring
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -33,24 +34,24 @@ def watch(count: Callable[[], float], seconds: float = WATCHED_S) -> float:
 
 
 @pytest.fixture
-def keyed(programs: Programs, ring: Ring) -> Keyed:
+def keyed(programs: Programs, ring: Ring) -> Cluster:
     """A hub with keys and a side port, and a worker."""
     programs.env["TASKMESH_HTTP"] = "127.0.0.1:0"
-    return Keyed(programs, ring)
+    return Cluster.keyed(programs, ring)
 
 
 @pytest.fixture
-def denied(keyed: Keyed) -> Callable[[], float]:
+def denied(keyed: Cluster) -> Callable[[], float]:
     """How many handshakes the hub has denied."""
-    found = re.search(r"http://[\d.:]+", keyed.program.errors)
-    assert found, keyed.program.errors
+    found = re.search(r"http://[\d.:]+", keyed.hub.errors)
+    assert found, keyed.hub.errors
     return lambda: samples(found.group()).get(DENIED, 0.0)
 
 
 @pytest.fixture
-def proxy(keyed: Keyed) -> Iterator[Chaos]:
+def proxy(keyed: Cluster) -> Iterator[Chaos]:
     """On the way to the hub: it counts links, and can lead to another hub."""
-    chaos = Chaos(keyed.program.pid, keyed.address)
+    chaos = Chaos(keyed.hub.pid, keyed.address)
     yield chaos
     chaos.close()
 
@@ -58,13 +59,13 @@ def proxy(keyed: Keyed) -> Iterator[Chaos]:
 @pytest.fixture
 def other(programs: Programs, tmp_path: Path) -> str:
     """The gateway of a hub with other keys."""
-    ring = Ring(tmp_path / "other")
-    program = programs.start("hub", "--bind", "tcp://127.0.0.1:0", "--keys", str(ring.hub.path), "--json")
-    return str(program.ready()["gateway"])
+    other = Cluster(programs, Ring(tmp_path / "other"))
+    other.start_hub()
+    return other.address
 
 
 def test_a_pool_that_nobody_authorized_asks_once_with_each_link_and_ends(
-    programs: Programs, keyed: Keyed, denied: Callable[[], float]
+    programs: Programs, keyed: Cluster, denied: Callable[[], float]
 ):
     keys = keyed.ring.peer("worker", "mallory", authorized=False)
     pool = programs.start("worker", "--address", keyed.address, "--keys", keys, "--json")
@@ -74,7 +75,7 @@ def test_a_pool_that_nobody_authorized_asks_once_with_each_link_and_ends(
 
 
 def test_a_client_whose_key_is_revoked_is_told_and_asks_no_more(
-    keyed: Keyed, denied: Callable[[], float], tmp_path: Path
+    keyed: Cluster, denied: Callable[[], float], tmp_path: Path
 ):
     with keyed.mesh() as mesh:
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
@@ -88,7 +89,7 @@ def test_a_client_whose_key_is_revoked_is_told_and_asks_no_more(
     (tmp_path / "gate").touch()
 
 
-def test_a_client_that_meets_another_hub_rests_and_is_back_soon(keyed: Keyed, proxy: Chaos, other: str):
+def test_a_client_that_meets_another_hub_rests_and_is_back_soon(keyed: Cluster, proxy: Chaos, other: str):
     """It does not stop: the hub that let it in may be back at this address any time."""
     with Mesh(proxy.address, keys=keyed.client, open_timeout=20) as mesh:
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
@@ -103,7 +104,7 @@ def test_a_client_that_meets_another_hub_rests_and_is_back_soon(keyed: Keyed, pr
         assert time.monotonic() - began < BACK_S
 
 
-def test_a_pool_that_meets_another_hub_rests_and_is_back_soon(keyed: Keyed, proxy: Chaos, other: str):
+def test_a_pool_that_meets_another_hub_rests_and_is_back_soon(keyed: Cluster, proxy: Chaos, other: str):
     keys = keyed.ring.peer("worker", "far")
     with keyed.mesh() as mesh:
 
@@ -122,13 +123,12 @@ def test_a_pool_that_meets_another_hub_rests_and_is_back_soon(keyed: Keyed, prox
 
 
 def test_a_hub_that_was_away_for_seconds_has_its_peers_back_at_once(
-    programs: Programs, ring: Ring, keyed: Keyed
+    programs: Programs, ring: Ring, keyed: Cluster
 ):
     with keyed.mesh() as mesh:
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
-        keyed.program.kill()
+        keyed.hub.kill()
         began = time.monotonic()
         wait_until(lambda: time.monotonic() - began > WATCHED_S, WATCHED_S + 5, tick=0.1)
-        line = ("hub", "--bind", keyed.address, "--keys", str(ring.hub.path), "--json")
-        programs.start(*line).ready()
+        keyed.start_hub()
         wait_until(lambda: [pool["pool"] for pool in mesh.status()["pools"]] == ["first"], BACK_S)

@@ -16,10 +16,10 @@ from taskmesh.sockets import (
 )
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run, Spec
+from tests.harness.cluster import Cluster
 from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.intruder import PLAIN, FalsePool, Meet
-from tests.net.keyed import Keyed
 
 MESSAGES: list[m.ClientMessage] = [
     m.Submit(1, [], []),
@@ -30,7 +30,7 @@ MESSAGES: list[m.ClientMessage] = [
 
 
 @pytest.mark.parametrize("role", ["client", "operator"])
-def test_every_message_that_a_role_may_not_send_is_refused(keyed: Keyed, meet: Meet, role: str):
+def test_every_message_that_a_role_may_not_send_is_refused(keyed: Cluster, meet: Meet, role: str):
     peer = meet(role, "mallory")
     assert isinstance(peer.ask(m.ClientHello(7, 0)), m.ClientWelcome)
     forbidden = [message for message in MESSAGES if type(message) not in RIGHTS[role]]
@@ -45,7 +45,9 @@ def test_every_message_that_a_role_may_not_send_is_refused(keyed: Keyed, meet: M
     assert works(keyed)
 
 
-def test_a_worker_s_key_submits_no_more_than_its_running_tasks_may(keyed: Keyed, meet: Meet, tmp_path: Path):
+def test_a_worker_s_key_submits_no_more_than_its_running_tasks_may(
+    keyed: Cluster, meet: Meet, tmp_path: Path
+):
     """V11d: the keys of the five commands are enough for tasks of tasks, and for nothing else."""
     gate, journal = tmp_path / "gate", tmp_path / "journal"
     thief = meet("worker", "first", str(keyed.ring.folder / "worker-first"))
@@ -67,7 +69,7 @@ def test_a_worker_s_key_submits_no_more_than_its_running_tasks_may(keyed: Keyed,
         assert future.result(20)
 
 
-def test_a_client_session_cannot_be_taken_over(keyed: Keyed, meet: Meet):
+def test_a_client_session_cannot_be_taken_over(keyed: Cluster, meet: Meet):
     with keyed.mesh() as mesh:
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
         peer = meet("client", "mallory")
@@ -82,7 +84,7 @@ def mesh_client(mesh: object) -> int:
     return int(mesh._client.open().client)  # what an attacker would read off a task's id
 
 
-def works(keyed: Keyed) -> bool:
+def works(keyed: Cluster) -> bool:
     with keyed.mesh() as mesh:
         return bool(mesh.submit(workload.add, 1, 2).result(20) == 3)
 
@@ -90,11 +92,11 @@ def works(keyed: Keyed) -> bool:
 # --- pools ------------------------------------------------------------------------------------------------
 
 
-def refused(keyed: Keyed, complaint: str) -> bool:
-    return bool(wait_until(lambda: complaint in keyed.program.errors))
+def refused(keyed: Cluster, complaint: str) -> bool:
+    return bool(wait_until(lambda: complaint in keyed.hub.errors))
 
 
-def test_another_pools_session_cannot_be_spoken_for(keyed: Keyed, false_pool: FalsePool):
+def test_another_pools_session_cannot_be_spoken_for(keyed: Cluster, false_pool: FalsePool):
     epoch = false_pool.join("false")[0].epoch
     with keyed.mesh() as mesh:
         for message in (
@@ -111,7 +113,7 @@ def test_another_pools_session_cannot_be_spoken_for(keyed: Keyed, false_pool: Fa
 
 
 def test_a_key_that_several_pools_share_does_not_open_each_others_sessions(
-    keyed: Keyed, false_pool: FalsePool
+    keyed: Cluster, false_pool: FalsePool
 ):
     welcome, _ = false_pool.join("false")
     twin = FalsePool(false_pool.peer)
@@ -122,21 +124,21 @@ def test_a_key_that_several_pools_share_does_not_open_each_others_sessions(
 
 
 @pytest.mark.parametrize("token", [b"", b"short"])
-def test_a_message_without_its_token_is_refused(keyed: Keyed, false_pool: FalsePool, token: bytes):
+def test_a_message_without_its_token_is_refused(keyed: Cluster, false_pool: FalsePool, token: bytes):
     false_pool.say(m.Bye(1, 1), token)
 
     refused(keyed, "a message without its token")
     assert works(keyed)
 
 
-def test_a_hello_without_a_key_for_its_lane_is_refused(keyed: Keyed, false_pool: FalsePool):
+def test_a_hello_without_a_key_for_its_lane_is_refused(keyed: Cluster, false_pool: FalsePool):
     false_pool.say(m.Hello("false", 99, 1, 1, [], [], 0, 0, []))
 
     refused(keyed, "a Hello without a key for the lane")
     assert works(keyed)
 
 
-def test_a_lane_admits_only_the_key_of_its_session(keyed: Keyed, false_pool: FalsePool):
+def test_a_lane_admits_only_the_key_of_its_session(keyed: Cluster, false_pool: FalsePool):
     welcome, pair = false_pool.join("false")
     peer = false_pool.peer
     endpoint = peer.hub.lane(welcome.lane)
@@ -151,7 +153,7 @@ def test_a_lane_admits_only_the_key_of_its_session(keyed: Keyed, false_pool: Fal
         monitor.wait_for(EventKind.HANDSHAKE_SUCCEEDED, 5)
 
 
-def test_a_client_key_opens_neither_collector_nor_control(keyed: Keyed, meet: Meet):
+def test_a_client_key_opens_neither_collector_nor_control(keyed: Cluster, meet: Meet):
     peer = meet("client", "curious")
 
     for kind, endpoint in ((Push, peer.hub.collector), (Sub, peer.hub.control)):
@@ -161,7 +163,7 @@ def test_a_client_key_opens_neither_collector_nor_control(keyed: Keyed, meet: Me
     assert works(keyed)
 
 
-def test_secrets_are_in_no_output_and_no_command_line(keyed: Keyed):
+def test_secrets_are_in_no_output_and_no_command_line(keyed: Cluster):
     assert works(keyed)
     secrets_there = [
         line

@@ -15,12 +15,13 @@ from taskmesh.serialize.code import dump_function
 from taskmesh.shm.blob import Blob
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, LaneRun, Run, Spec
+from tests.harness.cluster import Cluster
+from tests.harness.journal import words
+from tests.harness.keys import Ring
 from tests.harness.program import END_S, Program
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.net.journal import words
-from tests.net.keyed import Keyed, Ring
 
 SHORT_LEASE = {"TASKMESH_LEASE": "3"}
 LYING_HUB = """
@@ -103,7 +104,7 @@ def test_a_hub_that_lies_gets_nothing_run_and_nothing_unpickled(
 
 
 @pytest.mark.parametrize("has", ["none", "another"])
-def test_a_client_without_the_mesh_key_of_the_pools_is_told_to_copy_it(keyed: Keyed, has: str):
+def test_a_client_without_the_mesh_key_of_the_pools_is_told_to_copy_it(keyed: Cluster, has: str):
     folder = Path(keyed.client)
     (folder / "mesh.secret").unlink()
     if has == "another":
@@ -120,8 +121,8 @@ def test_a_client_without_the_mesh_key_of_the_pools_is_told_to_copy_it(keyed: Ke
 
 
 def test_a_pool_without_the_mesh_key_of_the_clients_says_so(programs: Programs, ring: Ring):
-    keyed = Keyed(programs, ring)
-    keyed.pool.end()
+    keyed = Cluster.keyed(programs, ring)
+    keyed.pools["first"].end()
     bare = ring.peer("worker", "bare")
     (Path(bare) / "mesh.secret").unlink()
     programs.worker(keyed.address, "--keys", bare)
@@ -133,7 +134,7 @@ def test_a_pool_without_the_mesh_key_of_the_clients_says_so(programs: Programs, 
     assert "this program has no mesh key" in str(error)
 
 
-def test_exceptions_chunks_and_large_values_are_signed_too(keyed: Keyed):
+def test_exceptions_chunks_and_large_values_are_signed_too(keyed: Cluster):
     with keyed.mesh() as mesh:
         error = mesh.submit(workload.refuse, "no").exception(20)
         assert type(error) is workload.Refusal
@@ -155,25 +156,22 @@ def test_the_pool_in_a_hubs_own_process_verifies_too(programs: Programs, ring: R
         assert list(mesh.map(workload.add, range(30), range(30), chunksize=5)) == list(range(0, 60, 2))
 
 
-def test_signed_tasks_survive_the_hubs_restart(keyed: Keyed, tmp_path: Path):
+def test_signed_tasks_survive_the_hubs_restart(keyed: Cluster, tmp_path: Path):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     with keyed.mesh() as mesh:
         held = mesh.submit(workload.hold, str(journal), "held", str(gate))
         waiting = [mesh.submit(workload.add, n, 1) for n in range(20)]
         wait_until(journal.exists)
 
-        keyed.program.kill()
-        keyed.program = keyed.programs.start(
-            "hub", "--bind", keyed.address, "--keys", str(keyed.ring.hub.path), "--json", env=SHORT_LEASE
-        )
-        keyed.program.ready()
+        keyed.hub.kill()
+        keyed.start_hub(SHORT_LEASE)
         gate.touch()
 
         assert held.result(30) == "held"
         assert [future.result(30) for future in waiting] == list(range(1, 21))
 
 
-def test_outcomes_that_are_shared_under_a_key_are_signed_for_it(keyed: Keyed, tmp_path: Path):
+def test_outcomes_that_are_shared_under_a_key_are_signed_for_it(keyed: Cluster, tmp_path: Path):
     journal, gate = str(tmp_path / "journal"), tmp_path / "gate"
 
     with keyed.mesh() as one, keyed.mesh(keyed.ring.peer("client", "bob")) as other:

@@ -6,11 +6,12 @@ import logging
 import pytest
 
 from taskmesh import Mesh
+from tests.harness.cluster import pool_states
+from tests.harness.journal import words
 from tests.harness.program import Program
 from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 from tests.net import nested, workload
-from tests.net.journal import pools, words
 
 pytestmark = pytest.mark.fault
 
@@ -36,7 +37,7 @@ class Pair:
 
     def wait_served(self, address: str) -> None:
         with Mesh(address, config=CONFIG) as mesh:
-            wait_until(lambda: pools(mesh) == {"p": "ready"}, 20)
+            wait_until(lambda: pool_states(mesh) == {"p": "ready"}, 20)
 
     def start_first(self) -> Program:
         self.first, address = self.programs.hub(self.one, **LEASE)
@@ -115,7 +116,7 @@ def test_a_worker_leaves_all_hubs(pair):
     assert pair.worker.wait() == 0
     for address in (pair.one, pair.two):
         with Mesh(address, config=CONFIG) as mesh:
-            assert pools(mesh) == {}
+            assert pool_states(mesh) == {}
 
 
 def test_tasks_that_submit_tasks_go_to_their_own_hub(pair):

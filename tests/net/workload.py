@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
+from tests.harness.journal import note, words
 from tests.harness.waiting import wait_until
 
 
@@ -36,13 +37,6 @@ def supervisor() -> int:
     return os.getppid()
 
 
-def note(journal: str, word: str) -> str:
-    """Appends a word to a file."""
-    with Path(journal).open("a") as file:
-        file.write(f"{word}\n")
-    return word
-
-
 def hold(journal: str, word: str, gate: str) -> str:
     """Appends a word, then waits until the gate is there."""
     note(journal, word)
@@ -60,7 +54,7 @@ def stop_at(number: int, journal: str, gate: str) -> int:
 def fail_first(journal: str) -> int:
     """Fails the first two times."""
     note(journal, "try")
-    times = len(Path(journal).read_text().split())
+    times = len(words(journal))
     if times < 3:
         raise Refusal(f"attempt {times}")
     return times

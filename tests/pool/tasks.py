@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from taskmesh.context import current_task
-from tests.pool import objects
+from tests.harness import nasty
 
 
 def nothing() -> None:
@@ -34,13 +34,6 @@ def pid() -> int:
 
 def raise_this(error: BaseException) -> None:
     raise error
-
-
-def note(path: str, text: str) -> str:
-    """Write a line that says that this task has run."""
-    with open(path, "a", encoding="utf-8") as log:
-        log.write(f"{text}\n")
-    return text
 
 
 def modules() -> list[str]:
@@ -210,16 +203,8 @@ def swallow_timeout() -> str:
     return "went on"
 
 
-class Slow:
-    """Takes for ever to pickle."""
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        spin()
-        return Slow, ()
-
-
-def slow_to_pickle() -> Slow:
-    return Slow()
+def slow_to_pickle() -> nasty.BlocksWhenPickled:
+    return nasty.BlocksWhenPickled()
 
 
 def spin_or_not(n: int) -> int:
@@ -252,7 +237,7 @@ def my_slot() -> tuple[int, str]:
 
 def count_counted() -> int:
     gc.collect()
-    return len(objects.Counted.there)
+    return len(nasty.Counted.there)
 
 
 def log_line() -> None:

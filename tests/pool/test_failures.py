@@ -10,7 +10,8 @@ from taskmesh.serialize import payload
 from taskmesh.serialize.exceptions import load_exception
 from taskmesh.serialize.payload import dumps_filter
 from taskmesh.wire.runs import CHUNK
-from tests.pool import objects, tasks
+from tests.harness import nasty
+from tests.pool import tasks
 from tests.wire.samples import items_of
 
 
@@ -24,56 +25,56 @@ def slot(driver):
 
 
 def test_users_exception(slot):
-    failure = slot.failure(0, slot.call(0, objects.fail_with_note, ("why",))[0])
+    failure = slot.failure(0, slot.call(0, nasty.fail, ("noted",))[0])
 
-    assert (failure.kind, failure.type_name) == ("exception", "tests.pool.objects.Trouble")
-    assert (failure.text, failure.retryable, failure.retry_after) == ("why", True, -1.0)
-    assert "fail_with_note" in failure.traceback
+    assert (failure.kind, failure.type_name) == ("exception", "LookupError")
+    assert (failure.text, failure.retryable, failure.retry_after) == ("meant", True, -1.0)
+    assert "in fail" in failure.traceback
     assert "taskmesh/pool" not in failure.traceback
     assert "remember" in failure.traceback
     error = pickle.loads(failure.pickled)
-    assert isinstance(error, objects.Trouble)
+    assert isinstance(error, LookupError)
     assert error.__notes__ == ["remember"]
     assert failure.elapsed > 0
 
 
 def test_exception_that_cannot_be_pickled_is_told_all_the_same(slot):
-    failure = slot.failure(0, slot.call(0, objects.fail_unpicklably)[0])
+    failure = slot.failure(0, slot.call(0, nasty.fail, ("unpicklable",))[0])
 
-    assert failure.type_name == "tests.pool.objects.Sticky"
+    assert failure.type_name == "tests.harness.nasty.UnpicklableError"
     assert "stuck" in failure.text
 
 
 def test_exception_that_forbids_assignments_comes_back_as_itself(slot):
-    failure = slot.failure(0, slot.call(0, objects.fail_frozen, (3,))[0])
+    failure = slot.failure(0, slot.call(0, nasty.fail, ("frozen",))[0])
 
     assert failure.kind == "exception"
     told = (failure.type_name, failure.text, failure.traceback, failure.pickled)
     error = load_exception(*told, task="t", worker="w", attempt=1)
-    assert type(error) is objects.Frozen
+    assert type(error) is nasty.FrozenError
     assert error.code == 3
 
 
 def test_exception_without_attributes_is_told_all_the_same(slot):
-    failure = slot.failure(0, slot.call(0, objects.fail_broken, ("why",))[0])
+    failure = slot.failure(0, slot.call(0, nasty.fail, ("broken",))[0])
 
-    assert (failure.kind, failure.type_name) == ("exception", "tests.pool.objects.Broken")
-    assert (failure.text, failure.retryable, failure.pickled) == ("why", True, b"")
+    assert (failure.kind, failure.type_name) == ("exception", "tests.harness.nasty.BrokenError")
+    assert (failure.text, failure.retryable, failure.pickled) == ("meant", True, b"")
 
 
 def test_exception_without_attributes_fails_its_item_alone(slot):
-    data = payload.dumps_chunk([("why",)])
-    [serial] = slot.give(0, [slot.run_of(slot.spec(objects.fail_broken, kind=CHUNK), [data])])
+    data = payload.dumps_chunk([("broken",)])
+    [serial] = slot.give(0, [slot.run_of(slot.spec(nasty.fail, kind=CHUNK), [data])])
     slot.decode = False
     [(ok, failure)] = items_of(slot.result(0, serial))
     slot.decode = True
 
-    assert (ok, failure.kind, failure.text) == (False, "exception", "why")
+    assert (ok, failure.kind, failure.text) == (False, "exception", "meant")
 
 
-@pytest.mark.parametrize("error", ["speechless", "nameless"])
+@pytest.mark.parametrize("error", ["silent", "nameless"])
 def test_exception_whose_own_methods_fail(slot, error):
-    failure = slot.failure(0, slot.call(0, objects.fail_oddly, (error,))[0])
+    failure = slot.failure(0, slot.call(0, nasty.fail, (error,))[0])
 
     assert failure.kind == "exception"
     assert failure.type_name
@@ -102,11 +103,11 @@ def test_function_that_is_not_to_be_had(slot, reference, word):
 
 
 def test_argument_that_cannot_be_rebuilt(slot):
-    before, bad, after = slot.call(0, tasks.echo, (1,), (objects.Unbuildable(),), (3,))
+    before, bad, after = slot.call(0, tasks.echo, (1,), (nasty.NotRebuilt(),), (3,))
 
     failure = slot.failure(0, bad)
     assert (failure.kind, failure.type_name) == ("argument", "taskmesh.errors.SerializationError")
-    assert "Unbuildable cannot be rebuilt" in failure.text
+    assert "cannot be rebuilt" in failure.text
     slot.run_until(lambda: slot.finished(0, [before, after]))
 
 
@@ -120,13 +121,13 @@ def test_payload_that_is_no_pickle(slot):
     ("what", "remedy"),
     [
         ("lock", "Make the lock where it is used"),
-        ("local", "Pass a list made of it"),
-        ("raises", "Pass plain data instead"),
+        ("generator", "Pass a list made of it"),
+        ("unpicklable", "Pass plain data instead"),
         ("deep", "flatten it"),
     ],
 )
 def test_result_that_cannot_be_pickled(slot, what, remedy):
-    before, bad, after = slot.call(0, objects.make, ("plain",), (what,), ("plain",))
+    before, bad, after = slot.call(0, nasty.make, ("plain",), (what,), ("plain",))
 
     failure = slot.failure(0, bad)
     assert (failure.kind, failure.type_name) == ("result", "taskmesh.errors.SerializationError")
@@ -161,8 +162,8 @@ def test_chunk_that_cannot_be_rebuilt(slot):
 
 
 def test_items_of_a_chunk_fail_alone(slot):
-    items = [("plain",), ("lock",), ("raises",), ("plain",)]
-    [serial] = slot.give(0, [slot.run_of(slot.spec(objects.make, kind=CHUNK), [payload.dumps_chunk(items)])])
+    items = [("plain",), ("lock",), ("unpicklable",), ("plain",)]
+    [serial] = slot.give(0, [slot.run_of(slot.spec(nasty.make, kind=CHUNK), [payload.dumps_chunk(items)])])
     slot.decode = False
 
     outcome = items_of(slot.result(0, serial))

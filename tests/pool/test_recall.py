@@ -6,8 +6,10 @@ import pytest
 
 from taskmesh.pool.tickets import TicketPipe, ticket
 from taskmesh.serialize import payload
+from tests.harness import nasty
 from tests.harness.gate import wait_at
-from tests.pool import objects, tasks
+from tests.harness.journal import Journal, note
+from tests.pool import tasks
 
 
 def test_everything_behind_the_running_task_comes_back_and_never_runs(driver, gates, tmp_path):
@@ -15,17 +17,17 @@ def test_everything_behind_the_running_task_comes_back_and_never_runs(driver, ga
     gate = gates()
     driver.start(0)
     first = driver.call(0, wait_at, (gate.path,))
-    behind = driver.call(0, tasks.note, *[(log, f"recalled {i}") for i in range(99)])
+    behind = driver.call(0, note, *[(log, f"recalled {i}") for i in range(99)])
     driver.run_until(gate.reached)
 
     count = driver.recall(0)
 
     assert count == 99
-    again = driver.call(0, tasks.note, *[(log, f"fresh {i}") for i in range(5)])
+    again = driver.call(0, note, *[(log, f"fresh {i}") for i in range(5)])
     gate.open()
     driver.run_until(lambda: driver.finished(0, first + again))
     assert not driver.finished(0, behind[:1])
-    assert (tmp_path / "log").read_text().splitlines() == [f"fresh {i}" for i in range(5)]
+    assert Journal(log).lines() == [f"fresh {i}" for i in range(5)]
 
 
 def test_recall_within_one_message(driver, gates, tmp_path):
@@ -35,7 +37,7 @@ def test_recall_within_one_message(driver, gates, tmp_path):
     payloads = [payload_of((gate.path,))]
     runs = [
         driver.run_of(driver.spec(wait_at), payloads),
-        driver.run_of(driver.spec(tasks.note), [payload_of((log, str(i))) for i in range(99)]),
+        driver.run_of(driver.spec(note), [payload_of((log, str(i))) for i in range(99)]),
     ]
     serials = driver.give(0, runs)
     driver.run_until(gate.reached)
@@ -43,7 +45,7 @@ def test_recall_within_one_message(driver, gates, tmp_path):
     assert driver.recall(0) == 99
 
     gate.open()
-    [last] = driver.call(0, tasks.note, (log, "last"))
+    [last] = driver.call(0, note, (log, "last"))
     assert driver.result(0, last) == "last"
     assert sorted(driver.values[0]) == [serials[0], last]
 
@@ -93,7 +95,7 @@ def test_recalled_message_that_had_not_left_is_dropped_and_its_specs_are_not(dri
 def test_what_a_recalled_message_forgets_is_forgotten_and_what_came_later_is_not(driver, gates):
     gate = gates()
     driver.start(0)
-    one, two = objects.Counted(), objects.Counted()
+    one, two = nasty.Counted(), nasty.Counted()
 
     def kept():
         return one is not None
@@ -123,9 +125,9 @@ def test_more_recalls_than_a_byte_counts_while_one_task_runs(driver, gates, tmp_
     driver.run_until(gate.reached)
 
     for i in range(300):
-        driver.call(0, tasks.note, (str(log), f"recalled {i}"))
+        driver.call(0, note, (str(log), f"recalled {i}"))
         assert driver.recall(0) == 1
-    serials = driver.call(0, tasks.note, (str(log), "fresh"))
+    serials = driver.call(0, note, (str(log), "fresh"))
     gate.open()
 
     driver.run_until(lambda: driver.finished(0, serials))

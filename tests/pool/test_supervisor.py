@@ -19,10 +19,11 @@ from taskmesh.pool.slot_handle import SlotHandle
 from taskmesh.serialize import payload
 from taskmesh.wire.runs import CHUNK
 from taskmesh.wire.slot_messages import SlotTasks
+from tests.harness import nasty
 from tests.harness.gate import wait_at
 from tests.harness.memory_files import memory_files
 from tests.harness.waiting import wait_until
-from tests.pool import coroutines, objects, tasks
+from tests.pool import coroutines, tasks
 from tests.pool.driver import CLIENT, Driver
 from tests.wire.samples import items_of
 
@@ -174,7 +175,7 @@ def test_function_by_value(driver):
 
 def test_function_that_is_forgotten_is_gone_and_may_come_again(driver):
     driver.start(0)
-    mine = objects.Counted()
+    mine = nasty.Counted()
 
     def by_value():
         return mine is not None
@@ -190,7 +191,7 @@ def test_function_that_is_forgotten_is_gone_and_may_come_again(driver):
 
 def test_function_that_says_it_is_false(driver):
     driver.start(0)
-    serials = driver.call(0, objects.Falsy(), (1,), (2,)) + driver.call(0, objects.Falsy(), (3,))
+    serials = driver.call(0, nasty.Falsy(), (1,), (2,)) + driver.call(0, nasty.Falsy(), (3,))
 
     driver.run_until(lambda: driver.finished(0, serials))
     assert [driver.values[0][serial] for serial in serials] == [1, 2, 3]

@@ -20,8 +20,9 @@ from taskmesh.net.client import settings as client_settings
 from taskmesh.serialize.code import register_by_value
 from taskmesh.spark import MeshSpark
 from taskmesh.spark.jobs.connection import mesh_of
+from tests.harness.cluster import Cluster
+from tests.harness.keys import Ring
 from tests.harness.waiting import wait_until
-from tests.net.keyed import Keyed, Ring
 from tests.spark import tasks
 from tests.spark.drivers import settled
 from tests.spark.jobs import Job, Timed, noting, within
@@ -34,7 +35,7 @@ LIMIT_S = 10.0
 @pytest.fixture
 def keyed(programs, tmp_path):
     """A hub and a pool with keys, and signed tasks."""
-    return Keyed(programs, Ring(tmp_path))
+    return Cluster.keyed(programs, Ring(tmp_path))
 
 
 def _same(spark, bridge):

@@ -18,12 +18,13 @@ from taskmesh.errors import HubUnreachable
 from taskmesh.sockets import Context, NoPeerWithinTimeout
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
+from tests.harness.cluster import Cluster
+from tests.harness.keys import Ring
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.abuse.siege import Siege
 from tests.net.intruder import FalsePool, Peer
-from tests.net.keyed import Keyed, Ring
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -70,8 +71,8 @@ def honest(mesh: Mesh, seconds: float) -> float:
 
 def test_a_client_s_flood_is_dropped_and_others_are_served(programs: Programs, ring: Ring):
     programs.env |= {"TASKMESH_KEY_MESSAGES_PER_S": "1000"}
-    keyed = Keyed(programs, ring)
-    with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.program):
+    keyed = Cluster.keyed(programs, ring)
+    with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.hub):
         peer = Peer(context, keyed, "client", "mallory")
         assert isinstance(peer.ask(m.ClientHello(7, 0)), m.ClientWelcome)
         with flooding(lambda: peer.say(m.ClientBeat())):
@@ -79,7 +80,7 @@ def test_a_client_s_flood_is_dropped_and_others_are_served(programs: Programs, r
             wait_until(lambda: dropped(mesh, "client:mallory") > 2000, 30, tick=0.1)
         peer.close()
         assert dropped(mesh, "client:alice") == 0
-    assert '"event": "rate.exceeded"' in keyed.program.errors
+    assert '"event": "rate.exceeded"' in keyed.hub.errors
     status = programs.run("status", "--address", keyed.address, "--keys", ring.peer("operator", "olga"))
     assert "over rate: client:mallory" in status.stdout, status.stderr
     assert "hub.key_messages_per_s = 1000" in status.stdout
@@ -87,9 +88,9 @@ def test_a_client_s_flood_is_dropped_and_others_are_served(programs: Programs, r
 
 def test_a_flood_of_bytes_is_dropped_unread(programs: Programs, ring: Ring):
     programs.env |= {"TASKMESH_KEY_BYTES_PER_S": "4MiB"}
-    keyed = Keyed(programs, ring)
+    keyed = Cluster.keyed(programs, ring)
     submit = m.Submit(9, [], [Run(7, 0, [1], [bytes(1 << 20)])])
-    with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.program):
+    with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.hub):
         peer = Peer(context, keyed, "client", "mallory")
         assert isinstance(peer.ask(m.ClientHello(7, 0)), m.ClientWelcome)
         with flooding(lambda: peer.say(submit)):
@@ -101,8 +102,8 @@ def test_a_flood_of_bytes_is_dropped_unread(programs: Programs, ring: Ring):
 
 def test_a_worker_s_flood_is_dropped_and_other_pools_work(programs: Programs, ring: Ring):
     programs.env |= {"TASKMESH_KEY_MESSAGES_PER_S": "1000"}
-    keyed = Keyed(programs, ring)
-    with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.program):
+    keyed = Cluster.keyed(programs, ring)
+    with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.hub):
         peer = Peer(context, keyed, "worker", "mallory")
         pool = FalsePool(peer)
         welcome, _ = pool.join("false")
@@ -120,7 +121,7 @@ def test_a_worker_s_flood_is_dropped_and_other_pools_work(programs: Programs, ri
 def test_a_client_and_a_pool_at_full_speed_with_low_caps_lose_nothing(programs: Programs, ring: Ring):
     """Submits, acknowledgements, results and beats are dropped all the time, and said again."""
     programs.env |= {"TASKMESH_KEY_MESSAGES_PER_S": "40"}
-    keyed = Keyed(programs, ring)
+    keyed = Cluster.keyed(programs, ring)
     with keyed.mesh() as mesh:
         futures = []
         for number in range(3000):
@@ -142,7 +143,7 @@ def test_bytes_above_a_low_cap_arrive_later_and_whole(programs: Programs, ring: 
     within the cap is taken whatever its size: there have to be so many that the last message cannot.
     """
     programs.env |= {"TASKMESH_KEY_BYTES_PER_S": "4MB"}
-    keyed = Keyed(programs, ring)
+    keyed = Cluster.keyed(programs, ring)
     data = [os.urandom(1_000_000) for _ in range(20)]
     with keyed.mesh() as mesh:
         futures = [mesh.submit(workload.echo, each) for each in data]
@@ -154,7 +155,7 @@ def test_bytes_above_a_low_cap_arrive_later_and_whole(programs: Programs, ring: 
 def test_a_message_of_more_bytes_than_a_key_may_say_at_once_arrives_whole(programs: Programs, ring: Ring):
     """It comes in fragments: what was begun within the cap ends, and what is said after it waits longer."""
     programs.env |= {"TASKMESH_KEY_BYTES_PER_S": "4MB"}
-    keyed = Keyed(programs, ring)
+    keyed = Cluster.keyed(programs, ring)
     data = [os.urandom(11_000_000) for _ in range(2)]
     with keyed.mesh() as mesh:
         began = time.monotonic()
@@ -165,7 +166,7 @@ def test_a_message_of_more_bytes_than_a_key_may_say_at_once_arrives_whole(progra
 
 
 def test_the_usual_caps_are_never_met_by_a_client_at_full_speed(programs: Programs, ring: Ring):
-    keyed = Keyed(programs, ring)
+    keyed = Cluster.keyed(programs, ring)
     data = os.urandom(1_000_000)
     with keyed.mesh() as mesh:
         futures = [mesh.submit(workload.add, number, 1) for number in range(5000)]
@@ -177,7 +178,7 @@ def test_the_usual_caps_are_never_met_by_a_client_at_full_speed(programs: Progra
 
 def test_a_key_has_so_many_sessions_and_the_next_is_told_why(programs: Programs, ring: Ring):
     programs.env |= {"TASKMESH_KEY_SESSIONS": "1"}
-    keyed = Keyed(programs, ring)
+    keyed = Cluster.keyed(programs, ring)
     with keyed.mesh() as mesh:
         assert mesh.submit(workload.add, 1, 2).result(20) == 3
         with pytest.raises(HubUnreachable, match=r"hub\.key_sessions.*taskmesh keys new client"):

@@ -34,13 +34,14 @@ from taskmesh.sockets import (
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Held, Progress, Run, Spec
 from tests.fuzz.forger import Forger
+from tests.harness.cluster import Cluster
+from tests.harness.journal import words
+from tests.harness.keys import Ring
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.abuse.siege import Siege
 from tests.net.intruder import FalsePool, Meet, Peer
-from tests.net.journal import words
-from tests.net.keyed import Keyed, Ring
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -60,7 +61,7 @@ EVERYTHING = (*kinds(m.ClientMessage), *kinds(m.ToClient), *kinds(m.PoolMessage)
     ],
 )
 def test_A05_a_role_s_key_opens_no_socket_of_another(
-    keyed: Keyed, meet: Meet, role: str, closed: tuple[str, ...]
+    keyed: Cluster, meet: Meet, role: str, closed: tuple[str, ...]
 ):
     peer = meet(role, "mallory")
     for part in closed:
@@ -71,13 +72,13 @@ def test_A05_a_role_s_key_opens_no_socket_of_another(
 
 
 @pytest.mark.parametrize("role", ["client", "operator", "worker"])
-def test_A05_a_role_says_what_it_may_and_nothing_else_counts(keyed: Keyed, meet: Meet, role: str):
+def test_A05_a_role_says_what_it_may_and_nothing_else_counts(keyed: Cluster, meet: Meet, role: str):
     """Every type of message, from every role, at the socket that this role may use."""
     peer = meet(role, "mallory")
     pool = FalsePool(peer) if role == "worker" else None
     allowed = set(kinds(m.PoolMessage)) if pool else RIGHTS[role]
     forger = Forger(random.Random(role))
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program):
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub):
         before = mesh.status()
         for kind in EVERYTHING:
             if kind in allowed or kind is m.ClientBye:
@@ -88,13 +89,13 @@ def test_A05_a_role_says_what_it_may_and_nothing_else_counts(keyed: Keyed, meet:
                     pool.say(message)
                 else:
                     peer.say(message)
-        wait_until(lambda: "message.refused" in keyed.program.errors)
+        wait_until(lambda: "message.refused" in keyed.hub.errors)
         after = mesh.status()
         assert [pool["pool"] for pool in after["pools"]] == [pool["pool"] for pool in before["pools"]]
         assert [pool["state"] for pool in after["pools"]] == ["ready"]
 
 
-def test_A07_frames_without_end_or_without_content(keyed: Keyed, meet: Meet):
+def test_A07_frames_without_end_or_without_content(keyed: Cluster, meet: Meet):
     client, pool = meet("client", "mallory"), FalsePool(meet("worker", "mallory"))
     submit = [bytes(part) for part in encode(m.Submit(1, [], [Run(7, 0, [1], [b"x"])]))]
     games: list[list[bytes]] = [
@@ -106,7 +107,7 @@ def test_A07_frames_without_end_or_without_content(keyed: Keyed, meet: Meet):
         [*submit, b"z" * (16 << 20)],  # last: libzmq aborts who closes amid a message as its link is cut off
         [submit[0][:1]] * 3,
     ]
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub) as siege:
         for game in games:
             client.gateway.send_parts(game, timeout=10)
             pool.collector.send_parts(game, timeout=10)
@@ -136,25 +137,25 @@ def bombs() -> Iterator[bytes]:
                     "failed": [[1, 1, attempt, kind]]})  # fmt: skip
 
 
-def test_A08_lengths_depths_and_numbers_that_are_bombs(keyed: Keyed, meet: Meet):
+def test_A08_lengths_depths_and_numbers_that_are_bombs(keyed: Cluster, meet: Meet):
     client, pool = meet("client", "mallory"), FalsePool(meet("worker", "mallory"))
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub) as siege:
         cutter = Cutter(1)
         for bomb in bombs():
             for fragment in cutter.cut([bomb]):
                 client.gateway.send_parts(fragment, timeout=10)
                 pool.collector.send_parts([pool.token, *fragment], timeout=10)
             siege.work(10)
-        wait_until(lambda: "`str` of length <= 1024" in keyed.program.errors)
+        wait_until(lambda: "`str` of length <= 1024" in keyed.hub.errors)
         assert [row["name"] for row in mesh.status()["clients"] if len(row["name"]) > 1024] == []
 
 
-def test_A09_no_pool_answers_for_another(keyed: Keyed, false_pool: FalsePool, tmp_path: Path):
+def test_A09_no_pool_answers_for_another(keyed: Cluster, false_pool: FalsePool, tmp_path: Path):
     """Of another's task: results and failures, of this and of later attempts, in any session and epoch."""
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     welcome, _ = false_pool.join("false")
     epoch, own = welcome.epoch, welcome.session
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program):
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub):
         future = mesh.submit(workload.hold, str(journal), "held", str(gate))
         wait_until(journal.exists)
         client, seq = (half(ids.parse(future.task_id)) for half in (ids.client_of, ids.seq_of))
@@ -224,7 +225,7 @@ class Recorder:
             thread.join(5)
 
 
-def test_A10_a_recorded_session_is_worth_nothing(keyed: Keyed, tmp_path: Path):
+def test_A10_a_recorded_session_is_worth_nothing(keyed: Cluster, tmp_path: Path):
     """Whoever has seen every byte of a session and says it again, a hundred times, gets nothing done."""
     recorder = Recorder(keyed.address)
     try:
@@ -235,7 +236,7 @@ def test_A10_a_recorded_session_is_worth_nothing(keyed: Keyed, tmp_path: Path):
     (said,) = [each for each in recorder.said if each]
     assert len(said) > 500
 
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub) as siege:
         for turn in range(100):
             with contextlib.suppress(OSError), socket.create_connection(recorder.to, timeout=10) as again:
                 again.sendall(said)
@@ -247,8 +248,8 @@ def test_A10_a_recorded_session_is_worth_nothing(keyed: Keyed, tmp_path: Path):
         assert words(tmp_path / "journal") == ["once"]
 
 
-def test_A10_messages_said_again_are_heard_once(keyed: Keyed, meet: Meet, tmp_path: Path):
-    keyed.pool.end()
+def test_A10_messages_said_again_are_heard_once(keyed: Cluster, meet: Meet, tmp_path: Path):
+    keyed.pools["first"].end()
     bare = Path(keyed.ring.peer("worker", "bare"))
     (bare / "mesh.secret").unlink()
     keyed.programs.worker(keyed.address, "--name", "bare", "--keys", str(bare))
@@ -262,7 +263,7 @@ def test_A10_messages_said_again_are_heard_once(keyed: Keyed, meet: Meet, tmp_pa
         m.Submit(1, [(number, spec)], [Run(number, 0, [1], [call])]),
         m.CancelTasks([9]),
     ]
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program):
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub):
         for _ in range(100):
             for message in said:
                 peer.say(message)
@@ -272,7 +273,7 @@ def test_A10_messages_said_again_are_heard_once(keyed: Keyed, meet: Meet, tmp_pa
     assert words(tmp_path / "journal") == ["once"]
 
 
-def test_A11_the_same_ids_of_two_clients_are_two_clients_tasks(keyed: Keyed, meet: Meet):
+def test_A11_the_same_ids_of_two_clients_are_two_clients_tasks(keyed: Cluster, meet: Meet):
     """An id's first half is the session's, which belongs to a key; the other's claim to it is refused."""
     spec = Spec(b"no function", "none", queue="nobody")
     number = spec_number(spec)
@@ -292,20 +293,20 @@ def test_A11_the_same_ids_of_two_clients_are_two_clients_tasks(keyed: Keyed, mee
         assert (tasks[f"{7:016x}"], tasks[f"{8:016x}"]) == (3, 0)
 
 
-def test_A12_beats_without_end(keyed: Keyed, false_pool: FalsePool):
+def test_A12_beats_without_end(keyed: Cluster, false_pool: FalsePool):
     welcome, _ = false_pool.join("false")
     beat = m.Beat(welcome.epoch, welcome.session, "false", 0, 0, 0, [Progress(1, 1, 1, 0, -1)] * 5)
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub) as siege:
         for turn in range(100_000):
             false_pool.say(beat)
             if turn % 20_000 == 0:
                 siege.work()
 
 
-def test_A12_an_inventory_of_a_million_tasks(keyed: Keyed, false_pool: FalsePool):
+def test_A12_an_inventory_of_a_million_tasks(keyed: Cluster, false_pool: FalsePool):
     held = [Held(client, 1, list(range(10_000))) for client in range(1, 101)]
     hello = m.Hello("false", 98, 1, 1, ["none"], [], 0, 0, held, key=bytes(32))
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub) as siege:
         for number in range(3):
             hello.number = number + 1
             false_pool.say(hello)
@@ -315,10 +316,10 @@ def test_A12_an_inventory_of_a_million_tasks(keyed: Keyed, false_pool: FalsePool
 def test_A13_more_tasks_than_a_client_may_have(programs: Programs, ring: Ring):
     """They wait in its own process; what it says beyond that is BUSY, and the hub keeps nothing of it."""
     programs.env |= {"TASKMESH_CLIENT__MAX_PENDING": "1000"}
-    keyed = Keyed(programs, ring)
+    keyed = Cluster.keyed(programs, ring)
     spec = Spec(b"no function", "none", queue="nobody")
     number = spec_number(spec)
-    with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+    with Context() as context, keyed.mesh() as mesh, Siege(mesh, keyed.hub) as siege:
         peer = Peer(context, keyed, "client", "mallory")
         assert isinstance(peer.ask(m.ClientHello(7, 0)), m.ClientWelcome)
         for turn in range(20_000):
@@ -336,9 +337,9 @@ def test_A13_more_tasks_than_a_client_may_have(programs: Programs, ring: Ring):
     assert tasks[f"{7:016x}"] == 1000
 
 
-def test_A13_a_link_has_one_session_whatever_it_says(keyed: Keyed, meet: Meet):
+def test_A13_a_link_has_one_session_whatever_it_says(keyed: Cluster, meet: Meet):
     peer = meet("client", "mallory")
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program):
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub):
         for client in range(1, 20_001):
             peer.say(m.ClientHello(client, 0))
         with contextlib.suppress(NoMessageWithinTimeout):
@@ -349,24 +350,24 @@ def test_A13_a_link_has_one_session_whatever_it_says(keyed: Keyed, meet: Meet):
         assert len(mesh.status()["clients"]) <= 10_001
 
 
-def test_A14_topics_without_end(keyed: Keyed, meet: Meet):
+def test_A14_topics_without_end(keyed: Cluster, meet: Meet):
     peer = meet("worker", "mallory")
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program, patience=40) as siege:
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub, patience=40) as siege:
         with Sub(peer.context, replace(peer.options, send_hwm_messages=0)) as flood:
             flood.connect(peer.hub.control)
             for number in range(200_000):
                 flood.subscribe(b"topic-%032d" % (number * 7919 % 1_000_003))
                 if number % 50_000 == 0:
                     siege.work()
-            wait_until(lambda: "control.flooded" in keyed.program.errors, 30)
-        assert '"from": "worker:mallory"' in keyed.program.errors
+            wait_until(lambda: "control.flooded" in keyed.hub.errors, 30)
+        assert '"from": "worker:mallory"' in keyed.hub.errors
 
 
-def test_A14_a_topic_above_the_wall_cuts_off_who_asks_for_it(keyed: Keyed, meet: Meet):
+def test_A14_a_topic_above_the_wall_cuts_off_who_asks_for_it(keyed: Cluster, meet: Meet):
     peer = meet("worker", "mallory")
     greedy = Sub(peer.context, peer.options)
     peer.sockets.append(greedy)
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program), greedy.monitor() as monitor:
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub), greedy.monitor() as monitor:
         greedy.connect(peer.hub.control)
         monitor.wait_for(EventKind.HANDSHAKE_SUCCEEDED, 10)
         greedy.subscribe(

@@ -15,12 +15,13 @@ from taskmesh.net.endpoints import Endpoints
 from taskmesh.sockets import Context, EventKind, Push
 from taskmesh.wire.runs import TOKEN
 from tests.conformance.wire import WirePeer
+from tests.harness.cluster import Cluster
+from tests.harness.keys import Ring
 from tests.harness.programs import Programs
 from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.abuse.siege import GROWTH, Siege
 from tests.net.intruder import Peer
-from tests.net.keyed import Keyed, Ring
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -69,12 +70,12 @@ def links_of(peer: Peer) -> list[Push]:
     return links
 
 
-def test_A23_one_worker_s_key_says_one_large_frame_on_each_of_many_links(keyed: Keyed):
+def test_A23_one_worker_s_key_says_one_large_frame_on_each_of_many_links(keyed: Cluster):
     data = bytes(LARGE)
     with (
         keyed.mesh() as mesh,
-        Siege(mesh, keyed.program) as siege,
-        peak_bounded(keyed.program.pid),
+        Siege(mesh, keyed.hub) as siege,
+        peak_bounded(keyed.hub.pid),
         Context() as context,
     ):
         peer = Peer(context, keyed, "worker", "mallory")
@@ -93,15 +94,15 @@ def test_A23_one_worker_s_key_says_one_large_frame_on_each_of_many_links(keyed: 
 def test_A23_one_worker_s_key_never_ends_what_it_says_on_many_links(programs: Programs, ring: Ring):
     """Of what comes in fragments each key has its share: here 16 MB, an eighth of `hub.max_bytes`."""
     programs.env |= {"TASKMESH_HUB__MAX_BYTES": "128MB"}
-    keyed = Keyed(programs, ring)
+    keyed = Cluster.keyed(programs, ring)
     large = bytes(12_000_000)
     with (
         keyed.mesh() as mesh,
-        Siege(mesh, keyed.program) as siege,
+        Siege(mesh, keyed.hub) as siege,
         Context() as context,
     ):
         assert mesh.submit(workload.echo, large).result(30) == large
-        with peak_bounded(keyed.program.pid):
+        with peak_bounded(keyed.hub.pid):
             peer = Peer(context, keyed, "worker", "mallory")
             for number, link in enumerate(links_of(peer)):
                 link.connect(peer.hub.collector)

@@ -15,13 +15,14 @@ from taskmesh.security.keys import KeyFolder, credentials_of
 from taskmesh.sockets import raw_key
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, Run, Spec
+from tests.harness.cluster import Cluster
+from tests.harness.keys import Ring
 from tests.harness.programs import Programs
 from tests.harness.side_port import ask, bearer
 from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.abuse.siege import Siege
 from tests.net.intruder import FalsePool, Meet
-from tests.net.keyed import Keyed, Ring
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -41,12 +42,12 @@ def marker(tmp_path: Path) -> Path:
     return tmp_path / "unpickled"
 
 
-def test_A15_a_hub_unpickles_nothing_that_comes_to_it(keyed: Keyed, meet: Meet, marker: Path):
+def test_A15_a_hub_unpickles_nothing_that_comes_to_it(keyed: Cluster, meet: Meet, marker: Path):
     bomb = pickle.dumps(Bomb(marker))
     client, pool = meet("client", "mallory"), FalsePool(meet("worker", "mallory"))
     spec = Spec(bomb, "bomb", queue="nobody", retry_filter=bomb)
     welcome, _ = pool.join("false")
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program):
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub):
         assert isinstance(client.ask(m.ClientHello(7, 0)), m.ClientWelcome)
         assert client.ask(m.Submit(1, [(1, spec)], [Run(1, 0, [1, 2], [bomb, bomb])])) == m.Accepted(1)
         done = DoneRun(1, 7, 1, "false/0", [1], [bomb], 0.1)
@@ -60,7 +61,7 @@ def test_A15_a_hub_unpickles_nothing_that_comes_to_it(keyed: Keyed, meet: Meet, 
 
 
 @pytest.fixture
-def answered(keyed: Keyed, false_pool: FalsePool) -> Callable[..., TaskFuture[object]]:
+def answered(keyed: Cluster, false_pool: FalsePool) -> Callable[..., TaskFuture[object]]:
     """A task whose pool answers with this payload, or this failure."""
 
     def answer(mesh: Mesh, payload: bytes, **failure: object) -> TaskFuture[object]:
@@ -78,7 +79,7 @@ def answered(keyed: Keyed, false_pool: FalsePool) -> Callable[..., TaskFuture[ob
     return answer
 
 
-def test_A15_an_unsigned_result_is_not_unpickled(keyed: Keyed, answered, marker: Path):
+def test_A15_an_unsigned_result_is_not_unpickled(keyed: Cluster, answered, marker: Path):
     with keyed.mesh() as mesh:
         error = answered(mesh, pickle.dumps(Bomb(marker))).exception(20)
 
@@ -86,7 +87,7 @@ def test_A15_an_unsigned_result_is_not_unpickled(keyed: Keyed, answered, marker:
     assert not marker.exists()
 
 
-def test_A15_a_client_that_wants_plain_data_gets_a_typed_error(keyed: Keyed, answered, marker: Path):
+def test_A15_a_client_that_wants_plain_data_gets_a_typed_error(keyed: Cluster, answered, marker: Path):
     (Path(keyed.client) / "mesh.secret").unlink()  # nothing is signed, so only the codec stands in the way
     with keyed.mesh(result_codec="safe") as mesh:
         error = answered(mesh, pickle.dumps(Bomb(marker))).exception(20)
@@ -97,7 +98,9 @@ def test_A15_a_client_that_wants_plain_data_gets_a_typed_error(keyed: Keyed, ans
 
 
 @pytest.mark.parametrize("codec", ["pickle", "safe"])
-def test_A16_a_failure_names_a_function_and_nobody_calls_it(keyed: Keyed, answered, marker: Path, codec: str):
+def test_A16_a_failure_names_a_function_and_nobody_calls_it(
+    keyed: Cluster, answered, marker: Path, codec: str
+):
     bomb = pickle.dumps(Bomb(marker))
     with keyed.mesh(result_codec=codec) as mesh:
         future = answered(mesh, bomb, type_name="os.system", text=f"touch {marker}", traceback="none")

@@ -7,21 +7,22 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import BadSignature
 from taskmesh.stores.codec import from_bytes, to_bytes
+from tests.harness.cluster import Cluster
+from tests.harness.journal import words
 from tests.harness.programs import Programs
 from tests.harness.redis_server import RedisServer
 from tests.net import workload
-from tests.net.journal import words
-from tests.net.keeping import KeyedMesh, hub_with, keep, store, stored
+from tests.net.keeping import hub_with, keep, store, stored
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize("how", ["changed", "another task's", "unsigned"])
 def test_A17_a_stored_result_that_was_changed_is_refused_by_the_client(
-    keyed_mesh: KeyedMesh, server: RedisServer, tmp_path: Path, how: str
+    keyed_store: Cluster, server: RedisServer, tmp_path: Path, how: str
 ):
     journal = str(tmp_path / "journal")
-    with keyed_mesh.mesh(keyed_mesh.alice) as mesh:
+    with keyed_store.mesh() as mesh:
         for key in ("k", "l"):
             assert keep(mesh, workload.noted, (journal, key), key).result(20) == key
         stored(mesh, 2)
@@ -37,9 +38,10 @@ def test_A17_a_stored_result_that_was_changed_is_refused_by_the_client(
         own.done[0].payloads[:] = [lies[how]]
         client.set(kept["k"], to_bytes(own), keepttl=True)
 
-    keyed_mesh.replace()
+    keyed_store.hub.kill()
+    keyed_store.start_hub()
 
-    with keyed_mesh.mesh(keyed_mesh.bob) as mesh:
+    with keyed_store.mesh(keyed_store.keys("client", "bob")) as mesh:
         error = keep(mesh, workload.noted, (journal, "k"), "k").exception(20)
         assert keep(mesh, workload.noted, (journal, "l"), "l").result(20) == "l"
     assert isinstance(error, BadSignature)

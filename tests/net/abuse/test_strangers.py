@@ -3,21 +3,19 @@
 import random
 import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from taskmesh import Mesh
 from taskmesh.net.endpoints import Endpoints, Target
 from taskmesh.security.keys import credentials_of
 from taskmesh.sockets import Context, Dealer, EventKind, Push, SocketOptions, Sub
-from tests.faults.cluster import Cluster
+from tests.harness.cluster import Cluster
+from tests.harness.journal import words
+from tests.harness.keys import Ring
 from tests.harness.waiting import wait_until
 from tests.net import workload
 from tests.net.abuse.siege import CURVE_GREETING, Siege, garbage, is_closed, stranger, ticks
-from tests.net.journal import words
-from tests.net.keyed import Keyed, Ring
 
 PARTS = ("gateway", "collector", "control")
 DENIED_S = 5.0
@@ -31,23 +29,16 @@ def throw_garbage(siege: Siege, endpoints: Endpoints, connections: int) -> None:
             siege.work()
 
 
-def test_A01_garbage_on_many_connections(keyed: Keyed):
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+def test_A01_garbage_on_many_connections(keyed: Cluster):
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub) as siege:
         throw_garbage(siege, Endpoints.of(keyed.address), 3000)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3000)
-def test_A01_garbage_on_a_million_connections(keyed: Keyed):
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+def test_A01_garbage_on_a_million_connections(keyed: Cluster):
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub) as siege:
         throw_garbage(siege, Endpoints.of(keyed.address), 1_000_000)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
-    yield cluster
-    cluster.close()
 
 
 @pytest.mark.timeout(120)
@@ -55,22 +46,12 @@ def test_A02_half_handshakes_at_the_limit_of_files(cluster: Cluster, ring: Ring)
     def few_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
-    line = [
-        "-m",
-        "taskmesh.cli",
-        "hub",
-        "--bind",
-        "tcp://127.0.0.1:0",
-        "--keys",
-        str(ring.hub.path),
-        "--json",
-    ]
-    hub = cluster.start("hub", line, prepare=few_files)
-    cluster.address = str(hub.ready()["gateway"])
-    cluster.start_worker("pool", "--keys", ring.peer("worker", "pool"), slots=1)
+    cluster.ring = ring
+    hub = cluster.start_hub(prepare=few_files)
+    cluster.start_worker("pool", slots=1)
     attackers = [stranger(cluster.address, CURVE_GREETING, patience=0.01) for _ in range(600)]
     try:
-        with Mesh(cluster.address, keys=ring.peer("client", "alice"), open_timeout=30) as mesh:
+        with cluster.mesh(open_timeout=30) as mesh:
             honest = mesh.submit(workload.add, 1, 2)
             began = time.monotonic()
             for left in ticks(0.2, attackers):
@@ -89,9 +70,9 @@ def test_A02_half_handshakes_at_the_limit_of_files(cluster: Cluster, ring: Ring)
 
 
 @pytest.mark.timeout(120)
-def test_A03_a_greeting_that_drips(keyed: Keyed):
+def test_A03_a_greeting_that_drips(keyed: Cluster):
     endpoint = Endpoints.of(keyed.address)
-    with keyed.mesh() as mesh, Siege(mesh, keyed.program) as siege:
+    with keyed.mesh() as mesh, Siege(mesh, keyed.hub) as siege:
         slow = [stranger(getattr(endpoint, PARTS[number % 3])) for number in range(500)]
         began = time.monotonic()
         for turn, left in enumerate(ticks(1.0, slow)):
@@ -119,10 +100,10 @@ def outsider(ring: Ring, role: str, what: str) -> str:
 
 
 @pytest.mark.parametrize("what", KEYS)
-def test_A04_no_key_but_a_good_one_gets_a_task_or_an_answer(keyed: Keyed, tmp_path: Path, what: str):
+def test_A04_no_key_but_a_good_one_gets_a_task_or_an_answer(keyed: Cluster, tmp_path: Path, what: str):
     """Every socket denies it within five seconds, and no task ever reaches the worker that has it."""
     ring, hub = keyed.ring, Endpoints.of(keyed.address)
-    keyed.pool.end()
+    keyed.pools["first"].end()
     worker = outsider(ring, "worker", what)
     with keyed.mesh() as mesh, Context() as context:
         future = mesh.submit(workload.note, str(tmp_path / "journal"), "ran")
@@ -151,7 +132,7 @@ def test_A04_no_key_but_a_good_one_gets_a_task_or_an_answer(keyed: Keyed, tmp_pa
         assert outcome.returncode == 1
         assert "the hub refuses this pool" in outcome.stderr
         assert words(tmp_path / "journal") == []
-        keyed.worker("honest")
+        keyed.start_worker("honest", slots=1)
         assert future.result(20) == "ran"
         assert words(tmp_path / "journal") == ["ran"]
 

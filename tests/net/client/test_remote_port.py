@@ -9,10 +9,10 @@ import pytest
 
 from taskmesh import Mesh, Retry
 from taskmesh.errors import FunctionUnavailable, HubUnreachable, InsecureBind
+from tests.harness.journal import words
 from tests.harness.program import environment
 from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.net.journal import states, words
 
 
 def test_a_thousand_tasks_come_back_each_with_its_own_result(mesh):
@@ -87,7 +87,7 @@ def test_a_running_task_can_be_cancelled_and_its_slot_works_on(mesh, tmp_path):
     assert held.cancel()
 
     assert held.cancelled()
-    wait_until(lambda: not any(states(mesh).values()))
+    wait_until(lambda: not any(mesh.status()["tasks"].values()))
     futures = [mesh.submit(workload.add, number, 1) for number in range(10)]
     assert [future.result(20) for future in futures] == list(range(1, 11))
 

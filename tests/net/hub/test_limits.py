@@ -2,7 +2,6 @@
 
 import resource
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -19,7 +18,7 @@ from taskmesh.net.local_pool import LocalPool
 from taskmesh.net.pool.program import run_pool
 from taskmesh.sockets import Context, Dealer
 from tests.conformance.wire import WirePeer
-from tests.faults.cluster import Cluster
+from tests.harness.cluster import Cluster
 from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 from tests.net import workload
@@ -42,13 +41,6 @@ def test_names_of_queues_and_tags_that_would_not_print_are_refused(what: str, wr
         run_pool(config, ["tcp://127.0.0.1:1"], slots=1, ready=unused, news=unused)
     with pytest.raises(ConfigError, match="take up to 1024 printable characters"):
         LocalPool(config, slots=1)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path):
-    cluster = Cluster(tmp_path)
-    yield cluster
-    cluster.close()
 
 
 @pytest.mark.parametrize(
@@ -122,9 +114,7 @@ def test_few_open_files_make_fewer_pools_and_the_hub_says_so(cluster: Cluster):
     def few_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
 
-    line = ["-m", "taskmesh.cli", "hub", "--bind", TCP, "--json"]
-    hub = cluster.start("hub", line, prepare=few_files)
-    cluster.address = str(hub.ready()["gateway"])
+    hub = cluster.start_hub(prepare=few_files)
     cluster.start_worker("pool", slots=1)
 
     told, memory = [event for event in hub.events("stderr") if event["event"] in ("limits", "memory")]

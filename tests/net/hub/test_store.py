@@ -10,14 +10,15 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.net.child_hub import command
+from tests.harness.cluster import Cluster
+from tests.harness.journal import words
 from tests.harness.program import ROOT
 from tests.harness.programs import Programs
 from tests.harness.redis_server import RedisServer
 from tests.harness.side_port import samples
 from tests.harness.waiting import wait_until
 from tests.net import workload
-from tests.net.journal import words
-from tests.net.keeping import KeyedMesh, hub_with, keep, store, stored
+from tests.net.keeping import hub_with, keep, store, stored
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
 
@@ -202,16 +203,17 @@ def test_its_figures(programs: Programs, server: RedisServer, tmp_path: Path):
 
 
 def test_a_signed_result_answers_another_client_after_the_hub_was_replaced(
-    keyed_mesh: KeyedMesh, tmp_path: Path
+    keyed_store: Cluster, tmp_path: Path
 ):
     journal = str(tmp_path / "journal")
-    with keyed_mesh.mesh(keyed_mesh.alice) as mesh:
+    with keyed_store.mesh() as mesh:
         assert keep(mesh, workload.noted, (journal, "once"), "k").result(20) == "once"
         stored(mesh, 1)
 
-    keyed_mesh.replace()
+    keyed_store.hub.kill()
+    keyed_store.start_hub()
 
-    with keyed_mesh.mesh(keyed_mesh.bob) as mesh:
+    with keyed_store.mesh(keyed_store.keys("client", "bob")) as mesh:
         assert keep(mesh, workload.noted, (journal, "once"), "k").result(20) == "once"
     assert words(Path(journal)) == ["once"]
 
