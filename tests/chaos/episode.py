@@ -85,7 +85,7 @@ class Episode:
             self._tell_of_hub()
         finally:
             company.thaw(math.inf)
-            company.cluster.programs.kill(tell=not peaceful)
+            company.cluster.programs.close(tell=not peaceful)
             _kill_others(before)
         for name in sorted(_shared_memory() - memory):
             company.note(f"left behind: {SHARED_MEMORY / name}")

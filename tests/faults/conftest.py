@@ -44,7 +44,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]
         yield cluster
     finally:
         failed = request.node.stash.get(_FAILED, False)
-        cluster.programs.kill(tell=failed)
+        cluster.programs.close(tell=failed)
         if failed:
             print(cluster.programs.report())  # noqa: T201  pytest shows it with the failure
 

@@ -26,7 +26,7 @@ MEMORY = 256 << 20
 
 def test_F37_slot_out_of_memory(cluster, connect):
     require(is_available("memory"), "a memory cgroup that we may write to: run as root")
-    with group_of("memory") as group, closing(cluster):
+    with group_of("memory") as group, closing(cluster.programs):
         group.set_memory(MEMORY)
         cluster.start_hub()
         worker = cluster.start_worker("pool", prepare=lambda: group.add(os.getpid()))
@@ -59,7 +59,7 @@ def test_F37_slot_out_of_memory(cluster, connect):
 def test_a_pool_kills_its_largest_slot_before_the_kernel_kills_them_all(cluster, connect, gates, tmp_path):
     """V6, K4: where the kernel kills the whole container (memory.oom.group), it never has to."""
     require(is_available("memory"), "a memory cgroup that we may write to: run as root")
-    with group_of("memory") as group, closing(cluster):
+    with group_of("memory") as group, closing(cluster.programs):
         group.set_memory(MEMORY)
         cluster.start_hub()
         worker = cluster.start_worker("pool", prepare=lambda: group.add(os.getpid()))
@@ -91,7 +91,7 @@ def test_a_pool_kills_its_largest_slot_before_the_kernel_kills_them_all(cluster,
 
 def test_F40_no_process_for_a_slot(cluster, connect, gates):
     require(is_available("pids"), "a pids cgroup that we may write to: run as root")
-    with group_of("pids") as group, closing(cluster):
+    with group_of("pids") as group, closing(cluster.programs):
         cluster.start_hub()
         worker = cluster.start_worker("pool", slots=2, prepare=lambda: group.add(os.getpid()))
         client, gate = connect(), gates()
@@ -125,7 +125,7 @@ def test_a_hub_stays_within_its_memory_whatever_its_clients_submit(cluster):
     """V4, K1: arguments of more bytes than its container has; a hub that is killed gets them all again."""
     require(is_available("memory"), "a memory cgroup that we may write to: run as root")
     count, size = 60, 2 << 20
-    with group_of("memory") as group, closing(cluster), ExitStack() as meshes:
+    with group_of("memory") as group, closing(cluster.programs), ExitStack() as meshes:
         group.set_memory(MEMORY)
 
         def start() -> Program:
@@ -160,7 +160,7 @@ def test_a_hub_stays_within_its_memory_whatever_its_clients_submit(cluster):
 def test_strangers_with_half_messages_take_no_more_than_a_hub_s_memory(cluster):
     """V12: each of six says frames without end in one message, which libzmq gathers."""
     require(is_available("memory"), "a memory cgroup that we may write to: run as root")
-    with group_of("memory") as group, closing(cluster), ExitStack() as strangers:
+    with group_of("memory") as group, closing(cluster.programs), ExitStack() as strangers:
         group.set_memory(MEMORY)
         hub = cluster.start_hub(prepare=lambda: group.add(os.getpid()))
         cluster.start_worker("pool")

@@ -71,7 +71,7 @@ class Programs:
         for program in [*self.workers, *self.started]:
             program.end()
 
-    def kill(self, *, tell: bool = False) -> None:
+    def close(self, *, tell: bool = False) -> None:
         """Kill everything; with `tell` each program first says where its threads stand."""
         for program in reversed(self.started):
             program.close(tell=tell)
