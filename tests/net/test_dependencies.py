@@ -19,7 +19,7 @@ END_S = 30
 
 
 def test_values_over_tcp_with_keys(programs: Programs, ring: Ring):
-    keyed = Cluster.keyed(programs, ring, "tcp://127.0.0.1:0")
+    keyed = Cluster.keyed(programs, ring)
 
     with keyed.mesh() as mesh:
         small = [mesh.submit(workload.add, x, 1) for x in range(50)]
@@ -39,7 +39,7 @@ def test_values_over_tcp_with_keys(programs: Programs, ring: Ring):
 
 
 def test_the_result_of_a_key_is_no_argument_where_results_are_signed(programs: Programs, ring: Ring):
-    keyed = Cluster.keyed(programs, ring, "tcp://127.0.0.1:0")
+    keyed = Cluster.keyed(programs, ring)
 
     with keyed.mesh() as mesh:
         shared = mesh.with_options(key="k").submit(workload.add, 1, 2)
@@ -49,7 +49,7 @@ def test_the_result_of_a_key_is_no_argument_where_results_are_signed(programs: P
 
 
 def test_promises_and_values_with_keys(programs: Programs, ring: Ring):
-    keyed = Keyed(programs, ring, "tcp://127.0.0.1:0")
+    keyed = Cluster.keyed(programs, ring)
 
     with keyed.mesh() as mesh, keyed.mesh(ring.peer("client", "bob")) as other:
         approval = mesh.promise("approve")
