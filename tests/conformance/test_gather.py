@@ -62,17 +62,6 @@ def test_SG_33_several_threads_receive_and_nothing_comes_twice(rig: Rig) -> None
         assert mine == sorted(mine, key=int)
 
 
-def test_SG_35_gather_delivers_to_the_application(rig: Rig) -> None:
-    gather, scatter = rig.ours(Gather), rig.peer("SCATTER")
-    rig.join(gather, scatter)
-
-    scatter.send(b"one")
-    scatter.send(b"two")
-
-    assert gather.recv(PATIENCE_S) == b"one"
-    assert next(iter(gather)) == b"two"
-
-
 def test_SG_36_gather_discards_messages_of_several_parts(rig: Rig) -> None:
     gather, push = rig.ours(Gather), rig.peer("PUSH")
     rig.join(gather, push)

@@ -448,3 +448,15 @@ def test_takes_from_its_senders_in_turn(rig: Rig, kind: Receiver, other: str) ->
     for start in range(0, 20, 5):
         assert set(received[start : start + 5]) == set(numbers(5))
     assert received[20:] == [b"0"] * 100
+
+
+@each(Pull="PIPE-28", Gather="SG-35")
+def test_delivers_to_the_application(rig: Rig, kind: Receiver, other: str) -> None:
+    receiver, sender = rig.ours(kind), rig.peer(other)
+    rig.join(receiver, sender)
+
+    sender.send(b"one")
+    sender.send(b"two")
+
+    assert receiver.recv(PATIENCE_S) == b"one"
+    assert next(iter(receiver)) == b"two"

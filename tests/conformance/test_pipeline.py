@@ -85,14 +85,3 @@ def test_PIPE_19_pull_changes_no_part_of_a_message(rig: Rig) -> None:
     push.send_parts([b"", LARGE, b"\0\1", b""])
 
     assert pull.recv_parts(PATIENCE_S) == [b"", LARGE, b"\0\1", b""]
-
-
-def test_PIPE_28_pull_delivers_to_the_application(rig: Rig) -> None:
-    pull, push = rig.ours(Pull), rig.peer("PUSH")
-    rig.join(pull, push)
-
-    push.send(b"one")
-    push.send(b"two")
-
-    assert pull.recv(PATIENCE_S) == b"one"
-    assert next(iter(pull)) == b"two"

@@ -11,6 +11,7 @@ from taskmesh.sockets import Pub, XPub
 from tests.conformance.coverage import each
 from tests.conformance.rig import BODIES, LARGE, MOST_HELD, PATIENCE_S, TINY, Rig, fill, numbers, receive
 from tests.conformance.synchrony import SYNC, assert_limits, heard_by, subscribe, synchronise
+from tests.conformance.wire import WirePeer
 from tests.harness.waiting import wait_until
 
 Publisher = type[Pub] | type[XPub]
@@ -250,3 +251,33 @@ def test_takes_subscriptions_and_cancellations(rig: Rig, kind: Publisher) -> Non
     subscriber.unsubscribe(b"a")
 
     wait_until(lambda: heard_by(publisher, subscriber, [b"a"]) == [], PATIENCE_S)
+
+
+@pytest.mark.transports("tcp", "ipc")
+@pytest.mark.peers("wire")
+@each(Pub="PS-13", XPub="PS-30")
+def test_nothing_without_a_subscription_goes_over_the_wire(rig: Rig, kind: Publisher) -> None:
+    """Not used: each transport has subscriptions."""
+    publisher = rig.ours(kind)
+    with WirePeer(publisher.bind(rig.address()), "SUB") as peer:
+        peer.send_parts(b"\x01" + SYNC)
+        peer.send_parts(b"\x01a")
+        synchronise_wire(publisher, peer)
+
+        for message in (b"b", b"a1", b"c", b"a2"):
+            publisher.send(message)
+
+        assert [peer.recv_parts(), peer.recv_parts()] == [[b"a1"], [b"a2"]]
+
+
+def synchronise_wire(pub: Pub | XPub, peer: WirePeer) -> None:
+    """Waits until the publisher knows what the peer subscribed to: sends one topic, then reads the other."""
+
+    def sent() -> bool:
+        pub.send(b"a?")
+        return peer.has_data()
+
+    wait_until(sent, PATIENCE_S)
+    pub.send(SYNC)
+    while peer.recv_parts() != [SYNC]:
+        pass

@@ -22,7 +22,7 @@ from taskmesh.sockets import (
     WrongTurn,
 )
 from tests.conformance.clauses import CLAUSES
-from tests.conformance.coverage import clauses_without_a_test
+from tests.conformance.coverage import clauses_without_a_test, each
 from tests.conformance.rig import LARGE, MOST_HELD, PATIENCE_S, TINY, Rig, fill, numbers, receive
 from tests.conformance.synchrony import subscribe, synchronise
 from tests.harness.waiting import wait_until
@@ -143,18 +143,6 @@ def test_TBL_DEALER_goes_round_its_peers_and_receives_fairly(rig: Rig) -> None:
     assert all(set(received[start : start + 3]) == set(numbers(3)) for start in range(0, 12, 3))
 
 
-def test_TBL_DEALER_waits_when_all_peers_are_full(rig: Rig) -> None:
-    dealer, peer = rig.ours(Dealer, **TINY), rig.peer("DEALER", **TINY)
-    rig.join(dealer, peer)
-
-    accepted = fill(dealer.send, LARGE)
-
-    assert 1 <= accepted <= MOST_HELD
-    assert len(receive(peer, accepted)) == accepted
-    dealer.send(b"room again", timeout=PATIENCE_S)
-    assert peer.recv(PATIENCE_S) == b"room again"
-
-
 def test_TBL_ROUTER_receives_fairly_with_the_identity_first(rig: Rig) -> None:
     router = rig.ours(Router)
     dealers = [rig.peer("DEALER", identity=b"d%d" % name) for name in range(3)]
@@ -242,29 +230,27 @@ def test_TBL_PUB_drops_without_subscribers_and_sends_to_all_who_are_there(rig: R
     assert [sub.recv(PATIENCE_S) for sub in subs] == [b"to both", b"to both"]
 
 
-def test_TBL_PUSH_waits_when_all_peers_are_full(rig: Rig) -> None:
-    push, pull = rig.ours(Push, **TINY), rig.peer("PULL", **TINY)
-    rig.join(push, pull)
-
-    accepted = fill(push.send, LARGE)
-
-    assert 1 <= accepted <= MOST_HELD
-    assert len(receive(pull, accepted)) == accepted
-    push.send(b"room again", timeout=PATIENCE_S)
-    assert pull.recv(PATIENCE_S) == b"room again"
-
-
-def test_TBL_PAIR_talks_both_ways_and_waits_when_the_peer_is_full(rig: Rig) -> None:
-    pair, peer = rig.ours(Pair, **TINY), rig.peer("PAIR", **TINY)
+def test_TBL_PAIR_talks_both_ways(rig: Rig) -> None:
+    pair, peer = rig.ours(Pair), rig.peer("PAIR")
     rig.join(pair, peer)
-    peer.send_parts([b"hello", b""])
-    assert pair.recv_parts(PATIENCE_S) == [b"hello", b""]
 
-    accepted = fill(pair.send, LARGE)
+    peer.send_parts([b"hello", b""])
+    pair.send(b"to you")
+
+    assert pair.recv_parts(PATIENCE_S) == [b"hello", b""]
+    assert peer.recv(PATIENCE_S) == b"to you"
+
+
+@each(Push="TBL-PUSH", Dealer="TBL-DEALER", Pair="TBL-PAIR")
+def test_waits_when_its_peers_are_full(rig: Rig, kind: type[Push | Dealer | Pair]) -> None:
+    sender, peer = rig.ours(kind, **TINY), rig.peer("PULL" if kind is Push else kind.role.value, **TINY)
+    rig.join(sender, peer)
+
+    accepted = fill(sender.send, LARGE)
 
     assert 1 <= accepted <= MOST_HELD
     assert len(receive(peer, accepted)) == accepted
-    pair.send(b"room again", timeout=PATIENCE_S)
+    sender.send(b"room again", timeout=PATIENCE_S)
     assert peer.recv(PATIENCE_S) == b"room again"
 
 

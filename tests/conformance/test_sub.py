@@ -39,19 +39,6 @@ def test_PS_53_sub_filters_what_a_publisher_sends_without_being_asked(rig: Rig) 
         assert [sub.recv(PATIENCE_S), sub.recv(PATIENCE_S)] == [b"a1", b"a2"]
 
 
-def test_PS_54_sub_delivers_to_the_application(rig: Rig) -> None:
-    sub, pub = rig.ours(Sub), rig.peer("PUB")
-    rig.join(sub, pub)
-    subscribe(sub, b"n")
-    synchronise(pub, sub)
-
-    pub.send(b"news 1")
-    pub.send(b"news 2")
-
-    assert sub.recv(PATIENCE_S) == b"news 1"
-    assert next(iter(sub)) == b"news 2"
-
-
 def test_PS_55_sub_sends_subscriptions_and_cancellations(rig: Rig) -> None:
     sub, xpub = rig.ours(Sub), rig.peer("XPUB")
     rig.join(xpub, sub)

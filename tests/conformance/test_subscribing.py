@@ -178,3 +178,17 @@ def test_receives_bodies_unchanged(rig: Rig, kind: Subscriber) -> None:
 
     assert receive(subscriber, len(BODIES)) == BODIES
     assert subscriber.recv_parts(PATIENCE_S) == [b"topic", LARGE, b"", b"\0"]
+
+
+@each(Sub="PS-54", XSub="PS-69")
+def test_delivers_to_the_application(rig: Rig, kind: Subscriber) -> None:
+    subscriber, publisher = rig.ours(kind), rig.peer("PUB")
+    rig.join(subscriber, publisher)
+    subscribe(subscriber, b"n")
+    synchronise(publisher, subscriber)
+
+    publisher.send(b"news 1")
+    publisher.send(b"news 2")
+
+    assert subscriber.recv(PATIENCE_S) == b"news 1"
+    assert next(iter(subscriber)) == b"news 2"

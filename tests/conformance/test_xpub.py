@@ -81,21 +81,6 @@ def test_PS_28_the_incoming_queues_have_a_limit_that_can_be_set_over_inproc(rig:
     assert_limits(rig, accepted)
 
 
-@NETWORK
-@pytest.mark.peers("wire")
-def test_PS_30_nothing_without_a_subscription_goes_over_the_wire(rig: Rig) -> None:
-    """Not used: each transport has subscriptions."""
-    xpub = rig.ours(XPub)
-    with WirePeer(xpub.bind(rig.address()), "SUB") as peer:
-        peer.send_parts(b"\x01a")
-        assert xpub.recv_event(PATIENCE_S) == Subscribed(b"a")
-
-        for message in (b"b", b"a1", b"c", b"a2"):
-            xpub.send(message)
-
-        assert [peer.recv_parts(), peer.recv_parts()] == [[b"a1"], [b"a2"]]
-
-
 def test_PS_35_xpub_takes_all_of_a_subscriber_at_once(rig: Rig) -> None:
     """Deviates, D17: not turn by turn."""
     xpub, xsubs = rig.ours(XPub), rig.peers(3, "XSUB")

@@ -120,19 +120,6 @@ def test_PS_68_xsub_does_not_filter(rig: Rig) -> None:
         assert xsub.recv(PATIENCE_S) == b"never asked for"
 
 
-def test_PS_69_xsub_delivers_to_the_application(rig: Rig) -> None:
-    xsub, pub = rig.ours(XSub), rig.peer("PUB")
-    rig.join(xsub, pub)
-    subscribe(xsub, b"n")
-    synchronise(pub, xsub)
-
-    pub.send(b"news 1")
-    pub.send(b"news 2")
-
-    assert xsub.recv(PATIENCE_S) == b"news 1"
-    assert next(iter(xsub)) == b"news 2"
-
-
 def test_PS_70_xsub_changes_nothing_that_it_sends(rig: Rig) -> None:
     """Holds, but see D20: a part that begins with byte 0 or 1 is taken for a subscription."""
     xsub, xpub = rig.ours(XSub), rig.peer("XPUB")
