@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import logging
 import marshal
-import re
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -29,16 +27,9 @@ _FROZEN: Final = {
     *("pathlib._local.PosixPath", "pathlib._local.PurePosixPath"),  # in Python 3.13
     *("fractions.Fraction", "datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta"),
     *("datetime.timezone", "zoneinfo.ZoneInfo", "uuid.UUID", "numpy.ufunc", "builtins.range"),
-    *("builtins.method_descriptor", "builtins.wrapper_descriptor", "_struct.Struct"),
+    *("builtins.method_descriptor", "builtins.wrapper_descriptor", "builtins.code", "_struct.Struct"),
+    *("re.Pattern", "logging.Logger", "logging.RootLogger"),
 }
-
-# Types whose values never change, and that a weak reference can stand for.
-_CONSTANT: Final = (
-    types.CodeType,
-    type(None),
-    logging.Logger,
-    re.Pattern,
-)
 
 
 # Plain data that class statements, enums, @dataclass and typing put into a class.
@@ -157,7 +148,7 @@ class Fingerprint:
 
     def _follow(self, value: Any) -> None:
         """Goes on into what travels by value; finds out whether changes inside `value` could be missed."""
-        if id(value) in self._seen:
+        if value is None or id(value) in self._seen:
             return
         self._seen.add(id(value))
         if isinstance(value, types.FunctionType):
@@ -173,7 +164,7 @@ class Fingerprint:
         elif hasattr(type(value), "__get__") or _is_task(value):
             self._follow_descriptor(value)
         else:
-            self.volatile |= not isinstance(value, _CONSTANT)
+            self.volatile = True
 
     def _follow_class(self, cls: type) -> None:
         self._watch(cls, _members(cls))

@@ -1,22 +1,4 @@
-"""The errors of sockets, all under TaskMeshError.
-
-SocketError
-|-- NoPeerWithinTimeout (TimeoutError)     nothing was queued: no peer, or every queue is full
-|-- NoMessageWithinTimeout (TimeoutError)  nothing arrived
-|-- WrongDirection (TypeError)             send on a receiving role, or the other way round
-|-- WrongTurn                              Req and Rep alternate between send and recv
-|-- MultipartRefused (ValueError)          this role carries messages of one part only
-|-- InvalidCombination                     these two roles cannot be connected
-|-- HandshakeFailed (ConnectionError)      the peer was refused, or refused us
-|-- PeerUnreachable (ConnectionError)      a Router was given an identity that nobody has
-|-- EndpointError (ValueError)             an endpoint cannot be bound, connected or released
-|-- InvalidOption (ValueError)             an option is wrong, or does not belong to the role
-|-- UnsupportedLibrary (ImportError)       libzmq is too old
-|-- SocketClosed                           used after close()
-|-- ContextClosed                          the context was closed, or is closing
-|-- ContextNotClosed (TimeoutError)        sockets were left open when the context had to end
-`-- ForkedContext (ForkedMeshError)        used in a forked child
-"""
+"""The errors of sockets: each is a SocketError, and so a TaskMeshError."""
 
 from __future__ import annotations
 
