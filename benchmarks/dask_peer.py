@@ -7,13 +7,15 @@ from importlib.util import find_spec
 from typing import Any
 
 from benchmarks.contender import ALL_ROWS, Futures, Pending, Sizes, Work
+from benchmarks.graphs import GRAPH_ROWS
 
 
 class DaskPeer(Futures):
     """A local cluster, without its dashboard."""
 
     sizes = Sizes(noops=3_000, mapped=3_000, trips=300)
-    rows = ALL_ROWS
+    nodes = 3_000
+    rows = ALL_ROWS | GRAPH_ROWS
     bulk = "Client.map, its own batches"
 
     @classmethod
@@ -37,6 +39,18 @@ class DaskPeer(Futures):
         """Submit one; pure=False, as equal tasks are to be run each."""
         future: Pending = self._client.submit(work, argument, pure=False)
         return future
+
+    def submit_call(self, work: Work, *arguments: Any) -> Any:
+        """See GraphContender."""
+        return self._client.submit(work, *arguments, pure=False)
+
+    def gather(self, futures: Sequence[Any]) -> list[Any]:
+        """See GraphContender."""
+        return list(self._client.gather(list(futures)))
+
+    def failures(self, futures: Sequence[Any]) -> int:
+        """See GraphContender."""
+        return sum(future.exception() is not None for future in futures)
 
     def run_each(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
         """See Contender; gathered by Dask's own call."""

@@ -35,6 +35,9 @@ METRICS = {
     "bytes64": Metric("bytes", "echo of bytes, 64 MB", "MB/s", True, True),
     "numpy1": Metric("numpy", "echo of numpy arrays, 1 MB", "MB/s", True, True),
     "numpy64": Metric("numpy", "echo of numpy arrays, 64 MB", "MB/s", True, True),
+    "dag": Metric("dag", "graph of no-ops, two upstream each", "nodes/s", True, False),
+    "chain": Metric("chain", "chain: a link over a lone round trip", "x", False, False, 2),
+    "blocked": Metric("blocked", "a root fails: until all behind it have ended", "s", False, False, 2),
 }
 ROWS = tuple(dict.fromkeys(metric.row for metric in METRICS.values()))
 
@@ -62,6 +65,9 @@ TARGETS: dict[str, dict[str, Target]] = {
         "bytes64": Target(0.8, 1.0),
         "numpy1": Target(0.8, 1.0),
         "numpy64": Target(1.5, 2.5),
+        "dag": Target(16_667, None),
+        "chain": Target(1.5, None),
+        "blocked": Target(1.5, None),
     },
     "taskmesh-remote": {
         "noop": Target(0.7, 1.5),

@@ -43,6 +43,8 @@ COLOURS = {
 def draw(summaries: Summaries, title: str, path: Path) -> None:
     """Write the picture as PNG."""
     keys = [key for key in summaries if key not in LEFT_OUT and len(summaries[key]) > 1]
+    if not keys:  # nothing has been compared
+        return
     bars = max(len(summaries[key]) for key in keys)
     lines = -(-len(keys) // COLUMNS)
     chart, axes = pyplot.subplots(

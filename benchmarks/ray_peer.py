@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import ALL_ROWS, Sizes, Work
+from benchmarks.graphs import GRAPH_ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,7 +20,8 @@ class RayPeer:
     """ray.init with as many processors as workers; each function is a remote function of its own."""
 
     sizes = Sizes(noops=10_000, mapped=200_000, trips=1_000)
-    rows = ALL_ROWS
+    nodes = 10_000
+    rows = ALL_ROWS | GRAPH_ROWS
     bulk = "ray.util.multiprocessing.Pool.map, its own chunks"
 
     def __init__(self) -> None:
@@ -48,6 +50,26 @@ class RayPeer:
     def close(self) -> None:
         """End everything."""
         self._ray.shutdown()
+
+    def submit_call(self, work: Work, *arguments: Any) -> Any:
+        """See GraphContender; a list of references is no argument of Ray's, so it travels as several."""
+        if arguments and isinstance(arguments[0], list):
+            return self._function(gathered).remote(work, *arguments[0])
+        return self._function(work).remote(*arguments)
+
+    def gather(self, futures: Sequence[Any]) -> list[Any]:
+        """See GraphContender."""
+        return list(self._ray.get(list(futures)))
+
+    def failures(self, futures: Sequence[Any]) -> int:
+        """See GraphContender."""
+        failed = 0
+        for reference in futures:
+            try:
+                self._ray.get(reference)
+            except self._ray.exceptions.RayTaskError:
+                failed += 1
+        return failed
 
     def run_each(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
         """See Contender."""
@@ -95,3 +117,8 @@ class RayPeer:
     def _submit(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
         function = self._function(work)
         return [function.remote(argument) for argument in arguments]
+
+
+def gathered(work: Work, *values: Any) -> Any:
+    """Call a function of a list."""
+    return work(list(values))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import machine, workloads
+from benchmarks import graphs, machine, workloads
 from benchmarks.contender import Contender
 
 MB = 10**6
@@ -299,6 +299,24 @@ MEASURE: dict[str, Callable[[Contender, Scale], Measured]] = {
     "busy": busy,
     "bytes": byte_echo,
     "numpy": numpy_echo,
+}
+
+
+def graph_row(
+    measured: Callable[[Any, int], tuple[dict[str, float], machine.Window, dict[str, Any]]], share: int
+) -> Callable[[Contender, Scale], Measured]:
+    """Make a row of tasks that depend on others; `share` of the contender's nodes."""
+
+    def row(contender: Any, scale: Scale) -> Measured:
+        return Measured(*measured(contender, scale.of(contender.nodes // share)))
+
+    return row
+
+
+MEASURE |= {
+    "dag": graph_row(graphs.dag, 1),
+    "chain": graph_row(graphs.chain, 10),
+    "blocked": graph_row(graphs.blocked, 1),
 }
 
 

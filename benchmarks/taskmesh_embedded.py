@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.contender import ALL_ROWS, Futures, Sizes, Work
+from benchmarks.graphs import GRAPH_ROWS
 
 
 class TaskmeshEmbedded(Futures):
     """`with Mesh(workers=2) as mesh`, nothing tuned."""
 
     sizes = Sizes(noops=100_000, mapped=1_000_000, trips=1_000)
-    rows = ALL_ROWS
+    nodes = 100_000
+    rows = ALL_ROWS | GRAPH_ROWS
     bulk = "Mesh.map(chunksize=100)"
 
     @classmethod
@@ -34,6 +36,18 @@ class TaskmeshEmbedded(Futures):
     def close(self) -> None:
         """Leave the mesh as a with block does."""
         self._mesh.__exit__(None, None, None)
+
+    def submit_call(self, work: Work, *arguments: Any) -> Any:
+        """See GraphContender."""
+        return self.submit(work, *arguments)
+
+    def gather(self, futures: Sequence[Any]) -> list[Any]:
+        """See GraphContender."""
+        return [future.result() for future in futures]
+
+    def failures(self, futures: Sequence[Any]) -> int:
+        """See GraphContender."""
+        return sum(future.exception() is not None for future in futures)
 
     def run_chunked(self, work: Work, arguments: Sequence[Any], chunk: int) -> list[Any]:
         """See Contender."""

@@ -63,6 +63,21 @@ def logged_nap(job: LoggedNap) -> int:
     return number
 
 
+def joined(values: list[int]) -> int:
+    """Cost next to nothing, and give a number that depends on all that came before."""
+    return (sum(values) + 1) % 1_000_003
+
+
+def successor(value: int) -> int:
+    """Give the next number."""
+    return value + 1
+
+
+def fail(value: object) -> None:
+    """Fail."""
+    raise ValueError("it fails, as it should")
+
+
 def read_log(log: str) -> list[tuple[int, int]]:
     """Give (task number, process id) of every execution that began, in order."""
     with open(log, "rb") as file:
