@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from weakref import WeakSet
 
 from taskmesh.client.callbacks import CallbackThread
@@ -21,7 +21,6 @@ from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import MOST_SLOTS, Config
 from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh, TaskMeshError
 from taskmesh.future import OpenRun, TaskFuture
-from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.transport import open_port
 from taskmesh.outcomes.outcome import arrived
 from taskmesh.outcomes.waiters import Edges
@@ -31,6 +30,9 @@ from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.serialize.upstream import collected, value_of
 from taskmesh.wire.messages import Fulfil
 from taskmesh.wire.runs import PICKLE, PROMISE, SAFE
+
+if TYPE_CHECKING:
+    from taskmesh.net.client.port import SubmitPort
 
 _CANCEL_S = 1.5
 _GOODBYE_S = 5.0

@@ -21,7 +21,6 @@ from taskmesh.client.upstream import UpstreamTasks
 from taskmesh.config import ClientConfig
 from taskmesh.errors import ForkedMeshError, MeshClosed, QueueFull
 from taskmesh.future import RAW, OpenRun, TaskFuture
-from taskmesh.net.client.port import SubmitPort
 from taskmesh.outcomes.outcome import Success
 from taskmesh.outcomes.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
 from taskmesh.serialize.payload import Payload
@@ -30,6 +29,8 @@ from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
 
 if TYPE_CHECKING:
     import asyncio
+
+    from taskmesh.net.client.port import SubmitPort
 
 
 SPECS_REMEMBERED = 10_000

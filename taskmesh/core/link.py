@@ -50,8 +50,9 @@ class SendWindow(Generic[MessageT]):
 
     def restart(self, number: int) -> None:
         """Forgets all messages; the next one has this number."""
-        self.kept.clear()
-        self._sizes.clear()
+        if self.kept:
+            self.kept.clear()
+            self._sizes.clear()
         self.first = self.next = number
         self.sent = number - 1
         self.size = self.in_flight = self.repeats = 0

@@ -14,8 +14,8 @@ from dataclasses import asdict, replace
 
 from taskmesh.config import Config, load
 from taskmesh.errors import HubUnreachable, TaskMeshError
-from taskmesh.net.client.port import OutcomeSink
 from taskmesh.net.client.remote_port import RemotePort
+from taskmesh.net.client.shell import OutcomeSink
 from taskmesh.net.endpoints import private_folder
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import interpreter_command, provided, start_in_session

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections import deque
 
 from taskmesh.config import Config
+from taskmesh.core.actions import Send
 from taskmesh.core.events import FromClient, FromHub, FromHubToClient
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.errors import HubUnreachable
-from taskmesh.net.client.port import OutcomeSink
+from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
-from taskmesh.net.client.shell import ClientShell
-from taskmesh.net.client.thread_port import ThreadPort
+from taskmesh.net.client.shell import OutcomeSink
 from taskmesh.net.hub.nested_gateway import NestedGateway
 from taskmesh.net.hub.settings import hub_settings, new_epoch
 from taskmesh.net.hub.shell import HubShell
@@ -39,31 +39,31 @@ class EmbeddedHubLinks:
 
     Args:
         client: the id of this process's client.
-        nested: the gateway for clients in slots, whose tasks submit tasks.
-
-    Attributes:
+        for_client: its events.
         for_pool: the pool's events.
-        for_client: the client's events.
+        nested: the gateway for clients in slots, whose tasks submit tasks.
     """
 
-    def __init__(self, client: int, nested: NestedGateway) -> None:
-        self.for_pool: deque[object] = deque()
-        self.for_client: deque[object] = deque()
+    def __init__(
+        self, client: int, for_client: deque[object], for_pool: deque[object], nested: NestedGateway
+    ) -> None:
         self._client = client
+        self._for_client = for_client
+        self._for_pool = for_pool
         self._nested = nested
 
     def push(self, session: int, message: m.Tasks) -> None:
         """Pass tasks to the pool."""
-        self.for_pool.append(FromHub(message))
+        self._for_pool.append(FromHub(message))
 
     def publish(self, pool: str, message: m.ToPool) -> None:
         """Pass a control message to the pool."""
-        self.for_pool.append(FromHub(message))
+        self._for_pool.append(FromHub(message))
 
     def send_client(self, client: int, message: m.ToClient) -> None:
         """Pass a message to this process's client, or send it to one in a slot."""
         if client == self._client:
-            self.for_client.append(FromHubToClient(message))
+            self._for_client.append(FromHubToClient(message))
         else:
             self._nested.send_client(client, message)
 
@@ -78,7 +78,7 @@ class EmbeddedHubLinks:
         """Do nothing: the hub machine keeps its last events itself."""
 
 
-class EmbeddedPort(ThreadPort):
+class EmbeddedPort(SubmitPort):
     """A SubmitPort whose hub and pool live in a thread of this process.
 
     Args:
@@ -91,6 +91,7 @@ class EmbeddedPort(ThreadPort):
         super().__init__(sink, client_settings(config))
         self._config = config
         self._fork_server = fork_server
+        self._for_hub: deque[object] = deque()
         self._pool: PoolShell | None = None
 
     def start(self, timeout: float) -> None:
@@ -102,52 +103,43 @@ class EmbeddedPort(ThreadPort):
         """
         try:
             with provided():
-                shell = self._compose()
+                self._compose()
         except BaseException:
             if self._pool is not None:
                 self._pool.host.close(timeout=0)
             self._fork_server.reap()
             raise
-        if not shell.opened.wait(timeout):
+        if not self._shell.opened.wait(timeout):
             self.close(cancel=True, timeout=timeout)
             raise HubUnreachable(f"the embedded hub did not start within {timeout:g} s")
         if self._failure is not None:
             raise self._failure
 
-    def _compose(self) -> ClientShell:
+    def _compose(self) -> None:
         """Put the machines into a loop, and start its thread."""
         now = monotonic()
         wake_up = self._wake_up = Wakeup()
         loop = Loop(idle=self._about_to_block, awake=self._blocked)
-        events: deque[object] = deque()
-        nested = NestedGateway(loop, events)
-        links = EmbeddedHubLinks(self.client, nested)
-        hub = HubShell(HubMachine(hub_settings(self._config, epoch=new_epoch()), now), links, events=events)
+        for_pool: deque[object] = deque()
+        nested = NestedGateway(loop, self._for_hub)
+        links = EmbeddedHubLinks(self.client, self._shell.events, for_pool, nested)
+        machine = HubMachine(hub_settings(self._config, epoch=new_epoch()), now)
+        hub = HubShell(machine, links, events=self._for_hub)
         settings = pool_settings(self._config, slots=self._config.pool.slots, name="local")
-        machine = PoolMachine(settings, now)
+        pool_machine = PoolMachine(settings, now)
         pool = self._pool = pool_with_slots(
             loop,
-            machine,
-            [LocalHubLink(events)],
+            pool_machine,
+            [LocalHubLink(self._for_hub)],
             lambda _: nested.addresses(),
-            SlotStarts(machine, self._config.mesh.open_timeout),
-            events=links.for_pool,
+            SlotStarts(pool_machine, self._config.mesh.open_timeout),
+            events=for_pool,
             fork_server=self._fork_server,
             urgent=(wake_up.fd,),
         )
-        shell = ClientShell(
-            self._sink,
-            self._settings,
-            now,
-            lambda action: events.append(FromClient(self.client, action.message)),
-            lambda _: None,
-        )
-        shell.events = links.for_client
-        loop.parts = [shell, hub, pool]
+        loop.parts = [self._shell, hub, pool]
         loop.watch(wake_up.fd, wake_up.clear)
-        self._shell = shell
         self._start_thread("taskmesh-hub", lambda: self._work(loop, pool.host, nested))
-        return shell
 
     def forked(self) -> None:
         """Close this port's descriptors in a forked child, its slots' among them."""
@@ -155,13 +147,16 @@ class EmbeddedPort(ThreadPort):
         if self._pool is not None:
             self._pool.host.close_after_fork()
 
-    def _could_act(self, shell: ClientShell) -> bool:
+    def _send(self, action: Send) -> None:
+        self._for_hub.append(FromClient(self.client, action.message))
+
+    def _could_act(self) -> bool:
         """Return True if a slot is idle (or still starting: the first result is waited for)."""
         if self._pool is not None:
             for slot in self._pool.machine.slots.values():
                 if not slot.count and slot.spare_since is None:
                     return True
-        return self._pool is None
+        return False
 
     def _work(self, loop: Loop, host: SlotSupervisor, nested: NestedGateway) -> None:
         try:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from taskmesh.config import Config
 from taskmesh.errors import TaskMeshError
-from taskmesh.net.client.port import OutcomeSink, SubmitPort
 from taskmesh.pool.fork_server_client import ForkServerSupervisor
+
+if TYPE_CHECKING:
+    from taskmesh.net.client.port import SubmitPort
+    from taskmesh.net.client.shell import OutcomeSink
 
 _GREEN = {"gevent", "eventlet"}
 _SELF = "/proc/self/exe"

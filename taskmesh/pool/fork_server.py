@@ -131,8 +131,7 @@ class ForkServer:
             self._pids[order.token] = pid
             self._tokens[pid] = order.token
             pidfd = open_process(pid)
-            forked = messages.Forked(order.token, pid, pidfd is not None)
-            self._report(messages.FORKED, forked, [] if pidfd is None else [pidfd])
+            self._report(messages.FORKED, messages.Forked(order.token, pid), [] if pidfd is None else [pidfd])
             if pidfd is not None:
                 os.close(pidfd)
         return None

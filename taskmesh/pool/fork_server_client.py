@@ -7,8 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -25,9 +24,12 @@ _FORK_SERVER: Final = "taskmesh.pool.fork_server"
 _BACK_OFF: Final = (0.1, 5.0)
 """Seconds between attempts to start a fork server, the first and the longest."""
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
-_FORKED: Final = msgspec.msgpack.Decoder(messages.Forked)
-_REFUSED: Final = msgspec.msgpack.Decoder(messages.ForkRefused)
-_EXITED: Final = msgspec.msgpack.Decoder(messages.Exited)
+Report = messages.Forked | messages.ForkRefused | messages.Exited
+_DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Report]]] = {
+    messages.FORKED: msgspec.msgpack.Decoder(messages.Forked),
+    messages.REFUSED: msgspec.msgpack.Decoder(messages.ForkRefused),
+    messages.EXITED: msgspec.msgpack.Decoder(messages.Exited),
+}
 
 
 class ForkServerClient:
@@ -37,6 +39,8 @@ class ForkServerClient:
         pid: its process id, which is the session id of all slots.
         pidfd: a descriptor that becomes readable when it ends; without one its socket's end tells.
         sock: the socket to it, non-blocking.
+        inbound: its reports.
+        outbound: the orders to it.
         up: it has reported that it works.
 
     Args:
@@ -69,38 +73,8 @@ class ForkServerClient:
         self.pid = self._process.pid
         self.sock.setblocking(False)
         self.pidfd = open_process(self.pid)
-        self._inbound = Inbound(self.sock, dispensable=True)  # EXITED reports deaths, too
-        self._outbound = Outbound(self.sock)
-
-    def send(self, kind: int, order: object = None, fds: Sequence[int] = (), keep: object = None) -> None:
-        """Send an order. `keep` stays referenced until its descriptors have gone."""
-        with contextlib.suppress(OSError):  # its death is noticed by `pidfd` or the socket's end
-            self._outbound.send(pack(kind, _ENCODE(order), len(fds)), fds, keep)
-
-    @property
-    def wants_write(self) -> bool:
-        """True while orders wait for room in the socket."""
-        return bool(self._outbound.queue)
-
-    def write(self) -> None:
-        """Send more; called when the socket is writable."""
-        with contextlib.suppress(OSError):
-            self._outbound.flush()
-
-    def reports(self) -> Iterator[tuple[int, memoryview, list[int]]]:
-        """Yield the frames that have come in: kind, body, descriptors.
-
-        Raises:
-            EOFError: its end is closed.
-        """
-        try:
-            while self._inbound.receive():
-                yield from self._inbound.frames()
-        except BlockingIOError:
-            return
-        except OSError:
-            pass
-        raise EOFError
+        self.inbound = Inbound(self.sock, dispensable=True)  # EXITED reports deaths, too
+        self.outbound = Outbound(self.sock)
 
     def end(self) -> int | None:
         """Kill it and every process of its session, and reap it; return its exit status."""
@@ -114,7 +88,7 @@ class ForkServerClient:
     def close(self) -> None:
         """Close the descriptors; the process must have been reaped."""
         self.sock.close()
-        self._inbound.close_fds()
+        self.inbound.close_fds()
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
@@ -123,24 +97,6 @@ class ForkServerClient:
         """Close the descriptors in a forked child of the supervisor's process, whose child it is not."""
         self.close()
         self._process.returncode = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ForkServerEvents:
-    """Callbacks for the reports of a fork server.
-
-    Attributes:
-        forked: takes a slot's token, its process id, and a pidfd or None.
-        refused: takes a slot's token and the reason why there is no process for it.
-        exited: takes a slot's token, its exit status, and whether the kernel killed it for memory.
-        lost: takes the reason why the fork server is gone, "" if it had worked. Every process of its session
-            is gone, too.
-    """
-
-    forked: Callable[[int, int, int | None], None]
-    refused: Callable[[int, str], None]
-    exited: Callable[[int, int, bool], None]
-    lost: Callable[[str], None]
 
 
 class ForkServerSupervisor:
@@ -162,7 +118,8 @@ class ForkServerSupervisor:
         self, sys_path: Sequence[str], name: str, preload: Sequence[str] = (), only: Sequence[str] = ()
     ) -> None:
         self._arguments = (sys_path, name, preload, only)
-        self._events: ForkServerEvents | None = None
+        self._on_report: Callable[[Report, int | None], None] = lambda report, pidfd: None
+        self._on_lost: Callable[[str], None] = lambda reason: None
         self._selector: CallbackSelector | None = None
         self._client: ForkServerClient | None = None
         self._failures = 0  # fork servers in a row that never came up
@@ -170,9 +127,21 @@ class ForkServerSupervisor:
         self.trouble = ""
         self._start()
 
-    def listen(self, selector: CallbackSelector, events: ForkServerEvents) -> None:
-        """Begin to hear the fork server's reports, in the loop of `selector`."""
-        self._selector, self._events = selector, events
+    def listen(
+        self,
+        selector: CallbackSelector,
+        on_report: Callable[[Report, int | None], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """Begin to hear the fork server's reports.
+
+        Args:
+            selector: polls for them.
+            on_report: takes a report of a slot; of one that was forked with its pidfd, if there are such.
+            on_lost: takes the reason why the fork server is gone, "" if it had worked. Every process of its
+                session is gone, too.
+        """
+        self._selector, self._on_report, self._on_lost = selector, on_report, on_lost
         self._watch()
 
     @property
@@ -207,9 +176,11 @@ class ForkServerSupervisor:
         self._send(messages.END)
 
     def _send(self, kind: int, order: object = None, fds: Sequence[int] = (), keep: object = None) -> None:
-        if self._client is not None:
-            self._client.send(kind, order, fds, keep)
-            self._watch_writes(self._client)
+        client = self._client
+        if client is not None:
+            with contextlib.suppress(OSError):  # its death is noticed by `pidfd` or the socket's end
+                client.outbound.send(pack(kind, _ENCODE(order), len(fds)), fds, keep)
+            self._watch_writes(client)
 
     def _start(self) -> None:
         try:
@@ -232,45 +203,40 @@ class ForkServerSupervisor:
 
     def _watch_writes(self, client: ForkServerClient) -> None:
         if self._selector is not None:
-            self._selector.set_writing(client.sock.fileno(), client.wants_write)
+            self._selector.set_writing(client.sock.fileno(), bool(client.outbound.queue))
 
     def _ready(self) -> None:
         """The socket is readable, or writable again."""
         client = self._client
         if client is not None:
-            client.write()
-            try:
-                self._read(client)
-            except EOFError:
-                self.reap()
-            else:
+            with contextlib.suppress(OSError):
+                client.outbound.flush()
+            if self._read(client):
                 self._watch_writes(client)
+            else:
+                self.reap()
 
-    def _read(self, client: ForkServerClient) -> None:
-        """Pass the fork server's reports on; raises EOFError when its end is closed."""
-        events = self._events
-        for kind, body, fds in client.reports():
-            if kind == messages.UP:
-                client.up = True
-            elif events is None:
-                continue
-            elif kind == messages.FORKED:
-                forked = _FORKED.decode(body)
-                events.forked(forked.token, forked.pid, fds[0] if fds else None)
-            elif kind == messages.REFUSED:
-                refused = _REFUSED.decode(body)
-                events.refused(refused.token, refused.reason)
-            elif kind == messages.EXITED:
-                exited = _EXITED.decode(body)
-                events.exited(exited.token, exited.status, exited.oom)
+    def _read(self, client: ForkServerClient) -> bool:
+        """Pass the fork server's reports on; return False when its end is closed."""
+        try:
+            while client.inbound.receive():
+                for kind, body, fds in client.inbound.frames():
+                    if kind == messages.UP:
+                        client.up = True
+                    else:
+                        self._on_report(_DECODERS[kind].decode(body), fds[0] if fds else None)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
 
     def reap(self) -> None:
         """End the fork server, if it has not ended yet, and everything that it had started."""
         client = self._client
         if client is None:
             return
-        with contextlib.suppress(EOFError):
-            self._read(client)
+        self._read(client)
         self._client = None
         if self._selector is not None:
             self._selector.remove(client.sock.fileno(), client.pidfd)
@@ -282,8 +248,7 @@ class ForkServerSupervisor:
             self._failed(
                 f"the fork server ({sys.executable}) ended with status {status} before it was up: see stderr"
             )
-        if self._events is not None:
-            self._events.lost("" if client.up else self.trouble)
+        self._on_lost("" if client.up else self.trouble)
 
     def close_after_fork(self) -> None:
         """Close the descriptors in a forked child of the supervisor's process; touches no process."""

@@ -62,17 +62,15 @@ class Kill(msgspec.Struct, array_like=True):
 
 
 class Forked(msgspec.Struct, array_like=True):
-    """FORKED: the slot has a process.
+    """FORKED: the slot has a process. Its pidfd comes along, if there is one.
 
     Attributes:
         token: see `Fork`.
         pid: the process's id.
-        has_pidfd: its pidfd comes along.
     """
 
     token: int
     pid: int
-    has_pidfd: bool
 
 
 class ForkRefused(msgspec.Struct, array_like=True):

@@ -160,6 +160,7 @@ class Console:
 
     def __init__(self, selector: CallbackSelector, *, tee: bool) -> None:
         self._selector = selector
+        selector.on_wakeup = self.relieve
         self._tee = Tee(selector.wakeup.set) if tee else None
         self._held = False
         self._tails: set[OutputTail] = set()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,8 +15,8 @@ from typing import Final
 
 from taskmesh.core.events import SlotAsked, SlotExited, SlotFinished, SlotReady, SlotRecalled, SlotReported
 from taskmesh.errors import LocalProtocolError
-from taskmesh.pool.fork_server_client import ForkServerEvents, ForkServerSupervisor
-from taskmesh.pool.messages import PermitReply
+from taskmesh.pool.fork_server_client import ForkServerSupervisor, Report
+from taskmesh.pool.messages import Forked, ForkRefused, PermitReply
 from taskmesh.pool.output import Console
 from taskmesh.pool.slot_handle import SlotHandle
 from taskmesh.shm import files
@@ -29,6 +29,9 @@ SlotEvent = SlotReady | SlotFinished | SlotReported | SlotAsked | SlotRecalled |
 
 _KILLED: Final = -9
 _RETRY: Final = 0.05
+"""Seconds until a look whether there is a descriptor now for a large argument."""
+_IDLE_LOOK: Final = 1.0
+"""Seconds between two looks for idle memory files."""
 _LAST_WORDS: Final = 0.5
 """Seconds that are waited for our own stdout to take what slots have printed."""
 _DYING: Final = 2.0
@@ -38,7 +41,7 @@ NO_PROCESS: Final = 1
 
 
 class SlotSupervisor:
-    """The slots of one pool, each a process forked by one fork server.
+    """The slots of one pool, each a process forked by one fork server. It is a timer of its loop, too.
 
     Every method returns at once (but `close`) and is called from the loop's thread. Events are given to
     `on_event` only while the loop calls the callback that it was given by `watch`, never from inside another
@@ -54,6 +57,9 @@ class SlotSupervisor:
         only: modules whose functions alone they may run; empty for any.
         tee: pass what slots print on to this process's stdout and stderr.
         fork_server: one that has been started earlier, with this path and these modules.
+
+    Attributes:
+        deadline: the time at which `turn` is to be called.
     """
 
     def __init__(
@@ -76,12 +82,14 @@ class SlotSupervisor:
             ForkServerSupervisor(path, name, preload, only) if fork_server is None else fork_server
         )
         try:
-            self._selector = CallbackSelector(self._wake)
+            self._selector = CallbackSelector()
         except OSError:
             self._fork_server.reap()
             raise
         self._console = Console(self._selector, tee=tee)
-        self._timer: threading.Timer | None = None
+        self.deadline = 0.0
+        self._retry_at = math.inf
+        self._idle_look = 0.0
         self._handles: dict[int, SlotHandle] = {}
         self._tokens: dict[int, SlotHandle] = {}
         self._next_token = 1
@@ -89,8 +97,7 @@ class SlotSupervisor:
         self._exits: dict[int, SlotExited] = {}  # each slot's last; the caller may not have handled it yet
         self._dispatching = False
         self._closed = False
-        events = ForkServerEvents(self._forked, self._refused, self._exited, self._server_lost)
-        self._fork_server.listen(self._selector, events)
+        self._fork_server.listen(self._selector, self._on_report, self._server_lost)
         watch(self._selector.fileno(), self._dispatch)
         _open.add(self)
         files.keep_spares(files.SPARE_BYTES)
@@ -196,19 +203,18 @@ class SlotSupervisor:
 
     # --- starts and deaths ---
 
-    def _forked(self, token: int, pid: int, pidfd: int | None) -> None:
-        handle = self._tokens[token]
-        handle.pid = pid
-        handle.pidfd = pidfd
-        handle.close_slot_ends()
-        if handle.killed:
-            self._kill(handle)
-
-    def _refused(self, token: int, reason: str) -> None:
-        self._remove(self._tokens[token], NO_PROCESS, oom=False, reason=reason)
-
-    def _exited(self, token: int, status: int, oom: bool) -> None:
-        self._remove(self._tokens[token], status, oom=oom)
+    def _on_report(self, report: Report, pidfd: int | None) -> None:
+        handle = self._tokens[report.token]
+        if isinstance(report, Forked):
+            handle.pid = report.pid
+            handle.pidfd = pidfd
+            handle.close_slot_ends()
+            if handle.killed:
+                self._kill(handle)
+        elif isinstance(report, ForkRefused):
+            self._remove(handle, NO_PROCESS, oom=False, reason=report.reason)
+        else:
+            self._remove(handle, report.status, oom=report.oom)
 
     def _server_lost(self, reason: str) -> None:
         """Remove every slot: the fork server has died, and they are being killed."""
@@ -257,26 +263,24 @@ class SlotSupervisor:
 
     def _pump(self, handle: SlotHandle) -> None:
         if handle.pump():
-            self._retry_soon()
+            self.deadline = self._retry_at = monotonic() + _RETRY
         self._watch_writes(handle)
 
     def _watch_writes(self, handle: SlotHandle) -> None:
         self._selector.set_writing(handle.sock.fileno(), handle.wants_write)
 
-    def _retry_soon(self) -> None:
-        """Wake the loop in a while: a descriptor may be free then."""
-        if self._timer is None:
-            timer = threading.Timer(_RETRY, self._selector.wakeup.set)
-            timer.name = "taskmesh-retry"
-            timer.daemon = True
-            try:
-                timer.start()
-                self._timer = timer
-            except RuntimeError:  # threads are not to be had either: the loop itself waits
-                select.select((), (), (), _RETRY)
-                self._selector.wakeup.set()
-
     # --- the loop ---
+
+    def turn(self, now: float) -> None:
+        """Send what no descriptor was left for, and close memory files that are idle, when it is time."""
+        if now >= self._retry_at:
+            self._retry_at = math.inf
+            for handle in self._handles.values():
+                self._pump(handle)
+        if now >= self._idle_look:
+            self._idle_look = now + _IDLE_LOOK
+            files.close_idle(now)
+        self.deadline = min(self._retry_at, self._idle_look)
 
     def _post(self, event: SlotEvent) -> None:
         if isinstance(event, SlotExited):
@@ -284,15 +288,6 @@ class SlotSupervisor:
         self._queue.append(event)
         if not self._dispatching:
             self._selector.wakeup.set()
-
-    def _wake(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
-            self._timer = None
-        for handle in self._handles.values():
-            self._pump(handle)
-        self._console.relieve()
 
     def _dispatch(self, timeout: float = 0) -> None:
         """Called by the loop when something is ready."""
@@ -330,9 +325,6 @@ class SlotSupervisor:
         while self._queue:
             self._on_event(self._queue.popleft())
         self._unwatch(self._selector.fileno())
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
         self._console.close(_LAST_WORDS)
         self._selector.close()
         _open.discard(self)
@@ -342,10 +334,11 @@ class SlotSupervisor:
     def _run_until(self, condition: Callable[[], bool], timeout: float) -> None:
         deadline = monotonic() + timeout
         while not condition():
-            left = deadline - monotonic()
-            if left <= 0:
+            now = monotonic()
+            if now >= deadline:
                 return
-            self._dispatch(left)
+            self.turn(now)
+            self._dispatch(max(0.0, min(deadline, self.deadline) - now))
 
     def close_after_fork(self) -> None:
         """Close every descriptor in a forked child of this process; touches no process or thread."""

@@ -14,22 +14,20 @@ class CallbackSelector:
 
     Attributes:
         wakeup: makes the selector ready, from any thread.
-
-    Args:
         on_wakeup: called after `wakeup` was set.
 
     Raises:
         OSError: a sandbox refuses epoll, or no descriptor is left.
     """
 
-    def __init__(self, on_wakeup: Callable[[], object]) -> None:
+    def __init__(self) -> None:
         try:
             self._epoll = select.epoll()
         except OSError as error:
             raise OSError(error.errno, f"the system refuses epoll: {error.strerror}") from None
         self._callbacks: dict[int, Callable[[], object]] = {}
         self._writing: set[int] = set()
-        self._on_wakeup = on_wakeup
+        self.on_wakeup: Callable[[], object] = lambda: None
         self.wakeup = Wakeup()
         self.add(self.wakeup.fd, self._wake)
 
@@ -66,7 +64,7 @@ class CallbackSelector:
 
     def _wake(self) -> None:
         self.wakeup.clear()
-        self._on_wakeup()
+        self.on_wakeup()
 
     def close(self) -> None:
         """Close our own descriptors."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from taskmesh.config import Config
 from taskmesh.errors import SerializationError
-from taskmesh.net.client.port import OutcomeSink
+from taskmesh.net.client.shell import OutcomeSink
 from taskmesh.serialize.chunks import BadItem
 from taskmesh.serialize.code import load_function
 from taskmesh.serialize.exceptions import dumps_exception

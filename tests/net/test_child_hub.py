@@ -12,8 +12,8 @@ import pytest
 from taskmesh import Mesh
 from taskmesh.errors import ConfigError, HubUnreachable
 from taskmesh.net import child_hub
+from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.remote_port import RemotePort
-from taskmesh.net.client.thread_port import ThreadPort
 from tests.harness.program import environment, outcome_of
 from tests.harness.waiting import wait_until
 from tests.net import workload
@@ -86,7 +86,7 @@ def test_an_exception_in_the_block_ends_child_and_tasks(tmp_path):
 
 def test_ctrl_c_while_it_opens_leaves_nothing_behind_and_prints_nothing(tmp_path, monkeypatch, capfd):
     def interrupted(port, timeout):
-        wait_until(lambda: port._shell is not None)
+        wait_until(lambda: port._link is not None)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -100,7 +100,7 @@ def test_ctrl_c_while_it_opens_leaves_nothing_behind_and_prints_nothing(tmp_path
 
 def test_ctrl_c_while_it_closes_leaves_no_child_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    real = ThreadPort.close
+    real = SubmitPort.close
 
     def interrupted(port, *, cancel, timeout):
         real(port, cancel=cancel, timeout=timeout)
@@ -108,7 +108,7 @@ def test_ctrl_c_while_it_closes_leaves_no_child_behind(tmp_path, monkeypatch):
 
     mesh = Mesh(hub="process", workers=1)
     mesh.submit(workload.add, 1, 2).result(20)
-    monkeypatch.setattr(ThreadPort, "close", interrupted)
+    monkeypatch.setattr(SubmitPort, "close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         mesh.close()
 

@@ -64,6 +64,8 @@ class Driver:
 
     def turn(self, timeout: float = 0.05) -> None:
         """Wait for the host once."""
+        if time.monotonic() >= self.host.deadline:
+            self.host.turn(time.monotonic())
         for key, _ in self._selector.select(timeout):
             key.data()
 

@@ -1,4 +1,4 @@
-"""The port of a mesh: the protocols by which the client surface and the network layer meet.
+"""The port of a mesh, by which the client surface and the network layer meet.
 
 A mesh owns one `SubmitPort` (an embedded hub, or the gateway of a remote one) and hands it one `OutcomeSink`
 (its pending table). Two threads meet here, the caller's and the port's loop:
@@ -14,23 +14,51 @@ A mesh owns one `SubmitPort` (an embedded hub, or the gateway of a remote one) a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+import os
+import threading
+from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
+from taskmesh.core.actions import Reconnect, Send
+from taskmesh.core.client.settings import ClientSettings
+from taskmesh.core.events import Requested
+from taskmesh.errors import ForkedMeshError, LocalProtocolError, MeshClosed, TaskMeshError
+from taskmesh.net.client.shell import ClientShell, OutcomeSink
+from taskmesh.system.clock import monotonic
+from taskmesh.system.loop import MAX_WAIT
+from taskmesh.system.wakeup import Wakeup
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec, Value
+
+LAZY_WAIT = 0.02
+"""Seconds after which new tasks are taken in though nothing can be done with them yet."""
 
 
-class SubmitPort(Protocol):
-    """The link from one client to its hub. Every method but `forked` may be called from any thread.
+class SubmitPort:
+    """The link from one client to its hub: a loop in a thread; subclasses put the machines into the loop.
+
+    Every method but `forked` may be called from any thread.
+
+    Args:
+        sink: the client's pending table.
+        settings: the client machine's.
 
     Attributes:
         client: the client id (64 random bits), fixed at construction.
         sleeping: True while the loop blocks, or is about to: after queueing a task `wake()` must be called.
     """
 
-    client: int
-    sleeping: bool
+    def __init__(self, sink: OutcomeSink, settings: ClientSettings) -> None:
+        self.client = settings.client
+        self.sleeping = False
+        self._sink = sink
+        self._shell = ClientShell(sink, settings, monotonic(), self._send, self._reconnect)
+        self._thread: threading.Thread | None = None
+        self._wake_up: Wakeup | None = None
+        self._closing = threading.Event()
+        self._cancel = True
+        self._failure: BaseException | None = None
+        self._pid = os.getpid()
 
     def start(self, timeout: float) -> None:
         """Open the link; return when the hub has welcomed the client.
@@ -39,23 +67,28 @@ class SubmitPort(Protocol):
             HubUnreachable: no hub answered within `timeout` seconds.
             ConfigError: the settings cannot be used.
         """
-        ...
+        raise NotImplementedError
 
     @property
     def connected(self) -> bool:
         """True if the hub answers, as far as is known."""
-        ...
+        return self._shell.machine.open and not self._closing.is_set()
 
     def wake(self) -> None:
-        """Make a sleeping loop drain the sink; cheap, never blocks, harmless at any time."""
-        ...
+        """Make a sleeping loop drain the sink; cheap, never blocks, harmless at any time.
+
+        Once is enough, however long the loop takes to get the GIL.
+        """
+        self.sleeping = False
+        if self._wake_up is not None:
+            self._wake_up.set()
 
     def cancel(self, seqs: Sequence[int], *, unstarted: bool = False) -> None:
         """Cancel tasks. The loop drains the sink before it passes this on, so the hub knows the tasks.
 
         With `unstarted` only tasks that have not started are cancelled; the sink gets their outcomes.
         """
-        ...
+        self._put(Requested(m.CancelTasks([], list(seqs)) if unstarted else m.CancelTasks(list(seqs))))
 
     def query(self, what: str, argument: str = "", limit: int = 100, timeout: float = 5.0) -> object:
         """Ask the hub for a view ("status", "pools", "tasks", "task", "events"); return plain data.
@@ -64,19 +97,21 @@ class SubmitPort(Protocol):
             HubUnreachable: no answer within `timeout` seconds.
             TaskMeshError: the hub's refusal.
         """
-        ...
+        requests = self._usable().requests
+        return requests.ask(lambda number: m.Query(number, what, argument, limit), self._put, timeout)
 
     def command(self, verb: str, target: str, timeout: float = 5.0) -> object:
         """Send an operator's command (wire.messages.Command lists them); raises as `query` does."""
-        ...
+        return self._usable().requests.ask(lambda number: m.Command(number, verb, target), self._put, timeout)
 
     def fulfil(self, fulfil: m.Fulfil, timeout: float) -> bool:
         """End the promise of a key; return True if nobody has done so before. Raises as `query` does."""
-        ...
+        requests = self._usable().requests
+        return bool(requests.ask(lambda number: replace(fulfil, number=number), self._put, timeout))
 
     def fulfil_later(self, fulfil: m.Fulfil) -> None:
         """End the promise of a key, and wait for no answer; it is repeated over each link until one comes."""
-        ...
+        self._put(Requested(self._usable().requests.numbered(lambda number: replace(fulfil, number=number))))
 
     def close(self, *, cancel: bool, timeout: float) -> None:
         """End the link and everything that the port started; return within `timeout` seconds or so.
@@ -84,45 +119,81 @@ class SubmitPort(Protocol):
         With `cancel` the hub drops this client's tasks and kills its running ones; without, all have ended
         (the mesh has waited for that). May be called twice; never called from the port's own thread.
         """
-        ...
+        if self._closing.is_set() or os.getpid() != self._pid:
+            return
+        self._cancel = cancel
+        self._closing.set()
+        self._shell.requests.end()
+        self.wake()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        if self._wake_up is not None:
+            self._wake_up.close()
 
     def forked(self) -> None:
         """Close the port's descriptors in a forked child; touch no lock, thread or peer."""
-        ...
+        if self._wake_up is not None:
+            self._wake_up.close()
 
+    # --- the thread -----------------------------------------------------------------------------------------
 
-class OutcomeSink(Protocol):
-    """The client's pending table, from which a port takes tasks, and to which it brings outcomes."""
+    def _start_thread(self, name: str, work: Callable[[], None]) -> None:
+        """Run `work` in the thread: it turns its loop until `_closing` is set, and cleans up."""
+        thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+        thread.start()
+        self._thread = thread
 
-    @property
-    def queued(self) -> bool:
-        """True if tasks wait for `drain()`."""
-        ...
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._fail(error)
+            if isinstance(error, LocalProtocolError) or not isinstance(error, TaskMeshError):
+                raise  # a bug: its traceback must be seen, too
+        finally:
+            self.sleeping = False
+            self._shell.requests.end()
 
-    def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Take the tasks submitted since the last drain, with the specs that are new in them."""
-        ...
+    def _fail(self, error: BaseException) -> None:
+        """Pass an error that ends the thread to `start`, or to all futures once the mesh is open."""
+        self._failure = error
+        if self._shell.opened.is_set():
+            self._sink.broken(error)
+        else:
+            self._shell.opened.set()
 
-    def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Rebuild unfinished tasks (the given ones, or all drained ones), `again=True`, with their specs."""
-        ...
+    def _send(self, action: Send) -> None:
+        """Send a message to the hub."""
+        raise NotImplementedError
 
-    def values_of(self, seqs: Iterable[int]) -> list[Value]:
-        """Return the outcomes of those of these tasks that have ended and that pending tasks depend on."""
-        ...
+    def _reconnect(self, action: Reconnect) -> None:
+        """Drop the link and dial again."""
 
-    def accepted(self, seqs: Sequence[int]) -> None:
-        """Take note that these tasks are in the hub's ledger. Repeats are harmless."""
-        ...
+    def _about_to_block(self) -> float:
+        """Return how long the loop may block; ask for `wake` only if a new task could be acted on at once.
 
-    def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
-        """Resolve tasks that have ended; skip tasks that are unknown, cancelled or resolved already."""
-        ...
+        While it could not, the loop is woken by what it waits for, and takes in at one stroke what has been
+        queued meanwhile. A needless wake costs the submitter more than the submission: it hands over the GIL.
+        """
+        self.sleeping = urgent = self._could_act()
+        if self._shell.pending or self._closing.is_set():
+            return 0.0
+        return MAX_WAIT if urgent else LAZY_WAIT
 
-    def notice(self, progress: list[Progress]) -> None:
-        """Take in news of running tasks."""
-        ...
+    def _could_act(self) -> bool:
+        """Return True if a task that is queued now would go somewhere at once."""
+        raise NotImplementedError
 
-    def broken(self, error: BaseException) -> None:
-        """Fail every pending future, and every later submit, with `error`: the port cannot go on."""
-        ...
+    def _blocked(self) -> None:
+        self.sleeping = False
+
+    def _put(self, request: Requested) -> None:
+        self._usable().events.append(request)
+        self.wake()
+
+    def _usable(self) -> ClientShell:
+        if os.getpid() != self._pid:
+            raise ForkedMeshError("this mesh was opened before the fork; open a new one in the child")
+        if self._thread is None or self._closing.is_set():
+            raise MeshClosed("this mesh is closed; open a new one")
+        return self._shell

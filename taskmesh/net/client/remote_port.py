@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import zmq
 
 from taskmesh.config import Config
+from taskmesh.core.actions import Reconnect, Send
 from taskmesh.core.events import Requested
 from taskmesh.errors import ConfigError, HubUnreachable
-from taskmesh.net.client.port import OutcomeSink
+from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.settings import client_settings
-from taskmesh.net.client.shell import ClientShell
+from taskmesh.net.client.shell import OutcomeSink
 from taskmesh.net.client.sockets import GatewayLink
-from taskmesh.net.client.thread_port import ThreadPort
 from taskmesh.net.client.watchdog import HubWatchdog
 from taskmesh.net.endpoints import check_dialled
 from taskmesh.security.keys import CLIENT, credentials_of
@@ -25,7 +25,7 @@ from taskmesh.system.wakeup import Wakeup
 from taskmesh.wire import messages as m
 
 
-class RemotePort(ThreadPort):
+class RemotePort(SubmitPort):
     """A SubmitPort to a hub in another process.
 
     Args:
@@ -50,6 +50,7 @@ class RemotePort(ThreadPort):
         super().__init__(sink, client_settings(config, wired=True, slot=slot))
         self._credentials = credentials_of(config.mesh.keys, role)
         self._addresses = list(addresses or config.mesh.address)
+        self._link: GatewayLink | None = None
         self._lease = config.hub.lease
         self._patience = config.client.hub_timeout
 
@@ -78,16 +79,13 @@ class RemotePort(ThreadPort):
 
     def _wait_for_hub(self, timeout: float) -> str:
         """Return "" when the hub has welcomed this client, else the reason why it has not."""
-        deadline = monotonic() + timeout
-        self._ready.wait(timeout)
-        shell = self._shell
-        if shell is not None:
-            shell.opened.wait(max(0.0, deadline - monotonic()))
-        if shell is not None and shell.machine.open:
+        self._shell.opened.wait(timeout)
+        machine = self._shell.machine
+        if machine.open:
             return ""
         where = " or ".join(self._addresses)
-        if shell is not None and shell.machine.refused:
-            return f"the hub at {where} refuses this client: {shell.machine.refused}"
+        if machine.refused:
+            return f"the hub at {where} refuses this client: {machine.refused}"
         return (
             f"no hub answered at {where} within {timeout:g} s: is one running there? `taskmesh hub --bind "
             f"{self._addresses[0]}` starts one. Behind a firewall that drops connections, or at its limit of "
@@ -101,12 +99,20 @@ class RemotePort(ThreadPort):
         where = " or ".join(self._addresses)
         return HubWatchdog(where, self._lease, self._patience, self._sink.broken, monotonic())
 
-    def _could_act(self, shell: ClientShell) -> bool:
+    def _could_act(self) -> bool:
         """Return True while at most one Submit is under way; an acknowledgement of two will wake the loop."""
-        return shell.machine.under_way < 2
+        return self._shell.machine.under_way < 2
+
+    def _send(self, action: Send) -> None:
+        if self._link is not None:
+            self._link.send(action.message)
+
+    def _reconnect(self, action: Reconnect) -> None:
+        if self._link is not None:
+            self._link.reconnect()
 
     def _work(self, wake_up: Wakeup) -> None:
-        link: GatewayLink | None = None
+        shell = self._shell
         with Context() as context:
             try:
                 loop = Loop(
@@ -116,14 +122,7 @@ class RemotePort(ThreadPort):
                     idle=self._about_to_block,
                     awake=self._blocked,
                 )
-                shell = ClientShell(
-                    self._sink,
-                    self._settings,
-                    monotonic(),
-                    lambda action: link.send(action.message) if link is not None else None,
-                    lambda _: link.reconnect() if link is not None else None,
-                )
-                link = GatewayLink(
+                self._link = GatewayLink(
                     context,
                     loop,
                     self._addresses,
@@ -135,8 +134,6 @@ class RemotePort(ThreadPort):
                 loop.parts = [shell]
                 loop.watch(wake_up.fd, wake_up.clear)
                 self._watch_more(loop)
-                self._shell = shell
-                self._ready.set()
                 watchdog: HubWatchdog | None = None
                 while not self._closing.is_set():
                     loop.turn()
@@ -147,5 +144,5 @@ class RemotePort(ThreadPort):
                 shell.events.append(Requested(m.ClientBye(cancel=self._cancel)))
                 loop.settle()  # a cancellation may have come together with the end
             finally:
-                if link is not None:
-                    link.close(None if self._shell is not None and self._shell.machine.open else 0)
+                if self._link is not None:
+                    self._link.close(None if shell.machine.open else 0)

@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any
+from typing import Any, Protocol
 
 from taskmesh.core import actions as act
 from taskmesh.core.client.machine import ClientMachine
@@ -15,16 +15,52 @@ from taskmesh.core.client.requests import Request
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued, Requested, Tick
 from taskmesh.errors import HubUnreachable, MeshClosed, TaskMeshError
-from taskmesh.net.client.port import OutcomeSink
 from taskmesh.net.shell import Shell
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Failed, Run, Spec, Value
+from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec, Value
 
 SPECS_KEPT = 10_000
 """Specs remembered for a hub that has forgotten them; older ones come from the pending table."""
 SPEC_BYTES_KEPT = 16 << 20
 """Bytes of functions that travel by value in these specs, at most."""
 CLOSED = "this mesh was closed before the hub answered; open a new one"
+
+
+class OutcomeSink(Protocol):
+    """The client's pending table, from which a port takes tasks, and to which it brings outcomes."""
+
+    @property
+    def queued(self) -> bool:
+        """True if tasks wait for `drain()`."""
+        ...
+
+    def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Take the tasks submitted since the last drain, with the specs that are new in them."""
+        ...
+
+    def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
+        """Rebuild unfinished tasks (the given ones, or all drained ones), `again=True`, with their specs."""
+        ...
+
+    def values_of(self, seqs: Iterable[int]) -> list[Value]:
+        """Return the outcomes of those of these tasks that have ended and that pending tasks depend on."""
+        ...
+
+    def accepted(self, seqs: Sequence[int]) -> None:
+        """Take note that these tasks are in the hub's ledger. Repeats are harmless."""
+        ...
+
+    def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
+        """Resolve tasks that have ended; skip tasks that are unknown, cancelled or resolved already."""
+        ...
+
+    def notice(self, progress: list[Progress]) -> None:
+        """Take in news of running tasks."""
+        ...
+
+    def broken(self, error: BaseException) -> None:
+        """Fail every pending future, and every later submit, with `error`: the port cannot go on."""
+        ...
 
 
 class SinkTable:

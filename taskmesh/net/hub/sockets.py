@@ -50,6 +50,8 @@ PORTION = 20_000
 """Tasks taken in before pools get their turn: some 50 ms of work."""
 PORTION_BYTES = 32 << 20
 """Bytes taken in before the machine gets its turn: messages that were read do not count in its limits yet."""
+NOBODY = Sender("", b"")
+"""The sender of a message where no keys are in use."""
 FEW = 8
 """Messages taken at a time, so that their tasks can be counted: one may hold thousands."""
 
@@ -251,7 +253,7 @@ class HubSockets:
     def _from_clients(self) -> None:
         taken = size = 0
         while taken < PORTION and size < PORTION_BYTES:
-            arrived = self._arrived_at_gateway()
+            arrived = self._arrived_at(self.gateway)
             taken += len(arrived)
             admitted = arrived if self._rights is None else self._rates.of_clients(arrived, self._clients)
             for user, (identity_part, *frames) in admitted:
@@ -272,10 +274,11 @@ class HubSockets:
                 return
             size += sum(len(part) for _, parts in arrived for part in parts)
 
-    def _arrived_at_gateway(self) -> list[tuple[str, list[Part]]]:
+    def _arrived_at(self, socket: Router | Pull) -> list[tuple[str, list[Part]]]:
+        """Take a few messages off a socket, each with the user whose key its link shows."""
         if self._rights is not None:
-            return self.gateway.recv_parts_from(FEW)
-        return [("", parts) for parts in self.gateway.recv_parts_many(FEW)]
+            return socket.recv_parts_from(FEW)
+        return [("", parts) for parts in socket.recv_parts_many(FEW)]
 
     def _is_allowed(self, user: str, identity: bytes, message: m.ClientMessage) -> bool:
         """Return True if the sender's key entitles it to this message; send a refusal if not."""
@@ -319,46 +322,33 @@ class HubSockets:
             self.gateway.try_send_parts([identity, *encode(message)])
 
     def _from_pools(self) -> None:
+        rights = self._rights
         taken = size = 0
         while taken < BATCH and size < PORTION_BYTES:
-            if self._rights is not None:
-                arrived = [parts for _, parts in self._from_known_pools(self._rights)]
-            else:
-                arrived = self._from_any_pools()
+            arrived = self._arrived_at(self.collector)
+            admitted = arrived if rights is None else self._rates.of_pools(arrived, rights.session_of)
+            for user, frames in admitted:
+                self._from_pool(user, frames)
             if len(arrived) < FEW:
                 return
             taken += len(arrived)
-            size += sum(len(part) for parts in arrived for part in parts)
+            size += sum(len(part) for _, parts in arrived for part in parts)
 
-    def _from_any_pools(self) -> list[list[Part]]:
-        arrived = self.collector.recv_parts_many(FEW)
-        for frames in arrived:
-            try:
-                whole = self._assembler.whole(frames, time.monotonic())
-                if whole is not None:
-                    self._events.append(FromPool(from_pool.decode(whole)))
-            except RemoteProtocolError as error:
-                self._refuse("pool", error)
-                if isinstance(error, NoRoom):
-                    self._rates.no_room("", session=error.sender)
-        return arrived
-
-    def _from_known_pools(self, rights: Authorization) -> list[tuple[str, list[Part]]]:
-        arrived = self.collector.recv_parts_from(FEW)
-        for user, frames in self._rates.of_pools(arrived, rights.session_of):
-            try:
-                sender, rest = rights.read_pool(user, frames)
-                whole = self._assembler.whole(rest, time.monotonic(), user, sender.token)
-                if whole is None:
-                    continue
-                message = from_pool.decode(whole)
-                if self._check_pool(rights, sender, message):
-                    self._events.append(FromPool(message, user))
-            except RemoteProtocolError as error:
-                self._refuse(user or "pool", error)
-                if isinstance(error, NoRoom):
-                    self._rates.no_room(user, session=rights.session_of(user, frames))
-        return arrived
+    def _from_pool(self, user: str, frames: list[Part]) -> None:
+        rights = self._rights
+        try:
+            sender, rest = (NOBODY, frames) if rights is None else rights.read_pool(user, frames)
+            whole = self._assembler.whole(rest, time.monotonic(), user, sender.token)
+            if whole is None:
+                return
+            message = from_pool.decode(whole)
+            if rights is None or self._check_pool(rights, sender, message):
+                self._events.append(FromPool(message, user))
+        except RemoteProtocolError as error:
+            self._refuse(user or "pool", error)
+            if isinstance(error, NoRoom):
+                session = error.sender if rights is None else rights.session_of(user, frames)
+                self._rates.no_room(user, session=session)
 
     def _check_pool(self, rights: Authorization, sender: Sender, message: m.PoolMessage) -> bool:
         passed = rights.check_pool(sender, message)

@@ -26,6 +26,30 @@ STATES = {
 }
 
 
+class HubSession:
+    """The state of a pool's sessions with one hub.
+
+    Attributes:
+        member: the pool's membership with the hub.
+        sockets: the sockets to it.
+        number: the session that was seen last, 0 for none.
+        was_open: True once there has been a session.
+        since: when a session began or ended, or the pool started.
+        seen_up: when the hub was reached last.
+        reached_since: when it was reached again after a while.
+        reported: the reason for having no session that was reported last, "" once there is one.
+    """
+
+    def __init__(self, member: Membership, sockets: PoolSockets) -> None:
+        self.member = member
+        self.sockets = sockets
+        self.number = 0
+        self.was_open = False
+        self.since = time.monotonic()
+        self.seen_up = self.reached_since = -math.inf
+        self.reported = ""
+
+
 class SessionMonitor:
     """Reports changes of a pool's sessions, and of its state.
 
@@ -48,101 +72,52 @@ class SessionMonitor:
         self._news = news
         self._was_open = False
         self._state = "ready"
-        pairs = zip(machine.members, sockets, strict=True)
-        self._hubs = [HubMonitor(member, links, self._opened, self._away) for member, links in pairs]
+        self._hubs = list(map(HubSession, machine.members, sockets))
 
     def check(self, now: float) -> None:
         """Report what has changed."""
         machine = self._machine
         for hub in self._hubs:
-            hub.check(now)
+            if hub.member.session != hub.number:
+                hub.number, hub.since = hub.member.session, now
+                if hub.number:
+                    self._opened(hub)
+            elif not hub.number:
+                self._wait(hub, now)
         if machine.state != self._state:
             self._state = machine.state
             self._news(self._state, f"{self._state}: {STATES.get(self._state, 'takes work')}")
 
-    def _opened(self, address: str, *, again: bool) -> None:
+    def _opened(self, hub: HubSession) -> None:
+        address = hub.sockets.address
         if not self._was_open:
             self._was_open = True
             self._ready(self._machine.config.pool, address)
-        elif again:
+        elif hub.was_open and hub.reported:
             self._news("rejoined", f"the hub at {address} is back")
-        elif len(self._hubs) > 1:
+        elif not hub.was_open and len(self._hubs) > 1:
             self._news("joined", f"serves the hub at {address} as well")
+        hub.was_open = True
+        hub.reported = ""
 
-    def _away(self, text: str) -> None:
-        served = [hub.address for hub in self._hubs if hub.is_served]
-        self._news("waiting", text + (SERVED.format(", ".join(served)) if served else ""))
-
-
-class HubMonitor:
-    """Follows a pool's sessions with one hub.
-
-    Args:
-        member: the pool's membership with the hub.
-        sockets: the sockets to it.
-        opened: called with the address when a session opens for the first time, and, with `again`, after it
-            had been reported that there is none.
-        away: called with the reason why there is no session.
-    """
-
-    def __init__(
-        self,
-        member: Membership,
-        sockets: PoolSockets,
-        opened: Callable[..., None],
-        away: Callable[[str], None],
-    ) -> None:
-        self._member = member
-        self._sockets = sockets
-        self._opened = opened
-        self._away = away
-        self._session = 0
-        self._was_open = False
-        self._since = time.monotonic()
-        self._seen_up = self._reached_since = -math.inf
-        self._reported = ""
-
-    @property
-    def address(self) -> str:
-        """The hub's address."""
-        return self._sockets.address
-
-    @property
-    def is_served(self) -> bool:
-        """True while there is a session."""
-        return bool(self._member.session)
-
-    def check(self, now: float) -> None:
-        """Report what has changed."""
-        session = self._member.session
-        if session != self._session:
-            self._on_change(session, now)
-        elif not session:
-            self._wait(now)
-
-    def _wait(self, now: float) -> None:
+    def _wait(self, hub: HubSession, now: float) -> None:
         """Report why there is no session: no hub, or one that is full and gives no answer."""
-        if self._member.refused:
-            self._report(REFUSED)
+        if hub.member.refused:
+            self._report(hub, REFUSED)
             return
-        if self._sockets.is_up:
-            if now - self._seen_up >= UNANSWERED:
-                self._reached_since = now
-            self._seen_up = now
-        is_reached = now - self._seen_up < UNANSWERED
-        since = max(self._since, self._reached_since) if is_reached else self._since
-        if now - since >= UNANSWERED and (is_reached or not self._reported):
-            self._report(NO_SESSION if is_reached else NO_HUB)
+        if hub.sockets.is_up:
+            if now - hub.seen_up >= UNANSWERED:
+                hub.reached_since = now
+            hub.seen_up = now
+        is_reached = now - hub.seen_up < UNANSWERED
+        since = max(hub.since, hub.reached_since) if is_reached else hub.since
+        if now - since >= UNANSWERED and (is_reached or not hub.reported):
+            self._report(hub, NO_SESSION if is_reached else NO_HUB)
 
-    def _report(self, text: str) -> None:
-        if text != self._reported:
-            self._reported = text
-            self._away(text.format(self.address, self._member.refused))
-
-    def _on_change(self, session: int, now: float) -> None:
-        self._session = session
-        self._since = now
-        if session and (self._reported or not self._was_open):
-            self._opened(self.address, again=bool(self._reported) and self._was_open)
-            self._was_open = True
-            self._reported = ""
+    def _report(self, hub: HubSession, text: str) -> None:
+        if text == hub.reported:
+            return
+        hub.reported = text
+        served = ", ".join(other.sockets.address for other in self._hubs if other.member.session)
+        text = text.format(hub.sockets.address, hub.member.refused)
+        self._news("waiting", text + (SERVED.format(served) if served else ""))

@@ -15,10 +15,9 @@ from taskmesh.net.pool.startup import SlotStarts
 from taskmesh.pool.fork_server_client import ForkServerSupervisor
 from taskmesh.pool.spin_wait import SpinWait
 from taskmesh.pool.supervisor import SlotEvent, SlotSupervisor
-from taskmesh.shm import files
 from taskmesh.system.cgroups import LimitedMemory
 from taskmesh.system.clock import monotonic
-from taskmesh.system.loop import Loop, Timed
+from taskmesh.system.loop import Loop
 from taskmesh.system.process import provided
 
 FAREWELL = 0.2
@@ -28,8 +27,6 @@ POLLED = 0.0001
 gone idle, takes as long."""
 SHORT = 0.0002
 """Seconds up to which an answer that was slept for shows that polling would have paid."""
-IDLE_LOOK = 1.0
-"""Seconds between two looks for idle memory files."""
 
 
 class SlotWait:
@@ -66,18 +63,6 @@ class SlotWait:
         if self._asleep_since:
             self._polling.waited(monotonic() - self._asleep_since)
             self._asleep_since = 0.0
-
-
-class IdleFiles:
-    """Closes memory files that large payloads have left behind, once nothing has used them for a while."""
-
-    def __init__(self) -> None:
-        self.deadline = 0.0
-
-    def turn(self, now: float) -> None:
-        """Close those that are idle."""
-        files.close_idle(now)
-        self.deadline = now + IDLE_LOOK
 
 
 def pool_with_slots(
@@ -133,16 +118,11 @@ def pool_with_slots(
             fork_server=fork_server,
         )
     loop.busy_wait = SlotWait(machine, host.fileno(), *urgent)
-    loop.timers += memory_timers(machine, host)
-    return PoolShell(machine, links, host, gateway, keys=keys, events=events, record=record)
-
-
-def memory_timers(machine: PoolMachine, host: SlotSupervisor) -> list[Timed]:
-    """Return what looks after a pool's memory from time to time."""
+    loop.timers.append(host)
     limited = LimitedMemory()
-    if not limited:
-        return [IdleFiles()]
-    return [IdleFiles(), PoolMemoryLimit(limited, partial(running_slots, machine), host.kill_for_memory)]
+    if limited:
+        loop.timers.append(PoolMemoryLimit(limited, partial(running_slots, machine), host.kill_for_memory))
+    return PoolShell(machine, links, host, gateway, keys=keys, events=events, record=record)
 
 
 def running_slots(machine: PoolMachine) -> dict[int, int]:

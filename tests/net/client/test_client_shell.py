@@ -8,8 +8,8 @@ import pytest
 from taskmesh.core.client.settings import ClientSettings
 from taskmesh.core.events import Queued, Requested
 from taskmesh.errors import MeshClosed
+from taskmesh.net.client.port import SubmitPort
 from taskmesh.net.client.shell import ClientShell, Requests
-from taskmesh.net.client.thread_port import ThreadPort
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Run
 from tests.harness.waiting import wait_until
@@ -93,13 +93,12 @@ def test_a_request_that_could_not_be_put_is_forgotten():
     assert not requests._waiting
 
 
-class Mute(ThreadPort):
+class Mute(SubmitPort):
     """A port whose hub answers nothing. `broken`: set, and its loop fails."""
 
     def __init__(self):
         super().__init__(EmptySink(), ClientSettings(1))
         self.broken = threading.Event()
-        self._shell = ClientShell(EmptySink(), ClientSettings(1), 0.0, lambda _: None, lambda _: None)
         self._start_thread("taskmesh-mute", self._work)
 
     def _work(self):
