@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from taskmesh.executor import MeshExecutor
     from taskmesh.function import Task, task
     from taskmesh.future import TaskFuture, lazy
+    from taskmesh.limit import Limit
     from taskmesh.mesh import Mesh
     from taskmesh.outcomes.outcome import Outcome, TaskState
     from taskmesh.retry import NoRetry, Retry, RetryAfter
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Limit",
     "Mesh",
     "MeshExecutor",
     "NoRetry",
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Limit": "taskmesh.limit",
     "Mesh": "taskmesh.mesh",
     "MeshExecutor": "taskmesh.executor",
     "NoRetry": "taskmesh.retry",

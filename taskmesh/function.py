@@ -160,6 +160,8 @@ def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             after: futures that a task waits for, beside those among its arguments.
             when: the end of these futures that it waits for: "success" (of all), "done" (any end, of all) or
                 "failure" (of one).
+            limit: how many of the tasks that have it start in a time ("api:50/s") or run at a time ("gpu:2"),
+                in the whole mesh; a text, a `Limit`, or several.
 
     Raises:
         ConfigError: an option is unknown, or its value cannot be used.

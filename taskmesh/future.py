@@ -80,6 +80,7 @@ class OpenRun:
         when: SUCCESS, DONE or FAILURE: the end of these for which it waits.
         start_at: the time on `monotonic()`'s scale before which they are not to start; 0 for none.
         tried: attempts of each that have failed already.
+        part: the key of their limits, see `LimitRule.keyed`.
     """
 
     __slots__ = (
@@ -89,6 +90,7 @@ class OpenRun:
         "is_call",
         "key",
         "number",
+        "part",
         "queued",
         "spec",
         "start_at",
@@ -108,6 +110,7 @@ class OpenRun:
         self.when = SUCCESS
         self.start_at = 0.0
         self.tried = 0
+        self.part = ""
         self.queued: list[TaskFuture[Any]] = []
         self.dirty = False
 

@@ -26,6 +26,8 @@ _BY_REFERENCE = b"R"
 _MOST_KEPT = 256
 _MOST_BYTES_KEPT = 16 << 20
 """Of encoded functions; the latest is kept whatever its size."""
+_MOST_PARTED = 1_000
+"""Keys of limits whose batch is kept for the next call."""
 _HEAVY = 1 << 20
 """Bytes of a function by value that take longer to pickle than a task should."""
 _log = logging.getLogger("taskmesh.client")
@@ -37,31 +39,62 @@ NEARLY = 0.005
 class EncodedFunction:
     """A function as it travels with its options: one spec for calls, one for chunks."""
 
-    __slots__ = ("_chunk", "_group", "_number", "_table", "_waiting", "call", "options")
+    __slots__ = ("_by", "_chunk", "_group", "_number", "_parted", "_table", "_waiting", "call", "options")
 
     def __init__(self, table: TaskTable, spec: Spec, options: TaskOptions, group: int = 0) -> None:
         self._table = table
         self._group = group
         self._chunk: tuple[int, Spec] | None = None
-        self._waiting: tuple[tuple[tuple[Any, ...], str], OpenRun] | None = None
+        self._waiting: tuple[tuple[tuple[Any, ...], str, str], OpenRun] | None = None
+        self._by = options.by
+        self._parted: dict[tuple[str, int], OpenRun] = {}
         self._number = spec_number(spec)
         self.options = options
         self.call = OpenRun(table, self._number, spec, group)
 
-    def waiting(self, options: TaskOptions) -> OpenRun:
+    def part_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Return the key of a call's limits; empty if they have none.
+
+        Raises:
+            ConfigError: `by=` made something of the arguments that is neither text nor a whole number.
+        """
+        if self._by is None:
+            return ""
+        part: object = self._by(*args, **kwargs)
+        text = str(part) if isinstance(part, int) else part
+        if not isinstance(text, str) or not is_name(text):
+            raise ConfigError(
+                f"Limit(by=) has to give text, not {text!r:.200}, for {self.call.spec.name}: 1 to "
+                f"{LONGEST_NAME} characters that UTF-8 can express"
+            )
+        return text
+
+    def parted(self, part: str, group: int) -> OpenRun:
+        """Return the batch for calls of one group whose limits have one key."""
+        parted = self._parted
+        batch = parted.get((part, group))
+        if batch is None:
+            if len(parted) >= _MOST_PARTED:
+                parted.clear()
+            batch = parted[part, group] = self.grouped(group)
+            batch.part = part
+        return batch
+
+    def waiting(self, options: TaskOptions, part: str) -> OpenRun:
         """A batch for calls that have a time to start at, or wait for more than their arguments.
 
         Calls that are to start at about the same time share one: a million of them make few messages.
         """
         start_at = monotonic() + options.start_in if options.delay or options.at else 0.0
         known = self._waiting
-        if known is not None and known[0] == (options.after, options.when):
+        if known is not None and known[0] == (options.after, options.when, part):
             batch = known[1]
             if (start_at == batch.start_at) or (batch.start_at and 0 <= start_at - batch.start_at < NEARLY):
                 return batch
         batch = OpenRun(self._table, self._number, self.call.spec, self._group)
         batch.start_at, batch.after, batch.when = start_at, options.after, WHEN[options.when]
-        self._waiting = ((options.after, options.when), batch)
+        batch.part = part
+        self._waiting = ((options.after, options.when, part), batch)
         return batch
 
     def keyed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpenRun:
@@ -150,10 +183,15 @@ class FunctionTable:
             ConfigError: nobody would ever run it, see `Client.check_route`.
         """
         encoded, options = self._found(fn)
-        batch = encoded.call if options.key is None else encoded.keyed(args, kwargs)
+        part = encoded.part_of(args, kwargs)
+        if options.key is not None:
+            batch = encoded.keyed(args, kwargs)
+            batch.part = part
+        else:
+            batch = encoded.parted(part, encoded.call.group) if part else encoded.call
         if options.starts_at_once:
             return batch
-        waiting = encoded.waiting(options)
+        waiting = encoded.waiting(options, part)
         if options.key is None:
             return waiting
         batch.start_at, batch.after, batch.when = waiting.start_at, waiting.after, waiting.when
@@ -183,7 +221,8 @@ class FunctionTable:
         if encoded is None or known is not data:
             encoded = self._encoded(fn, data, cached.options.of_function)
             cached.latest = data, encoded
-            is_plain = encoded.options.key is None and cached.options.starts_at_once
+            own = encoded.options
+            is_plain = own.key is None and own.by is None and cached.options.starts_at_once
             if data.startswith(_BY_REFERENCE) and is_plain and id(fn) in self._cached:
                 self.ready[id(fn)] = encoded.call
         return encoded, cached.options
@@ -267,6 +306,7 @@ def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -
         tags=options.tags,
         on_client_loss=options.on_client_loss,
         codec=codec,
+        limits=tuple(limit.rule for limit in options.limit),
     )
 
 

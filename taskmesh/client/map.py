@@ -337,6 +337,8 @@ class MapJob:
             self._sizer.observe_bytes(len(items), len(payload))
             self._check_size(payload, first)
             return self._client.table.put(self._chunk, payload)
+        if batch is self._single and self._encoded.options.by is not None:
+            batch = self._encoded.parted(self._encoded.part_of(first, {}), self._group)
         try:
             payload = dumps_call(first, {}, where=label, memfd=memfd)
         except FutureFound:

@@ -151,11 +151,11 @@ def submit_nested(
     if context.granted:
         context.adopt(client)
         return submitter.submit(fn, *args, **kwargs)
-    if fn.options.tags or fn.options.queue != context.queue:
+    if fn.options.tags or fn.options.limit or fn.options.queue != context.queue:
         raise QueueFull(
             f"{fn.options.name or fn.__wrapped__.__qualname__} cannot be submitted from inside a task now: "
             "so many tasks of this pool wait for tasks of their own that there is no room for another, and "
-            "this one cannot run here, as it has tags or another queue. Nest tasks less deeply, or "
+            "this one cannot run here, as it has tags, a limit or another queue. Nest tasks less deeply, or "
             "give the pool more slots"
         )
     return client.run_here(submitter, fn, args, kwargs)

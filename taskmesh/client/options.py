@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Type
 from msgspec import Meta
 
 from taskmesh.errors import ConfigError
+from taskmesh.limit import Limit
 from taskmesh.retry import Retry
 from taskmesh.settings.setting import Setting, SettingError, settings_of, suggestion
-from taskmesh.wire.runs import DONE, FAILURE, LONGEST_NAME, MOST_NAMES, SUCCESS
+from taskmesh.wire.runs import DONE, FAILURE, LONGEST_NAME, MOST_LIMITS, MOST_NAMES, SUCCESS
 
 if TYPE_CHECKING:
     from taskmesh.future import TaskFuture
@@ -52,6 +53,7 @@ class OptionValues(TypedDict, total=False):
     at: datetime | None
     after: TaskFuture[Any] | HasEnd | Iterable[TaskFuture[Any] | HasEnd]
     when: Literal["success", "done", "failure"]
+    limit: str | Limit | Iterable[str | Limit]
 
 
 class MapOptions(TypedDict, total=False):
@@ -70,7 +72,7 @@ _ONCE = Retry(max=0)
 
 Label = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME), str.isprintable]
 """Text that can be shown in a table."""
-Limit = Annotated[float, Meta(gt=0, description="seconds > 0, or None for no limit"), math.isfinite]
+Seconds = Annotated[float, Meta(gt=0, description="seconds > 0, or None for no limit"), math.isfinite]
 Name = Annotated[
     str,
     Meta(
@@ -126,23 +128,30 @@ class TaskOptions:
         after: futures that it waits for, beside those among its arguments.
         when: the end of these futures that it waits for: "success" (of all), "done" (any end, of all) or
             "failure" (of one).
+        limit: how many of the tasks that have it start in a time, or run at a time, in the whole mesh.
     """
 
     name: Name = ""
     queue: Queue = "default"
     priority: Priority = 0
     retries: Retry = _ONCE
-    timeout: Limit = 0.0
-    hard_timeout: Limit = 0.0
-    expires: Limit = 0.0
+    timeout: Seconds = 0.0
+    hard_timeout: Seconds = 0.0
+    expires: Seconds = 0.0
     acks: Literal["late", "early"] = "late"
     key: Key | None = None
     tags: Tags = ()
     on_client_loss: Literal["run", "cancel"] = "run"
-    delay: Limit = 0.0
+    delay: Seconds = 0.0
     at: datetime | None = None
     after: tuple[Any, ...] = ()
     when: Literal["success", "done", "failure"] = "success"
+    limit: tuple[Any, ...] = ()
+
+    @property
+    def by(self) -> Callable[..., str] | None:
+        """The function that makes a key of a call's arguments, for limits by key."""
+        return next((limit.by for limit in self.limit if limit.by is not None), None)
 
     @property
     def start_in(self) -> float:
@@ -176,11 +185,11 @@ class TaskOptions:
 
     @property
     def is_chunkable(self) -> bool:
-        """Several calls may share one attempt: a key and the limit that kills belong to each call.
+        """Several calls may share one attempt: key, limits and the time-out that kills belong to each call.
 
         A slot keeps the soft limit for each item of a chunk; a map tries items that have failed again alone.
         """
-        return not (self.hard_timeout or self.key is not None)
+        return not (self.hard_timeout or self.key is not None or self.limit)
 
 
 _SETTINGS: Final = settings_of(TaskOptions)
@@ -198,8 +207,8 @@ def _read(option: str, value: Any) -> Any:
             return value if isinstance(value, Retry) else Retry(max=count)
         if option == "key":
             return value if value is None or callable(value) else _KEY.read(value)
-        if option in _OF_CALLS:
-            return _OF_CALLS[option](value)
+        if option in _READERS:
+            return _READERS[option](value)
         if option in _LIMITS and value is None:
             return 0.0
         if option == "tags" and isinstance(value, Iterable):
@@ -232,7 +241,27 @@ def _read_after(value: object) -> tuple[TaskFuture[Any], ...]:
     return tuple(futures)
 
 
-_OF_CALLS: Final[Mapping[str, Callable[[object], Any]]] = {"at": _read_at, "after": _read_after}
+def _read_limit(value: object) -> tuple[Limit, ...]:
+    """Read the limits of a task."""
+    given = (value,) if isinstance(value, str | Limit) or not isinstance(value, Iterable) else tuple(value)
+    for one in given:
+        if not isinstance(one, str | Limit):
+            raise SettingError(f'has to be "api:50/s", "gpu:2", Limit(...), or several, not {one!r:.200}')
+    limits = tuple(Limit.of(one) if isinstance(one, str) else one for one in given)
+    if len(limits) > MOST_LIMITS:
+        raise SettingError(f"may have {MOST_LIMITS} limits at most, not {len(limits)}")
+    if len({limit.name for limit in limits}) < len(limits):
+        raise SettingError(f"has two limits of one name: {', '.join(limit.name for limit in limits)}")
+    if len({limit.by for limit in limits} - {None}) > 1:
+        raise SettingError("has limits by different keys: give all of them the same function as by=")
+    return limits
+
+
+_READERS: Final[Mapping[str, Callable[[object], Any]]] = {
+    "at": _read_at,
+    "after": _read_after,
+    "limit": _read_limit,
+}
 
 
 def is_name(value: str) -> bool:

@@ -525,7 +525,7 @@ def _dependent_run(batch: OpenRun, futures: list[TaskFuture[Any]], *, again: boo
 
 def _run(batch: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
     delay = max(0.0, batch.start_at - monotonic()) if batch.start_at else 0.0
-    return Run(
+    run = Run(
         batch.number,
         batch.group,
         [future._seq for future in futures],
@@ -535,3 +535,6 @@ def _run(batch: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
         delay,
         batch.tried,
     )
+    if batch.part:
+        run.part = batch.part
+    return run

@@ -236,7 +236,7 @@ def _check_run(run: Run | LaneRun | DoneRun) -> None:
     _check_payloads(run)
 
 
-def _check_edges(run: Run | LaneRun, edges: list[list[int]]) -> None:
+def _check_edges(run: Run | LaneRun, edges: Sequence[object]) -> None:
     if edges and len(edges) != len(run.seqs):
         raise RemoteProtocolError(f"{len(run.seqs)} tasks with dependencies for {len(edges)}")
 

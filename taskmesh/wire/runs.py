@@ -20,6 +20,8 @@ LONGEST_NAME = 1024
 """Characters of a name: of a task, queue, tag, key, pool, client or host."""
 MOST_NAMES = 1000
 """Queues or tags of one pool or task."""
+MOST_LIMITS = 16
+"""Limits of one task."""
 LARGEST = (2.0 - 2.0**-52) * 2.0**1023
 """The largest number that is finite."""
 
@@ -63,6 +65,24 @@ PICKLE, SAFE, ARROW_IPC = "pickle5", "safe", "arrow-ipc"
 function encode payloads, and slots hand over bytes."""
 
 
+class LimitRule(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One limit of a task, as its spec states it. Limits of one name are one limit, whatever tasks have it.
+
+    Attributes:
+        name: its name.
+        count: starts in a window; or tasks at a time, if there is no window.
+        window: seconds of the window, 0 for none.
+        smooth: starts keep a distance of window / count.
+        keyed: each key of the calls (`Run.part`) has a limit of its own.
+    """
+
+    name: Name
+    count: Annotated[int, Meta(ge=1)]
+    window: Annotated[float, Meta(ge=0, le=LARGEST)] = 0.0
+    smooth: bool = False
+    keyed: bool = False
+
+
 class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """The common part of all calls of one task function with the same options; travels once on each link.
 
@@ -81,6 +101,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         kind: CALL, CHUNK or PROMISE.
         keep: seconds that the outcome of a task with a key answers later submissions under it.
         shared: what tasks of one key share: "all" outcomes, or only bad ones ("errors").
+        limits: what holds its tasks back while too many run, or have started lately.
     """
 
     function: bytes
@@ -103,6 +124,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     kind: int = CALL
     keep: Number = 0.0
     shared: Name = "all"
+    limits: Annotated[tuple[LimitRule, ...], Meta(max_length=MOST_LIMITS)] = ()
 
     def retry_delay(self, errors: int) -> float:
         """Seconds before the next attempt after this many failures, without jitter."""
@@ -147,6 +169,7 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
             none has any.
         after: for each task, further tasks of the same client that it waits for; empty if none has any.
         when: SUCCESS, DONE or FAILURE: the end of those tasks for which it waits.
+        part: the key of its keyed limits (`LimitRule.keyed`).
     """
 
     spec: int
@@ -160,6 +183,7 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     needs: list[Edges] = []
     after: list[Edges] = []
     when: int = SUCCESS
+    part: Name = ""
 
 
 class LaneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
@@ -168,8 +192,10 @@ class LaneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     Attributes:
         attempt: the fencing token. `attempt - returns` is what people are shown, since an attempt that was
             handed back unstarted ran nothing.
-        needs: for each task, the tasks whose outcomes are among its arguments; or empty.
+        needs: for each task, the tasks whose outcomes are among its arguments, None for none of them; empty
+            if no task has any.
         values: those of these outcomes that the receiver does not have yet.
+        part: as in `Run`; the pool tells the next hub, should this one die.
     """
 
     spec: int
@@ -178,8 +204,9 @@ class LaneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     returns: int
     seqs: list[Counter]
     payloads: list[Payload]
-    needs: list[list[Counter]] = []
+    needs: list[Edges | None] = []
     values: list[Value] = []
+    part: Name = ""
 
 
 class DoneRun(msgspec.Struct, array_like=True, gc=False):
@@ -247,6 +274,7 @@ class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
 
     `bound`: of an inventory, tasks that are not to run without their client (on_client_loss="cancel").
     `returns`: of an inventory, as with `LaneRun`: a hub that comes after another does not know it.
+    `limits`, `part`: of an inventory, the limits that the tasks have and their key.
     """
 
     client: int
@@ -254,6 +282,8 @@ class Held(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     seqs: list[Counter]
     bound: bool = False
     returns: int = 0
+    limits: Annotated[tuple[LimitRule, ...], Meta(max_length=MOST_LIMITS)] = ()
+    part: Name = ""
 
 
 class Charged(msgspec.Struct, array_like=True, omit_defaults=True):

@@ -49,7 +49,7 @@ COUNTERS = {
     ("session", "size"): "ClientSession",
 }
 SLOTS = {"slot", "parent", "other", "idle"}  # names that a slot has in the pool's modules
-OTHERS = {"failure", "progress", "held", "results", "extra"}  # messages with fields of the same names
+OTHERS = {"failure", "progress", "held", "results", "extra", "run"}  # messages with fields of the same names
 
 
 def assignments() -> Iterator[tuple[str, str, str]]:

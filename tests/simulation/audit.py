@@ -54,7 +54,8 @@ class Audit:
         self.fulfilled: dict[str, set[bytes]] = {}
         self._first: dict[tuple[int, str], int] = {}
         self._blocked: list[Plan] = []
-        self._newest: dict[tuple[int, int, int], int] = {}
+        self._newest: dict[tuple[int, int, int, str], int] = {}
+        self._starts: dict[tuple[int, str], dict[tuple[int, int], float]] = {}
         self._answers: dict[int, dict[tuple[str, str], float]] = {}
         self._kept_until: dict[tuple[str, str], float] = {}
         self._workload = workload
@@ -123,6 +124,36 @@ class Audit:
         load = sum(count * cost(spec) for spec, count in lane.counts.items()) - cost(last)
         self.require(load < lane.slots * horizon + 1e-6, "S9: more than the horizon", lane.pool, load)
 
+    def let_go(self, hub: HubMachine, place: int, runs: Sequence[LaneRun], now: float) -> None:
+        """S24: of what one event had pushed, no limit lets more run at a time, or start in a window.
+
+        A hub that is new counts as having used up all windows, so that those of its place are one.
+        """
+        used = {rule for run in runs for rule in hub.state.specs[run.spec].spec.limits}
+        if not used:
+            return
+        held: Counter[tuple[str, str]] = Counter()
+        for record in {id(one): one for one in hub.state.ledger.tasks.values()}.values():
+            if State.SENT <= record.state <= State.RUNNING:
+                held.update((rule.name, rule.keyed * record.part) for rule in record.spec.spec.limits)
+        for run in runs:
+            for rule in hub.state.specs[run.spec].spec.limits:
+                key = rule.name, rule.keyed * run.part
+                if not rule.window:
+                    self.require(held[key] <= rule.count, "S24: too many at a time", key, held[key])
+                    continue
+                starts = self._starts.setdefault((place, rule.name), {})
+                for seq in run.seqs:
+                    starts[run.client << SEQ_BITS | seq, run.attempt] = now
+                recent = [when for when in starts.values() if when > now - rule.window + 1e-6]
+                self.require(len(recent) <= rule.count, "S24: too many starts in a window", key, recent)
+
+    def handed_back(self, place: int, task: int, attempt: int) -> None:
+        """A hub has taken back what had not started: it was no start."""
+        for (hub, _), starts in self._starts.items():
+            if hub == place:
+                starts.pop((task, attempt), None)
+
     def ordered(self, hub: HubMachine, runs: Sequence[LaneRun]) -> None:
         """S17 of what an event had pushed: nothing goes before what is more urgent, nor before its elders."""
         urgent: dict[Route, int] = {}
@@ -138,7 +169,7 @@ class Audit:
             self.require(waits <= entry.spec.priority, "S17: pushed before what is more urgent", entry.spec)
             for seq in run.seqs if run.attempt == 1 else ():
                 plan = self._workload.plans[run.client, seq]
-                line = (run.client, plan.group, run.spec)
+                line = (run.client, plan.group, run.spec, run.part)
                 if plan.key or plan.start_at or plan.upstream:
                     continue  # in a run of its own
                 in_order = seq > self._newest.get(line, 0)

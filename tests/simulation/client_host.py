@@ -69,19 +69,19 @@ class Table:
 def runs_of(plans: list[Plan], now: float, *, again: bool) -> tuple[list[tuple[int, Spec]], list[Run]]:
     """Tasks as runs: one for each spec and group, one for each task with a key or a time to start at."""
     specs: dict[int, Spec] = {}
-    runs: dict[tuple[int, int, str, int], Run] = {}
+    runs: dict[tuple[int, int, str, int, str], Run] = {}
     for plan in plans:
         number = plan.kind.number
         specs[number] = plan.kind.spec
         alone = plan.key or plan.start_at or plan.upstream
-        at = (number, plan.group, plan.key, plan.seq if alone else 0)
+        at = (number, plan.group, plan.key, plan.seq if alone else 0, plan.part)
         run = runs.get(at)
         if run is None:
             run = runs[at] = Run(number, plan.group, [], [], plan.key, again)
             run.delay = max(0.0, plan.start_at - now)
             run.needs = [list(plan.needs)] if plan.needs else []
             run.after = [list(plan.after)] if plan.after else []
-            run.when = plan.when
+            run.when, run.part = plan.when, plan.part
         run.seqs.append(plan.seq)
         run.payloads.append(plan.payload)
     return list(specs.items()), list(runs.values())

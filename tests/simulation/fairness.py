@@ -62,6 +62,8 @@ class Fairness:
                 order.append((name, push.session))
         former, self._waiting = self._waiting, {}
         for lineup in hub.state.ledger.backlog.lineups():
+            if not isinstance(lineup, Lineup):
+                continue  # a limited one: its keys have turns of their own
             name = lineup.route, lineup.priority
             waiting = self._look(lineup, former.get(name), served.get(name, []))
             if waiting.heads:

@@ -18,6 +18,7 @@ from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import Dependencies
 from taskmesh.core.hub.lanes import LANE_TRANSITIONS, Lane, LaneCause, LaneState
 from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.limits import Limits, Window
 from taskmesh.core.hub.pools import DesiredStates, PoolSessions
 from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.result_cache import ResultCache
@@ -453,6 +454,28 @@ def first_fulfilment(patch: Patch) -> None:
     patch.setattr(Promises, "on_fulfil", agree)
 
 
+def permits(patch: Patch) -> None:
+    """A task that is cancelled keeps its permits."""
+    end = Limits.end
+
+    def keep(self: Limits, record: TaskRecord, cause: Cause | None = None) -> None:
+        if cause is not Cause.CANCEL:
+            end(self, record, cause)
+
+    patch.setattr(Limits, "end", keep)
+
+
+def windows(patch: Patch) -> None:
+    """Starts are not counted."""
+    patch.setattr(Window, "add", lambda self, when, count=1: None)
+
+
+def windows_at_first(patch: Patch) -> None:
+    """A hub that is new believes that no other one has let tasks go."""
+    init = Limits.__init__
+    patch.setattr(Limits, "__init__", lambda self, started=0.0, lease=0.0: init(self, started, 0.0))
+
+
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -502,4 +525,7 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     value_kept,
     failure_passed_on,
     first_fulfilment,
+    permits,
+    windows,
+    windows_at_first,
 )

@@ -10,10 +10,11 @@ import msgspec
 
 from taskmesh.core import actions as act
 from taskmesh.core import events as ev
+from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.result_cache import KEPT_BYTES
 from taskmesh.core.hub.settings import HubSettings
-from taskmesh.core.hub.states import Cause, State
+from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.stores.port import OutcomeStore
 from taskmesh.wire import messages as m
@@ -109,7 +110,9 @@ class HubHost(Host[HubMachine]):
         self.offset = 1000.0 * self.setting.chance.randrange(1, 50)
         self.setting.audit.limits.append(self._config.max_payload)
         self.started = self.resumed = self.setting.timetable.now
-        self.boot(HubMachine(self._config, self.clock()))
+        machine = HubMachine(self._config, self.clock())
+        self._watch_permits(machine.state.ledger.limits)
+        self.boot(machine)
         life = self._life
         store = self._store = SimulatedStore(
             self.setting, self.shelf, self.clock, lambda: self.up and self._life == life
@@ -118,6 +121,17 @@ class HubHost(Host[HubMachine]):
         self.restored += len(entries)
         self.setting.audit.restored(entries, self.epoch, self.clock(), self.offset)
         self.tell(ev.Restored(entries))
+
+    def _watch_permits(self, limits: Limits) -> None:
+        """Notes what is handed back unstarted."""
+        end = limits.end
+
+        def note(record: TaskRecord, cause: Cause | None = None) -> None:
+            if cause is Cause.RETURN:
+                self.setting.audit.handed_back(self.place, record.id, record.attempt)
+            end(record, cause)
+
+        limits.end = note  # type: ignore[method-assign]
 
     def resume(self) -> None:
         """SIGCONT: what it had in hand while it stood still is nobody's fault."""
@@ -240,6 +254,8 @@ class HubHost(Host[HubMachine]):
         audit = self.setting.audit
         if self.setting.calm:  # nothing goes wrong: order can be held against what was asked for
             audit.ordered(self.machine, [run for push in pushes for run in push.message.runs])
+        runs = [run for push in pushes for run in push.message.runs]
+        audit.let_go(self.machine, self.place, runs, self.setting.timetable.now)
         self._fairness.pushed(self.machine, pushes)
         by_lane: dict[int, list[m.Tasks]] = {}
         for push in pushes:

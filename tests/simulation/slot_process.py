@@ -110,7 +110,7 @@ class SlotProcess:
                 of_payload(payload),
                 run.attempt,
                 run.returns,
-                {seq: handed[seq] for seq in needs[index] if seq in handed},
+                {seq: handed[seq] for seq in needs[index] or () if seq in handed},
             )
             for index, payload in enumerate(run.payloads)
         ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from taskmesh.core.hub.collector import REFUSALS
 from taskmesh.core.specs import spec_number
-from taskmesh.wire.runs import CHUNK, PROMISE, PROMISE_NAME, SUCCESS, Spec
+from taskmesh.wire.runs import CHUNK, PROMISE, PROMISE_NAME, SUCCESS, LimitRule, Spec
 
 _KEY = struct.Struct(">QQ")
 BAD_KINDS = ("argument", "function", "result")
@@ -64,6 +64,12 @@ class Plan:
     after: tuple[int, ...] = ()
     when: int = SUCCESS
     successes: int = 0
+
+    @property
+    def part(self) -> str:
+        """The key of its limits."""
+        keyed = any(rule.keyed for rule in self.kind.spec.limits)
+        return f"user-{self.seq % 3}" if keyed else ""
 
     @property
     def upstream(self) -> tuple[int, ...]:
@@ -155,6 +161,7 @@ def _kind(
 
 
 OK = (Act.OK, 8)
+RATE, GPU, USER = LimitRule("rate", 12, 1.0), LimitRule("gpu", 3), LimitRule("user", 1, keyed=True)
 KINDS = (
     _kind("instant", slow=0.02, weight=30),
     _kind("instant-a", queue="a", slow=0.02, weight=20),
@@ -205,6 +212,9 @@ KINDS = (
         seconds=(0.002, 0.02),
         weight=6,
     ),
+    _kind("rated", limits=(RATE,), seconds=(0.0, 0.02), max_retries=1, backoff=0.05, weight=5),
+    _kind("throttled", limits=(RATE, GPU), acts=(OK, (Act.SHAKY, 2)), seconds=(0.0, 0.05), weight=4),
+    _kind("parted", limits=(GPU, USER), queue="a", acts=(OK, (Act.FLAKY, 2)), seconds=(0.0, 0.1), weight=4),
     _kind("urgent", priority=5, seconds=(0.0, 0.002), weight=6),
     _kind("tagged", tags=("gpu",), queue="b", seconds=(0.0, 0.02), weight=6),
     _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),

@@ -1,6 +1,7 @@
 """The hub's queue of tasks: by priority, then routes in turn, then groups in turn, then FIFO.
 
-A route is a queue name with the tags a pool must have. Entries are hints: a task that was cancelled or
+A route is a queue name with the tags a pool must have and the limits of its tasks. Lineups whose limit is
+reached stand aside until it has room. Entries are hints: a task that was cancelled or
 adopted stays in its deque and is passed over when its turn comes, so leaving a queue costs nothing; should it
 be queued again before that, it has its place already. Where no turn comes, since no pool serves the queue or
 all are busy, `tidy` drops them.
@@ -10,11 +11,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import cast
 
+from taskmesh.core.hub.limits import LimitCounter, Limits
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS
+from taskmesh.wire.runs import LimitRule
 
-Route = tuple[str, frozenset[str]]
+Route = tuple[str, frozenset[str], tuple[LimitRule, ...]]
 Group = tuple[int, int]
 
 QUANTUM = 64
@@ -120,6 +124,11 @@ class Lineup:
             del self.groups[key]
         return None
 
+    def entries(self) -> Iterator[TaskRecord]:
+        """Every entry, stale ones too."""
+        for line in self.groups.values():
+            yield from line
+
     def tidy(self) -> None:
         """Drops every stale entry."""
         for key, line in list(self.groups.items()):
@@ -134,25 +143,183 @@ class Lineup:
         self.size = sum(map(len, self.groups.values()))
 
 
+class PartLineup(Lineup):
+    """The tasks of one key of a limited route; of its only key, the empty one, if no limit is keyed.
+
+    Attributes:
+        part: the key.
+        counters: of its keyed limits.
+        waits_for: the counter that lets none of them go for now; it stands in no rotation then.
+    """
+
+    __slots__ = ("_owner", "counters", "part", "waits_for")
+
+    def __init__(self, owner: LimitedLineup, part: str, counters: tuple[LimitCounter, ...]) -> None:
+        super().__init__(owner.route, owner.priority, 0, owner.withheld)
+        self.part = part
+        self.counters = counters
+        self.waits_for: LimitCounter | None = None
+        self._owner = owner
+
+    def ahead_of(self, record: TaskRecord) -> int:
+        """Count the tasks whose turn comes before that of a queued one."""
+        own = [other for other in self.groups.get(group_of(record), ()) if other.state is State.QUEUED]
+        place = next((place for place, other in enumerate(own) if other is record), len(own))
+        others = (line for key, line in self.groups.items() if key != group_of(record))
+        return place + sum(min(place, len(line)) for line in others)
+
+    def reopen(self) -> None:
+        """Stand in the rotation again: its counter may have room."""
+        self.waits_for = None
+        self._owner.turns.append(self)
+        self._owner.show()
+
+
+class LimitedLineup:
+    """The tasks of one priority of a route with limits: a lineup for each key, in turn.
+
+    It gives one task at a time, after `head` has found that all limits let it go. When one of those does not
+    that all keys have in common it stands aside as a whole, else its keys do, one by one.
+
+    Attributes:
+        place: as in `Lineup`.
+        parts: the lineups, by key.
+        turns: those of them that do not stand aside.
+        counters: of the limits that all keys have in common.
+        waits_for: the one of them that lets nothing go for now.
+        is_shown: it stands in the rotation of the backlog.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "counters",
+        "is_shown",
+        "parts",
+        "place",
+        "priority",
+        "route",
+        "turns",
+        "waits_for",
+        "withheld",
+    )
+
+    def __init__(self, backlog: Backlog, route: Route, priority: int, place: int) -> None:
+        self.route = route
+        self.priority = priority
+        self.place = place
+        self.withheld = backlog.withheld
+        self.parts: dict[str, PartLineup] = {}
+        self.turns: deque[PartLineup] = deque()
+        self.counters = backlog.limits.of(route[2], "", keyed=False)
+        self.waits_for: LimitCounter | None = None
+        self.is_shown = False
+        self._backlog = backlog
+
+    @property
+    def size(self) -> int:
+        """The number of entries, stale ones too."""
+        return sum(part.size for part in self.parts.values())
+
+    def part(self, key: str) -> PartLineup:
+        """Return the lineup of a key."""
+        found = self.parts.get(key)
+        if found is None:
+            counters = self._backlog.limits.of(self.route[2], key, keyed=True)
+            found = self.parts[key] = PartLineup(self, key, counters)
+            self.turns.append(found)
+            self.show()
+        return found
+
+    def head(self) -> TaskRecord | None:
+        """Return the task whose turn it is and that all limits let go; without one, wait for them."""
+        limits, turns = self._backlog.limits, self.turns
+        if turns and (counter := limits.full(self.counters)) is not None:
+            self.waits_for = counter
+            limits.wait(self, counter)
+            self._backlog.hide(self)
+            return None
+        passed_over = 0
+        while passed_over < len(turns):
+            part = turns[0]
+            if (counter := limits.full(part.counters)) is not None:
+                turns.popleft()
+                part.waits_for = counter
+                limits.wait(part, counter)
+            elif (record := part.head()) is not None:
+                return record
+            elif part.turns:  # of clients that are withheld
+                turns.rotate(-1)
+                passed_over += 1
+            else:
+                turns.popleft()
+                self._drop(part)
+        return None
+
+    def take(self, count: int) -> list[TaskRecord]:
+        """Take up to `count` tasks of the key whose turn it is; call it with 1, after `head`."""
+        part = self.turns.popleft()
+        taken = part.take(count)
+        if part.turns:
+            self.turns.append(part)
+        else:
+            self._drop(part)
+        return taken
+
+    def reopen(self) -> None:
+        """Stand in the rotation again: the counter that it waited for may have room."""
+        self.waits_for = None
+        self.show()
+
+    def show(self) -> None:
+        """Stand in the rotation, unless it waits for a counter."""
+        if self.waits_for is None and self.turns:
+            self._backlog.show(self)
+
+    def tidy(self) -> None:
+        """Drop every stale entry, and the keys of which nothing is left."""
+        for part in list(self.parts.values()):
+            part.tidy()
+            if not part.turns:
+                self._drop(part)
+        self.turns = deque(part for part in self.turns if part.turns)
+
+    def _drop(self, part: PartLineup) -> None:
+        """Forget a key of which no task waits."""
+        del self.parts[part.part]
+        self._backlog.limits.without(part.counters, part)
+        if not self.parts:
+            self._backlog.drop(self)
+
+
+AnyLineup = Lineup | LimitedLineup
+
+
 class Backlog:
     """Queued tasks of the hub, by route.
 
+    Args:
+        limits: what limited routes ask.
+        withheld: see below.
+
     Attributes:
-        routes: what may wait, by route and priority; empty when nothing does.
+        routes: what may wait and is not held back by a limit, by route and priority; empty when nothing is.
+        limited: lineups of routes with limits, by route and priority, those too that stand aside.
         withheld: clients of which no queued task starts for now: they have many results to take, or their
             tasks are being cancelled.
         left: tasks that have left it otherwise than by their turn since `tidy` looked: as many entries, at
             most, are stale.
     """
 
-    def __init__(self, withheld: set[int] | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, withheld: set[int] | None = None) -> None:
+        self.limits = limits or Limits()
+        self.limited: dict[tuple[Route, int], LimitedLineup] = {}
         self.withheld: set[int] = set() if withheld is None else withheld
         self.left = 0
         self._places = 0
-        self.routes: dict[Route, dict[int, Lineup]] = {}
+        self.routes: dict[Route, dict[int, AnyLineup]] = {}
         self._of_queue: dict[str, list[Route]] = {}
 
-    def lineups(self, queues: Iterable[str] | None = None) -> list[Lineup]:
+    def lineups(self, queues: Iterable[str] | None = None) -> list[AnyLineup]:
         """Those in which something may wait, all or those of some queues: as their turns come."""
         of_queue, routes = self._of_queue, self.routes
         if queues is None:
@@ -164,7 +331,7 @@ class Backlog:
             found.sort(key=_turn)
         return found
 
-    def served(self, lineup: Lineup) -> None:
+    def served(self, lineup: AnyLineup) -> None:
         """It has had its turn: it stands last of its priority, or goes when nothing waits there any more."""
         self._places += 1
         lineup.place = self._places
@@ -175,7 +342,8 @@ class Backlog:
         if not records[0].lined_up:
             for record in records:
                 record.lined_up = True
-        lineup = self._lineup(route, priority)
+        part = records[0].part
+        lineup = self._lineup(route, priority) if part is None else self._part(route, priority, part)
         line = lineup.line(group)
         before = len(line)
         line.extend(records)
@@ -185,14 +353,40 @@ class Backlog:
         """Queues a task that had been on its way before the others of its group, unless it has its place."""
         if not record.lined_up:
             record.lined_up = True
-            lineup = self._lineup(route, priority)
+            part = record.part
+            lineup = self._lineup(route, priority) if part is None else self._part(route, priority, part)
             lineup.line(group).appendleft(record)
             lineup.size += 1
 
-    def forget_empty(self, lineup: Lineup) -> None:
-        """Drops a lineup in which nothing waits."""
+    def forget_empty(self, lineup: AnyLineup) -> None:
+        """Drops a lineup in which nothing waits, or nothing but what a limit holds back."""
         if lineup.turns:
             return
+        if isinstance(lineup, LimitedLineup):
+            self.hide(lineup)
+        else:
+            self._leave(lineup)
+
+    def show(self, lineup: LimitedLineup) -> None:
+        """Have a lineup of a limited route stand in the rotation."""
+        if not lineup.is_shown:
+            lineup.is_shown = True
+            self._priorities(lineup.route)[lineup.priority] = lineup
+
+    def hide(self, lineup: LimitedLineup) -> None:
+        """Have it stand aside."""
+        if lineup.is_shown:
+            lineup.is_shown = False
+            self._leave(lineup)
+
+    def drop(self, lineup: LimitedLineup) -> None:
+        """Forget a lineup of a limited route in which nothing waits."""
+        self.hide(lineup)
+        del self.limited[lineup.route, lineup.priority]
+        self.limits.without(lineup.counters, lineup)
+
+    def _leave(self, lineup: AnyLineup) -> None:
+        """Take a lineup out of the rotation."""
         route = lineup.route
         priorities = self.routes[route]
         del priorities[lineup.priority]
@@ -208,9 +402,12 @@ class Backlog:
         if not self.left or self.left < live:
             return
         self.left = 0
-        for lineup in self.lineups():
+        for lineup in [lineup for lineup in self.lineups() if isinstance(lineup, Lineup)]:
             lineup.tidy()
             self.forget_empty(lineup)
+        for limited in list(self.limited.values()):
+            limited.tidy()
+            self.forget_empty(limited)
 
     def count(self) -> int:
         """Count the queued tasks. It looks at every entry: for views and checks only."""
@@ -220,20 +417,37 @@ class Backlog:
         """Every entry, stale ones too."""
         for priorities in self.routes.values():
             for lineup in priorities.values():
-                for line in lineup.groups.values():
-                    yield from line
+                if isinstance(lineup, Lineup):
+                    yield from lineup.entries()
+        for limited in self.limited.values():
+            for part in limited.parts.values():
+                yield from part.entries()
 
-    def _lineup(self, route: Route, priority: int) -> Lineup:
+    def _priorities(self, route: Route) -> dict[int, AnyLineup]:
         priorities = self.routes.get(route)
         if priorities is None:
             priorities = self.routes[route] = {}
             self._of_queue.setdefault(route[0], []).append(route)
+        return priorities
+
+    def _lineup(self, route: Route, priority: int) -> Lineup:
+        priorities = self.routes.get(route)
+        if priorities is None:
+            priorities = self._priorities(route)
         lineup = priorities.get(priority)
         if lineup is None:
             self._places += 1
             lineup = priorities[priority] = Lineup(route, priority, self._places, self.withheld)
-        return lineup
+        return cast("Lineup", lineup)
+
+    def _part(self, route: Route, priority: int, part: str) -> Lineup:
+        """Return the lineup of a key of a limited route."""
+        lineup = self.limited.get((route, priority))
+        if lineup is None:
+            self._places += 1
+            lineup = self.limited[route, priority] = LimitedLineup(self, route, priority, self._places)
+        return lineup.part(part)
 
 
-def _turn(lineup: Lineup) -> tuple[int, int]:
+def _turn(lineup: AnyLineup) -> tuple[int, int]:
     return -lineup.priority, lineup.place

@@ -253,7 +253,7 @@ class Dependencies:
             needs = [links.needs if (links := record.links) is not None else () for record in part]
             if not any(needs):
                 continue
-            run.needs = [list(each) for each in needs]
+            run.needs = [list(each) or None for each in needs]
             for seq in dict.fromkeys(seq for each in needs for seq in each):
                 held = self.values.get(run.client << SEQ_BITS | seq)
                 if held is not None and session not in held.sessions:

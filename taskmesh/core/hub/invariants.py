@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from taskmesh.core.hub.backlog import AnyLineup, Backlog, LimitedLineup, Lineup, PartLineup
 from taskmesh.core.hub.ledger import Ledger
+from taskmesh.core.hub.limits import key_of
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
@@ -28,7 +30,11 @@ def check_hub(hub: HubState) -> None:
     entries = [*ledger.backlog.entries(), *ledger.suspects.entries()]
     require(len(set(map(id, entries))) == len(entries), "a task is twice in the backlog")
     require(all(record.lined_up for record in entries), "an entry that does not know of itself")
-    lineups = ledger.backlog.lineups() + ledger.suspects.lineups()
+    backlogs = (ledger.backlog, ledger.suspects)
+    lineups: list[AnyLineup] = [
+        lineup for backlog in backlogs for lineup in backlog.lineups() if isinstance(lineup, Lineup)
+    ]
+    lineups += [lineup for backlog in backlogs for lineup in backlog.limited.values()]
     sizes = sum(lineup.size for lineup in lineups)
     require(sizes == len(entries), "the backlog's sizes are wrong", sizes, len(entries))
     held = sum(len(held.value.payload) for held in hub.dependencies.values.values())
@@ -36,6 +42,9 @@ def check_hub(hub: HubState) -> None:
     require(ledger.size == size, "the ledger's size is wrong", ledger.size, size)
     _check_edges(hub)
     _check_values(hub)
+    _check_permits(hub)
+    for backlog in backlogs:
+        _check_limited(hub, backlog)
     require(len(ledger.tasks) <= hub.config.max_tasks, "S9: more tasks than the cap")
     _check_lanes(hub)
     live: dict[int, int] = {}
@@ -120,6 +129,50 @@ def _check_values(hub: HubState) -> None:
     holders.update(client << SEQ_BITS | seq for client, seqs in hub.dependencies.kept.items() for seq in seqs)
     for task, held in values.items():
         require(held.holders == holders[task] > 0, "W2: holders are wrong", task, held.holders, holders[task])
+
+
+def _check_permits(hub: HubState) -> None:
+    """W3: permits of a limit = tasks that have it and are SENT or RUNNING, or listed and not asked for."""
+    limits = hub.ledger.limits
+    permits: dict[tuple[str, str], set[int]] = {}
+    for record in hub.ledger.tasks.values():
+        rules = record.spec.spec.limits
+        require((record.part is None) == (not rules), "a task's limits are not its spec's", record.id)
+        if State.SENT <= record.state <= State.RUNNING:
+            for rule in rules:
+                permits.setdefault(key_of(rule, record.part), set()).add(record.id)
+    for task, keys in limits.listed.items():
+        for key in keys:
+            permits.setdefault(key, set()).add(task)
+    for key, holders in permits.items():
+        require(key in limits.counters, "W3: a limit that tasks hold is not counted", key, holders)
+    for key, counter in limits.counters.items():
+        held = permits.get(key, set())
+        require(set(counter.holders) == held, "W3: permits are wrong", key, set(counter.holders), held)
+
+
+def _check_limited(hub: HubState, backlog: Backlog) -> None:
+    """W4: no task waits for a limit that has room, and no other route is held up by one that has none."""
+    limits, now = hub.ledger.limits, hub.ledger.limits.now
+    for lineup in backlog.limited.values():
+        shown = backlog.routes.get(lineup.route, {}).get(lineup.priority) is lineup
+        require(shown == lineup.is_shown, "W4: a lineup does not know where it stands", lineup.route)
+        standing = [part for part in lineup.parts.values() if part.waits_for is None]
+        require(set(standing) == set(lineup.turns), "W4: keys and turns differ", lineup.route)
+        require(len(standing) == len(lineup.turns), "W4: a key has two turns", lineup.route)
+        aside = lineup.waits_for is not None
+        require(shown or aside or not standing, "W4: nobody looks at a lineup that could go", lineup.route)
+        everything: list[LimitedLineup | PartLineup] = [lineup, *lineup.parts.values()]
+        for each in everything:
+            counter = each.waits_for
+            if counter is None:
+                continue
+            require(each in counter.waiting, "W4: a limit does not know who waits for it", counter.key)
+            require(limits.counters.get(counter.key) is counter, "W4: a limit is not counted", counter.key)
+            closed = not counter.has_room(now) or limits.recovers
+            require(closed, "W4: a task waits for a limit that has room", counter.key)
+            timed = counter.window is None or 0 < counter.opens_at <= counter.room_at()
+            require(timed, "W4: no timer opens a window", counter.key, counter.opens_at)
 
 
 def _check_lanes(hub: HubState) -> None:

@@ -6,6 +6,7 @@ import enum
 from collections import deque
 
 from taskmesh.core.credit import LANE_HORIZON, LONG, MAX_HORIZON, MOST_AHEAD, Credit
+from taskmesh.core.hub.backlog import Route
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.link import ReceiveWindow
@@ -268,7 +269,7 @@ class Lane(StateMachine[LaneState, LaneCause]):
         if self.state is LaneState.READY and verb != "resume":
             self.move(LaneCause.PAUSE if verb == "pause" else LaneCause.DRAIN)
 
-    def serves(self, route: tuple[str, frozenset[str]]) -> bool:
+    def serves(self, route: Route) -> bool:
         """Returns True if the pool serves the queue and has the tags."""
         return route[0] in self.queues and route[1] <= self.tags
 

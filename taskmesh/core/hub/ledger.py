@@ -11,6 +11,7 @@ from collections.abc import Callable
 from taskmesh.core.credit import ServiceTime
 from taskmesh.core.hub.backlog import Backlog, Route, group_of
 from taskmesh.core.hub.interval_set import COST, IntervalSet
+from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.states import (
     QUEUED,
     SENT,
@@ -49,7 +50,7 @@ class SpecEntry(ServiceTime):
         super().__init__()
         self.number = number
         self.spec = spec
-        self.route: Route = (spec.queue, frozenset(spec.tags))
+        self.route: Route = (spec.queue, frozenset(spec.tags), spec.limits)
         self.priority = spec.priority
         self.result_size = 0.0
         self.live = 0
@@ -125,15 +126,17 @@ class Ledger:
     Attributes:
         tasks: id -> record; a second submission under a `key=` has its own id and the first one's record.
         backlog: what waits for a lane; suspects: of it, what goes there alone.
+        limits: what lets few of some tasks go; nothing while no task has any.
         timers: of tasks that wait, or may expire.
         counts: how often each transition happened, for tests and metrics.
         size: bytes of calls and of outcomes that are kept; held: of these outcomes alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits | None = None) -> None:
         self.tasks: dict[int, TaskRecord] = {}
-        self.backlog = Backlog()
-        self.suspects = Backlog(self.backlog.withheld)
+        self.limits = limits or Limits()
+        self.backlog = Backlog(self.limits)
+        self.suspects = Backlog(self.limits, self.backlog.withheld)
         self.accounts: dict[int, Account] = {}
         self.counts: dict[tuple[State, Cause], int] = {}
         self.accepted = 0
@@ -197,6 +200,9 @@ class Ledger:
         if expires > 0:
             for record in records:
                 self.timers.at(now + expires, record, Cause.EXPIRE)
+        if entry.spec.limits:
+            for record in records:
+                record.part = run.part
         return records
 
     def attach(self, client: int, seq: int, record: TaskRecord) -> None:
@@ -282,9 +288,19 @@ class Ledger:
             )
         record.state = after
         self._count(before, cause, 1)
+        if record.part is not None:
+            self._moved(record, before, cause)
         if before is State.QUEUED and record.lined_up:
             self.backlog.left += 1
             self.suspects.left += record.losses > 0
+
+    def _moved(self, record: TaskRecord, before: State, cause: Cause) -> None:
+        """A task with limits holds its permits while it is SENT or RUNNING, and only then."""
+        if SENT <= before <= State.RUNNING:
+            if not SENT <= record.state <= State.RUNNING:
+                self.limits.end(record, cause)
+        elif record.state is SENT:
+            self.limits.adopt(record)
 
     def push(self, records: list[TaskRecord], session: int) -> None:
         """PUSH of a lane message: spelt out, since a call of `move` for each task would double its cost."""
@@ -413,6 +429,8 @@ class Ledger:
             unknown, late, or have more than one waiter.
         """
         tasks, base, attempt = self.tasks, run.client << SEQ_BITS, run.attempt
+        if self.limits.counters:
+            self._free_permits(run, session)
         take, sent, succeeded = tasks.pop, SENT, SUCCEEDED
         running = size = 0
         odd: list[int] = []
@@ -455,6 +473,20 @@ class Ledger:
         self.finished += done
         entry.live -= done
         return entry, odd
+
+    def _free_permits(self, run: DoneRun, session: int) -> None:
+        """Free the permits of a run's tasks that `succeed` is about to end as the common case."""
+        base, attempt = run.client << SEQ_BITS, run.attempt
+        for seq in run.seqs:
+            record = self.tasks.get(base | seq)
+            if (
+                record is not None
+                and record.part is not None
+                and record.session == session
+                and record.attempt == attempt
+                and record.extra is None
+            ):
+                self.limits.end(record)
 
     def drop(self, record: TaskRecord) -> list[int]:
         """Forgets a terminal record; returns every id that waits for its outcome, its own first."""

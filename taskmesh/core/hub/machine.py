@@ -111,6 +111,11 @@ class HubMachine:
             first = min(first, timer)
         if state.recovery.waiting:
             first = min(first, state.recovery.deadline(now))
+        if state.ledger.limits.counters:
+            limits = state.ledger.limits
+            first = min(first, limits.deadline)
+            if limits.recovers:
+                first = min(first, state.recovery.deadline(now))
         if state.acks_due:
             first = min(first, next(iter(state.acks_due.values())))
         if len(state.lanes) > 1 and state.ledger.tasks:
@@ -135,6 +140,8 @@ class HubMachine:
             self.submissions.acknowledge_due(now)
         if state.news:
             self._deliver(now)  # before what tells pools that they need not keep them any more
+        if ledger.limits.counters:
+            self._pass_limits(now)  # after all that queues tasks, before what pushes them
         if ledger.backlog.routes or ledger.suspects.routes:
             state.out += self.ventilator.dispatch(now)
         if len(state.lanes) > 1 and ledger.tasks:
@@ -147,6 +154,13 @@ class HubMachine:
         """Does the next portion of what takes longer than one event may."""
         self.clients.go_on()
         self.state.recovery.release(now)
+
+    def _pass_limits(self, now: float) -> None:
+        """Lets tasks go whose limits have room now."""
+        limits = self.state.ledger.limits
+        limits.pass_to(now)
+        if limits.recovers and self.state.recovery.is_over(now):
+            limits.recovered()
 
     def _recall(self, recalls: list[tuple[Lane, int]]) -> None:
         """Asks pools for unstarted tasks."""
@@ -354,6 +368,7 @@ class HubMachine:
         self.clients.forget_absent(now)
         self.state.ledger.backlog.tidy(len(self.state.ledger.tasks))
         self.state.ledger.suspects.tidy(len(self.state.ledger.tasks))
+        self.state.ledger.limits.sweep()
         self.clients.drop_bound(now)
         self.state.unclaimed.sweep(now)
         self._forget_specs()

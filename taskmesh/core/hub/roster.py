@@ -160,11 +160,16 @@ class Recovery:
             if record.extra is not None:
                 ledger.requeue(record)
                 continue
-            if batch and (batch[-1].spec is not record.spec or group_of(batch[-1]) != group_of(record)):
+            if batch and not _akin(batch[-1], record):
                 ledger.enqueue(batch)
                 batch = []
             batch.append(record)
         ledger.enqueue(batch)
+
+
+def _akin(record: TaskRecord, other: TaskRecord) -> bool:
+    """Return True if two tasks stand in one line of the queue."""
+    return record.spec is other.spec and record.part == other.part and group_of(record) == group_of(other)
 
 
 def digest(pool: str, instance: int) -> int:

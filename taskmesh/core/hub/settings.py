@@ -53,6 +53,7 @@ class HubSettings:
         stored: there is a store for outcomes that are kept: Store actions tell what is to go there.
         crash_limit, oom_limit, pool_loss_limit: how often a task may crash, be killed for memory, and be at a
             pool that dies, before it is given up.
+        first: no hub was here before: it is part of the client's process, and ends with all that it has.
         stall: a gap in the hub's own time above this extends every lease by the gap.
     """
 
@@ -84,6 +85,7 @@ class HubSettings:
     policy: str = WARN
     stored: bool = False
     local: str = ""
+    first: bool = False
 
     @property
     def silence(self) -> float:

@@ -9,6 +9,7 @@ from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.dependencies import Dependencies
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
+from taskmesh.core.hub.limits import Limits
 from taskmesh.core.hub.result_cache import ResultCache
 from taskmesh.core.hub.roster import Recovery
 from taskmesh.core.hub.settings import HubSettings
@@ -41,7 +42,7 @@ class HubState:
     def __init__(self, config: HubSettings, now: float) -> None:
         self.config = config
         self.now = now
-        self.ledger = Ledger()
+        self.ledger = Ledger(Limits(now, 0.0 if config.first else config.lease))
         self.dependencies = Dependencies(self.ledger, config.client_max_bytes, config.max_bytes)
         self.specs: dict[int, SpecEntry] = {}
         self.clients: dict[int, ClientSession] = {}

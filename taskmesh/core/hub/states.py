@@ -150,6 +150,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         losses: pools that died while they had it; from SUSPECT on it is handed out alone.
         lined_up: the backlog has an entry for it, perhaps a stale one, never two; or is about to have it.
         extra: rarely needed facts, or None.
+        part: the key of its keyed limits, an empty text if it has others only; None if it has no limits.
     """
 
     id: int
@@ -165,6 +166,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
     losses: int = 0
     lined_up: bool = True
     extra: Any = None
+    part: str | None = None
 
     def more(self) -> TaskExtra:
         """The rarely needed facts, made when first asked for."""

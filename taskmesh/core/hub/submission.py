@@ -9,6 +9,7 @@ from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import value_of
 from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.limits import MOST_COUNTERS
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
@@ -16,6 +17,7 @@ from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
+from taskmesh.wire.limit_rules import text_of
 from taskmesh.wire.runs import Charged, DoneRun, Run, Spec, Value
 
 RETRY_BUSY = 0.05
@@ -126,7 +128,17 @@ class Submissions:
         for number, spec in submit.specs:
             if number not in self._hub.specs:
                 self._hub.specs[number] = SpecEntry(number, spec)
+                if spec.limits:
+                    self._define(spec)
         return {run.spec for run in submit.runs if run.spec not in self._hub.specs}
+
+    def _define(self, spec: Spec) -> None:
+        """Takes in the limits of a new spec, and logs those that were others before."""
+        limits = self._ledger.limits
+        for rule in limits.define(spec.limits):
+            fixed = rule.name in limits.fixed
+            fields: dict[str, object] = {"limit": rule.name, "rule": text_of(rule), "task": spec.name}
+            self._hub.log("limit.changed", {**fields, "fixed": fixed})
 
     def _acknowledge(self, session: ClientSession, size: int, now: float) -> None:
         """With the outcome, but within ACK_DELAY; of every second Submit at once, which the client waits for.
@@ -170,13 +182,13 @@ class Submissions:
             )
             self._hub.out.append(SendClient(session.client, m.ClientRefused(reason)))
             return False
-        if self._fits(session, count, size) and (not nested or self._pools.have_work(session.user)):
+        if self._fits(session, submit, count, size) and (not nested or self._pools.have_work(session.user)):
             return True
         self._hub.out += self.owed(session.client)
         self._hub.out.append(SendClient(session.client, m.Busy(submit.number, RETRY_BUSY)))
         return False
 
-    def _fits(self, session: ClientSession, count: int, size: int) -> bool:
+    def _fits(self, session: ClientSession, submit: m.Submit, count: int, size: int) -> bool:
         config, ledger = self._config, self._ledger
         account = ledger.account(session.client)
         kept = account.size + session.size
@@ -186,6 +198,8 @@ class Submissions:
         bytes_fit = (ledger.size + size <= config.max_bytes or not ledger.size) and (
             kept + size <= config.client_max_bytes or not kept
         )
+        if len(ledger.limits.counters) >= MOST_COUNTERS and any(run.part for run in submit.runs):
+            return False
         return tasks_fit and bytes_fit and not account.is_scattered(config.client_max_bytes)
 
     def _enter(self, client: int, run: Run, now: float, *, alone: bool) -> None:
@@ -243,6 +257,8 @@ class Submissions:
         """Push a task to an idle slot past the queue if nothing waits; return True if it went."""
         ledger = self._ledger
         timers = ledger.timers.heap
+        if record.part is not None:
+            return False  # its limits are asked where it is queued
         in_the_way = ledger.backlog.routes or ledger.suspects.routes or (timers and timers[0][0] <= now)
         push = None if in_the_way else self._ventilator.straight(record, now)
         if push is None:

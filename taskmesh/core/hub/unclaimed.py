@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from taskmesh.core.hub.ledger import Ledger
@@ -81,6 +82,9 @@ class Unclaimed:
             absence = self._absent[held.client] = Absence(now)
         absence.bound |= held.bound
         holding, known = Holding(session, held.attempt, handed_back(held), held.bound), absence.held
+        if held.limits and session:
+            for seq in seqs:
+                self._ledger.limits.hold(held.client << SEQ_BITS | seq, held.limits, held.part)
         if known.keys().isdisjoint(seqs):
             known.update(dict.fromkeys(seqs, holding))
             return
@@ -100,6 +104,7 @@ class Unclaimed:
         if absence is None:
             return None
         holding = absence.held.pop(seq, None)
+        self._let_go(client, (seq,))
         if not absence.held:
             del self._absent[client]
         return holding
@@ -107,7 +112,17 @@ class Unclaimed:
     def take_all(self, client: int) -> dict[int, Holding]:
         """The client has said all that it waits for: the rest, by counter, is struck off."""
         absence = self._absent.pop(client, None)
-        return absence.held if absence is not None else {}
+        if absence is None:
+            return {}
+        self._let_go(client, absence.held)
+        return absence.held
+
+    def _let_go(self, client: int, seqs: Iterable[int]) -> None:
+        """Tasks are listed no more: their permits are free."""
+        limits = self._ledger.limits
+        if limits.listed:
+            for seq in seqs:
+                limits.let_go(client << SEQ_BITS | seq)
 
     def drop_bound(self, client: int) -> dict[int, Holding]:
         """The client is gone: what is bound to it, to be dropped; it stays known while its session lives."""
@@ -143,6 +158,7 @@ class Unclaimed:
         """Forgets the holdings of this session's pool, but not that those attempts may have begun."""
         for client, absence in list(self._absent.items()):
             held = {seq: held for seq, held in absence.held.items() if held.session != session}
+            self._let_go(client, absence.held.keys() - held.keys())
             if self._young and len(held) < len(absence.held):
                 gone = [item for item in absence.held.items() if item[1].session == session]
                 held.update(

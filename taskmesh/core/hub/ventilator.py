@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from taskmesh.core.actions import PushTasks
 from taskmesh.core.credit import MOST_AHEAD
-from taskmesh.core.hub.backlog import Lineup, Route, group_of
+from taskmesh.core.hub.backlog import AnyLineup, LimitedLineup, Lineup, Route, group_of
 from taskmesh.core.hub.lanes import READY, Lane, LaneState
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.state import HubState
@@ -84,10 +84,13 @@ class Ventilator:
         kept: set[int] = set()
         lanes = [lane for lane in self._hub.lanes.values() if not lane.full and self._is_open(lane, now)]
         for lineup in self._in_turn(lanes):
-            self._dispatch_lineup(lineup, lanes, now, pushes, kept)
+            if isinstance(lineup, Lineup):
+                self._dispatch_lineup(lineup, lanes, now, pushes, kept)
+            else:
+                self._dispatch_limited(lineup, lanes, now, pushes, kept)
         return pushes
 
-    def _in_turn(self, lanes: list[Lane]) -> list[Lineup]:
+    def _in_turn(self, lanes: list[Lane]) -> list[AnyLineup]:
         """Lineups by their priority, equal ones in turn: a busy queue starves no other.
 
         Of several routes only those of queues that these serve: of others there may be thousands.
@@ -141,7 +144,47 @@ class Ventilator:
         else:
             self._ledger.backlog.forget_empty(lineup)
 
-    def _dispatch_alone(self, lineup: Lineup, now: float, pushes: list[PushTasks]) -> None:
+    def _dispatch_limited(
+        self, lineup: LimitedLineup, every: list[Lane], now: float, pushes: list[PushTasks], kept: set[int]
+    ) -> None:
+        """Pushes tasks that all their limits let go to slots that are idle, one at a time, never ahead.
+
+        A task sent ahead would take permits while it waits. So that one does not wait for ever where others
+        are sent ahead, the lane that will be idle first gets nothing else meanwhile.
+
+        Args:
+            every, kept: as in `_dispatch_lineup`.
+        """
+        before = len(pushes)
+        lanes = [lane for lane in every if lane.session not in kept and lane.serves(lineup.route)]
+        idle = [lane for lane in lanes if lane.outstanding < lane.slots]
+        turn = self._turn(idle)
+        while lanes:
+            head = lineup.head()
+            if head is None:
+                break
+            if not idle:
+                kept.add(min(lanes, key=_surplus).session)
+                break
+            turn %= len(idle)
+            lane = idle[turn]
+            if lane.breaker.refused and self._is_spared(lane, head.spec):
+                idle.remove(lane)
+                lanes.remove(lane)
+                continue
+            self._last = lane.session
+            lineup.take(1)
+            pushes.append(self._push_one(lane, head, now))
+            if lane.outstanding < lane.slots:
+                turn += 1
+            else:
+                del idle[turn]
+        if len(pushes) > before:
+            self._ledger.backlog.served(lineup)
+        else:
+            self._ledger.backlog.forget_empty(lineup)
+
+    def _dispatch_alone(self, lineup: AnyLineup, now: float, pushes: list[PushTasks]) -> None:
         """Gives suspects to lanes that have nothing else, one each; the emptiest is given nothing until then.
 
         Not for ever: what runs there may take hours, or wait for tasks of its own. After ALONE seconds a
@@ -242,6 +285,9 @@ class Ventilator:
             [task & SEQ_MASK],
             [record.payload],
         )
+        if record.part is not None:
+            run.part = record.part
+            self._ledger.limits.start(record)
         size = len(record.payload)
         if self._hub.dependencies.values:
             size += self._hub.dependencies.attach([run], [record], lane.session)
@@ -367,3 +413,8 @@ class Ventilator:
 
     def _helps(self, idle: Lane, held: frozenset[int]) -> bool:
         return any(idle.may_take(self._hub.specs[number]) for number in held)
+
+
+def _surplus(lane: Lane) -> float:
+    """Return how many tasks for each slot have to end before a slot of a lane is idle."""
+    return (lane.outstanding - lane.slots) / max(1, lane.slots)

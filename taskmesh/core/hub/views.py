@@ -10,17 +10,21 @@ from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.lanes import Lane, LaneState
+from taskmesh.core.hub.limits import MOST_RULES
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.states import ON_ITS_WAY, TRANSITIONS, State, TaskRecord
+from taskmesh.core.hub.states import ON_ITS_WAY, SUSPECT, TRANSITIONS, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
+from taskmesh.wire.limit_rules import LimitError, read_named, text_of
 
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
 KEYS_KEPT = 1000
 CANCELS = ("cancel", "cancel-batch", "cancel-client", "cancel-key")
 """Commands that end a task, all of a batch, or all that clients of a name or id, or of a key's user, have."""
+LIMITS = ("limit", "unlimit")
+"""Commands that set a limit by hand, and leave it to code again."""
 COMMANDS = ("ping", "pause", "resume", "drain")
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
 """States of pools that cannot be asked to leave: they do, or nobody hears."""
@@ -84,10 +88,12 @@ class Views:
                     value = self.batch(query.argument)
                 case "events":
                     value = self.events(query.argument, limit, now)
+                case "limits":
+                    value = self.limits(limit)
                 case _:
                     raise QuestionError(
                         f"no such view: {query.what!r}; there are status, pools, tasks, task, graph, "
-                        "batch, events"
+                        "batch, events, limits"
                     )
         except QuestionError as error:
             return m.Answer(query.number, None, str(error))
@@ -263,6 +269,43 @@ class Views:
             for number, when, record in newest
         ]
 
+    def limits(self, limit: int) -> list[dict[str, Any]]:
+        """Limits with their rules, and what they have let go and hold back; keys together."""
+        limits = self._ledger.limits
+        rows: dict[str, dict[str, Any]] = {}
+        for name in sorted({*limits.rules, *limits.fixed})[:limit]:
+            rule = limits.rule(name)
+            if rule is not None:
+                stated = limits.rules.get(name)
+                rows[name] = {
+                    "limit": name,
+                    "rule": text_of(rule),
+                    "code": text_of(stated) if stated is not None else "",
+                    "set_by": "operator" if name in limits.fixed else "code",
+                    "keys": 0,
+                    "running": 0,
+                    "started": 0,
+                    "waiting": 0,
+                }
+        for (name, part), counter in limits.counters.items():
+            if (row := rows.get(name)) is not None:
+                row["keys"] += bool(part)
+                row["running"] += len(counter.holders)
+                if counter.window is not None:
+                    counter.window.pass_to(self._hub.now)
+                    row["started"] += counter.window.count
+        for backlog in (self._ledger.backlog, self._ledger.suspects):
+            for lineup in backlog.limited.values():
+                waiting = sum(
+                    record.state is State.QUEUED
+                    for part in lineup.parts.values()
+                    for record in part.entries()
+                )
+                for rule in lineup.route[2]:
+                    if rule.name in rows:
+                        rows[rule.name]["waiting"] += waiting
+        return list(rows.values())
+
     def _brief(self, task: int, record: TaskRecord) -> dict[str, Any]:
         lane = self._hub.lanes.get(record.session)
         held = State.SENT <= record.state <= State.RUNNING
@@ -284,7 +327,11 @@ class Views:
             return f"pool {pool} {'runs' if record.state is State.RUNNING else 'has'} it"
         if record.id >> SEQ_BITS in self._ledger.backlog.withheld:
             return "its client has to take results that wait for it first (client.max_bytes), or cancels it"
-        queue, tags = record.spec.route
+        return self._held_back(record) or self._no_slot(record)
+
+    def _no_slot(self, record: TaskRecord) -> str:
+        """Return the reason why no pool has a queued task, in words."""
+        queue, tags, _ = record.spec.route
         serving = [lane for lane in self._hub.lanes.values() if lane.serves(record.spec.route)]
         if not serving:
             wish = f"queue {queue!r}" + (f" with tags {', '.join(sorted(tags))}" if tags else "")
@@ -307,6 +354,23 @@ class Views:
         what = "a retry" if record.errors or record.begun else "its time to start"
         return f"it waits {max(0.0, record.extra.due - now):.1f} s for {what}"
 
+    def _held_back(self, record: TaskRecord) -> str:
+        """Return the limit that a queued task waits for, in words; empty if none holds it back."""
+        if record.part is None:
+            return ""
+        backlog = self._ledger.suspects if record.losses >= SUSPECT else self._ledger.backlog
+        lineup = backlog.limited.get((record.spec.route, record.spec.priority))
+        part = lineup.parts.get(record.part) if lineup is not None else None
+        counter = None if lineup is None or part is None else lineup.waits_for or part.waits_for
+        if counter is None or lineup is None or part is None:
+            return ""
+        name, key = counter.key
+        of_key = f" of {key!r}" if key else ""
+        if self._ledger.limits.recovers and counter.window is None:
+            left = self._hub.recovery.left(self._hub.now)
+            return f"limit {name}{of_key} waits {left:.1f} s at most for pools to say what they run"
+        return f"limit {name}{of_key} {text_of(counter.rule)}, {part.ahead_of(record):,} before it"
+
     @staticmethod
     def _parse(text: str) -> int:
         try:
@@ -327,6 +391,8 @@ class Views:
         try:
             if command.verb in CANCELS:
                 return m.Answer(command.number, self._cancel(command.verb, command.target))
+            if command.verb in LIMITS:
+                return m.Answer(command.number, self._set_limit(command.verb, command.target))
             verb, lanes = command.verb, self._meant(command)
         except QuestionError as error:
             return m.Answer(command.number, None, str(error))
@@ -353,7 +419,8 @@ class Views:
         if command.verb in COMMANDS:
             return self._addressed(command.target)
         raise QuestionError(
-            f"no such command: {command.verb!r}; there are {', '.join((*COMMANDS, 'scale-in', *CANCELS))}"
+            f"no such command: {command.verb!r}; there are "
+            f"{', '.join((*COMMANDS, 'scale-in', *CANCELS, *LIMITS))}"
         )
 
     def _idlest(self, target: str) -> list[Lane]:
@@ -397,6 +464,30 @@ class Views:
         if not self._cancellations.cancel(self._parse(target)):
             raise QuestionError(f"no task {target} is on its way: it is finished, or was never here")
         return {"cancelled": target}
+
+    def _set_limit(self, verb: str, target: str) -> dict[str, object]:
+        """Set a limit by hand, or leave it to code again; return what counts now."""
+        limits = self._ledger.limits
+        if verb == "limit":
+            try:
+                rule = read_named(target)
+            except LimitError as error:
+                raise QuestionError(str(error)) from error
+            if rule.name not in limits.fixed and len(limits.fixed) >= MOST_RULES:
+                raise QuestionError(f"{MOST_RULES:,} limits are set by hand: unset one of them first")
+            limits.set_rule(rule)
+            name = rule.name
+        else:
+            name = target
+            if not limits.unset_rule(name):
+                set_by_hand = ", ".join(sorted(limits.fixed)[:100]) or "none"
+                raise QuestionError(f"limit {name!r} is not set by hand; there are: {set_by_hand}")
+        counts = limits.rule(name)
+        text = text_of(counts) if counts is not None else ""
+        self._hub.log(
+            "limit.set", {"limit": name, "rule": text, "by": "operator" if verb == "limit" else "code"}
+        )
+        return {"limit": name, "rule": text}
 
     def _cancel_all(self, verb: str, target: str) -> dict[str, object]:
         """Cancels what all clients have of this name or id, or that show the key of this user."""

@@ -301,7 +301,8 @@ class Scheduler:
             if self.cancelled:
                 held.seqs = [s for s in held.seqs if (held.client, s, held.attempt) not in self.cancelled]
             held.client &= CLIENT_MASK
-            held.bound = self.specs[piece.run.spec].spec.on_client_loss == "cancel"
+            spec = self.specs[piece.run.spec].spec
+            held.bound, held.limits = spec.on_client_loss == "cancel", spec.limits
             if held.seqs:
                 found.append(held)
         return found

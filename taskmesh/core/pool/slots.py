@@ -108,12 +108,13 @@ class Piece:
             return run
         low, high = self.low, self.high
         seqs, payloads, needs = run.seqs[low:high], run.payloads[low:high], run.needs[low:high]
-        return LaneRun(run.spec, client, run.attempt, run.returns, seqs, payloads, needs)
+        return LaneRun(run.spec, client, run.attempt, run.returns, seqs, payloads, needs, part=run.part)
 
     def held(self) -> Held:
         """Returns the tasks as a line of an inventory."""
         run = self.run
-        return Held(run.client, run.attempt, run.seqs[self.low : self.high], returns=run.returns)
+        seqs = run.seqs[self.low : self.high]
+        return Held(run.client, run.attempt, seqs, returns=run.returns, part=run.part)
 
 
 class HandedTasks:

@@ -31,7 +31,7 @@ class Values:
 
     def of(self, client: int, run: LaneRun) -> LaneRun:
         """Return a run for a slot, with every outcome that its tasks need and that is here."""
-        seqs = dict.fromkeys(seq for needs in run.needs for seq in needs)
+        seqs = dict.fromkeys(seq for needs in run.needs for seq in needs or ())
         found = [self._held.get((client, seq)) for seq in seqs]
         return replace(run, values=[value for value in found if value is not None])
 
@@ -43,7 +43,7 @@ class Values:
 
     def keep_only(self, hub: int, runs: Iterable[LaneRun]) -> None:
         """Drop what a hub sent in its last session and no task here needs: it will not say so again."""
-        needed = {(run.client, seq) for run in runs for needs in run.needs for seq in needs}
+        needed = {(run.client, seq) for run in runs for needs in run.needs for seq in needs or ()}
         gone = [key for key in self._held if hub_of(key[0]) == hub and key not in needed]
         for key in gone:
             del self._held[key]

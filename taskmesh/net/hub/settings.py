@@ -33,6 +33,7 @@ def hub_settings(config: Config, *, epoch: int, wired: bool = False) -> HubSetti
     calls = payloads // 2
     return HubSettings(
         epoch=epoch,
+        first=not wired,
         beat=hub.beat,
         lease=hub.lease,
         links_grace=min(1.0, hub.lease / 2),

@@ -4,7 +4,7 @@ from taskmesh.core.hub.backlog import QUANTUM, Backlog, Lineup, Route
 from taskmesh.core.hub.states import State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS
 
-DEFAULT = ("default", frozenset())
+DEFAULT = ("default", frozenset(), ())
 
 
 def tasks(first: int, count: int) -> list[TaskRecord]:
@@ -185,7 +185,7 @@ def test_tidying_waits_until_it_is_worth_it():
 
 def test_lineups_of_some_queues():
     backlog = Backlog()
-    routes = [("a", frozenset()), ("b", frozenset()), ("a", frozenset({"gpu"}))]
+    routes = [("a", frozenset(), ()), ("b", frozenset(), ()), ("a", frozenset({"gpu"}), ())]
     for number, route in enumerate(routes):
         backlog.append(route, 0, (1, 0), tasks(number, 1))
 
@@ -203,7 +203,7 @@ def test_lineups_of_some_queues():
 
 def test_who_was_served_stands_behind_its_equals():
     backlog = Backlog()
-    routes = [(queue, frozenset()) for queue in "abc"]
+    routes = [(queue, frozenset(), ()) for queue in "abc"]
     for number, route in enumerate(routes):
         backlog.append(route, 0, (1, 0), tasks(10 * number, 5))
     backlog.append(routes[1], 7, (1, 0), tasks(90, 5))

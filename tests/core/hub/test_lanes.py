@@ -53,10 +53,10 @@ def test_the_horizon_follows_the_refill_latency_up_fast_and_down_slowly(lane):
 
 
 def test_it_serves_its_queues_with_its_tags(lane):
-    assert lane.serves(("a", frozenset()))
-    assert lane.serves(("default", frozenset({"gpu"})))
-    assert not lane.serves(("default", frozenset({"gpu", "big"})))
-    assert not lane.serves(("b", frozenset()))
+    assert lane.serves(("a", frozenset(), ()))
+    assert lane.serves(("default", frozenset({"gpu"}), ()))
+    assert not lane.serves(("default", frozenset({"gpu", "big"}), ()))
+    assert not lane.serves(("b", frozenset(), ()))
 
 
 def test_it_knows_what_it_holds_once_each(lane):

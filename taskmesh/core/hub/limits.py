@@ -1,0 +1,396 @@
+"""Limits: how many tasks start in a window, or run at a time. Permits are records that are SENT or RUNNING.
+
+A limit is part of a task's route. A lineup whose limit is reached is closed: it stands in no rotation and
+costs nothing, until a permit is returned (`LimitCounter.end`) or a window has room again (`Limits.reopen`).
+All limits of a task are asked at its push and taken together, so that no task waits while it holds another's.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from taskmesh.core.hub.states import Cause, TaskRecord
+from taskmesh.wire.runs import LimitRule
+
+EXACT = 1000
+"""Starts in a window up to which each is remembered by its own time; above, by slices of the window."""
+SLICES = 64
+"""Slices of a larger window. A start counts until its slice has left the window, which is the safe side."""
+MOST_COUNTERS = 1_000_000
+"""Keys and names that are counted at a time. A client that submits for more is told that the hub is busy."""
+MOST_RULES = 10_000
+"""Names whose rule is remembered after their last task."""
+
+
+class Closable(Protocol):
+    """A lineup that can wait for a limit."""
+
+    def reopen(self) -> None:
+        """Stand in the rotation again: the limit that it waited for may have room."""
+        ...
+
+
+class Window:
+    """The starts of the last `seconds`: times and how many started then, oldest first.
+
+    Attributes:
+        seconds: length of the window.
+        count: starts that are in it.
+    """
+
+    __slots__ = ("_log", "_slice", "count", "seconds")
+
+    def __init__(self, rule: LimitRule) -> None:
+        self.seconds = rule.window
+        self.count = 0
+        self._slice = 0.0 if rule.count <= EXACT else rule.window / SLICES
+        self._log: deque[list[float]] = deque()
+
+    def add(self, when: float, count: int = 1) -> None:
+        """Count starts; times rise from call to call."""
+        log = self._log
+        if self._slice:
+            when = (math.floor(when / self._slice) + 1) * self._slice
+        if log and log[-1][0] >= when:
+            log[-1][1] += count
+        else:
+            log.append([when, count])
+        self.count += count
+
+    def give_back(self, when: float) -> None:
+        """Forget a start at this time, if it is in the window still."""
+        for entry in reversed(self._log):
+            if entry[0] < when:
+                return
+            if entry[0] - self._slice <= when and entry[1]:
+                entry[1] -= 1
+                self.count -= 1
+                return
+
+    def pass_to(self, now: float) -> None:
+        """Forget the starts that have left the window."""
+        log, seconds = self._log, self.seconds
+        while log and (log[0][0] + seconds <= now or not log[0][1]):
+            self.count -= int(log.popleft()[1])
+
+    def moved(self, rule: LimitRule) -> Window:
+        """Return a window of another rule with the starts of this one."""
+        window = Window(rule)
+        for when, count in self._log:
+            window.add(when, int(count))
+        return window
+
+    def room_at(self, most: int) -> float:
+        """Return the time at which fewer than `most` starts are in the window."""
+        left = self.count
+        for when, count in self._log:
+            left -= int(count)
+            if left < most:
+                return when + self.seconds
+        return 0.0
+
+    @property
+    def empty_at(self) -> float:
+        """The time at which no start is in the window."""
+        return self._log[-1][0] + self.seconds if self._log else 0.0
+
+
+def key_of(rule: LimitRule, part: str | None) -> tuple[str, str]:
+    """Return the key of a limit's counter for a task with this `TaskRecord.part`."""
+    return rule.name, (part or "") if rule.keyed else ""
+
+
+class LimitCounter:
+    """One limit, or one key of a keyed limit: the tasks that it has let go, and those that wait for it.
+
+    Attributes:
+        key: name of the limit, and the key or an empty text.
+        rule: what it allows.
+        holders: tasks SENT or RUNNING with it, and when they were pushed. A task that a pool lists and nobody
+            has asked this hub for counts as well.
+        window: starts, of a rate.
+        lineups: how many lineups ask it.
+        waiting: lineups that wait for it, in order.
+        opens_at: time for which a timer is set, 0 for none.
+        is_parting: it is looked at when its window is empty.
+    """
+
+    __slots__ = ("_next", "holders", "is_parting", "key", "lineups", "opens_at", "rule", "waiting", "window")
+
+    def __init__(self, key: tuple[str, str], rule: LimitRule) -> None:
+        self.key = key
+        self.rule = rule
+        self.holders: dict[int, float] = {}
+        self.window = Window(rule) if rule.window else None
+        self.lineups = 0
+        self.waiting: dict[Closable, None] = {}
+        self.opens_at = 0.0
+        self.is_parting = False
+        self._next = 0.0
+
+    def has_room(self, now: float) -> bool:
+        """Return True if one more task may start."""
+        window = self.window
+        if window is None:
+            return len(self.holders) < self.rule.count
+        window.pass_to(now)
+        return window.count < self.rule.count and now >= self._next
+
+    def room_at(self) -> float:
+        """Return the time at which a task may start, as far as time can bring that about."""
+        window, count = self.window, self.rule.count
+        if window is None:
+            return math.inf
+        return max(window.room_at(count) if window.count >= count else 0.0, self._next)
+
+    def start(self, task: int, now: float) -> None:
+        """Take in a push."""
+        self.holders[task] = now
+        if self.window is not None:
+            self.window.add(now)
+            if self.rule.smooth:
+                distance = self.rule.window / self.rule.count
+                late = now - self._next  # by less than a distance: the next one is not late for that
+                self._next = (self._next if late < distance else now) + distance
+
+    def end(self, task: int, *, unstarted: bool) -> None:
+        """Take in that no pool has the task any more. What had not started was none of the starts."""
+        when = self.holders.pop(task, None)
+        if when is None:
+            return
+        if self.window is None:
+            self.reopen()
+        elif unstarted and when:
+            self.window.give_back(when)
+            self.reopen()
+
+    def change(self, rule: LimitRule) -> None:
+        """Take in another rule. What has started counts, as far as it was remembered."""
+        self.rule = rule
+        self._next = 0.0
+        if not rule.window:
+            self.window = None
+        elif self.window is None:
+            self.window = Window(rule)
+        else:
+            self.window = self.window.moved(rule)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Let the lineups look again that wait for it."""
+        waiting, self.waiting = self.waiting, {}
+        for lineup in waiting:
+            lineup.reopen()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no lineup asks it and no task holds it."""
+        return not (self.lineups or self.holders)
+
+
+class Limits:
+    """All limits of a hub.
+
+    Args:
+        started: time at which the hub has started.
+        lease: seconds for which windows count as full and no task with a limit on tasks at a time starts,
+            since a hub before this one may have let some go; 0 if there was none.
+
+    Attributes:
+        counters: those in use, by name and key; empty while no task has a limit.
+        rules: the newest rule of each name that code has stated, or `set_rule`.
+        fixed: rules that an operator has set, which go before those of code.
+        recovers: pools of an earlier hub may run tasks that have not been listed here.
+        listed: tasks that pools hold and nobody has asked this hub for, with the names and keys of their
+            limits.
+        now: the time.
+    """
+
+    def __init__(self, started: float = 0.0, lease: float = 0.0) -> None:
+        self.counters: dict[tuple[str, str], LimitCounter] = {}
+        self.rules: dict[str, LimitRule] = {}
+        self.fixed: dict[str, LimitRule] = {}
+        self.recovers = lease > 0
+        self.listed: dict[int, tuple[tuple[str, str], ...]] = {}
+        self.now = started
+        self._started, self._lease = started, lease
+        self._numbers = itertools.count()
+        self._timers: list[tuple[float, int, LimitCounter]] = []
+        self._idle: list[tuple[float, int, LimitCounter]] = []
+
+    # --- rules --------------------------------------------------------------------------------------------
+
+    def define(self, rules: Iterable[LimitRule]) -> list[LimitRule]:
+        """Take in the rules of a spec that has come: the newest one of a name counts.
+
+        Returns:
+            The rules of names that had another one.
+        """
+        changed = []
+        for rule in rules:
+            before = self.rules.get(rule.name)
+            if before != rule:
+                self.rules[rule.name] = rule
+                if before is not None:
+                    changed.append(rule)
+                    self._apply(rule.name)
+        if len(self.rules) > MOST_RULES:
+            used = {name for name, _ in self.counters}
+            for name in [name for name in self.rules if name not in used][: len(self.rules) - MOST_RULES]:
+                del self.rules[name]
+        return changed
+
+    def set_rule(self, rule: LimitRule) -> None:
+        """Set a rule by hand: it goes before those of code until `unset_rule`."""
+        self.fixed[rule.name] = rule
+        self._apply(rule.name)
+
+    def unset_rule(self, name: str) -> bool:
+        """Leave a rule to code again; return False if none was set."""
+        if self.fixed.pop(name, None) is None:
+            return False
+        self._apply(name)
+        return True
+
+    def rule(self, name: str, stated: LimitRule | None = None) -> LimitRule | None:
+        """Return the rule that counts: the operator's, or the newest of code."""
+        return self.fixed.get(name) or self.rules.get(name) or stated
+
+    def _apply(self, name: str) -> None:
+        """Apply the rule that counts now to all keys of a limit."""
+        rule = self.rule(name)
+        if rule is not None:
+            for counter in [counter for counter in self.counters.values() if counter.key[0] == name]:
+                counter.change(rule)
+
+    # --- counters -----------------------------------------------------------------------------------------
+
+    def counter(self, rule: LimitRule, part: str) -> LimitCounter:
+        """Return the counter of a limit that a task states, made when first asked for."""
+        key = key_of(rule, part)
+        found = self.counters.get(key)
+        if found is None:
+            counts = self.rule(rule.name, rule) or rule
+            found = self.counters[key] = LimitCounter(key, counts)
+            if self._lease and found.window is not None:
+                until = self._started + min(self._lease, counts.window)
+                if self.now < until:
+                    found.window.add(until - counts.window, counts.count)
+        return found
+
+    def of(self, rules: Iterable[LimitRule], part: str, *, keyed: bool) -> tuple[LimitCounter, ...]:
+        """Return the counters that a lineup asks: of the keyed limits among some, or of the others."""
+        found = tuple(self.counter(rule, part) for rule in rules if rule.keyed is keyed)
+        for counter in found:
+            counter.lineups += 1
+        return found
+
+    def without(self, counters: Iterable[LimitCounter], lineup: Closable) -> None:
+        """Take in that a lineup is gone that has asked these."""
+        for counter in counters:
+            counter.lineups -= 1
+            counter.waiting.pop(lineup, None)
+            self._release(counter)
+
+    def full(self, counters: Iterable[LimitCounter]) -> LimitCounter | None:
+        """Return the first of some counters that lets no task go now."""
+        for counter in counters:
+            if not counter.has_room(self.now) or (self.recovers and counter.window is None):
+                return counter
+        return None
+
+    def wait(self, lineup: Closable, counter: LimitCounter) -> None:
+        """Have a lineup wait for a counter that is full."""
+        counter.waiting[lineup] = None
+        when = counter.room_at()
+        if when < math.inf and not (counter.opens_at and counter.opens_at <= when):
+            counter.opens_at = when
+            heapq.heappush(self._timers, (when, next(self._numbers), counter))
+
+    # --- tasks --------------------------------------------------------------------------------------------
+
+    def start(self, record: TaskRecord) -> None:
+        """A task with limits is pushed: it takes all its permits."""
+        for rule in record.spec.spec.limits:
+            self.counter(rule, record.part or "").start(record.id, self.now)
+
+    def adopt(self, record: TaskRecord) -> None:
+        """A pool has a task with limits that it was not sent here: it runs, and its start was counted."""
+        for rule in record.spec.spec.limits:
+            self.counter(rule, record.part or "").holders.setdefault(record.id, 0.0)
+
+    def end(self, record: TaskRecord, cause: Cause | None = None) -> None:
+        """No pool has a task with limits any more: its permits are free."""
+        for rule in record.spec.spec.limits:
+            counter = self.counters.get(key_of(rule, record.part))
+            if counter is not None:
+                counter.end(record.id, unstarted=cause is Cause.RETURN)
+                self._release(counter)
+
+    # --- tasks of an earlier hub --------------------------------------------------------------------------
+
+    def hold(self, task: int, rules: Iterable[LimitRule], part: str) -> None:
+        """A pool lists a task with limits that nobody has asked this hub for: it holds its permits."""
+        if task in self.listed:
+            return
+        keys = []
+        for rule in rules:
+            counter = self.counter(rule, part)
+            counter.holders.setdefault(task, 0.0)
+            keys.append(counter.key)
+        self.listed[task] = tuple(keys)
+
+    def let_go(self, task: int) -> None:
+        """A listed task is asked for, or its pool does not hold it any more."""
+        for key in self.listed.pop(task, ()):
+            counter = self.counters.get(key)
+            if counter is not None:
+                counter.end(task, unstarted=False)
+                self._release(counter)
+
+    # --- time ---------------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float:
+        """The time at which `reopen` has something to do."""
+        return self._timers[0][0] if self._timers else math.inf
+
+    def pass_to(self, now: float) -> None:
+        """Let lineups look again whose window has room now."""
+        self.now = max(self.now, now)
+        while self._timers and self._timers[0][0] <= self.now:
+            when, _, counter = heapq.heappop(self._timers)
+            if when == counter.opens_at:
+                counter.opens_at = 0.0
+                counter.reopen()
+
+    def recovered(self) -> None:
+        """All pools of an earlier hub have listed what they hold, or have had the time to."""
+        self.recovers = False
+        for counter in list(self.counters.values()):
+            if counter.window is None:
+                counter.reopen()
+
+    def sweep(self) -> None:
+        """Forget counters that nothing asks and whose window is empty."""
+        while self._idle and self._idle[0][0] <= self.now:
+            _, _, counter = heapq.heappop(self._idle)
+            counter.is_parting = False
+            if counter.is_idle and self.counters.get(counter.key) is counter:
+                self._release(counter)
+
+    def _release(self, counter: LimitCounter) -> None:
+        """Forget a counter that nothing asks, now or when its window is empty."""
+        if not counter.is_idle:
+            return
+        empty_at = counter.window.empty_at if counter.window is not None else 0.0
+        if empty_at <= self.now:
+            self.counters.pop(counter.key, None)
+        elif not counter.is_parting:
+            counter.is_parting = True
+            heapq.heappush(self._idle, (empty_at, next(self._numbers), counter))
