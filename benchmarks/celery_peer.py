@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import ALL_ROWS, Futures, Pending, Sizes, Work
-from benchmarks.taskmesh_remote import free_ports
+from benchmarks.taskmesh_remote import end_all, free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
 READY_S = 20.0
@@ -93,14 +93,7 @@ class CeleryPeer(Futures):
 
     def close(self) -> None:
         """End the worker, then Redis."""
-        for program in reversed(self._programs):
-            program.terminate()
-            try:
-                program.wait(10)
-            except subprocess.TimeoutExpired:
-                program.kill()
-                program.wait()
-        self._programs.clear()
+        end_all(self._programs)
 
     def submit(self, work: Work, argument: Any) -> Pending:
         """Send one message."""

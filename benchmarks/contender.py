@@ -46,7 +46,10 @@ class Pending(Protocol):
 
 
 class Contender(Protocol):
-    """A way to run functions on other processes; a turn opens one, measures one row and closes it."""
+    """A way to run functions on other processes; a turn opens one, measures one row and closes it.
+
+    A contender needs only the ways of running that its `rows` use.
+    """
 
     sizes: Sizes
     rows: frozenset[str]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,3 @@ class ParslPeer(Futures):
             self._apps[work] = self._parsl.python_app(work)
         future: Pending = self._apps[work](argument)
         return future
-
-    def run_chunked(self, work: Work, arguments: Sequence[Any], chunk: int) -> list[Any]:
-        """Parsl has no bulk call: the row leaves it out."""
-        raise NotImplementedError("Parsl has no bulk call")

@@ -104,10 +104,6 @@ class Raw:
             results[index] = value
         return results
 
-    def run_beside(self, work: Work, arguments: Sequence[Any], compute: Callable[[], None]) -> list[Any]:
-        """Nothing here runs beside the caller: the row leaves raw out."""
-        raise NotImplementedError("raw pyzmq has no futures to look at while the caller computes")
-
     def _gather(self, count: int) -> list[Any]:
         results: list[Any] = [None] * count
         recv, loads = self._pull.recv, pickle.loads

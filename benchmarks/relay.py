@@ -11,7 +11,7 @@ import pickle
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import zmq
@@ -90,18 +90,6 @@ class Relay:
     def run_each(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
         """One after the other."""
         return [self.round_trip(work, argument) for argument in arguments]
-
-    def run_chunked(self, work: Work, arguments: Sequence[Any], chunk: int) -> list[Any]:
-        """It has no bulk call: the row leaves it out."""
-        raise NotImplementedError
-
-    def run_until(self, work: Work, arguments: Sequence[Any], timeout_s: float) -> list[Any]:
-        """It does not notice a loss: the row leaves it out."""
-        raise NotImplementedError
-
-    def run_beside(self, work: Work, arguments: Sequence[Any], compute: Callable[[], None]) -> list[Any]:
-        """It has no futures: the row leaves it out."""
-        raise NotImplementedError
 
 
 def poller_of(*sources: Any) -> zmq.Poller:

@@ -89,14 +89,19 @@ class TaskmeshRemote(TaskmeshEmbedded):
         raise RuntimeError(f"no result from hub and worker within {READY_S:.0f} s")
 
     def _stop(self) -> None:
-        for program in reversed(self._programs):
-            program.terminate()
-            try:
-                program.wait(10)
-            except subprocess.TimeoutExpired:
-                program.kill()
-                program.wait()
-        self._programs.clear()
+        end_all(self._programs)
+
+
+def end_all(programs: list[subprocess.Popen[bytes]]) -> None:
+    """End programs, the last one first."""
+    while programs:
+        program = programs.pop()
+        program.terminate()
+        try:
+            program.wait(10)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            program.wait()
 
 
 def free_ports(count: int) -> int:

@@ -10,7 +10,6 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from taskmesh.spark.jobs.mesh_spark import MeshSpark
-    from taskmesh.spark.steps.delivery import Delivery
     from taskmesh.spark.steps.errors import (
         MeshGatewayLost,
         MeshSchemaError,
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
         NoMeshWorkers,
         SparkMissing,
     )
+    from taskmesh.spark.steps.step import Delivery
 
 __all__ = [
     "Delivery",
@@ -28,19 +28,18 @@ __all__ = [
     "NoMeshWorkers",
     "SparkMissing",
 ]
+_MODULES = {"Delivery": "steps.step", "MeshSpark": "jobs.mesh_spark"}
 
 
 def __getattr__(name: str) -> object:
-    """Loads a public name at its first use (PEP 562)."""
+    """Load a public name at its first use (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "Delivery":
-        return import_module("taskmesh.spark.steps.delivery").Delivery
     errors = import_module("taskmesh.spark.steps.errors")
-    if name != "MeshSpark":
+    if name not in _MODULES:
         return getattr(errors, name)
     try:
-        return import_module("taskmesh.spark.jobs.mesh_spark").MeshSpark
+        return getattr(import_module(f"taskmesh.spark.{_MODULES[name]}"), name)
     except ModuleNotFoundError as missing:
         if missing.name not in {"pyspark", "pyarrow"}:
             raise

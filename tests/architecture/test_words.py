@@ -16,7 +16,6 @@ UNEXPLAINED = frozenset(
         "taskmesh/outcomes/outcome.py",
         "taskmesh/shm/blob.py",
         "taskmesh/spark/jobs/counts.py",
-        "taskmesh/spark/steps/delivery.py",
     }
 )
 # Classes whose name stands twice, with the reason.
@@ -43,7 +42,6 @@ SHORT: dict[str, str] = {
     "taskmesh/serialize/scalars.py": "the one encoding that needs no pickle",
     "taskmesh/sockets/libzmq.py": "facts about libzmq",
     "taskmesh/spark/jobs/spark_task.py": "the one place that asks Spark's task context",
-    "taskmesh/spark/steps/delivery.py": "one public class",
     "taskmesh/spark/steps/errors.py": "the errors of a package",
     "taskmesh/spark/steps/ipc.py": "the format of Arrow",
     "taskmesh/stores/port.py": "a protocol between two rooms",

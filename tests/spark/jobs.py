@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
+
+from taskmesh import Mesh
 
 WAIT_S = 60.0
 
@@ -64,6 +67,24 @@ class Job:
             for stage in tracker.getJobInfo(job).stageIds
         ]
         return sum(info.numFailedTasks for info in stages if info is not None)
+
+
+def values(df: Any) -> list[tuple]:
+    """The rows of a DataFrame."""
+    return [tuple(row) for row in df.collect()]
+
+
+def failure(action: Callable[[], Any]) -> str:
+    """The text of the error that an action ends with."""
+    with pytest.raises(Exception, match="Error") as caught:
+        action()
+    return str(caught.value)
+
+
+def left(address: str) -> int:
+    """Tasks that the hub has not ended."""
+    with Mesh(address) as mesh:
+        return sum(mesh.status()["tasks"].values())
 
 
 class Journal:

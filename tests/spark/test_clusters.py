@@ -8,20 +8,16 @@ import psutil
 import pytest
 
 from taskmesh import Mesh
-from tests.harness.programs import Programs, shared
+from tests.harness.programs import Programs
 from tests.harness.requirement import require_java
 from tests.harness.waiting import wait_until
 from tests.spark.drivers import Driver, Standalone, driving, executors, settled
+from tests.spark.jobs import left
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.slow, pytest.mark.timeout(400)]
 
 CLIENT_GONE_S = 7.0
 """The hub gives a client that is silent 5 s."""
-
-
-@pytest.fixture(scope="module")
-def mesh_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    yield from shared(tmp_path_factory.mktemp("mesh"))
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +75,6 @@ def _working(jvms: list[psutil.Process], clients: dict[str, dict]) -> tuple[psut
     return None
 
 
-def _left(address: str) -> int:
-    with Mesh(address) as mesh:
-        return sum(mesh.status()["tasks"].values())
-
-
 def test_row_01_the_same_job_on_a_local_cluster(local_cluster, address):
     assert local_cluster.run("same", address=address) == {"equal": True, "rows": 1000}
     assert local_cluster.run("rdd", address=address) == [str(n) for n in range(100)]
@@ -121,7 +112,7 @@ def test_row_17_an_executor_killed_in_the_middle_of_a_task(local_cluster, addres
     assert gone
     assert time.monotonic() - killed < 4 * CLIENT_GONE_S
     assert job.result(90) == list(range(240))
-    wait_until(lambda: not _left(address), 10, "the queue is empty again")
+    wait_until(lambda: not left(address), 10, "the queue is empty again")
 
 
 def test_row_18_an_executor_killed_with_the_map_output_of_a_mesh_step(local_cluster, address, tmp_path):
@@ -152,7 +143,7 @@ def test_row_19_a_straggler_gets_a_twin_and_its_loser_is_cancelled(standalone, a
     assert found == list(range(40))
     assert time.monotonic() - began < 50  # the straggler alone takes 60 s
     assert Counter(settled(path))["30"] == 2
-    wait_until(lambda: not _left(address), 15, "the loser's piece is given up")
+    wait_until(lambda: not left(address), 15, "the loser's piece is given up")
 
 
 def test_row_19_with_shared_results_the_twin_waits_for_the_first(standalone, address, tmp_path):

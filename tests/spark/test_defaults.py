@@ -3,17 +3,13 @@
 import threading
 from dataclasses import replace
 
-import pandas as pd
 import pytest
-from pyspark.sql.functions import pandas_udf, udf
 
-from taskmesh import Mesh
 from taskmesh.errors import ConfigError
-from taskmesh.spark import MeshSpark
 from tests.harness.waiting import wait_until
 from tests.spark import tasks
 from tests.spark.drivers import settled
-from tests.spark.jobs import Job, note
+from tests.spark.jobs import Job, left, note
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -65,39 +61,21 @@ def test_a_udf_has_a_number_of_rows_too(spark, mesh):
 
     assert sum(row[0] for row in found.collect()) == sum(len(str(number)) for number in range(2_000))
     assert bridge.counts.value.pieces == 4
-    with pytest.raises(ConfigError, match="chunksize has to be"):
-        mesh.udf("int", chunksize=0)
-
-
-def test_a_failure_that_goes_away_costs_one_of_sparks_tries(spark, own_mesh, path):
-    """C: the hub told the later tries what the first one had failed with, and the job failed."""
-    own_mesh.pool("one")
-    file = str(path)
-
-    def busy_once(batch):
-        if note(file, "call") == 0:
-            raise RuntimeError("CUDA out of memory")
-        return batch
-
-    df = MeshSpark(own_mesh.address).map_arrow(spark.range(0, 3, numPartitions=1), busy_once, "id long")
-
-    assert [row.id for row in df.collect()] == [0, 1, 2]
-    assert len(settled(path)) == 2
 
 
 @pytest.mark.parametrize(
-    ("remember", "calls"), [(2, 2), (True, 2), (1, 1), (False, 3), (0, 3), (3, 3), ("false", 3)]
+    ("settings", "calls"),
+    [({}, 2), ({"remember_errors": 1}, 1), ({"remember_errors": 3}, 3), ({"remember_errors": 0}, 3)],
 )
-def test_a_failure_is_remembered_after_as_many_tries_as_asked_for(spark, own_mesh, path, remember, calls):
-    """C: `remember_errors=`; the session has three tries for a task."""
-    own_mesh.pool("one")
+def test_row_10_a_failure_is_remembered_after_as_many_tries_as_asked_for(spark, mesh, path, settings, calls):
+    """C: the first failure was remembered, so that Spark's tries could not help. A task has three here."""
     file = str(path)
 
     def fails(batch):
         note(file, "call")
         raise RuntimeError("no good row")
 
-    bridge = MeshSpark(own_mesh.address, remember_errors=remember)
+    bridge = replace(mesh, **settings)
     job = Job(spark, bridge.map_arrow(spark.range(0, 3, numPartitions=1), fails, "id long").collect)
 
     assert "RuntimeError: no good row" in job.failure()
@@ -105,9 +83,8 @@ def test_a_failure_is_remembered_after_as_many_tries_as_asked_for(spark, own_mes
     assert len(settled(path)) == calls
 
 
-def test_with_shared_results_a_failing_piece_is_tried_again_and_no_other(spark, own_mesh, path):
+def test_with_shared_results_a_failing_piece_is_tried_again_and_no_other(spark, mesh, path):
     """C: what failed once was told to all jobs for ten minutes."""
-    own_mesh.pool("one")
     file = str(path)
 
     def busy_once(batch):
@@ -116,7 +93,7 @@ def test_with_shared_results_a_failing_piece_is_tried_again_and_no_other(spark, 
             raise RuntimeError("CUDA out of memory")
         return batch
 
-    bridge = MeshSpark(own_mesh.address, dedupe="result")
+    bridge = replace(mesh, dedupe="result")
     df = bridge.map_arrow(spark.range(0, 40, numPartitions=1), busy_once, "id long", chunksize=10)
 
     assert [row.id for row in df.collect()] == list(range(40))
@@ -124,11 +101,10 @@ def test_with_shared_results_a_failing_piece_is_tried_again_and_no_other(spark, 
 
 
 @pytest.mark.parametrize("form", ["map_arrow", "udf", "rows"])
-def test_equal_rows_make_equal_pieces_where_results_are_shared(spark, own_mesh, path, form):
+def test_row_20_equal_rows_make_equal_pieces_where_results_are_shared(spark, mesh, path, form):
     """D: pieces were cut by the measured sizer, and 3,284 of 4,000 rows were computed again."""
-    own_mesh.pool("one")
     file = str(path)
-    bridge = MeshSpark(own_mesh.address, dedupe="result")
+    bridge = replace(mesh, dedupe="result")
     df = spark.range(0, 4_000, numPartitions=2)
 
     def slowly(rows):
@@ -157,12 +133,10 @@ def test_equal_rows_make_equal_pieces_where_results_are_shared(spark, own_mesh, 
 
 
 @pytest.mark.parametrize("where", ["mesh", "local"])
-def test_a_limit_computes_no_more_than_a_window(spark, own_mesh, path, where):
+def test_row_22_a_limit_computes_no_more_than_a_window(spark, mesh, address, path, where):
     """E: 4,867 to 8,968 rows of 40,000 were computed, and more after the action had returned."""
-    own_mesh.pool("one")
-    own_mesh.pool("two")
     file = str(path)
-    bridge = MeshSpark(own_mesh.address, engine=where)
+    bridge = replace(mesh, engine=where)
 
     def slow(batch):
         threading.Event().wait(0.002 * batch.num_rows)
@@ -172,8 +146,7 @@ def test_a_limit_computes_no_more_than_a_window(spark, own_mesh, path, where):
     found = bridge.map_arrow(spark.range(0, 40_000), slow, "id long").limit(5).collect()
 
     assert len(found) == 5
-    with Mesh(own_mesh.address) as watcher:
-        wait_until(lambda: not any(watcher.status()["tasks"].values()), 20, "nothing is under way")
+    wait_until(lambda: not left(address), 20, "nothing is under way")
     rows = sum(int(line.split()[1]) for line in settled(path))
     assert rows <= 1_024, "a window of four times the 256 rows that a first one used to have"
 
@@ -197,37 +170,11 @@ def _same(ids):
     return ids
 
 
-def test_a_udf_without_parentheses_is_refused_with_the_cure(mesh):
-    """I: it failed later, and in other words."""
-    with pytest.raises(ConfigError, match=r"not _same\. Write @mesh\.udf\('double'\).* with parentheses"):
-        mesh.udf(_same)
-
-
-@pytest.mark.parametrize("made", [udf, pandas_udf])
-def test_a_udf_of_sparks_own_is_refused_with_the_cure(spark, mesh, made):
-    """I: it failed when the job ran, for want of a Spark context on the pool."""
-    with pytest.raises(ConfigError, match="takes a function, not what udf"):
-        mesh.udf("long")(made(_typed, "long"))
-    with pytest.raises(ConfigError, match="takes a function, not what udf"):
-        mesh.udf("long")(mesh.udf("long")(_same))
-
-
-def _typed(ids: pd.Series) -> pd.Series:
-    return ids
-
-
 def test_a_udf_is_registered_by_sparks_own_call_too(spark, mesh):
     """I: SESSION_OR_CONTEXT_NOT_EXISTS when the query ran."""
     spark.udf.register("mesh_same", mesh.udf("long")(_same))
 
     assert [row[0] for row in spark.sql("select mesh_same(id) from range(3)").collect()] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("address", ["hub:5550", "tcp://hub", ("tcp://127.0.0.1:5550", "localhost")])
-def test_an_address_that_is_none_is_refused_on_the_driver(address):
-    """I: Spark's workers were the first to look."""
-    with pytest.raises(ConfigError, match="is not an address: write tcp://HOST:PORT"):
-        MeshSpark(address)
 
 
 def test_a_sink_on_connect_needs_a_name(mesh):
@@ -236,15 +183,3 @@ def test_a_sink_on_connect_needs_a_name(mesh):
 
     with pytest.raises(ConfigError, match=r"Write foreach_batch\(f, query='orders'\)"):
         mesh.foreach_batch(tasks.same)(remote, 0)
-
-
-def test_what_cannot_be_remembered_is_refused(mesh):
-    """C: the setting's values."""
-    for value in (-1, "often", 1.5):
-        with pytest.raises(ConfigError, match="remember_errors has to be a whole number"):
-            replace(mesh, remember_errors=value)
-    assert [replace(mesh, remember_errors=value).remember_errors for value in (True, "false", "3")] == [
-        2,
-        0,
-        3,
-    ]

@@ -1,16 +1,15 @@
 """The other forms: pandas, rows, UDFs, RDDs; and what an exception does to a row."""
 
-import dataclasses
-import datetime
 import pickle
 import re
 import threading
+from dataclasses import make_dataclass, replace
 
 import pyarrow as pa
 import pytest
 
-from taskmesh.errors import ConfigError
 from tests.spark import tasks
+from tests.spark.jobs import failure, values
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -18,16 +17,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 @pytest.fixture(params=["mesh", "local"])
 def bridge(request, mesh):
     return mesh if request.param == "mesh" else mesh.local()
-
-
-def _values(df):
-    return [tuple(row) for row in df.collect()]
-
-
-def _failure(action) -> str:
-    with pytest.raises(Exception, match="Error") as caught:
-        action()
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -38,63 +27,25 @@ def test_row_01_batches_in_every_format(spark, bridge, form, task):
 
     found = bridge.map_batches(df, task, "id long, twice long", format=form)
 
-    assert _values(found) == [(number, 2 * number) for number in range(1000)]
-
-
-def test_a_format_that_is_none_is_refused(spark, mesh):
-    with pytest.raises(ConfigError, match="format has to be arrow, pandas or rows, not 'csv'"):
-        mesh.map_batches(spark.range(1), tasks.rows, "id long", format="csv")
-
-
-def test_row_09_rows_are_held_against_the_schema(spark, mesh):
-    def naive(rows):
-        return [{"at": datetime.datetime(2024, 1, 1)} for _ in rows]  # noqa: DTZ001
-
-    def missing(rows):
-        return [{} for _ in rows]
-
-    def wrong(rows):
-        return [{"at": "today"} for _ in rows]
-
-    df = spark.range(0, 2, numPartitions=1)
-
-    texts = [
-        _failure(mesh.map_batches(df, task, "at timestamp", format="rows").collect)
-        for task in (naive, missing, wrong)
-    ]
-
-    assert (
-        "column 'at': expected timestamp[us, tz=UTC], got a naive datetime: give it a time zone" in texts[0]
-    )
-    assert "column 'at': expected timestamp[us, tz=UTC], got no such column" in texts[1]
-    assert "column 'at': expected timestamp[us, tz=UTC], got values of str" in texts[2]
+    assert values(found) == [(number, 2 * number) for number in range(1000)]
 
 
 def test_row_11_a_failing_row_is_null_or_told_in_a_column(spark, mesh):
-    from dataclasses import replace
-
     df = spark.range(0, 1000, numPartitions=2)
     good = [(n, 2 * n) for n in range(1000)]
 
     nulls = replace(mesh, errors="null").map_arrow(df, tasks.frail, "id long, twice long")
     told = replace(mesh, errors="column").map_arrow(df, tasks.frail, "id long, twice long")
 
-    assert _values(nulls) == [(n, twice if n % 10 != 7 else None) for n, twice in good]
+    assert values(nulls) == [(n, twice if n % 10 != 7 else None) for n, twice in good]
     rows = told.collect()
     assert [row.id for row in rows] == list(range(1000))
     assert {row._mesh_error for row in rows if row.id % 10 == 7} == {"ValueError: a seven"}
     assert {row._mesh_error for row in rows if row.id % 10 != 7} == {None}
-    assert "ValueError: a seven" in _failure(mesh.map_arrow(df, tasks.frail, "id long, twice long").collect)
+    assert "ValueError: a seven" in failure(mesh.map_arrow(df, tasks.frail, "id long, twice long").collect)
 
 
-def test_row_11_columns_without_nulls_cannot_have_them(spark, mesh):
-    from dataclasses import replace
-
-    with pytest.raises(ConfigError, match="column 'twice' is declared NOT NULL"):
-        replace(mesh, errors="null").map_arrow(spark.range(3), tasks.frail, "id long, twice long not null")
-
-
-def test_row_01_udfs_over_arrays_series_and_values(spark, bridge):
+def test_row_01_udfs_over_arrays_series_andvalues(spark, bridge):
     df = spark.sql("select id, if(id % 5 = 0, null, concat('w', id)) as word from range(0, 500, 1, 2)")
     lengths = bridge.udf("int")(tasks.lengths)
     shout = bridge.udf("string", input="pandas")(tasks.shout)
@@ -121,12 +72,10 @@ def _describe(number, word):
 def test_a_udf_for_sql(spark, mesh):
     mesh.udf("int")(tasks.lengths).register(spark, "mesh_length")
 
-    assert _values(spark.sql("select mesh_length('four') as n where mesh_length('ab') = 2")) == [(4,)]
+    assert values(spark.sql("select mesh_length('four') as n where mesh_length('ab') = 2")) == [(4,)]
 
 
 def test_row_11_a_udf_with_nulls_for_errors(spark, mesh):
-    from dataclasses import replace
-
     described = replace(mesh, errors="null").udf("struct<number: bigint, word: string>", input="scalar")(
         tasks.describe
     )
@@ -138,21 +87,10 @@ def test_row_11_a_udf_with_nulls_for_errors(spark, mesh):
 
 
 def test_row_09_a_udf_of_the_wrong_length_is_named(spark, mesh):
-    text = _failure(spark.range(0, 4, numPartitions=1).select(mesh.udf("bigint")(tasks.short)("id")).collect)
+    text = failure(spark.range(0, 4, numPartitions=1).select(mesh.udf("bigint")(tasks.short)("id")).collect)
 
     assert "MeshSchemaError" in text
     assert "expected 4 rows, got 1: a UDF returns one value for each row" in text
-
-
-def test_udfs_that_cannot_be_are_refused(mesh):
-    from dataclasses import replace
-
-    with pytest.raises(ConfigError, match="input has to be"):
-        mesh.udf("int", input="rows")(tasks.lengths)
-    with pytest.raises(ConfigError, match='errors="column" is for map_arrow'):
-        replace(mesh, errors="column").udf("int")(tasks.lengths)
-    with pytest.raises(ConfigError, match="the UDF lengths takes at least one column"):
-        mesh.udf("int")(tasks.lengths)()
 
 
 def test_row_01_rdds(spark, bridge):
@@ -170,7 +108,7 @@ def test_row_01_rdds(spark, bridge):
 def test_row_01_rdds_wherever_spark_has_them_from(spark, bridge, tmp_path, kind):
     context = spark.sparkContext
     numbers = context.parallelize(range(6000), 3)
-    point = dataclasses.make_dataclass("Point", ["x"])  # travels by value: no module has it
+    point = make_dataclass("Point", ["x"])  # travels by value: no module has it
     (tmp_path / "lines").write_text("one\ntwo\n")
     rdd = {
         "cached": lambda: numbers.map(lambda n: (n, str(n))).cache(),
@@ -220,7 +158,7 @@ def test_row_10_a_failing_item_of_a_batch_that_travels_as_it_is_tells_all(spark,
 
     rdd = spark.sparkContext.parallelize(list(range(6_000)), 1)  # six batches of Spark's
 
-    text = _failure(mesh.rdd(rdd).map(fussy).count)
+    text = failure(mesh.rdd(rdd).map(fussy).count)
 
     assert "fussy: ValueError: not this one" in text
     assert re.search(r"\((piece \d+|rows \d+ to \d+) of the partition, ", text)
@@ -238,7 +176,7 @@ def test_row_10_a_failure_is_one_of_its_application_also_outside_of_sql(spark, b
         "udf": lambda: df.select(bridge.udf("long")(fails)("id")).rdd,
     }[way]()
 
-    assert f"app {spark.sparkContext.applicationId}, stage" in _failure(rdd.count)
+    assert f"app {spark.sparkContext.applicationId}, stage" in failure(rdd.count)
 
 
 def test_row_01_foreach_runs_for_every_item(spark, mesh, tmp_path):
@@ -257,7 +195,7 @@ def test_row_01_foreach_runs_for_every_item(spark, mesh, tmp_path):
 def test_row_12_a_result_that_cannot_be_pickled_harms_nobody(spark, mesh):
     rdd = spark.sparkContext.parallelize(range(4), 1)
 
-    text = _failure(mesh.rdd(rdd).map(tasks.unpicklable).collect)
+    text = failure(mesh.rdd(rdd).map(tasks.unpicklable).collect)
 
     assert "MeshTaskError" in text
     assert "cannot pickle 'generator' object" in text
@@ -271,26 +209,15 @@ def test_row_12_a_result_that_is_too_large_harms_nobody(spark, mesh):
 
     df = spark.range(0, 1, numPartitions=1)
 
-    text = _failure(mesh.map_arrow(df, large, "raw binary").collect)
+    text = failure(mesh.map_arrow(df, large, "raw binary").collect)
 
     assert "TooLarge" in text
     assert "max_payload" in text
-    assert _values(mesh.map_arrow(df, tasks.same, "id long")) == [(0,)]
-
-
-def test_what_is_no_rdd_is_refused(spark, mesh):
-    from dataclasses import replace
-
-    with pytest.raises(ConfigError, match="rdd\\(\\) takes an RDD"):
-        mesh.rdd([1, 2])
-    with pytest.raises(ConfigError, match="chunksize has to be"):
-        mesh.rdd(spark.sparkContext.parallelize([1])).map(str, chunksize=0)
-    with pytest.raises(ConfigError, match='an RDD has "raise" only'):
-        replace(mesh, errors="null").rdd(spark.sparkContext.parallelize([1]))
+    assert values(mesh.map_arrow(df, tasks.same, "id long")) == [(0,)]
 
 
 def test_a_udf_in_the_closure_of_nothing_is_still_a_value(spark, mesh):
     made = mesh.udf("int")(tasks.lengths)
-    assert _values(spark.sql("select 'four' as word").select(made("word"))) == [(4,)]
+    assert values(spark.sql("select 'four' as word").select(made("word"))) == [(4,)]
 
     assert pickle.loads(pickle.dumps(made)).__name__ == "lengths"

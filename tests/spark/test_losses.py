@@ -18,7 +18,7 @@ from taskmesh.spark import MeshSpark
 from tests.harness.waiting import wait_until
 from tests.spark import tasks
 from tests.spark.drivers import settled
-from tests.spark.jobs import Job, Journal, Timed, note, within
+from tests.spark.jobs import Job, Journal, Timed, left, note, within
 from tests.spark.memory import Workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(400)]
@@ -39,12 +39,6 @@ def _job(spark, bridge, journal, seconds, partitions=2, rows=ROWS):
     df = spark.range(0, rows, numPartitions=partitions)
     mapped = bridge.map_arrow(df, journal.task(seconds), "id long", chunksize=5)
     return Job(spark, lambda: [tuple(row) for row in mapped.collect()])
-
-
-def _left(address) -> int:
-    """Tasks that the hub has not ended."""
-    with Mesh(address) as mesh:
-        return sum(mesh.status()["tasks"].values())
 
 
 def test_row_13_a_pool_killed_in_the_middle_costs_no_spark_task(spark, own_mesh, journal):
@@ -94,47 +88,50 @@ def test_row_14_both_pools_killed_and_none_that_is_new(spark, own_mesh, journal)
 
 
 @pytest.fixture
-def one_partition(spark, tmp_path):
-    """Rows whose tries are timed."""
-    return Timed(spark.range(0, 4, numPartitions=1), tmp_path / "seconds")
+def partition(spark, tmp_path):
+    """Makes one partition, whose tries are timed."""
+    return lambda name="seconds": Timed(spark.range(0, 4, numPartitions=1), tmp_path / name)
 
 
-def test_row_15_no_pool_for_the_queue_or_tags(spark, own_mesh, one_partition):
+def test_row_15_nobody_at_the_address_and_no_pool_for_the_queue_or_tags(spark, own_mesh, partition):
     own_mesh.pool("one", "--queues", "other")
-    bridge = MeshSpark(own_mesh.address, queue="gpu", tags=("big",), no_worker_timeout=LIMIT_S)
+    bridges = {
+        "no pool": MeshSpark(own_mesh.address, queue="gpu", tags=("big",), no_worker_timeout=LIMIT_S),
+        "nobody": MeshSpark("tcp://127.0.0.1:9", connect_timeout=LIMIT_S),
+    }
+    inputs = {name: partition(name) for name in bridges}
 
-    text = Job(spark, bridge.map_arrow(one_partition, tasks.same, "id long").collect).failure()
+    jobs = {
+        name: Job(spark, bridge.map_arrow(inputs[name], tasks.same, "id long").collect)
+        for name, bridge in bridges.items()
+    }
 
+    text = jobs["no pool"].failure()
     assert "NoMeshWorkers: no pool for queue 'gpu' and tags big" in text
     assert "pools there: one serves other" in text
     assert f"taskmesh worker --address {own_mesh.address} --queues gpu --tags big`" in text
-    within(LIMIT_S, one_partition)
-
-
-def test_row_15_nobody_at_the_address(spark, one_partition):
-    bridge = MeshSpark("tcp://127.0.0.1:9", connect_timeout=LIMIT_S)
-
-    text = Job(spark, bridge.map_arrow(one_partition, tasks.same, "id long").collect).failure()
-
+    text = jobs["nobody"].failure()
     assert "HubUnreachable" in text
     assert "tcp://127.0.0.1:9" in text
     assert "authorize" not in text, "another error than of a key"
-    within(LIMIT_S, one_partition)
+    for timed in inputs.values():
+        within(LIMIT_S, timed)
 
 
-def test_row_15_a_function_that_pools_do_not_have(spark, mesh, one_partition, tmp_path, monkeypatch):
+def test_row_15_a_function_that_pools_do_not_have(spark, mesh, partition, tmp_path, monkeypatch):
+    timed = partition()
     (tmp_path / "only_on_the_driver.py").write_text("def same(batch):\n    return batch\n")
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("only_on_the_driver")
     try:
-        text = Job(spark, mesh.map_arrow(one_partition, module.same, "id long").collect).failure()
+        text = Job(spark, mesh.map_arrow(timed, module.same, "id long").collect).failure()
     finally:
         del sys.modules["only_on_the_driver"]
 
     assert "FunctionUnavailable" in text
     assert "finds no module 'only_on_the_driver'" in text
     assert "register_by_value" in text
-    within(LIMIT_S, one_partition)
+    within(LIMIT_S, timed)
 
 
 def test_row_16_a_hub_killed_and_started_again_costs_no_spark_task(spark, own_mesh, journal):
@@ -211,7 +208,7 @@ def test_row_21_a_cancelled_job_leaves_nothing_on_the_mesh(spark, own_mesh, jour
     own_mesh.pool("one")
     job = _job(spark, MeshSpark(own_mesh.address), journal, 30.0)
     wait_until(lambda: journal.lines, 30, "a batch runs")
-    wait_until(lambda: _left(own_mesh.address) >= 4, 10, "others wait")
+    wait_until(lambda: left(own_mesh.address) >= 4, 10, "others wait")
     began = time.monotonic()
 
     spark.sparkContext.cancelJobGroup(job.group)
@@ -219,22 +216,21 @@ def test_row_21_a_cancelled_job_leaves_nothing_on_the_mesh(spark, own_mesh, jour
     assert "cancel" in job.failure(10).lower()
     assert time.monotonic() - began < 5
     # Spark kills its worker after 3 s, and the hub gives a client that is silent 5 s
-    wait_until(lambda: not _left(own_mesh.address), 10, "the hub has given up what nobody waits for")
+    wait_until(lambda: not left(own_mesh.address), 10, "the hub has given up what nobody waits for")
     quick = MeshSpark(own_mesh.address).map_arrow(spark.range(0, 4, numPartitions=1), tasks.same, "id long")
     assert len(quick.collect()) == 4
 
 
-def test_row_22_a_limit_does_not_run_the_rest(spark, own_mesh, journal):
-    own_mesh.pool("one")
+def test_row_22_a_limit_does_not_run_the_rest(spark, mesh, address, journal):
     df = spark.range(0, 1_000_000, numPartitions=2)
     # pieces that fill the buffer of Spark's worker at once: else it keeps several back before Spark sees one
-    mapped = MeshSpark(own_mesh.address).map_arrow(df, journal.task(0.1), "id long", chunksize=10_000)
+    mapped = mesh.map_arrow(df, journal.task(0.1), "id long", chunksize=10_000)
 
     found = mapped.limit(5).collect()
 
     assert len(found) == 5
     assert len(journal.lines) < 2 * 2 * 4  # two tasks, two windows
-    wait_until(lambda: not _left(own_mesh.address), 10, "what was under way is given up")
+    wait_until(lambda: not left(address), 10, "what was under way is given up")
 
 
 def test_row_23_two_operators_in_one_stage_on_one_pool(spark, own_mesh):
@@ -299,17 +295,14 @@ def test_row_25_fifty_jobs_share_one_client_a_worker(spark, own_mesh):
         assert {each.connections for each in held().values()} == {1}
 
 
-def test_row_25_a_fork_in_sparks_worker_gets_a_client_of_its_own(spark, own_mesh):
-    own_mesh.pool("one")
-    bridge = MeshSpark(own_mesh.address)
-
+def test_row_25_a_fork_in_sparks_worker_gets_a_client_of_its_own(spark, mesh):
     def forked(batches):
         import os
 
         from taskmesh.spark.jobs.connection import mesh_of
 
         def answer():
-            return mesh_of(bridge).submit(os.getpid).result(20)
+            return mesh_of(mesh).submit(os.getpid).result(20)
 
         for _ in batches:
             there = answer()

@@ -2,46 +2,34 @@
 
 import functools
 import pickle
+import re
 
 import pyarrow as pa
 import pytest
 
 from taskmesh import task
 from taskmesh.errors import ConfigError, SerializationError
-from taskmesh.serialize.code import dump_function
-from taskmesh.spark.steps import ipc
+from taskmesh.spark import MeshSpark
 from taskmesh.spark.steps.errors import MeshSchemaError
-from taskmesh.spark.steps.step import Step
 from tests.spark import tasks
+from tests.spark.jobs import failure, values
+from tests.spark.steps import run_step
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
-
-
-def _values(df):
-    return [tuple(row) for row in df.collect()]
-
-
-def test_row_01_mesh_and_local_and_plain_python_agree_in_order(spark, mesh):
-    df = spark.range(0, 10_000, numPartitions=4)
-
-    there = _values(mesh.map_arrow(df, tasks.double, "id long, twice long"))
-    here = _values(mesh.local().map_arrow(df, tasks.double, "id long, twice long"))
-
-    assert there == here == [(number, 2 * number) for number in range(10_000)]
 
 
 def test_row_01_the_number_of_rows_is_the_tasks_own(spark, mesh):
     df = spark.range(0, 1000, numPartitions=2)
 
-    assert _values(mesh.map_arrow(df, tasks.evens, "id long")) == [(n,) for n in range(0, 1000, 2)]
-    assert _values(mesh.map_arrow(df, tasks.nothing, "id long")) == []
-    assert _values(mesh.map_arrow(df, tasks.in_two, "id long")) == [(n,) for n in range(1000)]
+    assert values(mesh.map_arrow(df, tasks.evens, "id long")) == [(n,) for n in range(0, 1000, 2)]
+    assert values(mesh.map_arrow(df, tasks.nothing, "id long")) == []
+    assert values(mesh.map_arrow(df, tasks.in_two, "id long")) == [(n,) for n in range(1000)]
 
 
 def test_row_01_without_order_all_rows_are_there(spark, mesh):
     df = spark.range(0, 2000, numPartitions=1)
 
-    found = _values(mesh.map_arrow(df, tasks.same, "id long", chunksize=50, ordered=False))
+    found = values(mesh.map_arrow(df, tasks.same, "id long", chunksize=50, ordered=False))
 
     assert sorted(found) == [(number,) for number in range(2000)]
 
@@ -55,15 +43,13 @@ def test_row_01_partitions_run_on_both_pools(spark, mesh):
 
     df = spark.range(0, 400, numPartitions=4)
 
-    found = _values(mesh.map_arrow(df, whereabouts, "pid long", chunksize=10))
+    found = values(mesh.map_arrow(df, whereabouts, "pid long", chunksize=10))
 
     assert len(found) == 400
     assert len(set(found)) == 2
 
 
 def test_row_06_empty_partitions_dial_nobody(spark):
-    from taskmesh.spark import MeshSpark
-
     nobody = MeshSpark("tcp://127.0.0.1:9", connect_timeout=0.5)
     empty = spark.range(0, 100, numPartitions=4).filter("id < 0")
 
@@ -76,7 +62,7 @@ def test_row_06_empty_partitions_dial_nobody(spark):
 def test_row_06_empty_partitions_beside_full_ones(spark, mesh):
     df = spark.range(0, 10, numPartitions=8).filter("id % 4 = 0")
 
-    assert _values(mesh.map_arrow(df, tasks.double, "id long, twice long")) == [(0, 0), (4, 8), (8, 16)]
+    assert values(mesh.map_arrow(df, tasks.double, "id long, twice long")) == [(0, 0), (4, 8), (8, 16)]
 
 
 def test_row_06_no_columns(spark, mesh):
@@ -140,16 +126,16 @@ def test_row_08_the_ends_of_time_keep_their_microseconds(spark, mesh, instant):
     assert after.selectExpr(*micros).collect() == df.selectExpr(*micros).collect()
 
 
-SCHEMA = "id long, name string not null"
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])
+THREE = pa.RecordBatch.from_pydict({"id": [0, 1, 2]})
 
 
 @pytest.mark.parametrize("kind", ["swapped", "int32", "decimal", "whole floats", "dictionary", "large text"])
-def test_row_09_what_loses_nothing_is_cast(spark, mesh, kind):
-    df = spark.range(0, 3, numPartitions=1)
+def test_row_09_what_loses_nothing_is_cast(kind):
+    (found,) = run_step(tasks.returns(kind), "arrow", SCHEMA, THREE)
 
-    found = mesh.map_arrow(df, tasks.returns(kind), SCHEMA)
-
-    assert _values(found) == [(0, "x"), (1, "x"), (2, "x")]
+    assert found.schema == SCHEMA
+    assert found.to_pydict() == {"id": [0, 1, 2], "name": ["x"] * 3}
 
 
 @pytest.mark.parametrize(
@@ -165,53 +151,47 @@ def test_row_09_what_loses_nothing_is_cast(spark, mesh, kind):
     ],
 )
 def test_row_09_what_does_not_fit_is_named(kind, words):
-    schema = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string(), nullable=False)])
-    step = Step(dump_function(tasks.returns(kind)), "arrow", ipc.schema_bytes(schema), "raise")
-    batch = pa.RecordBatch.from_pydict({"id": [1, 2, 3]})
-
-    with pytest.raises(MeshSchemaError) as caught:
-        step(ipc.encode(batch.schema, [batch]))
-
-    assert words in str(caught.value)
+    with pytest.raises(MeshSchemaError, match=re.escape(words)):
+        run_step(tasks.returns(kind), "arrow", SCHEMA, THREE)
 
 
 @pytest.mark.parametrize("where", ["mesh", "local"])
 def test_row_09_the_driver_is_told_and_not_in_the_jvms_words(spark, mesh, where):
     bridge = mesh if where == "mesh" else mesh.local()
-    df = bridge.map_arrow(spark.range(0, 3, numPartitions=1), tasks.returns("text"), SCHEMA)
+    df = bridge.map_arrow(
+        spark.range(0, 3, numPartitions=1), tasks.returns("text"), "id long, name string not null"
+    )
 
-    text = _failure(df)
+    text = failure(df.collect)
 
     assert "MeshSchemaError: task tests.spark.tasks._return: column 'id': expected int64, got string" in text
     assert "getLong" not in text
 
 
 @pytest.mark.parametrize(
-    ("kind", "schema", "words"),
+    ("kind", "zone", "words"),
     [
         (
             "us",
-            "at timestamp",
+            "UTC",
             "expected timestamp[us, tz=UTC], got timestamp[us]: a naive datetime: give it a time zone",
         ),
-        ("us UTC", "at timestamp_ntz", "got timestamp[us, tz=UTC]: a datetime with a time zone"),
-        ("ns odd", "at timestamp_ntz", "would lose data"),
+        ("us UTC", None, "got timestamp[us, tz=UTC]: a datetime with a time zone"),
+        ("ns odd", None, "would lose data"),
     ],
 )
-def test_row_08_and_09_times_of_the_wrong_kind_are_refused(spark, mesh, kind, schema, words):
-    df = mesh.map_arrow(spark.range(0, 3, numPartitions=1), tasks.times(kind), schema)
+def test_row_08_and_09_times_of_the_wrong_kind_are_refused(kind, zone, words):
+    schema = pa.schema([("at", pa.timestamp("us", zone))])
 
-    text = _failure(df)
-
-    assert "column 'at'" in text
-    assert words in text
+    with pytest.raises(MeshSchemaError, match="column 'at': .*" + re.escape(words)):
+        run_step(tasks.times(kind), "arrow", schema, THREE)
 
 
 @pytest.mark.parametrize("kind", ["s Asia/Kolkata", "ms UTC", "ns America/New_York"])
 def test_row_09_times_of_other_units_and_zones_are_the_same_instants(spark, mesh, kind):
     df = mesh.map_arrow(spark.range(0, 3, numPartitions=1), tasks.times(kind), "at timestamp")
 
-    assert _values(df.selectExpr("unix_micros(at)")) == [(0,), (1_000_000,), (2_000_000,)]
+    assert values(df.selectExpr("unix_micros(at)")) == [(0,), (1_000_000,), (2_000_000,)]
 
 
 @pytest.mark.parametrize(
@@ -228,14 +208,14 @@ def test_row_09_times_of_other_units_and_zones_are_the_same_instants(spark, mesh
 def test_row_10_an_exception_tells_all_and_harms_nobody(spark, mesh, kind, words):
     df = spark.range(0, 3, numPartitions=1)
 
-    text = _failure(mesh.map_arrow(df, tasks.fail_as(kind), "id long"))
+    text = failure(mesh.map_arrow(df, tasks.fail_as(kind), "id long").collect)
 
     assert "MeshTaskError" in text
     assert words in text
     assert 'tasks.py", line' in text
     assert "rows 0 to 2 of the partition" in text
     assert "partition 0" in text
-    assert _values(mesh.map_arrow(df, tasks.same, "id long")) == [(0,), (1,), (2,)]
+    assert values(mesh.map_arrow(df, tasks.same, "id long")) == [(0,), (1,), (2,)]
 
 
 def test_row_26_lambdas_and_nested_functions_travel_by_value(spark, mesh):
@@ -248,7 +228,7 @@ def test_row_26_lambdas_and_nested_functions_travel_by_value(spark, mesh):
         "id long",
     )
 
-    assert _values(found) == [(0,), (3,), (6,), (9,), (12,)]
+    assert values(found) == [(0,), (3,), (6,), (9,), (12,)]
 
 
 def test_row_26_what_cannot_travel_is_named_on_the_driver(spark, mesh):
@@ -267,8 +247,6 @@ def test_row_26_the_bridge_is_a_picklable_value(mesh):
 
 
 def test_settings_come_from_the_session(spark, address):
-    from taskmesh.spark import MeshSpark
-
     settings = {"address": address, "window": "2", "window_bytes": "1MiB", "tags": "gpu,big"}
     for name, value in settings.items():
         spark.conf.set(f"spark.taskmesh.{name}", value)
@@ -294,33 +272,29 @@ def test_settings_come_from_the_session(spark, address):
         ({"errors": "ignore"}, "errors has to be 'raise', 'null' or 'column', not 'ignore'"),
         ({"connect_timeout": -1}, "connect_timeout has to be seconds"),
         ({"address": ""}, "no address"),
+        ({"dedupe": "all"}, "dedupe has to be 'none' or 'result'"),
+        ({"remember_errors": -1}, "remember_errors has to be a whole number"),
+        ({"remember_errors": "often"}, "remember_errors has to be a whole number"),
+        ({"remember_errors": 1.5}, "remember_errors has to be a whole number"),
+        ({"address": "hub:5550"}, "is not an address: write tcp://HOST:PORT"),
+        ({"address": "tcp://hub"}, "is not an address: write tcp://HOST:PORT"),
+        ({"address": ("tcp://127.0.0.1:5550", "localhost")}, "is not an address: write tcp://HOST:PORT"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(values, words):
-    from taskmesh.spark import MeshSpark
-
     with pytest.raises(ConfigError, match=words):
         MeshSpark(**{"address": "tcp://127.0.0.1:5550", **values})
 
 
-def test_a_task_with_a_key_is_refused(spark, mesh):
-    keyed = task(key="one")(tasks.nothing.__wrapped__)
-
-    with pytest.raises(ConfigError, match="key= cannot be run over partitions"):
-        mesh.map_arrow(spark.range(3), keyed, "id long")
-
-
-def _failure(df) -> str:
-    """The text of the error that a job ends with."""
-    with pytest.raises(Exception, match="Error") as caught:
-        df.collect()
-    return str(caught.value)
+def test_remember_errors_is_a_number_or_a_switch():
+    for value, tries in ((True, 2), (False, 0), (0, 0), ("false", 0), ("3", 3)):
+        assert MeshSpark("tcp://127.0.0.1:5550", remember_errors=value).remember_errors == tries
 
 
 def test_partials_are_tasks_too(spark, mesh):
     df = spark.range(0, 2, numPartitions=1)
 
-    assert _values(mesh.map_arrow(df, functools.partial(_add, 5), "id long")) == [(5,), (6,)]
+    assert values(mesh.map_arrow(df, functools.partial(_add, 5), "id long")) == [(5,), (6,)]
 
 
 def _add(number, batch):

@@ -8,13 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pandas as pd
 import pyarrow as pa
 import pyspark.cloudpickle
 import pytest
 from pyspark import Accumulator
 from pyspark.core.broadcast import Broadcast
+from pyspark.sql.functions import pandas_udf, udf
 
-from taskmesh import Mesh
+from taskmesh import Mesh, task
 from taskmesh.errors import ConfigError, HubUnreachable, SerializationError
 from taskmesh.net.client import settings as client_settings
 from taskmesh.serialize.code import register_by_value
@@ -223,39 +225,74 @@ def test_row_25_a_client_that_was_refused_is_closed_when_another_takes_its_place
         second.close()
 
 
-def test_dedupe_is_one_of_two(mesh):
-    with pytest.raises(ConfigError, match="dedupe has to be 'none' or 'result'"):
-        replace(mesh, dedupe="all")
+def _typed(ids: pd.Series) -> pd.Series:
+    return ids
 
 
-def test_what_is_no_function_or_no_dataframe_is_refused_on_the_driver(spark, mesh):
-    df = spark.range(3)
-
-    for refused in (
-        lambda: mesh.map_arrow(df, "same", "id long"),
-        lambda: mesh.udf("int")(None)("id"),
-        lambda: mesh.foreach_batch(7),
-        lambda: mesh.rdd(spark.sparkContext.parallelize([1])).map("str"),
-    ):
-        with pytest.raises(ConfigError, match="a task is a function"):
-            refused()
-    with pytest.raises(ConfigError, match=r"takes a Spark DataFrame, not a list; for RDDs there is rdd\(\)"):
-        mesh.map_arrow([1], tasks.same, "id long")
+def _mapped(schema):
+    return lambda spark, mesh: mesh.map_arrow(spark.range(3), tasks.same, schema)
 
 
-@pytest.mark.parametrize(
-    ("schema", "words"),
-    [
-        ("long", "schema has to be columns"),
-        (pa.schema([("id", pa.int64())]), "schema has to be columns"),
-        (None, "schema has to be columns"),
-        ("id long, name string, id int", "schema has two columns 'id'"),
-    ],
-    ids=["one type", "of Arrow", "none", "twice"],
-)
-def test_a_schema_that_is_none_of_columns_is_refused_on_the_driver(spark, mesh, schema, words):
+KEYED = task(key="one")(tasks.nothing.__wrapped__)
+NO_FUNCTION = "a task is a function"
+NO_COLUMNS = "schema has to be columns"
+NOT_THE_FUNCTION = "takes a function, not"
+REFUSED = {
+    "a key": (lambda s, m: m.map_arrow(s.range(3), KEYED, "id long"), "key= cannot be run over partitions"),
+    "a name": (lambda s, m: m.map_arrow(s.range(3), "same", "id long"), NO_FUNCTION),
+    "no function": (lambda s, m: m.udf("int")(None)("id"), NO_FUNCTION),
+    "a number": (lambda s, m: m.foreach_batch(7), NO_FUNCTION),
+    "a name for an RDD": (lambda s, m: m.rdd(_rdd(s)).map("str"), NO_FUNCTION),
+    "a list": (
+        lambda s, m: m.map_arrow([1], tasks.same, "id long"),
+        r"takes a Spark DataFrame, not a list; for RDDs there is rdd\(\)",
+    ),
+    "a list as an RDD": (lambda s, m: m.rdd([1, 2]), r"rdd\(\) takes an RDD"),
+    "a format": (
+        lambda s, m: m.map_batches(s.range(1), tasks.rows, "id long", format="csv"),
+        "format has to be arrow, pandas or rows, not 'csv'",
+    ),
+    "a schema of one type": (_mapped("long"), NO_COLUMNS),
+    "a schema of Arrow": (_mapped(pa.schema([("id", pa.int64())])), NO_COLUMNS),
+    "no schema": (_mapped(None), NO_COLUMNS),
+    "a column twice": (_mapped("id long, name string, id int"), "schema has two columns 'id'"),
+    "nulls": (
+        lambda s, m: replace(m, errors="null").map_arrow(s.range(3), tasks.frail, "id long, n int not null"),
+        "column 'n' is declared NOT NULL",
+    ),
+    "nulls in an RDD": (lambda s, m: replace(m, errors="null").rdd(_rdd(s)), 'an RDD has "raise" only'),
+    "nulls in a sink": (
+        lambda s, m: replace(m, errors="null").foreach_batch(tasks.same),
+        r'foreach_batch\(\) has "raise" only',
+    ),
+    "errors of a UDF": (
+        lambda s, m: replace(m, errors="column").udf("int")(tasks.lengths),
+        'errors="column" is for map_arrow',
+    ),
+    "rows of a UDF": (lambda s, m: m.udf("int", input="rows")(tasks.lengths), "input has to be"),
+    "no column": (lambda s, m: m.udf("int")(tasks.lengths)(), "the UDF lengths takes at least one column"),
+    "no parentheses": (
+        lambda s, m: m.udf(_typed),
+        r"not _typed\. Write @mesh\.udf\('double'\).* with parentheses",
+    ),
+    "Spark's UDF": (lambda s, m: m.udf("long")(udf(_typed, "long")), NOT_THE_FUNCTION),
+    "a pandas UDF": (lambda s, m: m.udf("long")(pandas_udf(_typed, "long")), NOT_THE_FUNCTION),
+    "a mesh's UDF": (lambda s, m: m.udf("long")(m.udf("long")(_typed)), NOT_THE_FUNCTION),
+    "a UDF's chunksize": (lambda s, m: m.udf("int", chunksize=0), "chunksize has to be"),
+    "an RDD's chunksize": (lambda s, m: m.rdd(_rdd(s)).map(str, chunksize=0), "chunksize has to be"),
+}
+
+
+def _rdd(spark):
+    return spark.sparkContext.parallelize([1])
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_used_is_refused_on_the_driver(spark, mesh, name):
+    call, words = REFUSED[name]
+
     with pytest.raises(ConfigError, match=words):
-        mesh.map_arrow(spark.range(3), tasks.same, schema)
+        call(spark, mesh)
 
 
 def test_a_second_column_of_errors_is_refused_on_the_driver(spark, mesh):

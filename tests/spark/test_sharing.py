@@ -12,7 +12,6 @@ import pytest
 from pyspark import TaskContext
 
 from taskmesh import Mesh
-from taskmesh.errors import ConfigError
 from taskmesh.spark import MeshSpark
 from tests.spark import tasks
 from tests.spark.drivers import settled
@@ -41,9 +40,8 @@ def _half_then_fail(batches):
 
 
 @pytest.mark.parametrize("dedupe", ["none", "result"])
-def test_row_20_a_try_that_fails_half_way_leaves_no_row_twice(spark, own_mesh, journal, dedupe):
-    own_mesh.pool("one")
-    bridge = MeshSpark(own_mesh.address, dedupe=dedupe)
+def test_row_20_a_try_that_fails_half_way_leaves_no_row_twice(spark, mesh, journal, dedupe):
+    bridge = replace(mesh, dedupe=dedupe)
     df = spark.range(0, ROWS, numPartitions=1)
     mapped = bridge.map_arrow(df, journal.task(), "id long", chunksize=PIECE)
 
@@ -55,18 +53,7 @@ def test_row_20_a_try_that_fails_half_way_leaves_no_row_twice(spark, own_mesh, j
     assert again <= (4 if dedupe == "result" else ROWS // PIECE)  # four: those that were under way
 
 
-def test_row_20_shared_results_serve_the_next_action_too(spark, own_mesh, journal):
-    own_mesh.pool("one")
-    bridge = MeshSpark(own_mesh.address, dedupe="result")
-    mapped = bridge.map_arrow(spark.range(0, 40, numPartitions=2), journal.task(), "id long", chunksize=PIECE)
-
-    assert [row.id for row in mapped.collect()] == [row.id for row in mapped.collect()] == list(range(40))
-
-    assert set(Counter(journal.lines).values()) == {1}
-
-
-def test_equal_batches_of_two_partitions_are_two_tasks_unless_results_are_shared(spark, own_mesh, tmp_path):
-    own_mesh.pool("one")
+def test_equal_batches_of_two_partitions_are_two_tasks_unless_results_are_shared(spark, mesh, tmp_path):
     path = str(tmp_path / "calls")
 
     def constant(batch):
@@ -74,32 +61,12 @@ def test_equal_batches_of_two_partitions_are_two_tasks_unless_results_are_shared
         return batch
 
     df = spark.range(0, 4, numPartitions=4).selectExpr("0L as id")
-    assert len(MeshSpark(own_mesh.address).map_arrow(df, constant, "id long").collect()) == 4
+    assert mesh.map_arrow(df, constant, "id long").count() == 4
 
     assert len(settled(tmp_path / "calls")) == 4
 
 
-def test_row_10_what_fails_in_two_tries_is_not_computed_for_the_others(spark, own_mesh, tmp_path):
-    """C: the first failure was remembered, so that Spark's tries could not help."""
-    own_mesh.pool("one")
-    path = str(tmp_path / "calls")
-
-    def fails(batch):
-        note(path, "call")
-        raise ValueError("no good row")
-
-    job = Job(
-        spark,
-        MeshSpark(own_mesh.address).map_arrow(spark.range(0, 3, numPartitions=1), fails, "id long").collect,
-    )
-
-    assert "ValueError: no good row" in job.failure()
-    assert job.failed_tasks == 3
-    assert len(settled(tmp_path / "calls")) == 2
-
-
-def test_row_10_what_may_go_better_is_computed_anew_and_so_is_a_new_job(spark, own_mesh, tmp_path):
-    own_mesh.pool("one")
+def test_row_10_what_may_go_better_is_computed_anew_and_so_is_a_new_job(spark, mesh, tmp_path):
     path = str(tmp_path / "calls")
 
     def recovers(batch):
@@ -107,7 +74,7 @@ def test_row_10_what_may_go_better_is_computed_anew_and_so_is_a_new_job(spark, o
             raise ConnectionError("no route")
         return batch
 
-    df = MeshSpark(own_mesh.address).map_arrow(spark.range(0, 3, numPartitions=1), recovers, "id long")
+    df = mesh.map_arrow(spark.range(0, 3, numPartitions=1), recovers, "id long")
     assert [row.id for row in df.collect()] == [0, 1, 2]
     assert len(settled(tmp_path / "calls")) == 3
 
@@ -118,14 +85,13 @@ def test_row_10_what_may_go_better_is_computed_anew_and_so_is_a_new_job(spark, o
             raise ValueError("the table is not there yet")
         return batch
 
-    again = MeshSpark(own_mesh.address).map_arrow(spark.range(0, 3, numPartitions=1), broken_twice, "id long")
+    again = mesh.map_arrow(spark.range(0, 3, numPartitions=1), broken_twice, "id long")
     assert "not there yet" in Job(spark, again.collect).failure()
     assert [row.id for row in again.collect()] == [0, 1, 2]
 
 
 @pytest.mark.leaks("PySpark keeps the server by which Java calls Python")
-def test_row_29_a_stream_that_starts_again_tells_its_sink_which_batch_it_is(spark, own_mesh, tmp_path):
-    own_mesh.pool("one")
+def test_row_29_a_stream_that_starts_again_tells_its_sink_which_batch_it_is(spark, mesh, tmp_path):
     source, sink = tmp_path / "source", str(tmp_path / "sink")
     source.mkdir()
     for number in range(3):
@@ -136,7 +102,7 @@ def test_row_29_a_stream_that_starts_again_tells_its_sink_which_batch_it_is(spar
         for number in batch["id"].to_pylist():
             note(sink, f"{delivery.query} {delivery.batch} {number}")
 
-    into = MeshSpark(own_mesh.address).foreach_batch(keep)
+    into = mesh.foreach_batch(keep)
 
     def crashing(df, batch):
         into(df, batch)
@@ -186,17 +152,11 @@ def test_row_29_a_streaming_dataframe_is_mapped_like_any_other(spark, mesh, tmp_
     assert [tuple(row) for row in found] == [(n, 2 * n) for n in range(50)]
 
 
-def test_a_sink_keeps_the_stricter_rule(mesh):
-    with pytest.raises(ConfigError, match='foreach_batch\\(\\) has "raise" only'):
-        replace(mesh, errors="null").foreach_batch(tasks.same)
-
-
-def test_row_30_counts_of_spark_and_hub_agree(spark, own_mesh):
-    own_mesh.pool("one")
-    bridge = MeshSpark(own_mesh.address).counting(spark)
+def test_row_30_counts_of_spark_and_hub_agree(spark, mesh, address):
+    bridge = mesh.counting(spark)
     df = spark.range(0, 10_000, numPartitions=4)
 
-    with Mesh(own_mesh.address) as watcher:
+    with Mesh(address) as watcher:
         before = watcher.status()["finished"]
         assert len(bridge.map_arrow(df, tasks.double, "id long, twice long").collect()) == 10_000
         pieces = watcher.status()["finished"] - before
@@ -236,15 +196,13 @@ def _timed(seconds):
     return slow
 
 
-def test_row_04_one_partition_is_computed_by_two_pools(spark, own_mesh):
-    own_mesh.pool("one")
-    own_mesh.pool("two")
-    bridge, df = MeshSpark(own_mesh.address), spark.range(0, 120, numPartitions=1)
+def test_row_04_one_partition_is_computed_by_two_pools(spark, mesh):
+    df = spark.range(0, 120, numPartitions=1)
 
     def overlap(seconds):
         """How many pieces ran at a time: one at a time would be below 1, and 2 is all there is."""
         told = "pool long, began double, ended double"
-        found = bridge.map_arrow(df, _timed(seconds), told, chunksize=5).collect()
+        found = mesh.map_arrow(df, _timed(seconds), told, chunksize=5).collect()
         assert len(found) == 24
         assert min(Counter(row.pool for row in found).values()) < 24, "both pools have had some"
         span = max(row.ended for row in found) - min(row.began for row in found)
@@ -255,10 +213,7 @@ def test_row_04_one_partition_is_computed_by_two_pools(spark, own_mesh):
     assert any(overlap(0.25) >= 1.7 for _ in range(4))
 
 
-def test_row_05_a_large_partition_keeps_both_pools_busy(spark, own_mesh):
-    own_mesh.pool("one")
-    own_mesh.pool("two")
-
+def test_row_05_a_large_partition_keeps_both_pools_busy(spark, mesh):
     def slow(batch):
         import os
 
@@ -268,7 +223,7 @@ def test_row_05_a_large_partition_keeps_both_pools_busy(spark, own_mesh):
     skewed = spark.sparkContext.parallelize(range(8), 8).flatMap(lambda n: range(360 if n == 0 else 5))
     df = spark.createDataFrame(skewed.map(lambda n: (n,)), "id long")
 
-    found = MeshSpark(own_mesh.address).map_arrow(df, slow, "pool long", chunksize=5).collect()
+    found = mesh.map_arrow(df, slow, "pool long", chunksize=5).collect()
 
     shares = Counter(row.pool for row in found)
     assert sum(shares.values()) == 395

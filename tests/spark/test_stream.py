@@ -1,8 +1,9 @@
-"""The window, the order and the end of a stream, and the pace that it is cut at; no Spark is needed."""
+"""The window, the order and the end of a stream, and the sizes of its pieces; no Spark is needed."""
 
 import random
 import statistics
 import sys
+from concurrent.futures import Future
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from taskmesh.outcomes.outcome import Success
 from taskmesh.serialize.code import dump_function
 from taskmesh.spark.jobs.batch_size import START, TARGET_S, BatchSizer, sizer_of
+from taskmesh.spark.jobs.counts import Tally
 from taskmesh.spark.jobs.partitions import ColumnPartition, pushed
 from taskmesh.spark.jobs.remote_task import RemoteTask
 from taskmesh.spark.jobs.settings import Settings
@@ -29,55 +31,74 @@ class Engine:
     def __init__(self, failing: object = None) -> None:
         self.under_way: list[object] = []
         self.most = 0
-        self.done: set[object] = set()
         self.given_up: list[object] = []
         self._failing = failing
+        self._data: dict[Future, object] = {}
         self.sent = 0
 
     def submit(self, data):
         self.sent += 7
         self.under_way.append(data)
         self.most = max(self.most, len(self.under_way))
-        return data
-
-    def is_done(self, piece):
-        return piece in self.done
+        piece = Future()
+        self._data[piece] = data
+        return piece
 
     def wait(self, pieces):
-        self.done.add(pieces[-1])
+        pieces[-1].set_result(None)
 
     def outcome(self, piece, where):
-        self.under_way.remove(piece)
-        if piece == self._failing:
+        data = self._data[piece]
+        self.under_way.remove(data)
+        if data == self._failing:
             raise MeshTaskError(where)
-        return piece, Success(1, "pool/0", 0.5)
+        return data, Success(1, "pool/0", 0.5)
 
     def cancel(self, pieces):
-        self.given_up += pieces
+        self.given_up += [self._data[piece] for piece in pieces]
+
+
+class Sizer:
+    """Notes what it is told; knows how long pieces take after so many of them."""
+
+    def __init__(self, probes: int = 0) -> None:
+        self.learnt: list[tuple] = []
+        self._probes = probes
+
+    @property
+    def is_known(self):
+        return len(self.learnt) >= self._probes
+
+    def learn(self, *told):
+        self.learnt.append(told)
 
 
 def _pieces(count, size=10):
     return ((number, 100, size) for number in range(count))
 
 
-def _stream(engine, *, ordered=True, learn=None, **settings):
-    return Stream(lambda: engine, Settings("tcp://127.0.0.1:1", **settings), ordered=ordered, learn=learn)
+def _stream(engine, sizer=None, *, ordered=True, **settings):
+    settings = Settings("tcp://127.0.0.1:1", **settings)
+    return Stream(lambda: engine, settings, sizer or Sizer(), Tally(), ordered=ordered)
 
 
-def test_row_24_no_more_than_the_window_is_under_way_and_order_is_kept():
-    engine = Engine()
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"window": 3}, 3),
+        ({"window_bytes": 35}, 3),
+        ({"window_bytes": 10}, 1),
+        ({"window_bytes": 5}, 1),  # but always one
+        ({"window_bytes": 1000}, 4),
+    ],
+)
+def test_row_24_no_more_than_the_window_and_its_bytes_is_under_way_and_order_is_kept(settings, most):
+    engine, sizer = Engine(), Sizer()
 
-    assert list(_stream(engine, window=3).run(_pieces(20))) == list(range(20))
-    assert engine.most == 3
-    assert engine.given_up == []
-
-
-@pytest.mark.parametrize(("limit", "most"), [(35, 3), (10, 1), (5, 1), (1000, 4)])
-def test_row_24_nor_more_than_its_bytes_but_always_one(limit, most):
-    engine = Engine()
-
-    assert list(_stream(engine, window_bytes=limit).run(_pieces(20))) == list(range(20))
+    assert list(_stream(engine, sizer, **settings).run(_pieces(20))) == list(range(20))
     assert engine.most == most
+    assert engine.given_up == []
+    assert sizer.learnt == [(100, 0.5, 10)] * 20
 
 
 def test_without_order_what_is_done_goes_first():
@@ -88,13 +109,11 @@ def test_without_order_what_is_done_goes_first():
 
 
 def test_row_24_bytes_that_are_known_only_when_they_are_sent_count_as_well():
-    engine, learnt = Engine(), []
+    engine, sizer = Engine(), Sizer()
 
-    stream = _stream(engine, window=9, window_bytes=20, learn=lambda *told: learnt.append(told))
-
-    assert list(stream.run(_pieces(6, size=0))) == list(range(6))
+    assert list(_stream(engine, sizer, window=9, window_bytes=20).run(_pieces(6, size=0))) == list(range(6))
     assert engine.most == 3
-    assert learnt == [(100, 0.5, 7)] * 6
+    assert sizer.learnt == [(100, 0.5, 7)] * 6
 
 
 def test_row_22_a_stream_that_is_closed_gives_up_what_is_under_way():
@@ -120,29 +139,17 @@ def test_row_06_nothing_is_opened_for_nothing():
     def refuse():
         raise AssertionError("opened")
 
-    assert list(Stream(refuse, Settings("tcp://127.0.0.1:1")).run(_pieces(0))) == []
-
-
-def test_every_result_teaches_the_pace():
-    learnt = []
-
-    list(_stream(Engine(), learn=lambda *told: learnt.append(told)).run(_pieces(3)))
-
-    assert learnt == [(100, 0.5, 10)] * 3
+    settings = Settings("tcp://127.0.0.1:1")
+    assert list(Stream(refuse, settings, Sizer(), Tally()).run(_pieces(0))) == []
 
 
 def test_pieces_go_one_by_one_while_nobody_knows_how_long_they_take():
     """A, E: the first pieces are probes."""
-    engine, learnt = Engine(), []
-    stream = Stream(
-        lambda: engine,
-        Settings("tcp://127.0.0.1:1", window=3),
-        learn=lambda *told: learnt.append((told, engine.most)),
-        is_known=lambda: len(learnt) > 1,
-    )
+    engine = Engine()
+    results = _stream(engine, Sizer(probes=2), window=3).run(_pieces(9))
 
-    assert list(stream.run(_pieces(9))) == list(range(9))
-    assert [most for _, most in learnt[:3]] == [1, 1, 3]
+    assert [(next(results), engine.most) for _ in range(3)] == [(0, 1), (1, 1), (2, 3)]
+    assert list(results) == list(range(3, 9))
 
 
 def _run(sizer, cost, pieces, most=10_000):

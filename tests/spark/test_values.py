@@ -8,10 +8,9 @@ import pyarrow as pa
 import pytest
 
 from taskmesh.serialize.code import dump_function
-from taskmesh.spark.steps import ipc
 from taskmesh.spark.steps.chunks import ChunkStep
 from taskmesh.spark.steps.errors import MeshSchemaError
-from taskmesh.spark.steps.step import Step
+from tests.spark.steps import column
 
 pytestmark = [pytest.mark.spark]
 
@@ -22,10 +21,8 @@ AWARE = NAIVE.replace(tzinfo=datetime.UTC)
 
 
 def _column(returned, kind, form="rows", errors="raise"):
-    """The column `x` of this type that comes of what a function returns."""
-    schema = pa.schema([pa.field("x", kind)])
-    step = Step(dump_function(lambda _: returned), form, ipc.schema_bytes(schema), errors)
-    return ipc.decode(step(ipc.encode(BATCH.schema, [BATCH])))[1][0].column(0).to_pylist()
+    """The values of the column that a function's result becomes."""
+    return column(lambda _: returned, form, kind, BATCH, errors).to_pylist()
 
 
 def _refusal(*arguments) -> str:
@@ -65,9 +62,8 @@ def test_row_09_a_null_inside_a_column_is_refused_where_none_may_be(name, form):
 
 def test_row_09_a_null_inside_an_arrow_column_is_refused_and_one_outside_of_a_slice_is_not():
     kind = NESTED["elements"][0]
-    column = pa.array([[1, 2], None, [3, None]], pa.list_(pa.int32()))
-    batch = pa.RecordBatch.from_pydict({"x": column})
-
+    lists = pa.array([[1, 2], None, [3, None]], pa.list_(pa.int32()))
+    batch = pa.RecordBatch.from_pydict({"x": lists})
     pairs = pa.array([[("a", 1)], None, [("b", None)], [("c", 3)]], pa.map_(pa.string(), pa.int32()))
     maps = pa.RecordBatch.from_pydict({"x": pairs})
 
@@ -115,6 +111,18 @@ def test_row_09_times_of_day_come_from_pandas_too():
     noon = datetime.time(12, 0, 0, 5)
 
     assert _column(pd.DataFrame({"x": [noon]}), pa.time64("ns"), "pandas") == [noon]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"x": NAIVE}, "got a naive datetime: give it a time zone"),
+        ({}, "got no such column"),
+        ({"x": "today"}, "got values of str"),
+    ],
+)
+def test_row_09_rows_are_checked_by_column(row, words):
+    assert f"column 'x': expected timestamp[us, tz=UTC], {words}" in _refusal([row], ZONED)
 
 
 @pytest.mark.parametrize("returned", [7, pd.DataFrame({"x": [1]})])

@@ -1,4 +1,4 @@
-"""The number of rows in a piece: measured as the job runs, by a model of what a call costs."""
+"""The number of rows in a piece, measured as the job runs, by a model of a call's cost."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final
 
 START: Final = 32
 FIXED: Final = 2000
-"""Rows where their number must not depend on how fast the mesh is."""
+"""Rows in a piece where their number must not depend on the speed of the mesh."""
 TARGET_S: Final = 0.05
 OVERHEAD: Final = 1 / 8
-"""What a call costs whatever its rows, at most, as a share of what its rows cost."""
+"""The fixed cost of a call, at most, as a share of the cost of its rows."""
 
 _GROWTH: Final = 8
 _SURE_GROWTH: Final = 64
@@ -27,15 +27,19 @@ class BatchSizer:
     """Rows per piece for one function.
 
     A piece of `rows` takes a + b x rows seconds: a for the call (a request, a kernel launch, a commit), b for
-    each row. Both are fitted to what pieces of different sizes took. A piece has as many rows as fit into a
-    twentieth of a second: it is what is lost with a worker, what a cancellation waits for, and what evens out
-    the ends of partitions. But it never has so few that the call costs more than an eighth of what its rows
-    cost: smaller pieces would mean fewer rows a second.
+    each row. Both are fitted to the times of pieces of different sizes. A piece has as many rows as fit into
+    a twentieth of a second: that much is lost with a worker, a cancellation waits for that long, and the ends
+    of partitions are even. But it never has so few that the call costs more than an eighth of its rows:
+    smaller pieces would mean fewer rows a second.
 
     Args:
-        fixed: a number to stay at. start: what to begin with.
-        most_bytes: fewer rows than fit the time, if they have more bytes than this; 0 for no limit.
-        by_item: a call is one for each item, so there is no a.
+        fixed: a constant number of rows; 0 to measure.
+        start: the first number, if it is measured.
+        most_bytes: of a piece; 0 for no limit.
+        by_item: the function is called for each item, so a is zero.
+
+    Attributes:
+        rows: of the next piece.
     """
 
     def __init__(
@@ -54,31 +58,31 @@ class BatchSizer:
         return self.fixed or self._by_item or len(self._sizes) > 1
 
     def learn(self, rows: int, seconds: float, size: int = 0) -> None:
-        """A piece of so many rows and bytes took so long."""
+        """Take note of the seconds that a piece of so many rows and bytes took."""
         if self.fixed or seconds <= 0 or rows <= 0:
             return
         if self._by_item:
             self._sizes.clear()
         self._note(rows, seconds)
         if rows < self.rows // 2 and seconds < TARGET_S:
-            return  # a batch's last rows tell little of larger pieces
+            return  # a batch's last rows say little about larger pieces
         fitting = self._fitting()
         if self._most_bytes and size:
             fitting = min(fitting, rows * self._most_bytes // size)
         self.rows = max(1, self.rows // 2, int(fitting))
 
     def _note(self, rows: int, seconds: float) -> None:
-        """Keeps what pieces of about this size take: the newest counts for half."""
+        """Update the time of pieces of about this size: the newest counts for half."""
         number = rows.bit_length()
         if len(self._sizes) > 1:
             call, row = self._model()
             if not 1 / _CHANGED < seconds / (call + row * rows) < _CHANGED:
-                self._sizes.clear()  # the function, or the machine, is another one now
+                self._sizes.clear()  # the function's or the machine's speed has changed
         if number in self._sizes:
             seconds = (seconds + self._sizes[number][1]) / 2
         self._sizes[number] = rows, seconds
         self._sizes.move_to_end(number)
-        # More rows take longer. A figure that says otherwise is old, or had a start or a pause in it.
+        # More rows take longer. A time that contradicts this is old, or includes a start or a pause.
         for other in [other for other, (_, its) in self._sizes.items() if other != number]:
             its = self._sizes[other][1]
             if its > seconds * _NOISE if other < number else its < seconds / _NOISE:
@@ -92,7 +96,7 @@ class BatchSizer:
             ((rows, seconds),) = self._sizes.values()
             if self._by_item:
                 return rows * min(_GROWTH, TARGET_S / seconds)
-            # One size tells nothing of a and b: another one does, and takes a second at most, it seems.
+            # a and b take two sizes; the next one takes a second at most, as far as one size can tell.
             return rows * min(_GROWTH, _EXPLORED_S / seconds) if seconds < _EXPLORED_S / 2 else rows / 4
         call, row = self._model()
         largest, seconds = max(self._sizes.values())
@@ -101,7 +105,7 @@ class BatchSizer:
         in_time, at_cost = (TARGET_S - call) / row, sure / row / OVERHEAD
         self._calls += 1
         if at_cost > in_time and self._calls % _CHECKED == 0:
-            return min(most, at_cost) / 4  # whether the call still costs so much
+            return min(most, at_cost) / 4  # a check that the call still costs so much
         return min(most, max(in_time, at_cost))
 
     def _model(self) -> tuple[float, float]:
@@ -125,9 +129,9 @@ _sizers: OrderedDict[int, BatchSizer] = OrderedDict()
 def sizer_of(
     function: bytes, start: int = START, most_bytes: int = 0, *, by_item: bool = False
 ) -> BatchSizer:
-    """Return what this process has learnt about a function, in this Spark task or earlier ones.
+    """Return the sizer of a function, which keeps what this process has learnt in earlier Spark tasks.
 
-    Its bytes are not kept: they may have a whole model in them, and there may be another one in each job.
+    It is found by a hash: the function's bytes may hold a whole model, and another one in each job.
     """
     key = hash(function)
     sizer = _sizers.setdefault(key, BatchSizer(0, start, most_bytes, by_item=by_item))

@@ -1,4 +1,4 @@
-"""One mesh client for each Spark worker process and address, kept open for the tasks that come after."""
+"""One mesh client for each Spark worker process and address, kept open for later tasks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any, Final
 from taskmesh.mesh import Mesh
 from taskmesh.spark.jobs.settings import Settings
 
-MOST_SPARINGS: Final = 3
+MOST_FREEZES: Final = 3
 MANY_OBJECTS: Final = 10_000
 
 _Key = tuple[int, tuple[str, ...], str]
 _open: dict[_Key, Mesh] = {}
 _lock = threading.Lock()
-_sparings = 0
+_freezes = 0
 
 
 def mesh_of(settings: Settings, speed_up: float = 1.0) -> Mesh:
-    """This process's open mesh at the settings' address.
+    """Return this process's open mesh at the settings' address.
 
     A forked child gets one of its own; one that broke is replaced.
 
     Args:
-        settings: what to open it with.
-        speed_up: the time-out is divided by this.
+        settings: of the job.
+        speed_up: divides the time-out.
 
     Raises:
         HubUnreachable: no hub answers within `connect_timeout` seconds.
@@ -39,31 +39,32 @@ def mesh_of(settings: Settings, speed_up: float = 1.0) -> Mesh:
         mesh = _open.get(key)
         if mesh is None or mesh._client.closed or mesh._client.table.refusal is not None:
             if mesh is not None:
-                mesh.close(cancel=True)  # a client that was refused keeps its thread and sockets until then
+                mesh.close(cancel=True)  # a refused client keeps its thread and sockets until it is closed
             more: dict[str, Any] = {"keys": settings.keys} if settings.keys else {}
             mesh = Mesh(settings.address, mesh__open_timeout=settings.connect_timeout / speed_up, **more)
             mesh._client.open()
             _open[key] = mesh
-        _spare_what_stays()
+        _freeze_modules()
         return mesh
 
 
-def _spare_what_stays() -> None:
-    """Takes what modules have brought out of the garbage collector's sight, in Spark's Python worker.
+def _freeze_modules() -> None:
+    """Exempt the objects of imported modules from garbage collection, in Spark's Python worker.
 
-    Spark has garbage collected there after every task. With PySpark, Arrow and taskmesh imported that takes
-    10 to 20 ms, several times as long as a small partition's way over the mesh. What is spared and becomes
-    garbage later is not found if it is a cycle: so this is done between tasks only, and a few times at most.
+    Spark collects garbage there after every task. With PySpark, Arrow and taskmesh imported that takes 10 to
+    20 ms, several times as long as a small partition's way over the mesh; 0.05 ms after `gc.freeze()`. Frozen
+    cycles that become garbage later are never freed: so it is called between tasks only, and three times at
+    most.
     """
-    global _sparings  # noqa: PLW0603
-    if _sparings < MOST_SPARINGS and "pyspark.worker" in sys.modules and len(gc.get_objects()) > MANY_OBJECTS:
-        _sparings += 1
+    global _freezes  # noqa: PLW0603
+    if _freezes < MOST_FREEZES and "pyspark.worker" in sys.modules and len(gc.get_objects()) > MANY_OBJECTS:
+        _freezes += 1
         gc.collect()
         gc.freeze()
 
 
 def _close_all() -> None:
-    """At the end of the process: what was open for later tasks is not needed any more."""
+    """Close this process's meshes, at its end."""
     for (pid, *_), mesh in list(_open.items()):
         if pid == os.getpid():
             mesh.close(cancel=True)
@@ -71,7 +72,7 @@ def _close_all() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: another thread may have held the lock."""
+    """Replace the lock in a forked child: another thread may have held it."""
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""Counts of what went to the mesh and came back: made in Spark's workers, added up on the driver."""
+"""Counts of rows, bytes and pieces on the mesh: made in Spark's workers, added up on the driver."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ class Tally:
     """Sums over pieces.
 
     Attributes:
-        rows_in, rows_out: given to tasks, and returned by them. pieces: tasks.
-        bytes_in, bytes_out: likewise, encoded; bytes_out not for RDDs.
+        rows_in: rows that tasks received.
+        rows_out: rows that tasks returned.
+        pieces: number of tasks.
+        bytes_in: encoded bytes that tasks received.
+        bytes_out: encoded bytes that tasks returned; not counted for RDDs.
         again: pieces whose result comes from a second or later attempt on the mesh.
-        waited: seconds that Spark's worker had nothing to do but wait for the mesh.
+        waited: seconds that Spark's worker did nothing but wait for the mesh.
         worked: seconds that the tasks themselves took, on the pools.
     """
 
@@ -68,5 +71,5 @@ class Counts:
         return self._sum.value  # type: ignore[no-any-return]
 
     def add(self, tally: Tally) -> None:
-        """Counts a partition's figures; in Spark's workers."""
+        """Add a partition's figures; in Spark's workers."""
         self._sum.add(tally)

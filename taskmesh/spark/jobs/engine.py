@@ -1,4 +1,4 @@
-"""The two places where a stream's pieces run: the mesh, and this process itself."""
+"""The two places where a partition's pieces run: the mesh, and this process itself."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol
 
 from taskmesh import context
 from taskmesh.client.group import TaskGroup
@@ -28,56 +27,15 @@ from taskmesh.spark.steps.errors import MeshSchemaError, MeshTaskError
 from taskmesh.wire.runs import Failed
 
 KEPT_S: Final = 600.0
-"""Seconds for which the hub keeps what pieces ended with."""
-
-
-@dataclass(frozen=True)
-class Dedupe:
-    """Under which key a piece is submitted.
-
-    Results are shared by content alone, and only where the settings say so: a Spark task that is tried again,
-    or has a twin, gets them from the hub. Failures are remembered within a partition of one stage, once
-    `remember_errors` tries of Spark's have failed: before that, the next try may go better; without it, Spark
-    would have the same rows fail four times before it gives a job up.
-
-    Attributes:
-        shared: as in `Spec`. prefix: of the keys.
-    """
-
-    shared: str
-    prefix: str
-
-    @classmethod
-    def of(cls, settings: Settings, trace: SparkTask) -> Self | None:
-        """As the settings say; None if this try shares nothing."""
-        if settings.dedupe == "result":
-            return cls("all", "")
-        if not 0 < settings.remember_errors <= trace.attempt + 1:
-            return None
-        return cls("errors", f"{trace.app} {trace.stage} {trace.partition} ")
-
-    def key(self, number: int, payload: Payload) -> str:
-        """The key of a payload under a spec."""
-        made = hashlib.blake2b(digest_size=20) if self.shared == "all" else _quick()
-        for part in payload.parts if isinstance(payload, Blob) else (payload,):
-            made.update(part)
-        return f"{self.prefix}{number:x} {made.hexdigest()}"
-
-
-def _quick() -> hashlib._Hash:
-    """Twice as fast, and good enough to find the rows of one partition again."""
-    return hashlib.sha1(usedforsecurity=False)
-
-
+"""Seconds for which the hub keeps the outcomes of pieces."""
 LATER_TRIES_FASTER: Final = 4.0
-"""By how much Spark's later tries of a task wait less for pools and hub than its first one."""
-
+"""Spark's later tries of a task wait for pools and hub for the first try's time divided by this."""
 TEXT_LIMIT: Final = 32 << 10
 _SCHEMA_ERROR: Final = class_name(MeshSchemaError)
 
 
 class Engine(Protocol):
-    """Runs pieces."""
+    """Runs pieces, each of which has the `done` of a future."""
 
     @property
     def sent(self) -> int:
@@ -85,77 +43,73 @@ class Engine(Protocol):
         ...
 
     def submit(self, data: Any) -> Any:
-        """Starts one; what it returns stands for it."""
-        ...
-
-    def is_done(self, piece: Any) -> bool:
-        """Return whether its outcome is there."""
+        """Start a piece."""
         ...
 
     def wait(self, pieces: Sequence[Any]) -> None:
-        """Returns when one of them is done."""
+        """Return when one of the pieces is done.
+
+        Raises:
+            NoMeshWorkers, MeshGatewayLost: nobody is there who could run them.
+        """
         ...
 
     def outcome(self, piece: Any, where: str) -> tuple[Any, Success]:
-        """Its result and how it ran; raises what it failed with."""
+        """Return the result of a piece that is done, and how it ran.
+
+        Args:
+            piece: what `submit` returned.
+            where: the piece's place in the partition, for error texts.
+
+        Raises:
+            MeshTaskError, MeshSchemaError: the piece failed.
+        """
         ...
 
     def cancel(self, pieces: Sequence[Any]) -> None:
-        """Gives them up."""
+        """Give pieces up, running or not."""
         ...
 
 
 def engine_of(settings: Settings, remote_task: RemoteTask) -> Engine:
-    """The engine that the settings ask for, ready to run the work's pieces.
+    """Return the engine that the settings name, ready to run pieces of the task.
 
     Raises:
         HubUnreachable: no hub answers.
     """
-    return LocalEngine(remote_task) if settings.engine == "local" else MeshEngine(settings, remote_task)
+    return _LocalEngine(remote_task) if settings.engine == "local" else _MeshEngine(settings, remote_task)
 
 
-class MeshEngine:
-    """Pieces are tasks of one group on the mesh."""
+class _MeshEngine:
+    """Submits pieces to the mesh, as tasks of one group."""
 
     def __init__(self, settings: Settings, remote_task: RemoteTask) -> None:
         self._spark_task = SparkTask.here(remote_task.app)
         speed_up = LATER_TRIES_FASTER if self._spark_task.attempt else 1.0
         mesh = mesh_of(settings, speed_up)
-        self._dedupe = Dedupe.of(settings, self._spark_task)
+        shared, self._prefix = _sharing(settings, self._spark_task)
+        self._key = self._key_of if shared else None
         self._group = TaskGroup(
             mesh,
             remote_task.function,
             remote_task.name,
             remote_task.options,
             remote_task.codec,
-            keep=KEPT_S if self._dedupe else 0.0,
-            shared=self._dedupe.shared if self._dedupe else "all",
+            keep=KEPT_S if shared else 0.0,
+            shared=shared or "all",
         )
         self._watchdog = Watchdog(mesh._client, settings, remote_task.options, speed_up)
+        self.wait = self._watchdog.wait
 
     @property
     def sent(self) -> int:
-        """Bytes of all payloads so far."""
         return self._group.sent
 
     def submit(self, data: Any) -> TaskFuture[Any]:
-        """Submits a task."""
-        dedupe = self._dedupe
-        if dedupe is None:
-            return self._group.submit(data)
-        return self._group.submit(data, lambda payload: dedupe.key(self._group.number, payload))
-
-    def is_done(self, piece: TaskFuture[Any]) -> bool:
-        """Return whether it has ended."""
-        return piece.done()
-
-    def wait(self, pieces: Sequence[TaskFuture[Any]]) -> None:
-        """Wait; raise NoMeshWorkers or MeshGatewayLost if no result can come."""
-        self._watchdog.wait(pieces)
+        return self._group.submit(data, self._key)
 
     def outcome(self, piece: TaskFuture[Any], where: str) -> tuple[Any, Success]:
-        """Result and how it ran; an error is made of its record, and nothing of it unpickled."""
-        failed = self._group.failure(piece)
+        failed = self._group.failure(piece)  # a record, of which nothing is unpickled
         if failed is not None:
             raise _error_of(failed, self._group.name, f"{where}, {self._spark_task}")
         try:
@@ -165,12 +119,43 @@ class MeshEngine:
             raise MeshTaskError(text) from None
 
     def cancel(self, pieces: Sequence[TaskFuture[Any]]) -> None:
-        """Gives tasks up, running or not."""
         self._group.cancel(list(pieces))
 
+    def _key_of(self, payload: Payload) -> str:
+        digest = hashlib.blake2b(digest_size=20)
+        for part in payload.parts if isinstance(payload, Blob) else (payload,):
+            digest.update(part)
+        return f"{self._prefix}{self._group.number:x} {digest.hexdigest()}"
 
-class LocalEngine:
-    """Pieces are run here and now, as they are submitted: the oracle, and the way without a mesh."""
+
+def _sharing(settings: Settings, spark_task: SparkTask) -> tuple[str, str]:
+    """Return which outcomes equal pieces share, as in `Spec.shared`, and the prefix of their keys.
+
+    Results are shared by content alone, and only where the settings say so: another try of a Spark task, or
+    its twin, gets them from the hub. Failures are remembered within a partition of one stage, once
+    `remember_errors` of Spark's tries have failed: before that, the next try may go better; without it, Spark
+    would have the same rows fail four times before it gives a job up. A try that shares nothing has "".
+    """
+    if settings.dedupe == "result":
+        return "all", ""
+    if not 0 < settings.remember_errors <= spark_task.attempt + 1:
+        return "", ""
+    return "errors", f"{spark_task.app} {spark_task.stage} {spark_task.partition} "
+
+
+class _Ended(NamedTuple):
+    """A piece that has been run: its result and the seconds that it took, or its error."""
+
+    result: Any
+    seconds: float
+    error: BaseException | None = None
+
+    def done(self) -> bool:
+        return True
+
+
+class _LocalEngine:
+    """Runs pieces in this process as they are submitted: for tests, and where there is no mesh."""
 
     sent = 0
 
@@ -185,8 +170,7 @@ class LocalEngine:
             queue=remote_task.options.queue,
         )
 
-    def submit(self, data: Any) -> tuple[Any, Success | BaseException]:
-        """Runs it."""
+    def submit(self, data: Any) -> _Ended:
         began = time.perf_counter()
         try:
             with context.running(self._context):
@@ -194,33 +178,27 @@ class LocalEngine:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001  a task may raise anything
-            return None, error
-        return result, Success(1, "", time.perf_counter() - began)
+            return _Ended(None, 0.0, error)
+        return _Ended(result, time.perf_counter() - began)
 
-    def is_done(self, piece: object) -> bool:
-        """It is."""
-        return True
+    def wait(self, pieces: Sequence[_Ended]) -> None:
+        pass
 
-    def wait(self, pieces: Sequence[object]) -> None:
-        """There is nothing to wait for."""
-
-    def outcome(self, piece: tuple[Any, Success | BaseException], where: str) -> tuple[Any, Success]:
-        """Result, or the error as a mesh would tell it."""
-        result, error = piece
-        if isinstance(error, Success):
-            return result, error
-        text = "".join(traceback.format_exception(error))
-        place = f"{where}, {self._spark_task}"
+    def outcome(self, piece: _Ended, where: str) -> tuple[Any, Success]:
+        result, seconds, error = piece
+        if error is None:
+            return result, Success(1, "", seconds)
+        place, trace = f"{where}, {self._spark_task}", "".join(traceback.format_exception(error))
         if isinstance(error, MeshSchemaError):
-            raise MeshSchemaError(_told(self._name, str(error), place, text))
-        raise MeshTaskError(_told(self._name, error_text(error), place, text))
+            raise MeshSchemaError(_report(self._name, str(error), place, trace))
+        raise MeshTaskError(_report(self._name, error_text(error), place, trace))
 
-    def cancel(self, pieces: Sequence[object]) -> None:
-        """Nothing runs any more."""
+    def cancel(self, pieces: Sequence[_Ended]) -> None:
+        pass
 
 
 def _error_of(failed: Failed, name: str, where: str) -> TaskMeshError:
-    """The exception that tells of a record all there is to tell."""
+    """Return the exception for a record of a failure, with everything that the record says."""
     place = f"{where}; pool {failed.worker or 'unknown'}, attempt {failed.attempt}"
     if failed.kind in {"exception", "timeout"}:
         text = f"{failed.type_name}: {failed.text}" if failed.text else failed.type_name
@@ -230,12 +208,12 @@ def _error_of(failed: Failed, name: str, where: str) -> TaskMeshError:
     history = "\n".join(failed.history) if len(failed.history) > 1 else ""
     trace = "\n".join(filter(None, (failed.traceback, history)))
     if failed.type_name == _SCHEMA_ERROR:
-        return MeshSchemaError(_told(name, failed.text, place, trace))
-    return MeshTaskError(_told(name, text, place, trace))
+        return MeshSchemaError(_report(name, failed.text, place, trace))
+    return MeshTaskError(_report(name, text, place, trace))
 
 
-def _told(name: str, text: str, where: str, trace: str) -> str:
-    """One text with everything, cut at 32 KiB in the middle of the traceback."""
+def _report(name: str, text: str, where: str, trace: str) -> str:
+    """Return one text with everything, cut to 32 KiB in the middle of the traceback."""
     head = f"task {name}: {text}\n  ({where})"
     if not trace:
         return head[:TEXT_LIMIT]

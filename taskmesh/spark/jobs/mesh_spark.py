@@ -1,9 +1,9 @@
-"""MeshSpark: what a Spark program holds. It describes; nothing is opened before Spark runs a partition."""
+"""MeshSpark, the object that a Spark program holds. Nothing is opened before Spark runs a partition."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Self
 
 import pyarrow as pa
@@ -29,8 +29,8 @@ _PREFIX = "spark.taskmesh."
 class MeshSpark(Settings):
     """Runs steps of Spark jobs on a mesh: `MeshSpark("tcp://hub:5550", queue="gpu")`.
 
-    Frozen and picklable, without anything live in it. Spark runs a step at least once for each partition, and
-    more often where it tries again or evaluates a plan twice: cache or write right after a mesh step.
+    A frozen, picklable value. Spark runs a step at least once for each partition, and more often where it
+    tries again or evaluates a plan twice: cache or write right after a mesh step.
 
     Raises:
         ConfigError: a setting cannot be used.
@@ -38,7 +38,7 @@ class MeshSpark(Settings):
 
     @classmethod
     def from_conf(cls, spark: Any, **overrides: Any) -> Self:
-        """As `spark.taskmesh.address`, `spark.taskmesh.window` ... of the session say; arguments go first.
+        """Read `spark.taskmesh.address`, `spark.taskmesh.window` ... of the session; arguments override them.
 
         Raises:
             ConfigError: a setting is unknown, or its value cannot be used.
@@ -51,7 +51,7 @@ class MeshSpark(Settings):
         return cls(**{**found, **overrides})
 
     def local(self) -> Self:
-        """The same with tasks in Spark's own Python workers, and all the checks: the oracle of tests."""
+        """The same with tasks in Spark's own Python workers, and all the checks: for tests."""
         return dataclasses.replace(self, engine="local")
 
     def map_arrow(
@@ -69,12 +69,13 @@ class MeshSpark(Settings):
             df: classic or Connect, a batch or a stream.
             task: takes a `pyarrow.RecordBatch`; returns one, a table, or several, of any number of rows.
             schema: of the result. Columns are taken by name, and cast where nothing is lost.
-            chunksize: rows in a call; "auto" measures what takes a twentieth of a second, or more where a
-                call costs much itself. With dedupe="result" it is 2000: equal rows make equal batches then.
+            chunksize: rows in a call; "auto" measures how many take a twentieth of a second, or more where
+                a call costs much itself. With dedupe="result" it is 2000, so that equal rows make equal
+                batches.
             ordered: keeps the partition's order; False gives batches as they are done.
 
         Raises:
-            SerializationError: the function cannot travel; names what in it cannot.
+            SerializationError: the function cannot travel; names the part that cannot.
             ConfigError: an option or the schema cannot be used.
         """
         return self._mapped(df, task, schema, "arrow", chunksize, ordered=ordered)
@@ -84,12 +85,12 @@ class MeshSpark(Settings):
         df: Any,
         task: Callable[..., Any],
         schema: str | StructType,
-        format: Literal["arrow", "pandas", "rows"] = "arrow",  # noqa: A002  the word that people look for
+        format: Literal["arrow", "pandas", "rows"] = "arrow",  # noqa: A002  pandas' and Spark's word
         *,
         chunksize: Chunksize = "auto",
         ordered: bool = True,
     ) -> Any:
-        """As `map_arrow`, for tasks over pandas DataFrames ("pandas") or lists of dicts ("rows"), in and out.
+        """Like `map_arrow`, for tasks over pandas DataFrames ("pandas") or lists of dicts ("rows").
 
         Raises:
             ConfigError: the format is unknown; else as `map_arrow`.
@@ -121,7 +122,12 @@ class MeshSpark(Settings):
                 f'errors="column" adds {ERROR_COLUMN!r}, which the schema has already. '
                 "Rename or drop the one of the step before"
             )
-        arrow = arrow_schema(declared, df.sparkSession)
+        conf = df.sparkSession.conf
+        arrow = to_arrow_schema(
+            declared,
+            timezone=conf.get("spark.sql.session.timeZone"),
+            prefers_large_types=conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true",
+        )
         step = Step(function_bytes(task), form, ipc.schema_bytes(arrow), self.errors)
         returned = declared
         if self.errors == "column":
@@ -129,35 +135,32 @@ class MeshSpark(Settings):
             arrow = arrow.append(pa.field(ERROR_COLUMN, pa.string()))
         remote_task = RemoteTask.of(self, task, step)
         partition = ArrowPartition(self, remote_task, rows, ipc.schema_bytes(arrow), ordered)
-
-        def offload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return partition.run(batches)
-
-        return df.mapInArrow(offload, returned)
+        return df.mapInArrow(partition.run, returned)
 
     def udf(
         self,
         returnType: str | DataType = "string",  # noqa: N803  Spark's word
         *,
-        input: UdfInput = "arrow",  # noqa: A002  what it is
+        input: UdfInput = "arrow",  # noqa: A002  short, and keyword-only
         queue: str = "",
         tags: Iterable[str] = (),
         chunksize: Chunksize = "auto",
         deterministic: bool = False,
     ) -> Callable[[Callable[..., Any]], MeshUDF]:
-        """Makes a UDF of a function: `@mesh.udf("double", input="pandas")`.
+        """Make a UDF of a function: `@mesh.udf("double", input="pandas")`.
 
         Args:
-            returnType: of the column that it gives.
-            input: what it is called with: "arrow" arrays, "pandas" Series, or "scalar" values row by row.
-            queue, tags: which pools, if others than the bridge's.
+            returnType: of the column that the function returns.
+            input: form of the arguments: "arrow" arrays, "pandas" Series, or "scalar" values row by row.
+            queue: of the pools; empty for the bridge's.
+            tags: of the pools; empty for the bridge's.
             chunksize: rows in a call, at most, as for `map_arrow`.
-            deterministic: whether Spark's optimiser may take it that the same rows give the same. It may call
-                the function twice for a row then; else it filters after it, so that a table is read whole.
+            deterministic: True if the same rows always give the same result. Spark's optimiser may then call
+                the function twice for a row; else it filters after it, so that a table is read whole.
 
         Raises:
-            ConfigError: the input is unknown, the bridge has errors="column", or it was used without
-                parentheses.
+            ConfigError: the input is unknown, the bridge has errors="column", or the decorator was used
+                without parentheses.
         """
         if not isinstance(returnType, str | DataType):
             name = getattr(returnType, "__name__", type(returnType).__name__)
@@ -180,15 +183,15 @@ class MeshSpark(Settings):
 
         Args:
             task: called as `task(batch, delivery)` with a `pyarrow.RecordBatch` and a
-                `taskmesh.spark.Delivery`; what it returns is not looked at. It is called at least once for
-                each row: `delivery` and a key of the rows' own are what it can tell repetitions by.
-            query: what deliveries are named by; empty for the id that Spark gave the stream, which it does
-                not tell on Connect.
+                `taskmesh.spark.Delivery`; its result is ignored. It is called at least once for each row:
+                `delivery` and a key of the rows' own let it recognise repetitions.
+            query: name of the stream in deliveries; empty for the id that Spark gave the stream, which is
+                unknown on Connect.
             chunksize: as for `map_arrow`.
 
         Raises:
             ConfigError: errors= is not "raise": rows that a sink refused would be lost. On Connect a stream
-                ends with it where `query` is empty.
+                ends with it if `query` is empty.
         """
         if self.errors != "raise":
             raise ConfigError(f'errors={self.errors!r} would lose rows: foreach_batch() has "raise" only')
@@ -204,16 +207,12 @@ class MeshSpark(Settings):
                     "look alike. Write foreach_batch(f, query='orders')"
                 )
             partition = SinkPartition(settings, remote_task, rows, schema, query=query, batch=batch)
-
-            def offload(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-                return partition.run(batches)
-
-            df.mapInArrow(offload, "nothing long").write.format("noop").mode("overwrite").save()
+            df.mapInArrow(partition.run, "nothing long").write.format("noop").mode("overwrite").save()
 
         return sink
 
     def counting(self, spark: Any) -> Self:
-        """The same with `counts`, which sums up what goes over; classic Spark only.
+        """The same with `counts`, which sums up what is sent and returned; classic Spark only.
 
         Raises:
             ConfigError: the session is of Spark Connect.
@@ -233,7 +232,7 @@ def struct_of(schema: str | StructType) -> StructType:
     """A schema as Spark's type; text is read as DDL by the session.
 
     Raises:
-        ConfigError: it is none of columns, or has two of one name, which could not be told apart.
+        ConfigError: it does not consist of columns, or has two of one name.
     """
     struct = DataType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(struct, StructType):
@@ -244,13 +243,6 @@ def struct_of(schema: str | StructType) -> StructType:
     if twice:
         raise ConfigError(f"schema has two columns {twice[0]!r}: what a task returns is found by name")
     return struct
-
-
-def arrow_schema(schema: StructType, spark: Any) -> pa.Schema:
-    """The Arrow types that this session reads the schema's columns as."""
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    large = spark.conf.get("spark.sql.execution.arrow.useLargeVarTypes", "false") == "true"
-    return to_arrow_schema(schema, timezone=zone, prefers_large_types=large)
 
 
 def _check_nullable(declared: StructType, given: StructType) -> None:

@@ -1,6 +1,6 @@
 """One partition in Spark's Python worker: it is cut into pieces, sent, checked, and put together again.
 
-These objects are what Spark's closures hold: bytes and settings, never anything live.
+Spark's closures hold these objects: bytes and settings, never anything live.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,17 +19,17 @@ import pyarrow as pa
 from taskmesh.shm.files import Buffer
 from taskmesh.spark.jobs.batch_size import FIXED, BatchSizer, sizer_of
 from taskmesh.spark.jobs.counts import Tally
-from taskmesh.spark.jobs.engine import Engine, engine_of
+from taskmesh.spark.jobs.engine import engine_of
 from taskmesh.spark.jobs.remote_task import RemoteTask
 from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.jobs.spark_task import SparkTask
 from taskmesh.spark.jobs.stream import Stream
 from taskmesh.spark.steps import ipc
-from taskmesh.spark.steps.delivery import Delivery
 from taskmesh.spark.steps.errors import MeshSchemaError
+from taskmesh.spark.steps.step import Delivery
 
 MOST_BYTES: Final = 1 << 20
-"""Of batches or items that travel together where no number is asked for; a single one may be larger."""
+"""Of batches or items that travel together where no `chunksize` is given; a single one may be larger."""
 
 Encoded = tuple[pa.Buffer, int, int]
 _log = logging.getLogger("taskmesh.spark")
@@ -39,39 +40,34 @@ class Partition:
     """The base of all kinds of partition.
 
     Attributes:
-        rows: in one piece; 0 for what the sizer finds.
+        settings: of the job.
+        remote_task: the task that runs its pieces.
+        rows: in one piece; 0 for the number that the sizer finds.
     """
 
     settings: Settings
     remote_task: RemoteTask
     rows: int = 0
 
-    def _engine(self) -> Engine:
-        return engine_of(self.settings, self.remote_task)
-
-    def _stream(
+    def _results(
         self,
-        sizer: BatchSizer,
+        cut: Callable[[BatchSizer], Iterator[tuple[Any, int, int]]],
         tally: Tally,
         *,
         ordered: bool = True,
         rows_of: Callable[[Any], int] | None = None,
-    ) -> Stream:
-        return Stream(
-            self._engine,
-            self.settings,
-            ordered=ordered,
-            learn=sizer.learn,
-            is_known=lambda: sizer.is_known,
-            rows_of=rows_of,
-            tally=tally,
-        )
-
-    def _tell(self, tally: Tally) -> None:
-        """At the end of the partition, also of one that was left early."""
-        _log.info("%s: %s", self.remote_task.name, tally)
-        if self.settings.counts is not None:
-            self.settings.counts.add(tally)
+    ) -> Iterator[Any]:
+        """The results of the pieces that `cut` makes; the tally is reported at the end, even an early one."""
+        engine = partial(engine_of, self.settings, self.remote_task)
+        sizer = self._new_sizer()
+        try:
+            yield from Stream(engine, self.settings, sizer, tally, ordered=ordered, rows_of=rows_of).run(
+                cut(sizer)
+            )
+        finally:
+            _log.info("%s: %s", self.remote_task.name, tally)
+            if self.settings.counts is not None:
+                self.settings.counts.add(tally)
 
     def _new_sizer(self) -> BatchSizer:
         """As many rows as fit the time; shared results need equal pieces for equal input, on any day."""
@@ -90,7 +86,8 @@ class ArrowPartition(Partition):
     """Record batches in and out.
 
     Attributes:
-        schema: of what comes back, as `ipc.schema_bytes`.
+        schema: of the result, as `ipc.schema_bytes`.
+        ordered: results in the order of their input; else as they come.
     """
 
     schema: bytes = b""
@@ -98,12 +95,9 @@ class ArrowPartition(Partition):
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the partition: `mapInArrow` calls it."""
-        sizer, schema, tally = self._new_sizer(), ipc.schema_of(self.schema), Tally()
-        try:
-            results = self._stream(sizer, tally, ordered=self.ordered).run(self._cut(batches, sizer))
-            yield from pushed((batch for data in results for batch in _checked(data, schema, tally)), schema)
-        finally:
-            self._tell(tally)
+        schema, tally = ipc.schema_of(self.schema), Tally()
+        results = self._results(partial(self._cut, batches), tally, ordered=self.ordered)
+        yield from pushed((batch for data in results for batch in _checked(data, schema, tally)), schema)
 
     def _cut(self, batches: Iterable[pa.RecordBatch], sizer: BatchSizer) -> Iterator[Encoded]:
         return _cut(batches, sizer) if self.rows else _gathered(batches, sizer, self._most)
@@ -111,10 +105,11 @@ class ArrowPartition(Partition):
 
 @dataclass(frozen=True)
 class SinkPartition(ArrowPartition):
-    """Record batches in, each with the delivery that it is; nothing out.
+    """Record batches in, each with its delivery; nothing out.
 
     Attributes:
-        query: of the stream; empty for what Spark says. batch: Spark's number of the micro-batch.
+        query: the stream's name; empty for the id that Spark gave it.
+        batch: Spark's number of the micro-batch.
     """
 
     query: str = ""
@@ -142,17 +137,11 @@ class ColumnPartition(Partition):
 
     def run(self, columns: Iterable[Any]) -> Iterator[pa.Array]:
         """Run the partition: an iterator `arrow_udf` gives an array, or a tuple of them, for each batch."""
-        tally = Tally()
-        try:
-            yield from self._columns(columns, tally)
-        finally:
-            self._tell(tally)
-
-    def _columns(self, columns: Iterable[Any], tally: Tally) -> Iterator[pa.Array]:
-        sizer, schema = self._new_sizer(), ipc.schema_of(self.schema)
+        schema, tally = ipc.schema_of(self.schema), Tally()
         lengths: deque[int] = deque()
         parts: list[pa.Array] = []
-        for data in self._stream(sizer, tally).run(_cut(_noted(columns, lengths), sizer, self._most)):
+        batches = _noted(columns, lengths)
+        for data in self._results(lambda sizer: _cut(batches, sizer, self._most), tally):
             parts += [batch.column(0) for batch in _checked(data, schema, tally)]
             while lengths and sum(map(len, parts)) >= lengths[0]:
                 length = lengths.popleft()
@@ -171,62 +160,61 @@ def _cut(
 ) -> Iterator[Encoded]:
     """Batches as encoded pieces of as many rows as the sizer says when they are cut, and about `most` bytes.
 
-    `noted` is given the schema and the number of a piece's first row, and may write on the schema.
+    `noted` takes the schema and the number of a piece's first row, and may write on the schema.
     """
-    before = 0
-    for batch in batches:
-        first = 0
-        while first < batch.num_rows:
-            part = batch.slice(first, _fitting(batch, sizer, most))
-            data = ipc.encode(noted(batch.schema, before + first), [part])
-            yield data, part.num_rows, data.size
-            first += part.num_rows
-        before += batch.num_rows
-
-
-def _fitting(batch: pa.RecordBatch, sizer: BatchSizer, most: int) -> int:
-    """Return how many rows of a batch make one piece: what the sizer says, or fewer with `most` bytes."""
-    if not most or batch.nbytes <= most:
-        return sizer.rows
-    return max(1, min(sizer.rows, int(most * batch.num_rows // batch.nbytes)))
+    for part, first in _slices(batches, sizer, most):
+        yield _encoded([part], noted(part.schema, first))
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], sizer: BatchSizer, most: int) -> Iterator[Encoded]:
     """Batches as encoded pieces of at most as many rows as the sizer says; small ones travel together."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
+    for part, _ in _slices(batches, sizer, most):
+        if held and (rows + part.num_rows > sizer.rows or size + part.nbytes > min(most, MOST_BYTES)):
+            yield _encoded(held, held[0].schema)
+            held, rows, size = [], 0, 0
+        held.append(part)
+        rows += part.num_rows
+        size += part.nbytes
+    if held:
+        yield _encoded(held, held[0].schema)
+
+
+def _slices(
+    batches: Iterable[pa.RecordBatch], sizer: BatchSizer, most: int
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Batches in slices that make a piece, each with its first row's number in the partition."""
+    before = 0
     for batch in batches:
         first = 0
         while first < batch.num_rows:
-            part = batch.slice(first, _fitting(batch, sizer, most))
-            if held and (rows + part.num_rows > sizer.rows or size + part.nbytes > min(most, MOST_BYTES)):
-                yield _encoded(held, rows)
-                held, rows, size = [], 0, 0
-            held.append(part)
-            rows += part.num_rows
-            size += part.nbytes
+            rows = sizer.rows
+            if most and batch.nbytes > most:
+                rows = max(1, min(rows, int(most * batch.num_rows // batch.nbytes)))
+            part = batch.slice(first, rows)
+            yield part, before + first
             first += part.num_rows
-    if held:
-        yield _encoded(held, rows)
+        before += batch.num_rows
 
 
-def _encoded(batches: list[pa.RecordBatch], rows: int) -> Encoded:
-    data = ipc.encode(batches[0].schema, batches)
-    return data, rows, data.size
+def _encoded(batches: list[pa.RecordBatch], schema: pa.Schema) -> Encoded:
+    data = ipc.encode(schema, batches)
+    return data, sum(batch.num_rows for batch in batches), data.size
 
 
 def _checked(data: Buffer, schema: pa.Schema, tally: Tally) -> Iterator[pa.RecordBatch]:
-    """The batches that a slot sent: sound, and of the schema that Spark was told.
+    """The batches that a slot sent, once they are known to be valid and of the declared schema.
 
     Raises:
-        MeshSchemaError: they are not; the slot runs another version of this package, or it lies.
+        MeshSchemaError: they are not: the slot runs another version of this package, or is not to be trusted.
     """
     try:
         got, batches = ipc.decode(data)
         for batch in batches:
             batch.validate(full=True)
     except pa.ArrowException as error:
-        raise MeshSchemaError(f"a pool sent a batch that is not sound: {error}") from error
+        raise MeshSchemaError(f"a pool sent an invalid batch: {error}") from error
     for field, other in zip(schema, got, strict=False):
         if field.name != other.name or field.type != other.type:
             raise MeshSchemaError(
@@ -252,7 +240,7 @@ def _joined(parts: list[pa.Array], length: int, schema: pa.Schema) -> pa.Array:
     """Parts as one column of this length."""
     column = pa.concat_arrays(parts) if parts else pa.array([], schema.field(0).type)
     if len(column) != length:
-        raise MeshSchemaError(f"a UDF's result has {len(column)} rows in place of {length}")
+        raise MeshSchemaError(f"a UDF's result has {len(column)} rows instead of {length}")
     return column
 
 

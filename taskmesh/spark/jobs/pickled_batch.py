@@ -17,8 +17,8 @@ from taskmesh.spark.jobs.counts import Tally
 from taskmesh.spark.jobs.partitions import MOST_BYTES, Partition
 from taskmesh.spark.steps.chunks import items_of
 
-RowBatch = tuple[list[Any] | tuple[bytes, ...], int, int]
-"""A chunk, its items' number (0: nobody has counted them) and its bytes (0: they are not known either)."""
+Chunk = tuple[list[Any] | tuple[bytes, ...], int, int]
+"""Items, their number (0: nobody has counted them) and their bytes (0: not known before they are pickled)."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,12 @@ class ChunkPartition(Partition):
         """Run the partition: `mapPartitions` calls it."""
         return self._through(lambda sizer: _chunks(items, sizer))
 
-    def _through(self, cut: Callable[[BatchSizer], Iterator[RowBatch]]) -> Iterator[Any]:
-        tally, sizer = Tally(), self._new_sizer()
-        try:
-            for _, returned in self._stream(sizer, tally, rows_of=itemgetter(0)).run(cut(sizer)):
-                for items in map(items_of, returned) if isinstance(returned, tuple) else (returned,):
-                    tally.rows_out += len(items)
-                    yield from items
-        finally:
-            self._tell(tally)
+    def _through(self, cut: Callable[[BatchSizer], Iterator[Chunk]]) -> Iterator[Any]:
+        tally = Tally()
+        for _, returned in self._results(cut, tally, rows_of=itemgetter(0)):
+            for items in map(items_of, returned) if isinstance(returned, tuple) else (returned,):
+                tally.rows_out += len(items)
+                yield from items
 
     def _new_sizer(self) -> BatchSizer:
         """Of one item at first: that may be the path of a file that takes a minute."""
@@ -56,18 +53,18 @@ class PickledPartition(ChunkPartition):
 
 
 class PickledBatcher:
-    """Puts pickled batches together to pieces that take as long as the sizer says.
+    """Joins pickled batches to pieces of as many items as the sizer says.
 
-    The number of items in a batch is estimated from its bytes: the first one is opened, and so is every later
-    one with more items than go into a piece. So are those with items that only a pool with PySpark could
-    rebuild: what PySpark's pickler takes by value, it takes by means of PySpark.
+    A batch's bytes tell how many items it has, once the first batch has been opened and counted. Every later
+    one with more items than fit into a piece is opened and cut. So is every batch with items that only a pool
+    with PySpark could rebuild: PySpark's pickler needs PySpark to rebuild what it took by value.
     """
 
     def __init__(self, sizer: BatchSizer) -> None:
         self._sizer = sizer
         self._item = 0.0  # bytes, as a mean; 0 before the first batch was opened
 
-    def pieces(self, batches: Iterable[bytes]) -> Iterator[RowBatch]:
+    def pieces(self, batches: Iterable[bytes]) -> Iterator[Chunk]:
         """Every item once, in order."""
         held: list[bytes] = []
         size = 0
@@ -85,18 +82,18 @@ class PickledBatcher:
             yield tuple(held), 0, size
 
     def _fits(self, size: int) -> bool:
-        """Return whether so many bytes of batches make one piece."""
+        """True if so many bytes of batches make one piece."""
         return 0 < size <= self._sizer.rows * self._item and size <= MOST_BYTES
 
-    def _opened(self, batch: bytes) -> Iterator[RowBatch]:
+    def _opened(self, batch: bytes) -> Iterator[Chunk]:
         items = items_of(batch)
         mean = len(batch) / max(1, len(items))
         self._item = self._item + 0.5 * (mean - self._item) if self._item else mean
         return _chunks(items, self._sizer)
 
 
-def _chunks(items: Iterable[Any], sizer: BatchSizer) -> Iterator[RowBatch]:
-    """Lists of as many items as the sizer says. Their bytes are not known before they are pickled."""
+def _chunks(items: Iterable[Any], sizer: BatchSizer) -> Iterator[Chunk]:
+    """Lists of as many items as the sizer says."""
     rest = iter(items)
     while chunk := list(islice(rest, sizer.rows)):
         yield chunk, len(chunk), 0

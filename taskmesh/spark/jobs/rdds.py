@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from pyspark import RDD
@@ -27,10 +27,12 @@ from taskmesh.wire.runs import PICKLE
 class MeshRDD:
     """An RDD whose functions run on the mesh.
 
-    `chunk` is how many items travel together. None, the default, is as many as take a twentieth of a second,
-    measured as the job runs; with dedupe="result", which needs equal chunks for equal input, 2000.
+    `chunksize` is the number of items that travel together. "auto", the default, is as many as take a
+    twentieth of a second, measured as the job runs; with dedupe="result", which needs equal chunks for equal
+    input, 2000.
 
     Args:
+        settings: of the job.
         rdd: an RDD, or a classic DataFrame.
 
     Raises:
@@ -59,7 +61,7 @@ class MeshRDD:
     def flat_map(
         self, task: Callable[[Any], Any], *, chunksize: Chunksize = "auto", keeps_partitioning: bool = False
     ) -> Any:
-        """An RDD of all that `task(item)` gives for each item, in order."""
+        """An RDD of all items of `task(item)` for each item, in order."""
         return self._through(task, "flat_map", chunksize, keeps_partitioning=keeps_partitioning)
 
     def map_partitions(
@@ -69,12 +71,12 @@ class MeshRDD:
         chunksize: Chunksize = FIXED,
         keeps_partitioning: bool = False,
     ) -> Any:
-        """An RDD of all that `task(items)` gives; it gets one chunk at a time, not a whole partition."""
+        """An RDD of all items of `task(items)`, called with one chunk at a time, not a whole partition."""
         return self._through(task, "partition", chunksize, keeps_partitioning=keeps_partitioning)
 
     def foreach(self, task: Callable[[Any], object], *, chunksize: Chunksize = "auto") -> None:
-        """Calls `task(item)` for each item: at least once."""
-        self._through(task, "foreach", chunksize, keeps_partitioning=False).foreach(_ignore)
+        """Call `task(item)` for each item: at least once."""
+        self._through(task, "foreach", chunksize, keeps_partitioning=False).count()
 
     def _through(
         self, task: Callable[..., Any], form: ChunkForm, chunksize: Chunksize, *, keeps_partitioning: bool
@@ -89,22 +91,18 @@ class MeshRDD:
         if not size and self._settings.engine == "mesh" and _is_pickled(rdd):
             rdd = _as_bytes(rdd)
             partition = PickledPartition(self._settings, remote_task)
-
-        def offload(items: Iterator[Any]) -> Iterator[Any]:
-            return partition.run(items)
-
-        return rdd.mapPartitions(offload, keeps_partitioning)
+        return rdd.mapPartitions(partition.run, keeps_partitioning)
 
 
 def _is_pickled(rdd: RDD[Any]) -> bool:
-    """Return whether Spark hands its Python workers this RDD as plain pickles of lists.
+    """True if Spark hands its Python workers this RDD as plain pickles of lists.
 
-    Not if it is what a Python function gives and is nowhere kept: Spark then runs that function and the next
-    one in the same worker, and pickles nothing in between.
+    It does not for the result of a Python function that is nowhere kept: Spark then runs that function and
+    the next one in the same worker, and pickles nothing in between.
     """
     if isinstance(rdd, PipelinedRDD) and rdd._is_pipelinable():
         return False
-    serializer = rdd._jrdd and rdd._jrdd_deserializer  # which may be another one from then on
+    serializer = rdd._jrdd and rdd._jrdd_deserializer  # reading _jrdd may replace it
     if type(serializer) not in (BatchedSerializer, AutoBatchedSerializer):
         return False
     inner = serializer.serializer
@@ -116,7 +114,3 @@ def _as_bytes(rdd: RDD[Any]) -> RDD[bytes]:
     batches: RDD[bytes] = RDD(rdd._jrdd, rdd.ctx, NoOpSerializer())
     batches.partitioner = rdd.partitioner
     return batches
-
-
-def _ignore(item: object) -> None:
-    """Nothing is left to be done with it."""

@@ -1,4 +1,4 @@
-"""The task that Spark's workers submit: made once, on the driver, as bytes and plain values."""
+"""The task that Spark's workers submit, made once on the driver, as bytes and plain values."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from taskmesh.wire.runs import ARROW_IPC
 
 
 def function_bytes(task: Callable[..., Any]) -> bytes:
-    """A task's function as it travels.
+    """The bytes of a task's function.
 
     Raises:
-        ConfigError: it is no function. SerializationError: it cannot travel, or takes along what works in
+        ConfigError: it is no function.
+        SerializationError: it cannot travel, or refers to a broadcast variable or accumulator, which work in
             Spark's own workers only.
     """
     if not callable(task):
-        raise ConfigError(f"a task is a function, or what @task makes of one, not {task!r}")
+        raise ConfigError(f"a task is a function, or the result of @task, not {task!r}")
     data = dump_function(task)
     for marks, trouble in _BOUND:
         if all(mark in data for mark in marks):
@@ -42,10 +43,10 @@ _BOUND: Final = (
         "an accumulator along, and what pools add to it would be lost. Return what is to be counted",
     ),
 )
-"""What stands in the bytes of a function that cannot do its work on a pool, and what to say of it."""
+"""Marks in the bytes of a function that cannot do its work on a pool, and the text of the error."""
 
 TRANSIENT: Final = (OSError, MemoryError)
-"""Errors of tasks without retries that are not remembered however often they come."""
+"""Errors of tasks without retries that the hub never remembers."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,11 @@ class RemoteTask:
     """The function to run with its options, the same for all partitions.
 
     Attributes:
-        function: bytes of a callable with one argument. name: of the task, for people.
+        function: bytes of a callable with one argument.
+        name: of the task, for people.
+        options: of the task.
         codec: as for `TaskGroup`.
-        app: the driver's application, for Spark tasks that are not told; empty for a driver on Connect.
+        app: the driver's application, for Spark tasks that do not know it; empty for a driver on Connect.
     """
 
     function: bytes
@@ -68,9 +71,9 @@ class RemoteTask:
     def of(
         cls, settings: Settings, task: Callable[..., Any], step: Callable[[Any], Any], codec: str = ARROW_IPC
     ) -> RemoteTask:
-        """A task in its step, with its own options under the settings' queue and tags.
+        """A task in its step, with its own options; queue and tags of the settings override them.
 
-        Its tasks are bound to the client that submits them: they end with Spark's worker.
+        Its tasks are bound to the client that submits them, so they end with Spark's worker.
 
         Raises:
             SerializationError: the step cannot travel.
@@ -83,7 +86,7 @@ class RemoteTask:
         if settings.queue:
             changes["queue"] = settings.queue
         if not own.retries.max:
-            # Shared results leave Spark's next try nothing but the piece that failed: it is worth a try.
+            # With shared results Spark's next try computes only the piece that failed: it is worth a try.
             at_once = settings.dedupe == "none" or settings.remember_errors == 1
             changes["retries"] = Retry(max=0, on=TRANSIENT if at_once else Exception)
         if settings.tags:

@@ -31,21 +31,21 @@ class Settings:
     """The address of the mesh, and how much of a partition may be under way on it.
 
     Attributes:
-        address: the hub's gateway, several in order of preference.
+        address: the hub's gateway, or several in order of preference.
         queue: the queue that the pools serve; empty for that of the task.
         tags: the tags that the pools have; empty for those of the task.
         window: batches that one Spark task may have under way.
         window_bytes: bytes of these batches; a single batch may be larger.
-        errors: what a task's exception does: "raise" fails the Spark task, "null" gives the row that caused
-            it with nulls, "column" gives that and the exception's text in `_mesh_error`.
+        errors: the effect of a task's exception: "raise" fails the Spark task, "null" gives nulls in the row
+            that caused it, "column" gives these and the exception's text in `_mesh_error`.
         connect_timeout: seconds until a hub that does not answer is given up, when a worker first dials it.
         no_worker_timeout: seconds without any pool for the task before NoMeshWorkers.
         gateway_timeout: seconds that the hub may be away in the middle of a job before MeshGatewayLost.
-        dedupe: "result" for tasks that give the same for the same input: what the mesh has computed, or is
-            computing, for equal batches in the last ten minutes is not computed again.
-        remember_errors: how many of Spark's tries of a task have to fail before the hub remembers the failure
-            and tells it to the later tries at once; 0 or False for never, True for 2. A failure that is
-            remembered costs nothing again; one that is not may go better the next time.
+        dedupe: "result" for tasks that return the same for the same input: equal batches of the last ten
+            minutes are not computed again, even while the first one is being computed.
+        remember_errors: how many of Spark's tries of a task must fail before the hub remembers the failure
+            and reports it to the later tries at once; 0 or False for never, True for 2. A failure that is
+            remembered costs nothing again; one that is not may be gone the next time.
         keys: a directory with the mesh's keys on the executors; empty where none are needed.
         engine: "mesh"; "local" runs the tasks in Spark's own Python workers, with the same checks.
         counts: the counters of a job; see `MeshSpark.counting`.
@@ -70,7 +70,7 @@ class Settings:
     counts: Counts | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Takes values as people and the Spark conf write them: text for numbers, commas in lists."""
+        """Convert values as people and the Spark conf write them: text for numbers, commas in lists."""
         for name in FIELDS:
             value = getattr(self, name)
             try:
@@ -85,9 +85,8 @@ class Settings:
             raise ConfigError(
                 "no address: give MeshSpark('tcp://HOST:5550') or set spark.taskmesh.address in the conf"
             )
-
         for address in self.address:
-            Endpoints.of(address)  # here and not first in Spark's workers
+            Endpoints.of(address)  # refused here, on the driver, and not first in Spark's workers
 
 
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Settings)[:-1])

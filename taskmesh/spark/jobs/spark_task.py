@@ -1,4 +1,4 @@
-"""The place in a Spark job, for error texts, logs and the scope of remembered failures."""
+"""The Spark task that runs in this process, for error texts, logs and the scope of remembered failures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ class SparkTask:
     """One execution of a Spark task.
 
     Attributes:
+        app: id of the application.
+        stage: Spark's number of the stage.
+        partition: number of the partition in the stage.
         attempt: Spark's count of tries, from 0; starts again at 0 when a whole stage is tried again.
-        task: Spark's number of this execution, unique in one application. query: of a stream.
+        task: Spark's number of this execution, unique in one application.
+        query: id of the stream; empty outside of streams.
     """
 
     app: str = ""
@@ -25,10 +29,10 @@ class SparkTask:
 
     @classmethod
     def here(cls, app: str = "") -> SparkTask:
-        """The Spark task that runs in this process; of none outside of Spark's workers.
+        """Return the Spark task that runs in this process; an empty one outside of Spark's workers.
 
-        Spark tells a task its application where a DataFrame's action runs it, and nowhere else: not an RDD's
-        tasks, nor those of `df.rdd`. So the driver says it too, as `app`.
+        Spark passes the application's id to tasks of a DataFrame's action only, not to those of an RDD or of
+        `df.rdd`. So the driver sends it too, as `app`.
         """
         context = TaskContext.get()
         if context is None:

@@ -9,18 +9,21 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from taskmesh.outcomes.outcome import Success
+from taskmesh.spark.jobs.batch_size import BatchSizer
 from taskmesh.spark.jobs.counts import Tally
 from taskmesh.spark.jobs.engine import Engine
 from taskmesh.spark.jobs.settings import Settings
 
 
 class RowBatch(NamedTuple):
-    """A part of the partition on its way.
+    """A part of the partition that is under way.
 
     Attributes:
-        task: what stands for it at the engine. number: from 1 on.
+        task: the future that the engine returned.
+        number: from 1 on.
         first: its first row's number in the partition; negative if nobody has counted so far.
-        rows: how many; 0 if that is not known before the result. size: bytes; 0 where nothing travels.
+        rows: their number; 0 if that is not known before the result.
+        size: in bytes; 0 where nothing travels.
     """
 
     task: Any
@@ -45,32 +48,29 @@ class Stream:
 
     Args:
         open_engine: called when there is a first piece: an empty partition needs no mesh.
+        sizer: learns from every piece. While it does not know how long pieces take, one is under way at a
+            time: it is a probe, and the next one is cut when it has been measured.
+        tally: where the stream counts.
         ordered: results in the order of their input; else as they come.
-        learn: told rows, seconds and bytes of every piece.
-        is_known: tells whether it is known how long pieces take. Before that one is under way at a time: it
-            is a probe, and the next one is cut when it has been measured.
         rows_of: tells from a result how many rows its piece had.
-        tally: where it counts.
     """
 
     def __init__(
         self,
         open_engine: Callable[[], Engine],
         settings: Settings,
+        sizer: BatchSizer,
+        tally: Tally,
         *,
         ordered: bool = True,
-        learn: Callable[[int, float, int], None] | None = None,
-        is_known: Callable[[], bool] = lambda: True,
         rows_of: Callable[[Any], int] | None = None,
-        tally: Tally | None = None,
     ) -> None:
         self._open_engine = open_engine
         self._settings = settings
+        self._sizer = sizer
+        self._tally = tally
         self._ordered = ordered
-        self._learn = learn
-        self._is_known = is_known
         self._rows_of = rows_of
-        self._tally = tally or Tally()
         self._under_way: deque[RowBatch] = deque()
         self._bytes = 0
         self._rows = 0
@@ -86,7 +86,7 @@ class Stream:
                 while self._is_full(size):
                     yield self._next()
                 self._submit(data, rows, size)
-                while self._has_next() or (self._under_way and not self._is_known()):
+                while self._done() or (self._under_way and not self._sizer.is_known):
                     yield self._next()
             while self._under_way:
                 yield self._next()
@@ -115,31 +115,27 @@ class Stream:
             bool(under_way) and self._bytes + size > self._settings.window_bytes
         )
 
-    def _has_next(self) -> bool:
+    def _done(self) -> RowBatch | None:
+        """The piece whose result is the next one, if it is there."""
         pieces = self._under_way
-        if not pieces:
-            return False
         if self._ordered:
-            return self._engine.is_done(pieces[0].task)
-        return any(self._engine.is_done(piece.task) for piece in pieces)
+            return pieces[0] if pieces and pieces[0].task.done() else None
+        return next((piece for piece in pieces if piece.task.done()), None)
 
     def _next(self) -> Any:
-        """Waits for the next result."""
+        """Wait for the next result."""
         pieces = self._under_way
-        candidates = [pieces[0]] if self._ordered else list(pieces)
-        done = [piece for piece in candidates if self._engine.is_done(piece.task)]
-        if not done:
+        piece = self._done()
+        if piece is None:
             began = time.perf_counter()
-            self._engine.wait([piece.task for piece in candidates])
+            self._engine.wait([piece.task for piece in ([pieces[0]] if self._ordered else pieces)])
             self._tally.waited += time.perf_counter() - began
-            done = [piece for piece in candidates if self._engine.is_done(piece.task)]
-        piece = done[0]
+            piece = self._done() or pieces[0]
         result, success = self._engine.outcome(piece.task, piece.where)
         pieces.remove(piece)
         self._bytes -= piece.size
         rows = piece.rows if self._rows_of is None else self._rows_of(result)
-        if self._learn is not None:
-            self._learn(rows, success.seconds, piece.size)
+        self._sizer.learn(rows, success.seconds, piece.size)
         self._count(piece, rows, success)
         return result
 

@@ -1,4 +1,4 @@
-"""UDFs on a mesh: columns go out as Arrow batches, one column comes back, cut as the input was."""
+"""UDFs on a mesh: columns travel as Arrow batches, and one column comes back, cut as the input was."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ UdfInput = Literal["arrow", "pandas", "scalar"]
 _FORMS: Final[dict[str, Format]] = {"arrow": "arrays", "pandas": "series", "scalar": "values"}
 _ASKED: Final = ("asNondeterministic", "deterministic", "evalType", "func", "returnType")
 _ZONE: Final = "UTC"
-"""What PySpark casts a UDF's timestamps to, whatever the session's zone."""
+"""The zone of a UDF's timestamps in PySpark, whatever the session's zone."""
 
 
 class MeshUDF:
-    """A function that is called with columns and gives a column, computed on the mesh.
+    """A function over columns that returns a column, computed on the mesh.
 
     Args:
-        task: the function. returns: its type, as text or a DataType.
+        settings: of the job.
+        task: the function.
+        returns: the type of its column, as text or a DataType.
         takes: "arrow": called with a `pyarrow.Array` for each column; "pandas": with Series; "scalar": with
-            the values of one row, for every row. Nulls are given to it like any other value.
-        rows: in a call, at most; 0 for what the sizer finds.
-        deterministic: what Spark's optimiser is told: it may call such a function twice for a row, and does
-            not filter before one that is not.
+            the values of one row, for every row. Nulls are passed like any other value.
+        rows: in a call, at most; 0 for the number that the sizer finds.
+        deterministic: as for `MeshSpark.udf`.
 
     Raises:
         ConfigError: `takes` is unknown, errors="column", which has no place in one column, or `task` is no
@@ -55,8 +56,7 @@ class MeshUDF:
             raise ConfigError(f"input has to be arrow, pandas or scalar, not {takes!r}")
         if hasattr(task, "returnType"):
             raise ConfigError(
-                "mesh.udf() takes a function, not what udf() or pandas_udf() has made of one. Give it "
-                "the function itself"
+                "mesh.udf() takes a function, not the result of udf() or pandas_udf(). Pass it the function"
             )
         if settings.errors == "column":
             raise ConfigError(
@@ -73,7 +73,7 @@ class MeshUDF:
         self.__doc__ = task.__doc__
 
     def __call__(self, *columns: Any) -> Any:
-        """The column that the task makes of columns, or of their names.
+        """Return the task's column for columns, or for their names.
 
         Raises:
             SerializationError: the task's function cannot travel.
@@ -84,7 +84,7 @@ class MeshUDF:
         return self._udf()(*columns)
 
     def __getattr__(self, name: str) -> Any:
-        """Gives the attributes that `spark.udf.register` asks a UDF for."""
+        """Return the attributes that `spark.udf.register` reads from a UDF."""
         if name not in _ASKED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._udf(), name)
@@ -94,7 +94,7 @@ class MeshUDF:
         return {**self.__dict__, "_built": None}
 
     def register(self, spark: Any, name: str) -> Any:
-        """Makes it known to this session's SQL by a name; returns what `spark.udf.register` does."""
+        """Register it for this session's SQL; returns the result of `spark.udf.register`."""
         return spark.udf.register(name, self._udf())
 
     def _udf(self) -> Any:
@@ -115,7 +115,7 @@ class MeshUDF:
             def offload(columns: Any) -> Any:
                 return partition.run(columns)
 
-            # What kind of UDF it is PySpark reads from these, and strings would not do.
+            # PySpark reads the kind of UDF from these, and does not understand strings.
             offload.__annotations__ = {
                 "columns": Iterator[tuple[pa.Array, ...]],
                 "return": Iterator[pa.Array],

@@ -1,4 +1,4 @@
-"""Waiting for a task's end, and looking meanwhile whether anybody is there who could bring it about."""
+"""Waiting for tasks, while checking that the hub and a pool for them are there."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from taskmesh.spark.jobs.settings import Settings
 from taskmesh.spark.steps.errors import MeshGatewayLost, NoMeshWorkers
 
 LOOK_S: Final = 1.0
-"""Seconds of vain waiting between two looks at the hub."""
+"""Seconds without a result between two queries to the hub."""
 
 _ANSWER_S: Final = 2.0
 _LEAVING: Final = ("draining", "cut")
 
 
 class Watchdog:
-    """The waits of one Spark task. Any result starts the clocks anew; a look that finds pools stops them.
+    """Waits for the tasks of one Spark task. A result restarts the clocks.
 
     Args:
-        speed_up: all time-outs are divided by this. Spark's later tries shall not take as long again.
+        client: of the mesh.
+        settings: of the job.
+        options: of the tasks, with their queue and tags.
+        speed_up: divides all time-outs: Spark's later tries must not take as long again.
     """
 
     def __init__(
@@ -41,11 +44,11 @@ class Watchdog:
         self._lost_since: float | None = None
 
     def wait(self, futures: Sequence[TaskFuture[Any]]) -> None:
-        """Returns when one of the tasks has ended.
+        """Return when one of the tasks has ended.
 
         Raises:
-            NoMeshWorkers: no pool for them, for longer than the settings allow.
-            MeshGatewayLost: no hub, likewise.
+            NoMeshWorkers: no pool for them for longer than `no_worker_timeout`.
+            MeshGatewayLost: no hub for longer than `gateway_timeout`.
         """
         done: set[Any] = set()
         while not done:
@@ -71,7 +74,7 @@ class Watchdog:
         self._count([pool for pool in there if pool["state"] not in _LEAVING])
 
     def _count(self, pools: Sequence[Mapping[str, Any]]) -> None:
-        """Holds the pools that the hub knows against what the task needs."""
+        """Check that one of the hub's pools serves the task's queue and tags."""
         need = set(self._options.tags)
         if any(self._options.queue in pool["queues"] and need <= set(pool["tags"]) for pool in pools):
             self._alone_since = None

@@ -1,7 +1,4 @@
-"""A step over pickled objects, for RDDs: chunks of a partition to chunks of results.
-
-Pools import this module, so it knows nothing of PySpark.
-"""
+"""A step over pickled objects, for RDDs: chunks of a partition to chunks of results."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from taskmesh.serialize.payload import dumps_bytes, loads
 ChunkForm = Literal["map", "flat_map", "partition", "foreach"]
 
 Batches = tuple[bytes, ...]
-"""Pickled lists of items, which nobody looks into on the way."""
+"""Pickled lists of items, which travel unopened."""
 
 
 class ChunkStep:
@@ -23,7 +20,7 @@ class ChunkStep:
 
     Args:
         function: its bytes as `dump_function` made them.
-        form: how it is called.
+        form: of its input and output.
     """
 
     def __init__(self, function: bytes, form: ChunkForm) -> None:
@@ -32,17 +29,17 @@ class ChunkStep:
         self._loaded: Callable[..., Any] | None = None
 
     def plain_values(self) -> tuple[str | bytes, ...]:
-        """Return what it is made of, for `dump_function`: it travels without a pickle."""
+        """Return the parts that `dump_function` writes: a step travels without a pickle."""
         return self.function, self.form
 
     def __call__(self, chunk: list[Any] | Batches) -> tuple[int, list[Any] | Batches]:
-        """Return how many items the chunk has, and what it comes to, in the form that it has itself.
+        """Return the number of the chunk's items, and the results: a list, or batches as the chunk has them.
 
         Batches are done one by one: objects of a few thousand items stay in the processor's cache and are
-        soon gone from the garbage collector's sight (0.46 in place of 0.74 us for a small tuple).
+        soon freed (0.46 instead of 0.74 us for a small tuple).
 
         Raises:
-            SerializationError: a batch cannot be rebuilt here, or what it came to cannot be pickled.
+            SerializationError: a batch cannot be rebuilt here, or its results cannot be pickled.
         """
         if self._loaded is None:
             self._loaded = runnable(load_function(self.function))

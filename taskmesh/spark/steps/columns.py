@@ -1,7 +1,7 @@
-"""Columns of Python values, as rows, scalar UDFs and pandas objects give them: each survives or is refused.
+"""Columns of Python values from rows, scalar UDFs and pandas objects: each value survives or is refused.
 
-`pyarrow.array(values, type)` makes 0 of 0.7, infinity of 1e300 and a date of a datetime without a word. So
-the classes of the values decide here which of them Arrow may read as the declared type.
+`pyarrow.array(values, type)` silently makes 0 of 0.7, infinity of 1e300 and a date of a datetime. So the
+classes of the values decide here which of them Arrow may read as the declared type.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class _Refused(Exception):
     """A value does not fit.
 
     Attributes:
-        got: what it is. reason: why that does not fit.
+        got: a description of the value.
+        reason: the reason why it does not fit.
     """
 
     def __init__(self, got: str, reason: str) -> None:
@@ -56,7 +57,7 @@ class _Refused(Exception):
 
 
 _ERRORS: Final = (_Refused, pa.ArrowException, ValueError, TypeError, ArithmeticError)
-"""What a conversion fails with; UnicodeEncodeError and OverflowError are among them."""
+"""The errors of a conversion; UnicodeEncodeError and OverflowError are among them."""
 
 
 def of_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
@@ -82,7 +83,9 @@ def of_values(values: list[Any], field: pa.Field, *, nan_is_null: bool = False) 
     """A column of Python values.
 
     Args:
-        nan_is_null: as pandas has it, which has no other null for numbers.
+        values: one for each row.
+        field: name and type of the column.
+        nan_is_null: as in pandas, which has no other null for numbers.
 
     Raises:
         MeshSchemaError: a value does not fit; names its row and the value.
@@ -197,9 +200,8 @@ def _pairs(value: Any, wanted: str = "a map is a dict") -> list[tuple[Any, Any]]
     """The pairs of a mapping, which may also be given as their list."""
     if isinstance(value, Mapping):
         return list(value.items())
-    if not isinstance(value, list | tuple) and type(value).__name__ != "ndarray":
-        raise _Refused(_named([type(value)]), f"{wanted}, or a list of pairs")
-    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
+    listed = isinstance(value, list | tuple) or type(value).__name__ == "ndarray"
+    if not listed or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
         raise _Refused(_named([type(value)]), f"{wanted}, or a list of pairs")
     return [(key, item) for key, item in value]
 
@@ -235,7 +237,7 @@ def _plain(values: list[Any], kind: pa.DataType) -> pa.Array:
     classes = set(map(type, values)) - {type(None)}
     if any(_is_scalar_of_numpy(found) for found in classes):
         return _of_scalars(values, classes, kind)
-    wanted = "timestamp" if types.is_timestamp(kind) else family(kind)
+    wanted = family(kind)
     wrong = [found for found in classes if _family(found) != wanted]
     if wrong:
         raise _Refused(_named(wrong), f"not a {wanted}" if wanted else "another type")
@@ -261,7 +263,7 @@ def _family(found: type) -> str:
 
 
 def _is_scalar_of_numpy(found: type) -> bool:
-    """Those that are Python's own classes as well need no care."""
+    """True of numpy's own scalars; those that are Python's classes as well need no care."""
     return (
         found.__module__ == "numpy" and hasattr(found, "item") and not issubclass(found, str | bytes | float)
     )

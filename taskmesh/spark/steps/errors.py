@@ -1,4 +1,4 @@
-"""The errors between Spark and a mesh. Spark keeps only the text of an exception, so the text says it all."""
+"""The errors between Spark and a mesh. Spark keeps only the text of an exception, so the text is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holding what a task returned against the declared schema: by name, cast where nothing is lost.
+"""Columns that a task returned, made the columns of the declared schema: by name, cast where nothing is lost.
 
 Spark itself does not look: it takes columns by position and reads their memory as the declared types.
 """
@@ -24,6 +24,9 @@ _FAMILIES: Final = (
     ("time of day", (types.is_time,)),
     ("duration", (types.is_duration,)),
     ("boolean", (types.is_boolean,)),
+    ("timestamp", (types.is_timestamp,)),
+    ("struct", (types.is_struct,)),
+    ("map", (types.is_map,)),
     ("list", (types.is_list, types.is_large_list, types.is_fixed_size_list)),
 )
 
@@ -36,7 +39,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     rounded to a float's digits.
 
     Raises:
-        MeshSchemaError: a column is missing, too much, of another type, or null where it must not be.
+        MeshSchemaError: a column is missing, undeclared, of another type, or null where it must not be.
     """
     names = batch.schema.names
     check_names(names, schema)
@@ -50,10 +53,10 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def check_names(names: Iterable[str], schema: pa.Schema) -> None:
-    """Refuses names that are not the schema's, whatever their order.
+    """Refuse names that are not the schema's, whatever their order.
 
     Raises:
-        MeshSchemaError: names the column that is missing, too much or there twice.
+        MeshSchemaError: names the column that is missing, undeclared or there twice.
     """
     got = list(names)
     shown = ", ".join(map(repr, got)) or "no columns"
@@ -123,7 +126,7 @@ def _null_inside(column: pa.Array, kind: pa.DataType) -> str:
 
     Arrow's own checks do not look for these, and Spark would fail in the midst of reading the memory.
     """
-    for field, values in _inner(column, kind):
+    for field, values in _inner(column, kind) if types.is_nested(kind) else ():
         where = field.name if not field.nullable and values.null_count else _null_inside(values, field.type)
         if where:
             return where
@@ -131,19 +134,18 @@ def _null_inside(column: pa.Array, kind: pa.DataType) -> str:
 
 
 def _inner(column: pa.Array, kind: pa.DataType) -> Iterable[tuple[pa.Field, pa.Array]]:
-    """Return the parts of a nested column, fields or elements, where the column itself is not null."""
-    if types.is_struct(kind):
-        return zip(kind, column.drop_null().flatten(), strict=True)
+    """Return the fields of a nested type, each with its values where the column itself is not null."""
     if types.is_map(kind):
         there = column.drop_null()
         first, last = there.offsets[0].as_py(), there.offsets[-1].as_py()
-        parts = (there.keys.slice(first, last - first), there.items.slice(first, last - first))
-        return zip((kind.key_field, kind.item_field), parts, strict=True)
-    return [(kind.value_field, column.flatten())] if family(kind) == "list" else []
+        parts = [there.keys.slice(first, last - first), there.items.slice(first, last - first)]
+    else:
+        parts = column.drop_null().flatten() if types.is_struct(kind) else [column.flatten()]
+    return zip(_fields(kind), parts, strict=False)
 
 
 def zone_trouble(expected: pa.DataType) -> tuple[str, str]:
-    """Return what a timestamp of the other kind is called, and what to do."""
+    """Return the name of a timestamp of the other kind, and how to fix it."""
     if expected.tz is not None:
         return "a naive datetime", "give it a time zone, or declare the column TIMESTAMP_NTZ"
     return "a datetime with a time zone", "make it naive, or declare the column TIMESTAMP"
@@ -155,41 +157,33 @@ def _obstacle(got: pa.DataType, expected: pa.DataType) -> str:
         return _obstacle(got.value_type, expected)
     if types.is_null(got) or got == expected:
         return ""
-    if types.is_timestamp(expected):
-        return _timestamp_obstacle(got, expected)
-    if types.is_struct(expected):
-        return _struct_obstacle(got, expected)
-    if types.is_map(expected):
-        if not types.is_map(got):
-            return "not a map"
-        return _obstacle(got.key_type, expected.key_type) or _obstacle(got.item_type, expected.item_type)
     wanted = family(expected)
     if not wanted or wanted != family(got):
         return f"not a {wanted}" if wanted else "another type"
-    return _obstacle(got.value_type, expected.value_type) if wanted == "list" else ""
-
-
-def _timestamp_obstacle(got: pa.DataType, expected: pa.DataType) -> str:
-    if not types.is_timestamp(got):
-        return "not a timestamp"
-    return "" if (got.tz is None) == (expected.tz is None) else ": ".join(zone_trouble(expected))
-
-
-def _struct_obstacle(got: pa.DataType, expected: pa.DataType) -> str:
-    if not types.is_struct(got):
-        return "not a struct"
-    mine, theirs = [field.name for field in got], [field.name for field in expected]
-    if mine != theirs:
-        return f"its fields are {', '.join(mine)} in place of {', '.join(theirs)}"
-    for one, other in zip(got, expected, strict=True):
+    if wanted == "timestamp" and (got.tz is None) != (expected.tz is None):
+        return ": ".join(zone_trouble(expected))
+    if not types.is_nested(expected):
+        return ""
+    mine, theirs = _fields(got), _fields(expected)
+    if wanted == "struct" and [field.name for field in mine] != [field.name for field in theirs]:
+        names = (", ".join(field.name for field in fields) for fields in (mine, theirs))
+        return f"its fields are {' instead of '.join(names)}"
+    for one, other in zip(mine, theirs, strict=True):
         reason = _obstacle(one.type, other.type)
         if reason:
-            return f"field {other.name!r}: {reason}"
+            return f"field {other.name!r}: {reason}" if wanted == "struct" else reason
     return ""
 
 
+def _fields(kind: pa.DataType) -> list[pa.Field]:
+    """Return the parts of a nested type: the fields, key and item, or the element."""
+    if types.is_struct(kind):
+        return list(kind)
+    return [kind.key_field, kind.item_field] if types.is_map(kind) else [kind.value_field]
+
+
 def family(kind: pa.DataType) -> str:
-    """Return what a type is one of, in plain words; empty for those that nothing is cast to."""
+    """Return the name of a type's family, in plain words; empty for types that nothing is cast to."""
     return next((name for name, tests in _FAMILIES if any(test(kind) for test in tests)), "")
 
 
@@ -234,9 +228,8 @@ def _cast_inside(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if types.is_struct(kind):
         parts = [_cast(part, field.type) for part, field in zip(column.flatten(), kind, strict=True)]
         return pa.StructArray.from_arrays(parts, fields=list(kind), mask=column.is_null())
-    wanted = (kind.key_type, kind.item_type) if types.is_map(kind) else (kind.value_type,)
     given = [part for _, part in _inner(column, column.type)]
-    parts = [_cast(part, inner) for part, inner in zip(given, wanted, strict=True)]
+    parts = [_cast(part, field.type) for part, field in zip(given, _fields(kind), strict=True)]
     there = column.is_valid().to_pylist()
     if types.is_map(kind):
         ends = column.offsets.to_pylist()
@@ -260,7 +253,7 @@ def of_elements(lengths: Iterable[int | None], parts: Sequence[pa.Array], kind: 
 
 
 def _check_survival(before: pa.Array, after: pa.Array) -> None:
-    """Refuse values that Arrow's safe casts change silently. A fraction is rounded to a float's digits.
+    """Refuse the losses that Arrow's safe casts allow. A fraction is rounded to a float's digits.
 
     Raises:
         ValueError: a value is another one after the cast.

@@ -1,13 +1,12 @@
-"""A step as it travels to the slots: the user's function in a frame that speaks Arrow IPC on both sides.
-
-Pools import this module, so it knows nothing of PySpark.
-"""
+"""A step as it travels to the slots: the user's function in a frame that reads and writes Arrow IPC."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
 
+import msgspec
 import pyarrow as pa
 
 from taskmesh.pool.coroutines import runnable
@@ -15,30 +14,58 @@ from taskmesh.serialize.code import load_function
 from taskmesh.serialize.values import error_text
 from taskmesh.shm.files import Buffer
 from taskmesh.spark.steps import columns, ipc, schemas
-from taskmesh.spark.steps.delivery import Delivery
 from taskmesh.spark.steps.errors import MeshSchemaError
 
 Errors = Literal["raise", "null", "column"]
-
-
 Format = Literal["arrow", "pandas", "rows", "arrays", "series", "values", "sink"]
-"""How the function wants its input: a whole batch in three forms; a UDF's columns as Arrow arrays, as pandas
-Series, or one row's values at a time; or a batch with the delivery that it is of."""
+"""The input of the function: a whole batch in three forms; a UDF's columns as Arrow arrays, as pandas Series,
+or one row's values at a time; or a batch with its delivery."""
 
 ERROR_COLUMN: Final = "_mesh_error"
 _ERROR_FIELD: Final = pa.field(ERROR_COLUMN, pa.string())
 _ERROR_TEXT: Final = 2000
+_DELIVERY: Final = b"taskmesh.delivery"
+"""The entry of a schema's metadata that holds a delivery."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The origin of rows. A stream delivers every batch at least once, so a sink remembers what it has seen.
+
+    (query, batch) are the same when Spark does a micro-batch again. Its partitions need not be cut the same
+    way then: to write each row once, a sink needs a key of the rows' own beside these two.
+
+    Attributes:
+        query: the stream's id, the same after a restart from its checkpoint.
+        batch: Spark's number of the micro-batch.
+        partition: number of the partition in the micro-batch.
+        first: number of the batch's first row in the partition.
+    """
+
+    query: str
+    batch: int
+    partition: int
+    first: int
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> Self:
+        """The delivery that is written on a batch's schema."""
+        return cls(**msgspec.json.decode(schema.metadata[_DELIVERY]))
+
+    def noted(self, schema: pa.Schema) -> pa.Schema:
+        """The schema with this delivery on it."""
+        return schema.with_metadata({_DELIVERY: msgspec.json.encode(self)})
 
 
 class Step:
-    """Takes an IPC stream of batches, calls the function for each, returns the stream of what it gave.
+    """Takes an IPC stream of batches, calls the function for each, returns the stream of its results.
 
     Args:
         function: its bytes as `dump_function` made them.
-        form: how it is called.
-        schema: of what it returns, as `ipc.schema_bytes`.
-        errors: what its exception does. Other than "raise", the batch is halved until the rows are found that
-            cause it; that calls the function again for the rest.
+        form: of its input and output.
+        schema: of its output, as `ipc.schema_bytes`.
+        errors: the effect of its exception. Other than "raise", the batch is halved until the rows are found
+            that cause it; that calls the function again for the rest.
     """
 
     def __init__(self, function: bytes, form: Format, schema: bytes, errors: Errors) -> None:
@@ -49,7 +76,7 @@ class Step:
         self._loaded: tuple[Callable[..., Any], pa.Schema] | None = None
 
     def plain_values(self) -> tuple[str | bytes, ...]:
-        """Return what it is made of, for `dump_function`: it travels without a pickle."""
+        """Return the parts that `dump_function` writes: a step travels without a pickle."""
         return self.function, self.form, self.schema, self.errors
 
     def __call__(self, data: Buffer) -> pa.Buffer:
@@ -81,7 +108,7 @@ class Step:
         return [_with_error(out, None) for out in returned] if self.errors == "column" else returned
 
     def _substitute(self, schema: pa.Schema, batch: pa.RecordBatch, text: str) -> pa.RecordBatch:
-        """The row in place of one that failed: what columns it shares with the input, else nulls."""
+        """The row instead of one that failed: the columns that it shares with the input, else nulls."""
         columns = []
         for field in schema:
             if field.name in batch.schema.names and batch.schema.field(field.name).type == field.type:
@@ -134,7 +161,7 @@ def _pandas(
 
 
 def _sink(function: Callable[..., Any], schema: pa.Schema, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch and where it comes from in; nothing is asked for."""
+    """A batch and its delivery in; nothing out."""
     function(batch.replace_schema_metadata(None), Delivery.of(batch.schema))
     yield from ()
 
