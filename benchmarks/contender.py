@@ -1,4 +1,4 @@
-"""What a contender has to be able to do. Imported by the start-up row, so it imports next to nothing."""
+"""The interface of contenders. The start-up row imports this module, so it imports next to nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USUAL = ("raw", "taskmesh", "taskmesh-remote", "taskmesh-distant", "processpool"
 
 
 class Sizes(NamedTuple):
-    """How much of each thing keeps a contender busy for about a second."""
+    """The amounts that keep a contender busy for about a second."""
 
     noops: int
     mapped: int
@@ -57,7 +57,7 @@ class Contender(Protocol):
 
     @classmethod
     def missing(cls) -> str:
-        """Say what is not installed; an empty string when it can run."""
+        """Return what is not installed; an empty string when it can run."""
         ...
 
     def open(self, workers: int) -> None: ...

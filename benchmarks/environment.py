@@ -1,4 +1,4 @@
-"""Where a contender runs: in this interpreter, or for a peer in the environment that `make bench-peers` made.
+"""The interpreter of a contender: this one, or for a peer the one that `make bench-peers` installed.
 
 Every peer has an environment of its own, so that none forces its versions on another, and one that cannot be
 installed leaves the others alone.
@@ -24,14 +24,14 @@ PROBE = (
 
 
 class Found(NamedTuple):
-    """What a contender's interpreter has: why it cannot run (empty: it can), and the versions there."""
+    """The state of a contender's interpreter: why it cannot run (empty: it can), and the versions there."""
 
     missing: str
     packages: dict[str, str]
 
 
 def interpreter(name: str, folder: Path = FOLDER) -> str:
-    """Give the program that runs a contender's turns."""
+    """Return the program that runs a contender's turns."""
     own = folder / name / "bin" / "python"
     return str(own) if name in PEERS and (folder / name / "ready").exists() else sys.executable
 
@@ -55,7 +55,7 @@ def probe(name: str, folder: Path = FOLDER) -> Found:
 
 
 def last_line(text: str) -> str:
-    """Give the last error that pip or Python wrote, which is the reason."""
+    """Return the last error that pip or Python wrote, which is the reason."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     return next(reversed(errors or lines), "")

@@ -1,4 +1,4 @@
-"""What keys cost: a hub and a pool over tcp with CURVE and signatures, beside another pair without.
+"""The cost of keys: a hub and a pool over tcp with CURVE and signatures, beside another pair without.
 
 `python -m benchmarks.keys`. Both pairs are there all the time and take turns; a ratio compares neighbours.
 Rows: no-op tasks, each submitted on its own; echo of 1 MB of bytes; clients that connect, say hello and are
@@ -37,7 +37,7 @@ WELCOME_S = 30.0
 
 
 class Amounts(NamedTuple):
-    """How much of each row makes one turn."""
+    """The amounts that make one turn of each row."""
 
     noops: int = 50_000
     echoes: int = 60

@@ -49,12 +49,12 @@ def die_with_parent() -> None:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Give the fields of /proc/PID/stat after the name (which may hold blanks); state is the first."""
+    """Return the fields of /proc/PID/stat after the name (which may hold blanks); state is the first."""
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
 def descendants(root: int | None = None, *, dead: bool = False) -> list[int]:
-    """Give the process ids of everything below `root` (default: this process) that has not ended.
+    """Return the process ids of everything below `root` (default: this process) that has not ended.
 
     dead: also of what has ended and was not waited for. Such a process is looked through in any case: while
     the threads of one that was killed go down one by one, it has ended and is still its children's parent.
@@ -120,7 +120,7 @@ def processor_seconds(pids: list[int]) -> float:
 
 
 def busy_seconds() -> float:
-    """Give the processor time that everything on the machine has used, without what the hypervisor took."""
+    """Return the processor time that everything on the machine has used, without what the hypervisor took."""
     user, nice, system, _idle, _iowait, irq, softirq = map(int, (PROC / "stat").read_text().split()[1:8])
     return (user + nice + system + irq + softirq) / TICK
 
@@ -165,12 +165,12 @@ class Window:
 
 
 def now() -> str:
-    """Give the date and time of a measurement."""
+    """Return the date and time of a measurement."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def describe() -> dict[str, object]:
-    """Say what machine and which versions a run was made on."""
+    """Return the machine and the versions of a run."""
     facts: dict[str, object] = {
         "system": platform.platform(terse=True),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -188,7 +188,7 @@ def describe() -> dict[str, object]:
 
 
 def versions() -> dict[str, str]:
-    """Give the installed version of everything that can be measured."""
+    """Return the installed version of everything that can be measured."""
     found = {}
     for package in PACKAGES:
         try:

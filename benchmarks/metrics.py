@@ -1,4 +1,4 @@
-"""What is measured, and what is to be reached: the issue's minimums, the goals of DESIGN.md section 5."""
+"""The metrics, with their minimums and goals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROWS = tuple(dict.fromkeys(metric.row for metric in METRICS.values()))
 
 
 class Target(NamedTuple):
-    """What has to be reached (the issue) and what is wanted (the design); None where nothing is said."""
+    """The minimum and the goal of a metric; None where there is none."""
 
     minimum: float | None
     goal: float | None
@@ -90,7 +90,7 @@ TARGETS: dict[str, dict[str, Target]] = {
 
 
 def verdict(metric: Metric, measured: float, bound: float | None) -> Verdict | None:
-    """Say whether a bound is reached; no bound, no verdict."""
+    """Return the verdict on a bound; None without a bound."""
     if bound is None:
         return None
     reached = measured >= bound if metric.more_is_better else measured <= bound

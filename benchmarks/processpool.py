@@ -10,7 +10,7 @@ from benchmarks.contender import ALL_ROWS, Futures, Sizes, Work
 
 
 class ProcessPool(Futures):
-    """What everybody has already."""
+    """The pool of the standard library."""
 
     sizes = Sizes(noops=20_000, mapped=400_000, trips=1_000)
     rows = ALL_ROWS

@@ -1,4 +1,4 @@
-"""Where a no-op task's processor time goes: microseconds a task, by process and thread.
+"""The processor time of a no-op task: microseconds a task, by process and thread.
 
 `python -m benchmarks.profile [CONTENDER] [--tasks N] [--sample]`. The kernel's own accounting (schedstat)
 counts every thread of every process that the contender started, and costs the measured run nothing.
@@ -37,7 +37,7 @@ class Thread(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one thread used during the run."""
+    """The processor time of one thread during the run."""
 
     owner: Thread
     label: str
@@ -45,7 +45,7 @@ class Share(NamedTuple):
 
 
 def used() -> dict[Thread, int]:
-    """Give the nanoseconds that each thread of this process and its descendants has had a processor for."""
+    """Return the nanoseconds that each thread of this process and its descendants has had a processor for."""
     found = {}
     for process in (os.getpid(), *machine.descendants()):
         tasks = machine.PROC / str(process) / "task"
@@ -73,7 +73,7 @@ def label(owner: Thread) -> str:
 
 
 def shares(before: dict[Thread, int], after: dict[Thread, int]) -> list[Share]:
-    """Give what was used between two looks, most first; threads that ended in between are not in it."""
+    """Return what was used between two looks, most first; threads that ended in between are not in it."""
     found = [Share(owner, label(owner), spent - before.get(owner, 0)) for owner, spent in after.items()]
     return sorted(found, key=lambda share: share.nanoseconds, reverse=True)
 

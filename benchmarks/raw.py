@@ -113,7 +113,7 @@ class Raw:
         return results
 
     def in_frames(self, argument: Any) -> bool:
-        """Say whether a payload goes out of band and uncopied: arrays do."""
+        """True if a payload travels out of band and uncopied: arrays do."""
         return hasattr(argument, "__array_interface__")
 
     def _run_frames(self, work: Work, arguments: Sequence[Any]) -> list[Any]:
@@ -136,7 +136,7 @@ class RawUncopied(Raw):
     rows = frozenset({"bytes"})
 
     def in_frames(self, argument: Any) -> bool:
-        """Say whether a payload goes uncopied: all large ones do."""
+        """True if a payload travels uncopied: all large ones do."""
         return not isinstance(argument, int)
 
 

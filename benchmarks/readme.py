@@ -96,7 +96,7 @@ def spark(facts: dict[str, Any]) -> str:
 
 
 def turns_of(facts: dict[str, Any]) -> list[Turn]:
-    """Give the turns of a `make bench`."""
+    """Return the turns of a `make bench`."""
     return [Turn(**turn) for turn in facts["turns"]]
 
 
@@ -129,7 +129,7 @@ def count(tasks: Series) -> str:
 
 
 def caution(turns: Sequence[Turn]) -> str:
-    """Say so when the machine was not left alone; empty when it was."""
+    """Return a warning if other programs used the machine; else an empty string."""
     foreign = [turn.foreign_cpus for turn in turns if turn.foreign_cpus is not None]
     if not foreign or statistics.median(foreign) < BUSY_CPUS:
         return ""
@@ -145,7 +145,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def fill(text: str, results: Path = RESULTS) -> str:
-    """Give a page with its tables made anew from the runs' JSON; a table without a run stays as it is.
+    """Return a page with its tables made anew from the runs' JSON; a table without a run stays as it is.
 
     Raises:
         ValueError: A table begins and does not end.

@@ -1,4 +1,4 @@
-"""What the hops alone cost: client, hub, pool and slot as over tcp, with no work in any of them.
+"""The cost of the hops alone: client, hub, pool and slot as over tcp, with no work in any of them.
 
 The same threads, processes and sockets as a mesh with hub and pool of their own, without ids, ledger, credit,
 beats or acknowledgements. A task framework of this shape cannot be quicker on this machine.
@@ -93,7 +93,7 @@ class Relay:
 
 
 def poller_of(*sources: Any) -> zmq.Poller:
-    """What waits for any of them to be readable."""
+    """Return a poller for any of them to be readable."""
     poller = zmq.Poller()
     for source in sources:
         poller.register(source, zmq.POLLIN)

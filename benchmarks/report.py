@@ -1,4 +1,4 @@
-"""What a run says: medians with their spread, ratios turn by turn, targets met or not, as Markdown."""
+"""The report of a run as Markdown: medians with their spread, ratios turn by turn, targets met or not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Summary(NamedTuple):
     ratio: Series | None
 
     def judged(self, metric: Metric) -> Series | None:
-        """Give what a target is compared with."""
+        """Return the series that targets apply to."""
         return self.ratio if metric.relative else self.value
 
 

@@ -30,7 +30,7 @@ FAULT_LIMIT_S = 75.0
 
 
 class Scale(NamedTuple):
-    """How much of a row is run; `quick` keeps the shape and a fifth of the amount."""
+    """The amount of work of a row; `quick` keeps the shape and a fifth of the amount."""
 
     workers: int = 2
     quick: bool = False
@@ -68,7 +68,7 @@ def check(
 
 
 def warm_up(contender: Contender, scale: Scale) -> None:
-    """Have every worker started and the no-op imported there."""
+    """Start every worker, and import the no-op there."""
     expected = list(range(20 * scale.workers))
     check(contender.run_each(workloads.noop, expected), expected)
 

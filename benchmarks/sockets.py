@@ -1,4 +1,4 @@
-"""What the typed sockets cost: 100 B messages over tcp between two processes, beside raw pyzmq.
+"""The cost of the typed sockets: 100 B messages over tcp between two processes, beside raw pyzmq.
 
 `python -m benchmarks.sockets`. Raw and typed sockets take turns burst by burst between the same two
 processes, each burst over a new connection; a ratio compares neighbours. Nothing is asserted about time.

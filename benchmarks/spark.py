@@ -1,4 +1,4 @@
-"""What a Spark step costs on a mesh: the rows of docs/spark.md that are about time, beside plain Spark.
+"""The cost of a Spark step on a mesh: the rows of docs/spark.md that are about time, beside plain Spark.
 
 `python -m benchmarks.spark`. The same step runs on the mesh, inside Spark's own Python workers through the
 bridge (`mesh.local()`), and as a plain `mapInArrow` or RDD `map`, in turns; a ratio compares neighbours. Two
@@ -36,7 +36,7 @@ Row = dict[str, Run]
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """What a row is to reach: of what, and whether less is better."""
+    """The ratio that a row should reach, and the way that it is compared with."""
 
     text: str
     of: str = "plain"

@@ -24,7 +24,7 @@ class TaskmeshDistant(TaskmeshRemote):
 
     @classmethod
     def missing(cls) -> str:
-        """Say whether the proxy has what it needs."""
+        """See Contender."""
         return "" if find_spec("psutil") else "its proxy needs psutil"
 
     def open(self, workers: int) -> None:

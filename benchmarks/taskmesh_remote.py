@@ -62,7 +62,7 @@ class TaskmeshRemote(TaskmeshEmbedded):
             self._stop()
 
     def _way(self, address: str) -> str:
-        """Give the address by which worker and client reach the hub."""
+        """Return the address by which worker and client reach the hub."""
         return address
 
     def _start(self, *arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""What the tasks do. Every worker of every contender imports this module, so it imports next to nothing."""
+"""The tasks. Every worker of every contender imports this module, so it imports next to nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def noop(value: T) -> T:
 
 
 def echo(value: T) -> T:
-    """Give the payload back; a name of its own, because speed is learned for each function."""
+    """Return the payload; a name of its own, because speed is learned for each function."""
     return value
 
 
@@ -79,7 +79,7 @@ def fail(value: object) -> None:
 
 
 def read_log(log: str) -> list[tuple[int, int]]:
-    """Give (task number, process id) of every execution that began, in order."""
+    """Return (task number, process id) of every execution that began, in order."""
     with open(log, "rb") as file:
         content = file.read()
     return [

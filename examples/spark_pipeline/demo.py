@@ -83,7 +83,7 @@ class Cluster:
         self.pools[-1].stdout.readline()
 
     def finished(self) -> int:
-        """Give the number of tasks that the hub has seen the end of."""
+        """Return the number of tasks that have ended."""
         with Mesh(self.address) as mesh:
             return int(mesh.status()["finished"])
 
@@ -141,7 +141,7 @@ def session() -> SparkSession:
 
 
 def warm(spark: SparkSession, mesh: MeshSpark) -> None:
-    """Have Spark's workers and the pools import what they need, so that no run pays for the other."""
+    """Let Spark's workers and the pools import their modules, so that neither run pays for the other."""
     frame = spark.createDataFrame([("a b c",)] * 8, "text string").repartition(2)
     for bridge in (mesh, mesh.local()):
         frame.select(bridge.udf("array<bigint>")(pipeline.tasks.signature)("text")).collect()
@@ -177,7 +177,7 @@ def kill_on(cluster: Cluster, every: float, over: threading.Event) -> None:
 
 
 def compared(folder: Path, name: str, keys: list[str]) -> bool:
-    """Tell whether both ways wrote the same rows."""
+    """Return True if both ways wrote the same rows."""
     order = [(key, "ascending") for key in keys]
     tables = (pq.read_table(folder / way / name).sort_by(order) for way in ("mesh", "local"))
     there, here = (table.drop_columns(["attempt"] if name == "flown" else []) for table in tables)

@@ -56,7 +56,7 @@ def unpacked(folder: Path, flights: int) -> Path:
 
 
 def joined(spark: SparkSession, source: Path) -> DataFrame:
-    """Give the flights that arrived, with both airports' places, the aircraft's age and the wind."""
+    """Return the flights that arrived, with both airports' places, the aircraft's age and the wind."""
 
     def table(name: str, schema: str) -> DataFrame:
         return spark.read.csv(
@@ -96,7 +96,7 @@ def joined(spark: SparkSession, source: Path) -> DataFrame:
 
 
 def report(flights: DataFrame, flown: DataFrame) -> DataFrame:
-    """Give a line for each carrier and month: sums of whole numbers, which no order changes."""
+    """Return a line for each carrier and month: sums of whole numbers, which no order changes."""
     night = f.col("lit_minutes") * 2 < f.col("minutes")
     return (
         flights.join(flown, "flight")
@@ -117,7 +117,7 @@ def report(flights: DataFrame, flown: DataFrame) -> DataFrame:
 
 
 def sources(spark: SparkSession, files: int) -> DataFrame:
-    """Give the interpreter's own source files as text."""
+    """Return the interpreter's own source files as text."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     found = sorted(path for path in stdlib.rglob("*.py") if "site-packages" not in path.parts)[:files]
     rows: list[Any] = []
@@ -128,7 +128,7 @@ def sources(spark: SparkSession, files: int) -> DataFrame:
 
 
 def twins(signed: DataFrame) -> DataFrame:
-    """Give pairs of files that are nearly the same, with the share of their hashes that agree, in 64ths."""
+    """Return pairs of files that are nearly the same, with the share of their hashes that agree, in 64ths."""
     width = tasks.HASHES // BANDS
     bucket = f"hash(slice(hashes, i * {width} + 1, {width}))"
     band = f.expr(f"transform(sequence(0, {BANDS - 1}), i -> struct(i as band, {bucket} as bucket))")

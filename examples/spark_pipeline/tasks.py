@@ -26,7 +26,7 @@ SHIFTS = _chance.integers(0, PRIME, HASHES, dtype=np.uint64)
 
 @task
 def fly(flights: pa.RecordBatch) -> pa.RecordBatch:
-    """Give each flight the minutes that it spent in daylight, and the wind against it when it took off."""
+    """Return the minutes that each flight spent in daylight, and the wind against it at takeoff."""
     columns = ["lat", "lon", "to_lat", "to_lon", "takeoff", "minutes", "wind_from", "wind_kt"]
     daylight, headwind = [], []
     for lat, lon, to_lat, to_lon, takeoff, minutes, wind_from, wind_kt in zip(
@@ -51,7 +51,7 @@ def fly(flights: pa.RecordBatch) -> pa.RecordBatch:
 def great_circle(
     lat: float, lon: float, to_lat: float, to_lon: float
 ) -> tuple[float, list[tuple[float, float]]]:
-    """Give the initial bearing, and points along the way as (latitude, longitude), all in radians."""
+    """Return the initial bearing, and points along the way as (latitude, longitude), all in radians."""
     a, b = vector(lat, lon), vector(to_lat, to_lon)
     angle = math.acos(max(-1.0, min(1.0, sum(x * y for x, y in zip(a, b, strict=True)))))
     points = []
@@ -69,13 +69,13 @@ def great_circle(
 
 
 def vector(lat: float, lon: float) -> tuple[float, float, float]:
-    """Give a place on the unit sphere."""
+    """Return a place on the unit sphere."""
     phi, lam = math.radians(lat), math.radians(lon)
     return math.cos(phi) * math.cos(lam), math.cos(phi) * math.sin(lam), math.sin(phi)
 
 
 def lit_minutes(route: tuple[float, list[tuple[float, float]]], takeoff: float, minutes: int) -> int:
-    """Give the minutes of a flight on which the sun is up where the aircraft is, to 0.01 degrees."""
+    """Return the minutes of a flight on which the sun is up where the aircraft is, to 0.01 degrees."""
     lit = 0
     for step, (lat, lon) in enumerate(route[1]):
         days = (takeoff + 60 * minutes * (step + 0.5) / POINTS - J2000) / 86400
@@ -95,17 +95,17 @@ def lit_minutes(route: tuple[float, list[tuple[float, float]]], takeoff: float, 
 
 
 def headwind_of(route: tuple[float, list[tuple[float, float]]], wind_from: float, wind_kt: float) -> int:
-    """Give the wind's part along the initial bearing, in knots; negative from behind."""
+    """Return the wind's part along the initial bearing, in knots; negative from behind."""
     return round(wind_kt * math.cos(math.radians(wind_from) - route[0]))
 
 
 def signature(texts: pa.Array) -> pa.Array:
-    """Give each text's MinHash: 64 numbers which two texts share as often as rows of words."""
+    """Return each text's MinHash: 64 numbers which two texts share as often as rows of words."""
     return pa.array([minhash(text or "") for text in texts.to_pylist()], pa.list_(pa.int64()))
 
 
 def minhash(text: str) -> list[int]:
-    """Give the least of each hash over all five tokens in a row."""
+    """Return the least of each hash over all five tokens in a row."""
     words = WORD.findall(text)
     shingles = {" ".join(words[i : i + SHINGLE]) for i in range(max(1, len(words) - SHINGLE + 1))}
     codes = (

@@ -43,7 +43,7 @@ class Job:
         return not self._thread.is_alive()
 
     def result(self, timeout: float = WAIT_S) -> Any:
-        """What the action returned; raises what it raised."""
+        """The action's result; raises its error."""
         self._thread.join(timeout)
         assert self.over, "the job still runs"
         if self.error is not None:
@@ -59,7 +59,7 @@ class Job:
 
     @property
     def failed_tasks(self) -> int:
-        """How many executions of Spark tasks have failed."""
+        """The number of executions of Spark tasks that have failed."""
         tracker = self._spark.sparkContext.statusTracker()
         stages = [
             tracker.getStageInfo(stage)

@@ -1,4 +1,4 @@
-"""How an RDD's partition becomes chunks; no Spark is needed."""
+"""Partitions cut into chunks and batches; no Spark is needed."""
 
 import pickle
 from dataclasses import replace

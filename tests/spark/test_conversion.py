@@ -272,7 +272,7 @@ class Single(float):
 
 
 def _same(value, got, kind) -> bool:
-    """Whether a value has come through: equal, or a fraction that is the nearest one of a float type."""
+    """True if a value has come through: equal, or a fraction that is the nearest one of a float type."""
     if value is None or got is None:
         return value is got
     inner = _inner(value, got, kind)
@@ -282,7 +282,7 @@ def _same(value, got, kind) -> bool:
 
 
 def _inner(value, got, kind) -> list | None:
-    """What a nested value is made of, beside what it has become; None for plain values."""
+    """The parts of a nested value, each with its result and type; None for plain values."""
     if types.is_struct(kind):
         assert set(value) <= set(got)
         return [(value.get(field.name), got[field.name], field.type) for field in kind]

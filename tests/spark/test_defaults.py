@@ -1,4 +1,4 @@
-"""What a job does with default settings on a real mesh: sizes of pieces, tries, shared results, limits."""
+"""Jobs with default settings on a real mesh: sizes of pieces, tries, shared results, limits."""
 
 import threading
 from dataclasses import replace

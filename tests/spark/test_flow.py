@@ -36,7 +36,7 @@ def frame(spark):
 
 
 class Look(NamedTuple):
-    """What is to be seen at one moment.
+    """The state at one moment.
 
     Attributes:
         under_way, bytes: tasks that the hub has, and their size. finished: that it no longer has.

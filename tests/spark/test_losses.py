@@ -246,7 +246,7 @@ def test_row_23_two_operators_in_one_stage_on_one_pool(spark, own_mesh):
 
 
 class Held(NamedTuple):
-    """What a process has open.
+    """The descriptors of a process.
 
     Attributes:
         connections: to a hub's port. sockets: of all kinds; Spark has two or four descriptors of the one by

@@ -1,4 +1,4 @@
-"""Who is not let in, what is not run, and that no secret gets where Spark shows things."""
+"""Clients without the right key, functions that do not run, and secrets that Spark must not show."""
 
 import importlib
 import json
@@ -92,7 +92,7 @@ def _group(event):
 
 @pytest.fixture
 def refusal(spark, keyed, tmp_path):
-    """What a job ends with whose keys are not taken: HubUnreachable, within its limits."""
+    """The error of a job whose keys are refused: HubUnreachable, within its limits."""
 
     def told(keys):
         df = Timed(spark.range(0, 4, numPartitions=1), tmp_path / "seconds")

@@ -1,4 +1,4 @@
-"""What executions of one partition share: remembered failures, and by option results; sinks; counts."""
+"""Failures and results that executions of one partition share; sinks; counts."""
 
 import gc
 import threading
@@ -200,7 +200,7 @@ def test_row_04_one_partition_is_computed_by_two_pools(spark, mesh):
     df = spark.range(0, 120, numPartitions=1)
 
     def overlap(seconds):
-        """How many pieces ran at a time: one at a time would be below 1, and 2 is all there is."""
+        """The number of pieces that ran at a time: one at a time would be below 1, and 2 is the most."""
         told = "pool long, began double, ended double"
         found = mesh.map_arrow(df, _timed(seconds), told, chunksize=5).collect()
         assert len(found) == 24

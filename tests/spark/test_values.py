@@ -1,4 +1,4 @@
-"""What functions return, held against the schema inside a step: nested values, numbers, and other things."""
+"""Results of functions, checked against the schema inside a step: nested values, numbers, and others."""
 
 import datetime
 

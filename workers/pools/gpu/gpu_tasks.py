@@ -1,4 +1,4 @@
-"""Tasks on a GPU by CuPy; without one the same lines run on NumPy, for a try on a laptop."""
+"""Tasks on a GPU with CuPy; without a GPU the same lines run on NumPy, on a laptop for instance."""
 
 from functools import cache
 from typing import Any
@@ -13,7 +13,7 @@ except ImportError:
 
 @cache
 def weights(size: int) -> Any:
-    """What is expensive to load: once in each slot, on the device from then on."""
+    """Load the weights, which is expensive: once in each slot, on the device from then on."""
     return xp.random.default_rng(7).standard_normal((size, size))
 
 
