@@ -45,7 +45,7 @@ def test_row_11_a_failing_row_is_null_or_told_in_a_column(spark, mesh):
     assert "ValueError: a seven" in failure(mesh.map_arrow(df, tasks.frail, "id long, twice long").collect)
 
 
-def test_row_01_udfs_over_arrays_series_andvalues(spark, bridge):
+def test_row_01_udfs_over_arrays_series_and_values(spark, bridge):
     df = spark.sql("select id, if(id % 5 = 0, null, concat('w', id)) as word from range(0, 500, 1, 2)")
     lengths = bridge.udf("int")(tasks.lengths)
     shout = bridge.udf("string", input="pandas")(tasks.shout)
