@@ -88,50 +88,47 @@ def test_row_14_both_pools_killed_and_none_that_is_new(spark, own_mesh, journal)
 
 
 @pytest.fixture
-def partition(spark, tmp_path):
-    """Makes one partition, whose tries are timed."""
-    return lambda name="seconds": Timed(spark.range(0, 4, numPartitions=1), tmp_path / name)
+def one_partition(spark, tmp_path):
+    """Rows whose tries are timed."""
+    return Timed(spark.range(0, 4, numPartitions=1), tmp_path / "seconds")
 
 
-def test_row_15_nobody_at_the_address_and_no_pool_for_the_queue_or_tags(spark, own_mesh, partition):
+def test_row_15_no_pool_for_the_queue_or_tags(spark, own_mesh, one_partition):
     own_mesh.pool("one", "--queues", "other")
-    bridges = {
-        "no pool": MeshSpark(own_mesh.address, queue="gpu", tags=("big",), no_worker_timeout=LIMIT_S),
-        "nobody": MeshSpark("tcp://127.0.0.1:9", connect_timeout=LIMIT_S),
-    }
-    inputs = {name: partition(name) for name in bridges}
+    bridge = MeshSpark(own_mesh.address, queue="gpu", tags=("big",), no_worker_timeout=LIMIT_S)
 
-    jobs = {
-        name: Job(spark, bridge.map_arrow(inputs[name], tasks.same, "id long").collect)
-        for name, bridge in bridges.items()
-    }
+    text = Job(spark, bridge.map_arrow(one_partition, tasks.same, "id long").collect).failure()
 
-    text = jobs["no pool"].failure()
     assert "NoMeshWorkers: no pool for queue 'gpu' and tags big" in text
     assert "pools there: one serves other" in text
     assert f"taskmesh worker --address {own_mesh.address} --queues gpu --tags big`" in text
-    text = jobs["nobody"].failure()
+    within(LIMIT_S, one_partition)
+
+
+def test_row_15_nobody_at_the_address(spark, one_partition):
+    bridge = MeshSpark("tcp://127.0.0.1:9", connect_timeout=LIMIT_S)
+
+    text = Job(spark, bridge.map_arrow(one_partition, tasks.same, "id long").collect).failure()
+
     assert "HubUnreachable" in text
     assert "tcp://127.0.0.1:9" in text
     assert "authorize" not in text, "another error than of a key"
-    for timed in inputs.values():
-        within(LIMIT_S, timed)
+    within(LIMIT_S, one_partition)
 
 
-def test_row_15_a_function_that_pools_do_not_have(spark, mesh, partition, tmp_path, monkeypatch):
-    timed = partition()
+def test_row_15_a_function_that_pools_do_not_have(spark, mesh, one_partition, tmp_path, monkeypatch):
     (tmp_path / "only_on_the_driver.py").write_text("def same(batch):\n    return batch\n")
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("only_on_the_driver")
     try:
-        text = Job(spark, mesh.map_arrow(timed, module.same, "id long").collect).failure()
+        text = Job(spark, mesh.map_arrow(one_partition, module.same, "id long").collect).failure()
     finally:
         del sys.modules["only_on_the_driver"]
 
     assert "FunctionUnavailable" in text
     assert "finds no module 'only_on_the_driver'" in text
     assert "register_by_value" in text
-    within(LIMIT_S, timed)
+    within(LIMIT_S, one_partition)
 
 
 def test_row_16_a_hub_killed_and_started_again_costs_no_spark_task(spark, own_mesh, journal):
@@ -295,14 +292,17 @@ def test_row_25_fifty_jobs_share_one_client_a_worker(spark, own_mesh):
         assert {each.connections for each in held().values()} == {1}
 
 
-def test_row_25_a_fork_in_sparks_worker_gets_a_client_of_its_own(spark, mesh):
+def test_row_25_a_fork_in_sparks_worker_gets_a_client_of_its_own(spark, own_mesh):
+    own_mesh.pool("one")
+    bridge = MeshSpark(own_mesh.address)
+
     def forked(batches):
         import os
 
         from taskmesh.spark.jobs.connection import mesh_of
 
         def answer():
-            return mesh_of(mesh).submit(os.getpid).result(20)
+            return mesh_of(bridge).submit(os.getpid).result(20)
 
         for _ in batches:
             there = answer()
