@@ -45,7 +45,7 @@ def encode(value: object, buffers: list[memoryview] | None) -> bytes:
     if data is not None:
         return data
     definitions = Definitions((type,))
-    taken = None if buffers is None else list[memoryview]()
+    taken: list[memoryview] | None = None if buffers is None else []
     data = definitions.encode(value, taken)
     shared = definitions.dump()
     if buffers is not None and taken:

@@ -139,10 +139,6 @@ def dumps_call(
                     return data
             except BEYOND:
                 pass
-    return _pickle_call(args, kwargs, where, memfd)
-
-
-def _pickle_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str, memfd: bool) -> Payload:
     for arg in args:
         if type(arg) is bytes and len(arg) >= SMALL:
             break
@@ -150,6 +146,10 @@ def _pickle_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str, m
         small = _small_pickle((args, kwargs))
         if small is not None:
             return small
+    return _encoded_call(args, kwargs, where, memfd)
+
+
+def _encoded_call(args: tuple[Any, ...], kwargs: Mapping[str, Any], where: str, memfd: bool) -> Payload:
     buffers: list[memoryview] = []
     args = tuple([_out_of_band(arg) for arg in args])
     kwargs = {name: _out_of_band(arg) for name, arg in kwargs.items()}

@@ -166,7 +166,8 @@ def encode_by_value(
     Raises:
         Exception: whatever the value's own code or cloudpickle raise; `buffers` is then as it was.
     """
-    file, taken = io.BytesIO(), list[memoryview]()
+    file = io.BytesIO()
+    taken: list[memoryview] = []
     _sharing_pickler()(file, None if buffers is None else keeper(taken), number).dump(value)
     if buffers is not None:
         buffers += taken
