@@ -19,7 +19,15 @@ from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.options import TaskOptions, is_count
 from taskmesh.client.pending_table import PendingTable
 from taskmesh.config import MOST_SLOTS, Config
-from taskmesh.errors import ConfigError, ForkedMeshError, HubUnreachable, MeshClosed, NoMesh, TaskMeshError
+from taskmesh.errors import (
+    ConfigError,
+    ForkedMeshError,
+    HubUnreachable,
+    MeshClosed,
+    NoMesh,
+    TaskMeshError,
+    TooLarge,
+)
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.net.transport import open_port
 from taskmesh.outcomes.outcome import arrived
@@ -27,9 +35,9 @@ from taskmesh.outcomes.waiters import Edges
 from taskmesh.pool.nested import in_slot
 from taskmesh.serialize.code import FunctionCodec
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
-from taskmesh.serialize.upstream import collected, value_of
+from taskmesh.serialize.upstream import Collection, value_of
 from taskmesh.wire.messages import Fulfil
-from taskmesh.wire.runs import PICKLE, PROMISE, SAFE
+from taskmesh.wire.runs import MOST_EDGES, PICKLE, PROMISE, SAFE
 
 if TYPE_CHECKING:
     from taskmesh.net.client.port import SubmitPort
@@ -254,13 +262,19 @@ class Client:
             ConfigError: results are signed, and one of the arguments is the result of a key: it is signed for
                 that.
             SerializationError: an argument cannot be pickled.
+            TooLarge: the call is above `max_payload`, or depends on too many tasks.
         """
         name = run.spec.name
-        with collected(self.table, arrived if run.when else value_of) as needs:
+        with Collection(self.table, arrived if run.when else value_of) as needs:
             payload = dumps_call(args, kwargs, where=name, memfd=not self.wired)
         check_size(payload, self.max_payload, f"the call of {name}", args, kwargs)
         if not (needs or run.after or run.when):
             return payload, None
+        if len(needs) + len(run.after) > MOST_EDGES:
+            raise TooLarge(
+                f"a call of {name} depends on {len(needs) + len(run.after):,} tasks, and {MOST_EDGES:,} is "
+                "the most: merge their results in steps, by tasks that take some of them each"
+            )
         keyed = (future._batch for future in needs.values() if future._batch.key)
         if self.signs and any(other.spec.kind != PROMISE for other in keyed):
             raise ConfigError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 from taskmesh.errors import BadSignature, SerializationError
 from taskmesh.serialize.payload import loads, loads_encoded, loads_plain
@@ -20,33 +20,35 @@ Loader = Callable[..., Any]
 """Called in the slot with a task's number, and the key of a promise: gives what arrives in its place."""
 
 
-class _Encoding(NamedTuple):
-    """The call that a thread encodes: the futures found so far by number, and how they arrive."""
-
-    found: dict[int, Any]
-    table: object
-    loader: Loader
-
-
-_encoding: ContextVar[_Encoding | None] = ContextVar("_encoding", default=None)
-_provided: dict[int, Value] = {}
-"""In a slot: the outcomes that the running task is handed."""
-
-
-@contextmanager
-def collected(table: object, loader: Loader) -> Iterator[dict[int, Any]]:
-    """Collect the futures that are pickled in this thread meanwhile, by their numbers.
+class Collection:
+    """The encoding of one call: a context in which this thread collects the futures that it pickles.
 
     Args:
         table: the pending table that they have to belong to.
         loader: a function of a module, called in the slot in the place of each future.
+
+    Attributes:
+        found: the futures, by their numbers.
     """
-    found: dict[int, Any] = {}
-    before = _encoding.set(_Encoding(found, table, loader))
-    try:
-        yield found
-    finally:
-        _encoding.reset(before)
+
+    __slots__ = ("_before", "found", "loader", "table")
+
+    def __init__(self, table: object, loader: Loader) -> None:
+        self.found: dict[int, Any] = {}
+        self.table = table
+        self.loader = loader
+
+    def __enter__(self) -> dict[int, Any]:
+        self._before = _encoding.set(self)
+        return self.found
+
+    def __exit__(self, *error: object) -> None:
+        _encoding.reset(self._before)
+
+
+_encoding: ContextVar[Collection | None] = ContextVar("_encoding", default=None)
+_provided: dict[int, Value] = {}
+"""In a slot: the outcomes that the running task is handed."""
 
 
 def is_collecting() -> bool:

@@ -33,7 +33,9 @@ Amount = int | Number
 """Whole numbers stay whole."""
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 """What the hub keeps for as long as its owner is there."""
-Edges = Annotated[list[Counter], Meta(min_length=1)]
+MOST_EDGES = 500_000
+"""Tasks that one task may depend on: a hub takes them in within one step."""
+Edges = Annotated[list[Counter], Meta(min_length=1, max_length=MOST_EDGES)]
 """Tasks that a task depends on. A list of empty lists would take 60 times the bytes that say it."""
 Names = Annotated[list[Name], Meta(max_length=MOST_NAMES)]
 """Queues or tags."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from taskmesh import Mesh, TaskState, task
-from taskmesh.errors import ConfigError, DependencyError
+from taskmesh.errors import ConfigError, DependencyError, TooLarge
 
 END_S = 30
 
@@ -131,6 +131,14 @@ class TestArguments:
 
         lengths = [mesh.submit(len, data) for _ in range(20)]
         assert [one.result(END_S) for one in lengths] == [3_000_000] * 20
+
+    def test_w56_a_task_depends_on_so_many_others_at_most(self, mesh, monkeypatch):
+        monkeypatch.setattr("taskmesh.client.client.MOST_EDGES", 100)
+        squares = [square.submit(x) for x in range(101)]
+
+        assert total.submit(squares[1:]).result(END_S) == sum(x * x for x in range(1, 101))
+        with pytest.raises(TooLarge, match="depends on 101 tasks, and 100 is the most"):
+            total.submit(squares)
 
     def test_w13_a_task_returns_the_futures_of_its_children(self):
         assert children.submit().result(END_S) == [0, 1, 4]
