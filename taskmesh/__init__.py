@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from taskmesh.mesh import Mesh
     from taskmesh.outcomes.outcome import Outcome, TaskState
     from taskmesh.retry import NoRetry, Retry, RetryAfter
+    from taskmesh.schedule import Schedule
     from taskmesh.serialize.code import register_by_value
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ __all__ = [
     "Outcome",
     "Retry",
     "RetryAfter",
+    "Schedule",
     "Task",
     "TaskFuture",
     "TaskState",
@@ -53,6 +55,7 @@ _HOMES = {
     "Outcome": "taskmesh.outcomes.outcome",
     "Retry": "taskmesh.retry",
     "RetryAfter": "taskmesh.retry",
+    "Schedule": "taskmesh.schedule",
     "Task": "taskmesh.function",
     "TaskFuture": "taskmesh.future",
     "TaskState": "taskmesh.outcomes.outcome",

@@ -8,9 +8,12 @@ from collections.abc import Callable, MutableMapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskmesh.errors import TaskMeshError
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 LARGEST_WHOLE = 1 << 53
 """The largest whole number that a message has room for; larger ones are reported as floats."""
@@ -39,6 +42,7 @@ class TaskContext:
         slot: the number of the slot in its pool, from 0, by which tasks can choose a GPU. No two processes of
             a pool have the same number at a time; the environment has it as TASKMESH_SLOT. While tasks wait
             for tasks of their own there are more slots than `concurrency`.
+        tick: the time for which a schedule has fired, in seconds since the epoch; None of other tasks.
     """
 
     id: str
@@ -49,6 +53,7 @@ class TaskContext:
     report: Callable[[float, float], None] = field(default=_nothing, repr=False)
     ask: Callable[[], bool] = field(default=_never, repr=False)
     slot: int = 0
+    tick: float | None = field(default=None, repr=False)
 
     @property
     def cancelled(self) -> bool:
@@ -63,6 +68,19 @@ class TaskContext:
     def remaining(self) -> float | None:
         """Seconds until the deadline, not below 0; None without one."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The time for which a schedule has fired, in UTC; None in a task that no schedule runs.
+
+        A task that starts late, or is made up for, has its own time all the same, and so has each of its
+        retries.
+        """
+        if self.tick is None:
+            return None
+        from datetime import UTC, datetime  # slots need it for nothing else
+
+        return datetime.fromtimestamp(self.tick, UTC)
 
     def progress(self, done: float, total: float = 0.0) -> None:
         """Report to the submitter that `done` of `total` (0 if unknown) is done.

@@ -15,7 +15,9 @@ from taskmesh.pool.nested import nested_context
 from taskmesh.serialize.values import is_by_value_module
 
 if TYPE_CHECKING:
+    from taskmesh.client.schedule import ScheduledTask
     from taskmesh.future import TaskFuture
+    from taskmesh.schedule import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +30,7 @@ class Task(Generic[P, R_co]):
 
     Attributes:
         options: how it is to be run.
+        scheduled: the schedule that `@task(schedule=...)` gave it, if any.
     """
 
     def __init__(self, fn: Callable[P, R_co], options: TaskOptions) -> None:
@@ -35,6 +38,7 @@ class Task(Generic[P, R_co]):
         # Annotated here: annotations of the class would be taken for the function's, from Python 3.14 on.
         self.__wrapped__: Callable[P, R_co] = fn.__wrapped__ if isinstance(fn, Task) else fn
         self.options: TaskOptions = options
+        self.scheduled: ScheduledTask | None = None
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Calls the function here, as if it were not decorated."""
@@ -135,14 +139,18 @@ def task(fn: Callable[P, R], /) -> Task[P, R]: ...
 
 
 @overload
-def task(**options: Unpack[OptionValues]) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+def task(
+    *, schedule: float | str | Schedule | None = None, **options: Unpack[OptionValues]
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
-def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+def task(fn: Callable[..., Any] | None = None, /, *, schedule: Any = None, **options: Any) -> Any:
     """Makes a task function, as `@task` or `@task(queue="slow", retries=3)`.
 
     Args:
         fn: the function, if no options are given; a coroutine function too.
+        schedule: the function runs by itself: every so many seconds, by a cron line, or by a `Schedule`. It
+            is called without arguments while a mesh is open whose program imports it, or a pool imports it.
         options: the options of its tasks, all by name.
             name: the name that people see; `module.qualname` if empty.
             queue: the queue that a pool must serve to run the task.
@@ -169,11 +177,11 @@ def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """
     checked = TaskOptions().with_changes(options)
     if fn is None:
-        return lambda function: _decorated(function, checked)
+        return lambda function: _decorated(function, checked, schedule)
     return _decorated(fn, checked)
 
 
-def _decorated(fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
+def _decorated(fn: Callable[..., Any], options: TaskOptions, when: object = None) -> Task[..., Any]:
     if isinstance(fn, staticmethod | classmethod):
         kind = type(fn).__name__
         cure = (
@@ -182,4 +190,10 @@ def _decorated(fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
         raise TypeError(f"@task decorates a function, not a {kind}: {cure}")
     if not callable(fn):
         raise TypeError(f"@task decorates a function, not {fn!r}; options are given by name")
-    return Task(fn, options)
+    made = Task(fn, options)
+    if when is not None:
+        from taskmesh.client.schedule import ScheduledTask  # most tasks have no schedule
+
+        made.scheduled = ScheduledTask(made.__wrapped__, options, when)
+        made.scheduled.register()
+    return made

@@ -79,12 +79,15 @@ class OpenRun:
         after: futures that each of them waits for, beside those among its arguments.
         when: SUCCESS, DONE or FAILURE: the end of these for which it waits.
         start_at: the time on `monotonic()`'s scale before which they are not to start; 0 for none.
+        at: the same on the clock on the wall, in seconds since the epoch; 0 unless the task was given a time
+            there.
         tried: attempts of each that have failed already.
         part: the key of their limits, see `LimitRule.keyed`.
     """
 
     __slots__ = (
         "after",
+        "at",
         "dirty",
         "group",
         "is_call",
@@ -109,6 +112,7 @@ class OpenRun:
         self.after: tuple[TaskFuture[Any], ...] = ()
         self.when = SUCCESS
         self.start_at = 0.0
+        self.at = 0.0
         self.tried = 0
         self.part = ""
         self.queued: list[TaskFuture[Any]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, cast
 from taskmesh.client.batch import Batch
 from taskmesh.client.client import Client, check_slots
 from taskmesh.client.current_mesh import delivering, enter, leave
-from taskmesh.client.options import OptionValues
+from taskmesh.client.options import OptionValues, is_name
 from taskmesh.client.promises import fulfilment, kept_value, promised
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import Config, Source, load
@@ -20,6 +21,10 @@ from taskmesh.errors import ConfigError, TaskMeshError
 from taskmesh.executor import MeshExecutor
 from taskmesh.future import TaskFuture
 from taskmesh.outcomes.waiters import running_loop
+from taskmesh.schedule import Schedule
+from taskmesh.serialize.payload import check_size, dumps_call
+from taskmesh.wire.runs import LONGEST_NAME
+from taskmesh.wire.schedules import Declaration
 
 T = TypeVar("T")
 
@@ -203,6 +208,60 @@ class Mesh(Submitter):
         argument = str(since) if since else ""
         answer = self._client.open().query("events", argument, limit, timeout)
         return cast(Sequence[Mapping[str, Any]], answer)
+
+    def schedule(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        when: float | str | Schedule,
+        **kwargs: Any,
+    ) -> None:
+        """Have the hub run `fn(*args, **kwargs)` by the clock, until the schedule is removed or the hub ends.
+
+        A schedule of the same name is replaced: its next run is by the new times. Nobody gets the result; a
+        run that fails is an event of the hub (`taskmesh schedule list` counts them).
+
+        Args:
+            name: the schedule's name.
+            fn: a function or task function.
+            args: its arguments by position.
+            when: a number of seconds, a cron line, or a `Schedule`.
+            kwargs: its arguments by name.
+
+        Raises:
+            ConfigError: the name, the schedule or an option of the task cannot be used.
+            SerializationError: the function or an argument cannot be pickled.
+            TaskMeshError: the hub refuses, and says why.
+            HubUnreachable: the hub does not answer.
+        """
+        from taskmesh.client.schedule import check_options, firing_spec, schedule_of
+
+        if not isinstance(name, str) or not is_name(name) or not name:
+            raise ConfigError(
+                f"a schedule's name is text of 1 to {LONGEST_NAME} characters, not {name!r:.200}"
+            )
+        timing = schedule_of(when).timing
+        encoded = self._functions.encoded(fn)
+        check_options(encoded.options, name)
+        part = encoded.part_of(args, kwargs)
+        payload = dumps_call(args, kwargs, where=encoded.call.spec.name, memfd=self._memfd)
+        check_size(payload, self._limit, f"the call of {encoded.call.spec.name}", args, kwargs)
+        declaration = Declaration(
+            name, timing, firing_spec(encoded.call.spec), payload, time.time(), stays=True, part=part
+        )
+        self._client.open().put_schedule(declaration)
+
+    def unschedule(self, name: str) -> bool:
+        """Remove a schedule; return whether there was one. A run that is on its way goes on.
+
+        One that a module declares comes back when somebody declares it again: take it out of the code.
+
+        Raises:
+            HubUnreachable: the hub does not answer.
+        """
+        return self._client.open().drop_schedule(name)
 
     def close(self, *, cancel: bool = False, detach: bool = False) -> None:
         """Close the mesh: wait for all tasks, or cancel them. A second call does nothing.

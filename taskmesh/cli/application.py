@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from taskmesh.cli import drain, health, keys, operation, programs, submission, views
+from taskmesh.cli import drain, health, keys, operation, programs, schedule, submission, views
 from taskmesh.cli.exits import EPILOG, EXIT_CODES
 
 app = typer.Typer(
@@ -57,4 +57,7 @@ for _command in (
     health.health,
 ):
     app.command(epilog=EPILOG)(_command)
+for _name, _command in schedule.COMMANDS.items():
+    schedule.schedule.command(_name, epilog=EPILOG)(_command)
+app.add_typer(schedule.schedule)
 app.add_typer(keys.keys)

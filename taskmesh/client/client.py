@@ -33,11 +33,13 @@ from taskmesh.net.transport import open_port
 from taskmesh.outcomes.outcome import arrived
 from taskmesh.outcomes.waiters import Edges
 from taskmesh.pool.nested import in_slot
+from taskmesh.schedule import declarations, declarers
 from taskmesh.serialize.code import FunctionCodec
 from taskmesh.serialize.payload import Payload, check_size, dumps_call
 from taskmesh.serialize.upstream import Collection, value_of
 from taskmesh.wire.messages import Fulfil
 from taskmesh.wire.runs import MOST_EDGES, PICKLE, PROMISE, SAFE
+from taskmesh.wire.schedules import Declaration
 
 if TYPE_CHECKING:
     from taskmesh.net.client.port import SubmitPort
@@ -163,6 +165,9 @@ class Client:
                 self.table.attach(port)
                 try:
                     port.start(self.config.mesh.open_timeout)
+                    if self._role == "client" and not self._slot:
+                        for declaration in declarations():
+                            port.put_schedule(declaration)
                 except BaseException:
                     self.table.attach(None)
                     with suppress(Exception):  # why it did not open is what the caller has to know
@@ -170,7 +175,20 @@ class Client:
                     raise
                 self._port = port
                 _open_clients.add(self)
+                if self._role == "client" and not self._slot:
+                    declarers.add(self)
             return self._port
+
+    def declare(self, declaration: Declaration) -> None:
+        """Tell the hub of a schedule that a module has declared since the mesh was opened.
+
+        Raises:
+            HubUnreachable: the hub does not answer; it is told once more when it does.
+            TaskMeshError: it refuses.
+        """
+        port = self._port
+        if port is not None:
+            port.put_schedule(declaration)
 
     def close(self, *, cancel: bool = False, detach: bool = False) -> None:
         """Ends the client: waits for all tasks first, cancels them, or leaves them to the hub.
@@ -360,6 +378,7 @@ class Client:
         with self._lock:
             already = self.closed
             self.closed = True
+            declarers.discard(self)
             port = self._port
             self._port = None
         if already or isinstance(self.table.refusal, ForkedMeshError):

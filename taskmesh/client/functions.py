@@ -89,11 +89,15 @@ class EncodedFunction:
         known = self._waiting
         if known is not None and known[0] == (options.after, options.when, part):
             batch = known[1]
-            if (start_at == batch.start_at) or (batch.start_at and 0 <= start_at - batch.start_at < NEARLY):
+            is_near = start_at == batch.start_at or (
+                batch.start_at and 0 <= start_at - batch.start_at < NEARLY
+            )
+            if is_near and batch.at == (0.0 if options.at is None else options.at.timestamp()):
                 return batch
         batch = OpenRun(self._table, self._number, self.call.spec, self._group)
         batch.start_at, batch.after, batch.when = start_at, options.after, WHEN[options.when]
         batch.part = part
+        batch.at = 0.0 if options.at is None else options.at.timestamp()
         self._waiting = ((options.after, options.when, part), batch)
         return batch
 
@@ -194,7 +198,8 @@ class FunctionTable:
         waiting = encoded.waiting(options, part)
         if options.key is None:
             return waiting
-        batch.start_at, batch.after, batch.when = waiting.start_at, waiting.after, waiting.when
+        batch.start_at, batch.at = waiting.start_at, waiting.at
+        batch.after, batch.when = waiting.after, waiting.when
         return batch
 
     def encoded(self, fn: Callable[..., Any]) -> EncodedFunction:

@@ -537,4 +537,6 @@ def _run(batch: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
     )
     if batch.part:
         run.part = batch.part
+    if delay:
+        run.at = batch.at
     return run

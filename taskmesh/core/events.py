@@ -66,6 +66,16 @@ class Shortage(msgspec.Struct):
     text: str
 
 
+class Clock(msgspec.Struct):
+    """The clock on the wall is known, or has moved against the hub's own.
+
+    Attributes:
+        offset: Seconds since the epoch, less the hub's own time.
+    """
+
+    offset: float
+
+
 class OverRate(msgspec.Struct):
     """Messages of peers with one key were dropped unread, since they exceeded the rate of a key.
 
@@ -128,7 +138,16 @@ class StoreTold(msgspec.Struct):
 
 
 RareHubEvent = (
-    ClientGone | Revoked | Shortage | OverRate | LaneOpened | LaneLost | LinksLost | Restored | StoreTold
+    ClientGone
+    | Revoked
+    | Shortage
+    | Clock
+    | OverRate
+    | LaneOpened
+    | LaneLost
+    | LinksLost
+    | Restored
+    | StoreTold
 )
 
 # --- pool -------------------------------------------------------------------------------------------------
@@ -228,7 +247,7 @@ class Queued(msgspec.Struct):
 class Requested(msgspec.Struct):
     """The application asks for something that is passed on to the hub."""
 
-    message: m.Query | m.Command | m.Fulfil | m.CancelTasks | m.ClientBye
+    message: m.Query | m.Command | m.Fulfil | m.PutSchedule | m.DropSchedule | m.CancelTasks | m.ClientBye
 
 
 class FromHubToClient(msgspec.Struct):

@@ -6,6 +6,7 @@ client counts up. In memory it is one int; on the wire a batch carries the clien
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import NewType
 
 TaskId = NewType("TaskId", int)
@@ -20,6 +21,11 @@ SEQ_MASK = (1 << SEQ_BITS) - 1
 def task_id(client: int, seq: int) -> TaskId:
     """Returns the id of a client's `seq`-th task."""
     return TaskId(client << SEQ_BITS | seq)
+
+
+def house_of(epoch: int) -> ClientId:
+    """Returns the id of the client that a hub is to itself, whose tasks the firings of schedules are."""
+    return ClientId(int.from_bytes(blake2b(b"house %d" % epoch, digest_size=8).digest(), "big"))
 
 
 def client_of(task: int) -> ClientId:

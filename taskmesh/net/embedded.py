@@ -20,7 +20,7 @@ from taskmesh.net.client.settings import client_settings
 from taskmesh.net.client.shell import OutcomeSink
 from taskmesh.net.hub.nested_gateway import NestedGateway
 from taskmesh.net.hub.settings import hub_settings, new_epoch
-from taskmesh.net.hub.shell import HubShell
+from taskmesh.net.hub.shell import HubShell, WallClock
 from taskmesh.net.pool.settings import pool_settings
 from taskmesh.net.pool.shell import LocalHubLink, PoolShell
 from taskmesh.net.pool.slots import pool_with_slots
@@ -138,6 +138,7 @@ class EmbeddedPort(SubmitPort):
             urgent=(wake_up.fd,),
         )
         loop.parts = [self._shell, hub, pool]
+        loop.timers = [WallClock(hub.events)]
         loop.watch(wake_up.fd, wake_up.clear)
         self._start_thread("taskmesh-hub", lambda: self._work(loop, pool.host, nested))
 

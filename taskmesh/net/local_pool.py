@@ -15,6 +15,7 @@ from taskmesh.net.pool.slots import FAREWELL, pool_with_slots
 from taskmesh.net.pool.startup import SlotStarts
 from taskmesh.security.payload_signing import PayloadSigner
 from taskmesh.system.loop import Loop
+from taskmesh.wire.schedules import Declaration
 
 
 class LocalPool:
@@ -25,6 +26,7 @@ class LocalPool:
         slots: number of tasks that run at once.
         name: the pool's name.
         modules: modules that slots import when they start.
+        schedules: the schedules that they declare.
 
     Attributes:
         name: the pool's name.
@@ -34,10 +36,18 @@ class LocalPool:
         ConfigError: the name, or one of a queue or tag, cannot be used.
     """
 
-    def __init__(self, config: Config, *, slots: int, name: str = "", modules: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        slots: int,
+        name: str = "",
+        modules: tuple[str, ...] = (),
+        schedules: tuple[Declaration, ...] = (),
+    ) -> None:
         check_all_names(config, name)
         self._config = config
-        self._settings = pool_settings(config, slots=slots, name=name)
+        self._settings = pool_settings(config, slots=slots, name=name, schedules=schedules)
         self._modules = modules
         self._pool: PoolShell | None = None
         self.name = self._settings.pool

@@ -33,7 +33,8 @@ from taskmesh.retry import verdict
 from taskmesh.serialize import code, payload, upstream
 from taskmesh.serialize.chunks import BadItem
 from taskmesh.serialize.values import class_name
-from taskmesh.wire.runs import CHUNK, PICKLE, SAFE, LaneRun, Spec
+from taskmesh.wire.runs import CALL, CHUNK, FIRING, PICKLE, SAFE, LaneRun, Spec
+from taskmesh.wire.schedules import split_tick
 from taskmesh.wire.slot_messages import SlotFailure, SlotTasks
 
 MOMENT: Final = 0.001
@@ -71,6 +72,7 @@ class TaskRunner:
         self._index = 0
         self._stage = ""
         self._deadline: float | None = None
+        self._tick: float | None = None
         context.install(self._current)
         nested.install(self._nested_context)
 
@@ -140,7 +142,7 @@ class TaskRunner:
                 function = self._load(run.spec, spec)
         except BaseException as error:  # noqa: BLE001  an import may raise anything
             return self._refuse(run, mine, error)
-        if spec.kind == CHUNK or spec.timeout > 0 or spec.codec != PICKLE or run.needs:
+        if spec.kind != CALL or spec.timeout > 0 or spec.codec != PICKLE or run.needs:
             return self._perform_guarded(run, spec, function, mine)
         return self._perform_calls(run, spec, function, mine)
 
@@ -242,6 +244,8 @@ class TaskRunner:
         flags = BREAK
         while True:
             data = run.payloads[self._index]
+            if spec.kind == FIRING:
+                self._tick, data = split_tick(data)
             self._limit.fired = False
             self._stage = "argument"
             try:
@@ -261,7 +265,7 @@ class TaskRunner:
             else:
                 self._batcher.add(out, flags)
                 flags = 0
-            self._deadline = None
+            self._deadline = self._tick = None
             self._index += 1
             if self._index == len(run.payloads):
                 return True
@@ -355,6 +359,7 @@ class TaskRunner:
             report=self._progress,
             ask=partial(self._is_cancelled, self._first + self._index),
             slot=self._slot,
+            tick=self._tick,
         )
 
     def _nested_context(self) -> nested.NestedContext | None:

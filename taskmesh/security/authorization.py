@@ -17,7 +17,7 @@ from taskmesh.wire.runs import TOKEN
 SESSION = frozenset({m.ClientHello, m.ClientBeat, m.ClientBye})
 TASKS = frozenset({m.Submit, m.CancelTasks, m.ResultAck})
 RIGHTS: dict[str, frozenset[type]] = {
-    CLIENT: SESSION | TASKS | {m.Query, m.Fulfil},
+    CLIENT: SESSION | TASKS | {m.Query, m.Fulfil, m.PutSchedule, m.DropSchedule},
     OPERATOR: SESSION | {m.Query, m.Command},
     WORKER: SESSION | TASKS,
 }

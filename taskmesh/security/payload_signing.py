@@ -17,13 +17,14 @@ import msgspec
 
 from taskmesh.core.specs import spec_bytes, spec_number
 from taskmesh.errors import BadSignature
-from taskmesh.framing.signing import NO_KEY, Signer, is_signed, refuse, split_key, with_key
+from taskmesh.framing.signing import NO_KEY, NO_SIGNATURE, Signer, is_signed, refuse, split_key, with_key
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import PROMISE, PROMISE_NAME, DoneRun, Failed, LaneRun, Spec, Value
+from taskmesh.wire.runs import FIRING, PROMISE, PROMISE_NAME, DoneRun, Failed, LaneRun, Spec, Value
+from taskmesh.wire.schedules import TICK, Declaration, split_tick, with_tick
 
-TASK, DONE, FAILED = b"t", b"d", b"f"
+TASK, DONE, FAILED, SCHEDULE = b"t", b"d", b"f", b"s"
 PROMISED = sha256(PROMISE_NAME.encode()).digest()
 """Stands for the digest of the specs of promises: who fulfils one does not know its options."""
 UNKNOWN = bytes(sha256().digest_size)
@@ -64,6 +65,7 @@ class PayloadSigner:
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._signer = Signer(keys) if keys else None
         self._digests: OrderedDict[int, bytes] = OrderedDict()
+        self._firings: set[int] = set()
         self._shared: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     # --- of a client ----------------------------------------------------------------------------------------
@@ -152,6 +154,23 @@ class PayloadSigner:
             pickled = b""
         return msgspec.structs.replace(failure, pickled=pickled)
 
+    def declared(self, message: m.Declared) -> m.Declared:
+        """Sign the calls of schedules that a pool declares."""
+        signed = [self.declaration(one) for one in message.declarations]
+        return msgspec.structs.replace(message, declarations=signed)
+
+    def declaration(self, declaration: Declaration) -> Declaration:
+        """Sign the call of a schedule: for its spec alone, since the hub makes the tasks and their numbers.
+
+        The spec says that it is a schedule's, so that the signature holds for no other task, nor another's
+        for this.
+        """
+        signer = self._signer
+        if signer is None:
+            return declaration
+        context = SCHEDULE + sha256(spec_bytes(declaration.spec)).digest()
+        return msgspec.structs.replace(declaration, payload=signer.sign(context, declaration.payload))
+
     # --- of a pool ------------------------------------------------------------------------------------------
 
     def tasks(self, message: m.Tasks) -> m.Tasks:
@@ -178,7 +197,10 @@ class PayloadSigner:
             needed = next(needs, [])
             key, signed = split_key(payload) if self._signer is not None else (b"", payload)
             try:
-                plain = self._verified(head + struct.pack(">QQ", run.client, seq) + key, signed)
+                if run.spec in self._firings:
+                    plain = self._verified_firing(run.spec, payload)
+                else:
+                    plain = self._verified(head + struct.pack(">QQ", run.client, seq) + key, signed)
             except BadSignature as error:
                 refused.seqs.append(seq)
                 refused.payloads.append(dumps(((str(error),), {})))
@@ -190,6 +212,17 @@ class PayloadSigner:
                 if run.needs:
                     good.needs = [*good.needs, needed]
         return good, refused
+
+    def _verified_firing(self, spec: int, payload: Any) -> Any:
+        """Return the call of a schedule without its signature, but with the time that the hub has given it.
+
+        Raises:
+            BadSignature: it has none, or a wrong one.
+        """
+        if len(payload) < TICK.size:
+            raise BadSignature(NO_SIGNATURE)
+        tick, signed = split_tick(payload)
+        return with_tick(tick, self._verified(SCHEDULE + self._digests[spec], signed))
 
     def _verified_value(self, client: int, value: Value) -> Value:
         """Return an outcome of which the signature holds, or a failure in its place.
@@ -253,8 +286,10 @@ class PayloadSigner:
             promise = spec.kind == PROMISE
             self._digests[number] = PROMISED if promise else sha256(spec_bytes(spec)).digest()
             self._digests.move_to_end(number)
+            if spec.kind == FIRING:
+                self._firings.add(number)
         while len(self._digests) > SPECS_KEPT:
-            self._digests.popitem(last=False)
+            self._firings.discard(self._digests.popitem(last=False)[0])
 
     @cached_property
     def _refusal_spec(self) -> tuple[int, Spec]:

@@ -26,6 +26,7 @@ from taskmesh.wire.runs import (
     Spec,
     Value,
 )
+from taskmesh.wire.schedules import Declaration
 
 PROTOCOL = 8
 """Version of these shapes; both ends must state the same."""
@@ -104,9 +105,10 @@ class ClientBye(msgspec.Struct, tag=6):
 
 
 class Query(msgspec.Struct, tag=7):
-    """Asks for a view, answered by `Answer`.
+    """Asks for a view; answered by `Answer`.
 
-    what = "status" | "pools" | "tasks" | "task" | "graph" | "batch" | "events" | "limits".
+    what = "status", "pools", "tasks", "task", "graph", "batch", "events", "limits", "schedules", "ticks" (the
+    next `limit` of the schedule that the argument names).
     """
 
     number: int
@@ -120,7 +122,9 @@ class Command(msgspec.Struct, tag=8):
 
     verb = "ping", "pause", "resume", "drain" (a pool), "scale-in" (COUNT:POOLS), "cancel" (a task id),
     "cancel-batch" (the id of a batch), "cancel-client" (a client's name or id), "cancel-key" (a key's user),
-    "limit" (NAME:RATE or NAME:COUNT), "unlimit" (a limit's name).
+    "limit" (NAME:RATE or NAME:COUNT), "unlimit" (a limit's name),
+    "schedule-pause", "schedule-resume", "schedule-remove", "schedule-run"
+    (a schedule), "schedule-backfill" (FROM TO SCHEDULE, in seconds since the epoch).
     """
 
     number: int
@@ -144,6 +148,20 @@ class Fulfil(msgspec.Struct, tag=9):
     payload: Payload = b""
     keep: Number = 0.0
     failed: Failed | None = None
+
+
+class PutSchedule(msgspec.Struct, tag=10):
+    """A schedule is to be kept, in place of one of the same name; answered unless the number is 0."""
+
+    number: int
+    declaration: Declaration
+
+
+class DropSchedule(msgspec.Struct, tag=11):
+    """A schedule is to be removed; the `Answer` says whether there was one."""
+
+    number: int
+    name: Name
 
 
 # --- hub -> client ----------------------------------------------------------------------------------------
@@ -339,6 +357,14 @@ class SlotGone(msgspec.Struct, tag=46):
     pid: int
 
 
+class Declared(msgspec.Struct, tag=47):
+    """The schedules that the modules of a pool's slots declare."""
+
+    epoch: int
+    session: int
+    declarations: list[Declaration]
+
+
 class PoolNeedSpec(msgspec.Struct, tag=45):
     """Tasks came whose specs the pool does not have: hand them back as returned and send the specs again."""
 
@@ -430,8 +456,18 @@ class Refused(msgspec.Struct, tag=67):
 
 
 ClientMessage = (
-    ClientHello | Submit | CancelTasks | ResultAck | ClientBeat | ClientBye | Query | Command | Fulfil
+    ClientHello
+    | Submit
+    | CancelTasks
+    | ResultAck
+    | ClientBeat
+    | ClientBye
+    | Query
+    | Command
+    | Fulfil
+    | PutSchedule
+    | DropSchedule
 )
 ToClient = ClientWelcome | Accepted | Busy | NeedSpec | NeedValues | Deliver | Notice | Answer | ClientRefused
-PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone
+PoolMessage = Hello | Results | Beat | Bye | Misrouted | PoolNeedSpec | SlotGone | Declared
 ToPool = Tasks | Welcome | BeatReply | Recall | Cancel | PoolCommand | Refused | Roster

@@ -56,9 +56,10 @@ when one of them has ended badly."""
 DEPENDENCY = "dependency"
 """`Failed.kind` of a task that never started, since one that it depends on ended badly."""
 
-CALL, CHUNK, PROMISE = 0, 1, 2
+CALL, CHUNK, PROMISE, FIRING = 0, 1, 2, 3
 """`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map; or the task has
-no function and ends when somebody fulfils it."""
+no function and ends when somebody fulfils it; or it is a call of a schedule, with the time of the firing
+before it (`wire.schedules.with_tick`)."""
 PROMISE_NAME = "taskmesh.promise"
 """`Spec.name` of promises: with their key it is what they are found by."""
 
@@ -100,7 +101,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         acks: "late" (at least once) or "early" (at most once).
         on_client_loss: "run" or "cancel".
         codec: PICKLE or SAFE; else the function takes a payload's bytes and returns its result's.
-        kind: CALL, CHUNK or PROMISE.
+        kind: CALL, CHUNK, PROMISE or FIRING.
         keep: seconds that the outcome of a task with a key answers later submissions under it.
         shared: what tasks of one key share: "all" outcomes, or only bad ones ("errors").
         limits: what holds its tasks back while too many run, or have started lately.
@@ -172,6 +173,8 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
         after: for each task, further tasks of the same client that it waits for; empty if none has any.
         when: SUCCESS, DONE or FAILURE: the end of those tasks for which it waits.
         part: the key of its keyed limits (`LimitRule.keyed`).
+        at: the time before which they are not to start, in seconds since the epoch, 0 for none; `delay` says
+            the same by the client's clock.
     """
 
     spec: int
@@ -186,6 +189,7 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     after: list[Edges] = []
     when: int = SUCCESS
     part: Name = ""
+    at: Number = 0.0
 
 
 class LaneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):

@@ -30,6 +30,8 @@ LATE_IMPORTS = {
     "taskmesh/serialize/values.py": "cloudpickle is slow to load and most processes never need it",
     "taskmesh/net/transport.py": "zmq is loaded only where a mesh needs sockets, the hub while slots start",
     "taskmesh/net/hub/nested_gateway.py": "an embedded hub needs zmq only when a task submits tasks",
+    "taskmesh/context.py": "a slot that runs no schedule's tasks needs no dates",
+    "taskmesh/mesh.py": "inspect is slow to load and most programs have no schedules",
     "taskmesh/function.py": "a slot loads the mesh only when a task submits tasks",
     "taskmesh/http/side_port.py": "http.server and ssl are slow to load and most programs need neither",
     "taskmesh/net/child_hub.py": "the parent needs no hub, and its child no more of the client than this",

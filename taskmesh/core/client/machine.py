@@ -66,6 +66,7 @@ class ClientMachine:
         self._requests = PendingRequests(config.question)
         self._unstarted: set[int] = set()
         self._charges = Charges()
+        self._declared: dict[str, m.PutSchedule] = {}
 
     def handle(self, event: object, now: float) -> list[ClientAction]:
         """Takes in one event; returns what is to be done, in order."""
@@ -215,6 +216,7 @@ class ClientMachine:
             self._send_from(0, now, out)
         else:
             self._start_over(former, welcome.known, now, out)
+        out += [Send(put) for put in self._declared.values()]
         self._requests.again(now, out)
 
     def _start_over(self, former: int, known: bool, now: float, out: list[ClientAction]) -> None:
@@ -308,7 +310,11 @@ class ClientMachine:
         match message:
             case m.CancelTasks(seqs=seqs, unstarted=unstarted):
                 self._on_cancel(seqs, unstarted, now, out)
-            case m.Query() | m.Command() | m.Fulfil():
+            case m.Query() | m.Command() | m.Fulfil() | m.DropSchedule():
+                self._requests.ask(message, now, out, linked=self.open)
+            case m.PutSchedule(declaration=declaration):
+                if not declaration.stays:
+                    self._declared[declaration.name] = m.PutSchedule(0, declaration)
                 self._requests.ask(message, now, out, linked=self.open)
             case m.ClientBye():
                 if self.open:
@@ -395,6 +401,7 @@ class ClientMachine:
         self._busy_until = 0.0
         self._send_from(0, now, out)
         self._deliveries.owe(0, now, at_once=True)
+        out += [Send(put) for put in self._declared.values()]
         self._requests.again(now, out)
 
     def _again(self, now: float, out: list[ClientAction]) -> None:

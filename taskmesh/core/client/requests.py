@@ -10,15 +10,15 @@ from taskmesh.wire import messages as m
 MOST_REQUESTS = 100
 """Requests that are kept until they are answered."""
 
-Request = m.Query | m.Command | m.Fulfil
+Request = m.Query | m.Command | m.Fulfil | m.PutSchedule | m.DropSchedule
 
 
 class PendingRequests:
     """Queries and commands without an answer.
 
-    A query is asked again over each link until it is answered, and so is a fulfilment, of which only the
-    first counts. A command is kept only while there is no link: once sent it may have been obeyed, and an
-    operator who hears nothing looks before saying it again.
+    A query is asked again over each link until it is answered, and so is what may be said twice: a
+    fulfilment, of which only the first counts, and a schedule. A command is kept only while there is no link:
+    once sent it may have been obeyed, and an operator who hears nothing looks before saying it again.
 
     Args:
         patience: Seconds after which nobody wants the answer any more.

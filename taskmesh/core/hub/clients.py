@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import ClientSession
+from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.settings import REFUSE, difference
 from taskmesh.core.hub.state import HubState
 from taskmesh.wire import messages as m
@@ -29,11 +30,12 @@ class Clients:
         most_kept: bytes of outcomes that may wait for one client before no more of its tasks are run.
     """
 
-    def __init__(self, hub: HubState, cancellations: Cancellations) -> None:
+    def __init__(self, hub: HubState, cancellations: Cancellations, schedules: Schedules) -> None:
         self._hub = hub
         self._config = hub.config
         self._ledger = hub.ledger
         self._cancellations = cancellations
+        self._schedules = schedules
         self.most_kept = hub.config.client_max_bytes
         self._of_user: Counter[str] = Counter()
         self._forgotten: dict[int, bool] = {}
@@ -169,6 +171,7 @@ class Clients:
     def orphans(self) -> int:
         """Tasks on their way whose clients have left; they are lost should this hub end."""
         here = {client for client, session in self._hub.clients.items() if session.present or session.linked}
+        here.add(self._schedules.house)
         accounts = self._ledger.accounts
         return sum(accounts[client].tasks for client in accounts.keys() - here)
 
@@ -180,6 +183,7 @@ class Clients:
 
     def on_revoked(self, users: frozenset[str]) -> None:
         """These users are not let in any more: none of their tasks starts, and what runs of them ends."""
+        self._schedules.on_revoked(users)
         for client, account in list(self._ledger.accounts.items()):
             if account.user in users:
                 self.cancel_tasks_of([client], f"the key of {account.user} was revoked")

@@ -384,14 +384,15 @@ class Ledger:
             if extra.unwanted:
                 self.timers.at(0.0, record, Cause.CANCEL)
 
-    def wait(self, record: TaskRecord, until: float) -> None:
-        """A record that has just become WAITING is due at `until`."""
+    def wait(self, record: TaskRecord, until: float, at: float = 0.0) -> None:
+        """A record that has just become WAITING is due at `until`, or at a time on the wall (`Schedules`)."""
         record.session = 0
         extra = record.more()
         self._forget_alias(extra)
         extra.over(record)
-        extra.due = until
-        self.timers.at(until, record, Cause.DUE)
+        extra.due, extra.at = until, at
+        if not at:
+            self.timers.at(until, record, Cause.DUE)
 
     def due(self, now: float, end: Callable[[TaskRecord, Cause], None]) -> None:
         """Fires timers: tasks that waited are queued, those whose time is over are given to `end`.

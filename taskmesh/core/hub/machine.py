@@ -15,6 +15,7 @@ from taskmesh.core.hub.invariants import check_hub
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.promises import Promises
+from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, TaskRecord
@@ -25,6 +26,7 @@ from taskmesh.core.specs import evicted
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Progress
 
+Request = m.Query | m.Command | m.Fulfil | m.PutSchedule | m.DropSchedule
 MOST_SPECS = 999
 """Specs that are kept, but for those of live tasks."""
 
@@ -47,7 +49,8 @@ class HubMachine:
         self.adoption = Adoption(state, self.collector, self.cancellations)
         self.pools = PoolSessions(state, self.collector, self.adoption)
         self.ventilator = Ventilator(state)
-        self.clients = Clients(state, self.cancellations)
+        self.schedules = Schedules(state, self.cancellations)
+        self.clients = Clients(state, self.cancellations, self.schedules)
         self.promises = Promises(state, self.collector)
         self.submissions = Submissions(
             state,
@@ -56,8 +59,16 @@ class HubMachine:
             adoption=self.adoption,
             pools=self.pools,
             ventilator=self.ventilator,
+            schedules=self.schedules,
         )
-        self.views = Views(state, self.collector, self.cancellations, pools=self.pools, clients=self.clients)
+        self.views = Views(
+            state,
+            self.collector,
+            self.cancellations,
+            pools=self.pools,
+            clients=self.clients,
+            schedules=self.schedules,
+        )
         self._sweep_at = now
 
     # --- the machine contract -----------------------------------------------------------------------------
@@ -95,6 +106,8 @@ class HubMachine:
                 self.clients.on_revoked(users)
             case ev.Shortage(text=text):
                 self.views.shortage = text
+            case ev.Clock(offset=offset):
+                self.schedules.on_clock(offset)
             case _:
                 assert_never(event)
 
@@ -105,7 +118,7 @@ class HubMachine:
         now = state.now
         if self.cancellations.pending or state.dependencies.settled:
             return now
-        first = min(self._sweep_at, now + self.config.stall / 2)
+        first = min(self._sweep_at, now + self.config.stall / 2, self.schedules.deadline)
         timer = state.ledger.timers.deadline
         if timer is not None:
             first = min(first, timer)
@@ -130,7 +143,7 @@ class HubMachine:
         ledger = state.ledger
         if now >= self._sweep_at:
             self._sweep(now)
-        if self.cancellations.pending or state.recovery.waiting:
+        if self.cancellations.pending or state.recovery.waiting or now >= self.schedules.deadline:
             self._go_on(now)
         ledger.due(now, self._expire)  # what was given up while it waited ends before anything is sent
         if state.dependencies.settled:
@@ -154,6 +167,8 @@ class HubMachine:
         """Does the next portion of what takes longer than one event may."""
         self.clients.go_on()
         self.state.recovery.release(now)
+        if now >= self.schedules.deadline:
+            self.schedules.fire()
 
     def _pass_limits(self, now: float) -> None:
         """Lets tasks go whose limits have room now."""
@@ -203,14 +218,16 @@ class HubMachine:
                 self.pools.on_hello(message, now, user)
             case m.Misrouted(pool=pool, session=session):
                 self.state.log("pool.misrouted", {"pool": pool, "session": session})
-            case m.Bye() | m.PoolNeedSpec() | m.SlotGone():
+            case m.Bye() | m.PoolNeedSpec() | m.SlotGone() | m.Declared():
                 lane = self.pools.current(message.epoch, message.session)
                 if lane is not None:
-                    self._in_session(lane, message)
+                    self._in_session(lane, message, user)
             case _:
                 assert_never(message)
 
-    def _in_session(self, lane: Lane, message: m.Bye | m.PoolNeedSpec | m.SlotGone) -> None:
+    def _in_session(
+        self, lane: Lane, message: m.Bye | m.PoolNeedSpec | m.SlotGone | m.Declared, user: str
+    ) -> None:
         match message:
             case m.Bye(sent=sent):
                 self.pools.on_bye(lane.session, sent)
@@ -218,6 +235,9 @@ class HubMachine:
                 lane.known_specs.difference_update(specs)
             case m.SlotGone(pid=pid):
                 self.clients.on_slot_gone(f"{lane.pool}/{pid}")
+            case m.Declared(declarations=declarations):
+                for declaration in declarations:
+                    self.schedules.declare(declaration, lane.pool, user)
             case _:
                 assert_never(message)
 
@@ -285,22 +305,29 @@ class HubMachine:
                 self.clients.on_bye(session, cancel=cancel)
             case m.ClientBeat(epoch=epoch):
                 self._on_client_beat(session, epoch)
-            case m.Query() | m.Command() | m.Fulfil():
-                self._on_request(client, message, now)
+            case m.Query() | m.Command() | m.Fulfil() | m.PutSchedule() | m.DropSchedule():
+                self._on_request(client, message, user, now)
             case _:
                 assert_never(message)
 
-    def _on_request(self, client: int, request: m.Query | m.Command | m.Fulfil, now: float) -> None:
+    def _on_request(self, client: int, request: Request, user: str, now: float) -> None:
         """A client or an operator asks for an answer."""
+        answer: m.Answer | None = None
         match request:
             case m.Query():
-                self.state.send(client, self.views.answer(request, now))
+                answer = self.views.answer(request, now)
             case m.Command():
-                self.state.send(client, self.views.obey(request, now))
+                answer = self.views.obey(request, now)
             case m.Fulfil():
                 self.promises.on_fulfil(client, request, now)
+            case m.PutSchedule(number=number, declaration=declaration):
+                answer = m.Answer(number, None, self.schedules.declare(declaration, client, user))
+            case m.DropSchedule(number=number, name=name):
+                answer = m.Answer(number, self.schedules.remove(name, "a program asked for it"))
             case _:
                 assert_never(request)
+        if answer is not None and answer.number:
+            self.state.send(client, answer)
 
     def _on_client_beat(self, session: ClientSession, epoch: int) -> None:
         """A client waits: tell it what is accepted; or to say hello, if it waits for an earlier hub."""
@@ -370,6 +397,8 @@ class HubMachine:
         self.state.ledger.suspects.tidy(len(self.state.ledger.tasks))
         self.state.ledger.limits.sweep()
         self.clients.drop_bound(now)
+        if now >= self.schedules.look_at:
+            self.schedules.look()
         self.state.unclaimed.sweep(now)
         self._forget_specs()
         self.state.result_cache.sweep(now)

@@ -279,11 +279,13 @@ class Links:
 class TaskExtra:
     """Rarely needed facts of a task: waiters by `key=`, failed attempts, memory kills, lost pools, due time.
 
-    `abandoned`: its own submitter has given it up, others still wait for it. `payer`: the account that it is
-    on then, which may be closed, and its client's next one not charged. `late`: it expired while a pool had
-    it, so it ends should it come back unstarted. `unwanted`: so do these of its ids, which their clients gave
-    up unless it had started. `alias`: a waiter's id under which its pool has it, 0 when that is its own: an
-    earlier hub had it from that waiter, and the pool has never heard another. `pools`: those that died
+    `at`: the time on the wall before which it does not start, in seconds since the epoch, 0 for none; `due`
+    is infinite then. `abandoned`: its own submitter has given it up, others still wait for it. `payer`: the
+    account that it is on then, which may be closed, and its client's next one not charged. `late`: it
+    expired while a pool had it, so it ends should it come back unstarted. `unwanted`: so do these of its
+    ids, which their clients gave up unless it had started. `alias`: a waiter's id under which its pool has
+    it, 0 when that is its own: an earlier hub had it from that waiter, and the pool has never heard another.
+    `pools`: those that died
     while they had it, but for the first, and those that refused it, in words. `refused`: the sessions of
     these. `links`: its edges to other tasks. `failed`: the number of the newest execution whose failure
     was charged. `attempts`, `begun`: what other hubs' attempts have been heard of while one is under way, see
@@ -293,6 +295,7 @@ class TaskExtra:
     __slots__ = (
         "abandoned",
         "alias",
+        "at",
         "attempts",
         "begun",
         "due",
@@ -315,6 +318,7 @@ class TaskExtra:
         self.key: tuple[str, str] | None = None
         self.ooms = 0
         self.due = 0.0
+        self.at = 0.0
         self.abandoned = False
         self.payer: Any = None
         self.late = False

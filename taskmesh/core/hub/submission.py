@@ -11,6 +11,7 @@ from taskmesh.core.hub.dependencies import value_of
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.limits import MOST_COUNTERS
 from taskmesh.core.hub.pools import PoolSessions
+from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.hub.ventilator import Ventilator
@@ -40,6 +41,7 @@ class Submissions:
         adoption: Adoption,
         pools: PoolSessions,
         ventilator: Ventilator,
+        schedules: Schedules,
     ) -> None:
         self._hub = hub
         self._config = hub.config
@@ -49,6 +51,7 @@ class Submissions:
         self._adoption = adoption
         self._pools = pools
         self._ventilator = ventilator
+        self._schedules = schedules
 
     def on_submit(self, session: ClientSession, submit: m.Submit, now: float) -> None:
         """Enters a batch whole or not at all, and acknowledges it."""
@@ -219,7 +222,7 @@ class Submissions:
         if run.delay > 0:  # they have not started at an earlier hub either, and no pool holds them
             for record in records:
                 ledger.move(record, Cause.DELAY)
-                ledger.wait(record, now + run.delay)
+                self._put_off(record, run, now)
             return
         if run.again:
             records = self._unknown(records, now)
@@ -244,7 +247,14 @@ class Submissions:
                 continue
             ledger.move(record, Cause.AWAIT)
             if run.delay > 0:
-                ledger.wait(record, now + run.delay)
+                self._put_off(record, run, now)
+
+    def _put_off(self, record: TaskRecord, run: Run, now: float) -> None:
+        """Have a record that has just become WAITING start when its client has said."""
+        if run.at > 0:
+            self._schedules.start_at(record, run.at, run.delay)
+        else:
+            self._ledger.wait(record, now + run.delay)
 
     def _unknown(self, records: list[TaskRecord], now: float) -> list[TaskRecord]:
         """Returns those of a run submitted before that are to be queued now."""

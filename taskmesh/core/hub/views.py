@@ -12,8 +12,11 @@ from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.lanes import Lane, LaneState
 from taskmesh.core.hub.limits import MOST_RULES
 from taskmesh.core.hub.pools import PoolSessions
+from taskmesh.core.hub.schedule import ScheduleRecord
+from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import ON_ITS_WAY, SUSPECT, TRANSITIONS, State, TaskRecord
+from taskmesh.core.hub.ticks import BadTiming, text_of_tick
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 from taskmesh.wire.limit_rules import LimitError, read_named, text_of
@@ -21,11 +24,15 @@ from taskmesh.wire.limit_rules import LimitError, read_named, text_of
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
 KEYS_KEPT = 1000
+MOST_TICKS = 1000
 CANCELS = ("cancel", "cancel-batch", "cancel-client", "cancel-key")
 """Commands that end a task, all of a batch, or all that clients of a name or id, or of a key's user, have."""
 LIMITS = ("limit", "unlimit")
 """Commands that set a limit by hand, and leave it to code again."""
+OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedule-run", "schedule-backfill")
+"""Commands for one schedule."""
 COMMANDS = ("ping", "pause", "resume", "drain")
+VERBS = (*COMMANDS, "scale-in", *CANCELS, *LIMITS, *OF_SCHEDULES)
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
 """States of pools that cannot be asked to leave: they do, or nobody hears."""
 
@@ -50,6 +57,7 @@ class Views:
         *,
         pools: PoolSessions,
         clients: Clients,
+        schedules: Schedules,
     ) -> None:
         self._hub = hub
         self._ledger = hub.ledger
@@ -57,6 +65,7 @@ class Views:
         self._cancellations = cancellations
         self._pools = pools
         self._clients = clients
+        self._schedules = schedules
         self.store: dict[str, object] = {}
         self.shortage = ""
         self._over_rate: dict[str, tuple[int, str]] = {}
@@ -91,13 +100,30 @@ class Views:
                 case "limits":
                     value = self.limits(limit)
                 case _:
-                    raise QuestionError(
-                        f"no such view: {query.what!r}; there are status, pools, tasks, task, graph, "
-                        "batch, events, limits"
-                    )
+                    value = self._of_schedules(query.what, query.argument, limit)
         except QuestionError as error:
             return m.Answer(query.number, None, str(error))
         return m.Answer(query.number, value)
+
+    def _schedule(self, name: str) -> ScheduleRecord:
+        schedule = self._schedules.records.get(name)
+        if schedule is None:
+            there = ", ".join(sorted(self._schedules.records)[:20]) or "none"
+            raise QuestionError(f"no schedule {name!r} is here; there are: {there}")
+        return schedule
+
+    def _of_schedules(self, what: str, name: str, limit: int) -> list[Any]:
+        """Return the schedules, or the next ticks of one."""
+        if what == "ticks":
+            coming = self._schedules.coming(self._schedule(name), min(limit, MOST_TICKS))
+            return [text_of_tick(tick) for tick in coming]
+        if what == "schedules":
+            records = self._schedules.records
+            return [records[each].view() for each in sorted(records)[:limit]]
+        raise QuestionError(
+            f"no such view: {what!r}; there are status, pools, tasks, task, graph, batch, events, limits, "
+            "schedules, ticks"
+        )
 
     def status(self, now: float) -> dict[str, Any]:
         """Counts by state, pools, clients."""
@@ -351,6 +377,8 @@ class Views:
             return f"it waits for {number} that it depends on"
         if record.extra is None or not record.extra.due:
             return f"it waits {self._hub.recovery.left(now):.1f} s at most for pools to come back"
+        if record.extra.at:
+            return f"it does not start before {text_of_tick(record.extra.at)}"
         what = "a retry" if record.errors or record.begun else "its time to start"
         return f"it waits {max(0.0, record.extra.due - now):.1f} s for {what}"
 
@@ -393,6 +421,8 @@ class Views:
                 return m.Answer(command.number, self._cancel(command.verb, command.target))
             if command.verb in LIMITS:
                 return m.Answer(command.number, self._set_limit(command.verb, command.target))
+            if command.verb in OF_SCHEDULES:
+                return m.Answer(command.number, self._obey_for_schedule(command.verb, command.target))
             verb, lanes = command.verb, self._meant(command)
         except QuestionError as error:
             return m.Answer(command.number, None, str(error))
@@ -412,16 +442,36 @@ class Views:
         ]
         return m.Answer(command.number, value)
 
+    def _obey_for_schedule(self, verb: str, target: str) -> dict[str, object]:
+        schedules = self._schedules
+        if verb == "schedule-backfill":
+            since, until, target = (*target.split(" ", 2), "", "")[:3]
+        schedule = self._schedule(target)
+        told: dict[str, object] = {"schedule": target}
+        try:
+            match verb:
+                case "schedule-remove":
+                    schedules.remove(target, "an operator's command")
+                case "schedule-run":
+                    task = schedules.run(schedule)
+                    if not task:
+                        raise QuestionError("the hub is full (hub.max_tasks)")
+                    told["task_id"] = task
+                case "schedule-backfill":
+                    told["fired"] = schedules.backfill(schedule, float(since), float(until))
+                case _:
+                    schedules.pause(schedule, paused=verb == "schedule-pause")
+        except (BadTiming, ValueError) as error:
+            raise QuestionError(str(error)) from error
+        return told
+
     def _meant(self, command: m.Command) -> list[Lane]:
         """The pools that a command is for."""
         if command.verb == "scale-in":
             return self._idlest(command.target)
         if command.verb in COMMANDS:
             return self._addressed(command.target)
-        raise QuestionError(
-            f"no such command: {command.verb!r}; there are "
-            f"{', '.join((*COMMANDS, 'scale-in', *CANCELS, *LIMITS))}"
-        )
+        raise QuestionError(f"no such command: {command.verb!r}; there are {', '.join(VERBS)}")
 
     def _idlest(self, target: str) -> list[Lane]:
         """Those of a set that lose least when they leave; target: how many, a colon, the set.

@@ -29,6 +29,7 @@ from taskmesh.system.clock import monotonic
 from taskmesh.system.loop import MAX_WAIT
 from taskmesh.system.wakeup import Wakeup
 from taskmesh.wire import messages as m
+from taskmesh.wire.schedules import Declaration
 
 LAZY_WAIT = 0.02
 """Seconds after which new tasks are taken in though nothing can be done with them yet."""
@@ -112,6 +113,15 @@ class SubmitPort:
     def fulfil_later(self, fulfil: m.Fulfil) -> None:
         """End the promise of a key, and wait for no answer; it is repeated over each link until one comes."""
         self._put(Requested(self._usable().requests.numbered(lambda number: replace(fulfil, number=number))))
+
+    def put_schedule(self, declaration: Declaration, timeout: float = 5.0) -> None:
+        """Have the hub keep a schedule; raises as `query` does."""
+        self._usable().requests.ask(lambda number: m.PutSchedule(number, declaration), self._put, timeout)
+
+    def drop_schedule(self, name: str, timeout: float = 5.0) -> bool:
+        """Have the hub remove a schedule; return whether there was one; raises as `query` does."""
+        requests = self._usable().requests
+        return bool(requests.ask(lambda number: m.DropSchedule(number, name), self._put, timeout))
 
     def close(self, *, cancel: bool, timeout: float) -> None:
         """End the link and everything that the port started; return within `timeout` seconds or so.

@@ -114,6 +114,9 @@ class GatewayLink:
             message = self._signer.submit(message, self._client, self._specs_of)
         elif self._signer is not None and isinstance(message, m.Fulfil):
             message = self._signer.fulfil(message)
+        elif self._signer is not None and isinstance(message, m.PutSchedule):
+            declaration = self._signer.declaration(message.declaration)
+            message = m.PutSchedule(message.number, declaration)
         if self._socket is not None:
             for frames in self._cutter.cut(encode(message)):
                 if not self._socket.try_send_parts(frames):

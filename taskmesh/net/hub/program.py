@@ -25,7 +25,7 @@ from taskmesh.net.hub.file_limit import FileLimit, file_budget, socket_limit
 from taskmesh.net.hub.lanes import LanePorts
 from taskmesh.net.hub.memory_limit import MemoryLimit
 from taskmesh.net.hub.settings import hub_settings, new_epoch, payload_bytes
-from taskmesh.net.hub.shell import HubShell
+from taskmesh.net.hub.shell import HubShell, WallClock
 from taskmesh.net.hub.sockets import HubSockets
 from taskmesh.net.hub.store import outcome_store, store_reports
 from taskmesh.security.keys import KeyFolder
@@ -113,7 +113,7 @@ def run_hub(
         files = FileLimit(raise_file_limit(), sockets.listeners, events, sockets.peer_errors.add)
         memory = MemoryLimit(sockets.cut_off, sockets.peer_errors.add)
         loop.parts = [hub]
-        loop.timers = [*sockets.timers, files, memory, *store_reports(store, events)]
+        loop.timers = [*sockets.timers, files, memory, WallClock(events), *store_reports(store, events)]
         try:
             if pool is not None:
                 pool.start(loop, events, sockets.endpoints.gateway, sockets.signer)

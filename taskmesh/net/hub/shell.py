@@ -1,4 +1,4 @@
-"""The shell of a hub machine: performs its actions on lanes, control channel and client links."""
+"""The shell of a hub machine: performs its actions on lanes and links, and tells it the clock on the wall."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from taskmesh.core import actions as act
-from taskmesh.core.events import LaneOpened
+from taskmesh.core.events import Clock, LaneOpened
 from taskmesh.core.hub.machine import HubMachine
 from taskmesh.net.shell import Shell
 from taskmesh.stores.port import OutcomeStore
+from taskmesh.system.clock import monotonic, wall
 from taskmesh.wire import messages as m
+
+EVERY = 1.0
+"""Seconds between two looks."""
+MOVED = 0.05
+"""Seconds by which the clock has to be off before the hub's machine is told."""
 
 
 class HubLinks(Protocol):
@@ -75,3 +81,32 @@ class HubShell(Shell[HubMachine]):
     def _open_lane(self, action: act.OpenLane) -> None:
         endpoint = self._links.open_lane(action.session, action.pool, action.key)
         self.events.append(LaneOpened(action.session, endpoint))
+
+
+class WallClock:
+    """A timer of a hub's loop that tells its machine how far the clock on the wall is ahead of its own.
+
+    Args:
+        events: the machine's events. It is told at once.
+        read: returns the seconds since the epoch.
+    """
+
+    def __init__(self, events: deque[object], read: Callable[[], float] | None = None) -> None:
+        self._events = events
+        self._read = read
+        self._offset = float("-inf")
+        self.deadline = 0.0
+        self.turn(monotonic())
+
+    def turn(self, now: float) -> None:
+        """Look at the clock.
+
+        Its time is read between two looks at the hub's own: a process that was stopped between looks again
+        later.
+        """
+        before = monotonic()
+        offset = (self._read or wall)() - before
+        if abs(offset - self._offset) > MOVED and monotonic() - before < MOVED / 2:
+            self._offset = offset
+            self._events.append(Clock(offset))
+        self.deadline = now + EVERY

@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+
+import msgspec
 
 from taskmesh.errors import ConfigError
 from taskmesh.system.process import importable
+from taskmesh.wire.schedules import Declaration
 
 _IMPORTS = """\
 import importlib, json, os, sys
@@ -24,7 +28,13 @@ for module in modules:
         os.write(report, json.dumps([module, missing, text[:2000]]).encode())
         break
 else:
-    os.write(report, b"[]")
+    schedule = sys.modules.get("taskmesh.schedule")
+    try:
+        declared = schedule.encoded_declarations() if schedule else b""
+    except BaseException as error:
+        os.write(report, json.dumps([modules[0], None, f"{type(error).__name__}: {error}"[:2000]]).encode())
+    else:
+        os.write(report, b"ok" + declared)
 os._exit(0)
 """
 
@@ -46,32 +56,31 @@ def use_current_directory() -> None:
         sys.path.insert(0, here)
 
 
-def check_modules(modules: Sequence[str]) -> None:
+def check_modules(modules: Sequence[str]) -> tuple[Declaration, ...]:
     """Import modules in a process of their own, as a slot will: no user code runs in this one.
+
+    Returns:
+        The schedules that they declare.
 
     Raises:
         ConfigError: one cannot be imported; the message says why, and what to do.
     """
     if not modules:
-        return
+        return ()
     for module in modules:
         if not all(part.isidentifier() for part in module.split(".")):
             raise ConfigError(f"{module!r} is no module name: write it as after `import`, like package.tasks")
-    reading, writing = os.pipe()
     try:
-        with os.fdopen(reading, "rb") as report:
-            try:
-                request = json.dumps([importable(sys.path), writing, list(modules)])
-                outcome = subprocess.run(
-                    [sys.executable, "-c", _IMPORTS, request],
-                    stdin=subprocess.DEVNULL,
-                    stdout=2,  # ours is for the line that says that the worker is ready
-                    pass_fds=[writing],
-                    check=False,
-                )
-            finally:
-                os.close(writing)
-            os.set_blocking(reading, False)  # a child that a module left may hold the other end for long
+        with tempfile.TemporaryFile() as report:
+            request = json.dumps([importable(sys.path), report.fileno(), list(modules)])
+            outcome = subprocess.run(
+                [sys.executable, "-c", _IMPORTS, request],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # ours is for the line that says that the worker is ready
+                pass_fds=[report.fileno()],
+                check=False,
+            )
+            report.seek(0)
             text = report.read()
     except OSError as error:
         raise ConfigError(f"modules cannot be checked: {error}") from error
@@ -80,9 +89,10 @@ def check_modules(modules: Sequence[str]) -> None:
             f"importing {' '.join(modules)} ended the process with status {outcome.returncode}: "
             "a module that tasks live in must not end the interpreter when it is imported"
         )
-    found = json.loads(text)
-    if found:
-        raise ConfigError(_import_failure(*found))
+    if not text.startswith(b"ok"):
+        raise ConfigError(_import_failure(*json.loads(text)))
+    declared = text.removeprefix(b"ok")
+    return tuple(msgspec.msgpack.decode(declared, type=list[Declaration])) if declared else ()
 
 
 def _import_failure(module: str, missing: str | None, text: str) -> str:

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import zmq
@@ -30,6 +29,7 @@ from taskmesh.sockets import Context
 from taskmesh.system.loop import Loop
 from taskmesh.system.process import raise_file_limit
 from taskmesh.system.signals import StopRequest
+from taskmesh.wire.schedules import Declaration
 
 Record = Callable[[str, dict[str, object]], None]
 
@@ -45,6 +45,7 @@ def run_pool(
     slots: int,
     name: str = "",
     modules: tuple[str, ...] = (),
+    schedules: tuple[Declaration, ...] = (),
     ready: Callable[[str, str], None],
     news: News,
     record: Record = _ignore,
@@ -58,7 +59,7 @@ def run_pool(
         addresses: gateways of hubs; it serves all of them.
         slots: number of tasks that run at once.
         name: the pool's name.
-        modules: modules that slots import when they start.
+        modules, schedules: modules that slots import when they start, and the schedules that these declare.
         ready: called with the pool's name and a hub's address when its first session opens.
         news: reports anything else that people should know, as a kind and a sentence.
         record: logs tasks that fail.
@@ -69,13 +70,12 @@ def run_pool(
         True if it has drained; False when it was cut short.
 
     Raises:
-        TaskMeshError: the hub refuses it, no slot could be started, or (InsecureBind, ConfigError) address,
-            name or keys cannot be used.
+        TaskMeshError: the hub refuses it, no slot could be started, or address, name or keys are unusable.
     """
     check_all_names(config, name)
     loop = Loop(zmq.Poller(), readable=zmq.POLLIN, writable=zmq.POLLOUT)
     hubs = tuple(dict.fromkeys(addresses))
-    settings = replace(pool_settings(config, slots=slots, name=name, wired=True), hubs=hubs)
+    settings = pool_settings(config, slots=slots, name=name, wired=True, hubs=hubs, schedules=schedules)
     with (
         Context() as context,
         StopRequest(loop).listening() as stop,
@@ -85,8 +85,8 @@ def run_pool(
             events: deque[object] = deque()
             sockets = dialled_hubs(context, loop, settings, config, events, closing)
             machine = PoolMachine(settings, time.monotonic())
-            gateway = partial(own_first, hubs)
             starts = SlotStarts(machine, patience, partial(news, "slot.failed"))
+            gateway = partial(own_first, hubs)
             pool = pool_with_slots(
                 loop, machine, sockets, gateway, starts, config, events=events, modules=modules, record=record
             )

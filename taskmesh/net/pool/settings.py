@@ -12,12 +12,21 @@ from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.errors import ConfigError
 from taskmesh.system.process import PYTHON, cloudpickle_version
 from taskmesh.wire.runs import LONGEST_NAME as LONGEST_QUEUE
+from taskmesh.wire.schedules import Declaration
 
 LONGEST_NAME = 200
 """Bytes of a pool's name."""
 
 
-def pool_settings(config: Config, *, slots: int, name: str = "", wired: bool = False) -> PoolSettings:
+def pool_settings(
+    config: Config,
+    *,
+    slots: int,
+    name: str = "",
+    wired: bool = False,
+    hubs: tuple[str, ...] = (),
+    schedules: tuple[Declaration, ...] = (),
+) -> PoolSettings:
     """Return the pool machine's settings, with a new instance number.
 
     Args:
@@ -25,6 +34,8 @@ def pool_settings(config: Config, *, slots: int, name: str = "", wired: bool = F
         slots: number of tasks that run at once.
         name: the pool's name; by default one of host, process and instance.
         wired: True if its hub is another process.
+        hubs: addresses of its hubs.
+        schedules: schedules that the modules of its slots declare.
     """
     host = socket.gethostname()
     instance = secrets.randbits(63)
@@ -43,6 +54,8 @@ def pool_settings(config: Config, *, slots: int, name: str = "", wired: bool = F
         grace=config.pool.grace,
         cloudpickle=cloudpickle_version() if wired else "",
         outlives=wired,
+        hubs=hubs,
+        schedules=schedules,
     )
 
 

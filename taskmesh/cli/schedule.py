@@ -1,0 +1,159 @@
+"""`taskmesh schedule`: what a hub runs by the clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taskmesh.cli.format import printable
+from taskmesh.cli.operator import Reach, hub_command
+from taskmesh.cli.options import command, hub_settings
+from taskmesh.cli.output import Output
+from taskmesh.cli.submission import parse, resolve
+from taskmesh.errors import ConfigError
+
+if TYPE_CHECKING:
+    from taskmesh.config import Config
+
+COLUMNS = ("schedule", "when", "tz", "state", "next", "running", "fired", "skipped", "missed", "failed")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+
+schedule = typer.Typer(
+    name="schedule", help="Show and change what a hub runs by the clock.", no_args_is_help=True
+)
+
+
+@hub_command
+def list_schedules(reach: Reach, out: Output) -> None:
+    """List the schedules, with the next time and the counts of each."""
+    out.rows(
+        reach.query("schedules"), COLUMNS, "no schedules: write @task(schedule=...), or use `schedule put`"
+    )
+
+
+@hub_command
+def next_ticks(
+    reach: Reach,
+    out: Output,
+    name: Name,
+    count: Annotated[int, typer.Argument(metavar="N", min=1, max=1000, help="Number of times.")] = 10,
+) -> None:
+    """Show the next times of a schedule, in UTC."""
+    out.value(reach.query("ticks", name, count), lambda ticks: "\n".join(ticks) or "it does not run any more")
+
+
+@command(hub_settings)
+def put(
+    config: Config,
+    out: Output,
+    name: Name,
+    function: Annotated[
+        str, typer.Argument(metavar="MOD:FUNC", help="The function, like package.module:name.")
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ARG", help="JSON, or else text; NAME=VALUE for an argument by name."),
+    ] = None,
+    *,
+    when: Annotated[str, typer.Option(metavar="LINE|SECONDS", help="A cron line, or a number of seconds.")],
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="Time zone of the cron line.")] = "UTC",
+    overlap: Annotated[
+        str,
+        typer.Option(metavar="RULE", help="If the last run has not ended: skip, queue, allow or replace."),
+    ] = "skip",
+    catchup: Annotated[
+        str, typer.Option(metavar="RULE", help="Missed times to make up for: latest, all or none.")
+    ] = "latest",
+    window: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Make up for a missed time only so late; default: any."),
+    ] = None,
+    jitter: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Put each run off by up to this long.")
+    ] = 0.0,
+) -> None:
+    """Have a hub run a function by the clock, in place of a schedule of the same name."""
+    from taskmesh.mesh import Mesh
+    from taskmesh.net.pool.modules import use_current_directory
+    from taskmesh.schedule import Schedule
+
+    use_current_directory()
+    called = resolve(function)
+    positional, named = parse(arguments or ())
+    rules: dict[str, Any] = {"overlap": overlap, "catchup": catchup, "window": window, "jitter": jitter}
+    timing = Schedule(period_or_line(when), tz=tz, **rules)
+    with Mesh(config=config) as mesh:
+        mesh.schedule(name, called, *positional, when=timing, **named)
+    out.value({"schedule": name}, f"put {printable(name)}")
+
+
+@hub_command
+def pause(reach: Reach, out: Output, name: Name) -> None:
+    """Pause a schedule; times that pass meanwhile do not count as missed."""
+    out.value(reach.command("schedule-pause", name), f"paused {printable(name)}")
+
+
+@hub_command
+def resume(reach: Reach, out: Output, name: Name) -> None:
+    """Let a paused schedule run again."""
+    out.value(reach.command("schedule-resume", name), f"resumed {printable(name)}")
+
+
+@hub_command
+def remove(reach: Reach, out: Output, name: Name) -> None:
+    """Remove a schedule; a run that has begun continues."""
+    out.value(reach.command("schedule-remove", name), f"removed {printable(name)}")
+
+
+@hub_command
+def run(reach: Reach, out: Output, name: Name) -> None:
+    """Run the call of a schedule now, whatever its times and rules."""
+    out.value(reach.command("schedule-run", name), lambda found: f"task {found['task_id']}")
+
+
+@hub_command
+def backfill(
+    reach: Reach,
+    out: Output,
+    name: Name,
+    since: Annotated[str, typer.Argument(metavar="FROM", help="As 2026-11-23T00:00:00Z, included.")],
+    until: Annotated[str, typer.Argument(metavar="TO", help="Likewise, included.")],
+) -> None:
+    """Run the call of a schedule for each time between two that it has not run for."""
+    found = reach.command("schedule-backfill", f"{moment_of(since)} {moment_of(until)} {name}")
+    out.value(found, f"{found['fired']} runs of {printable(name)}")
+
+
+COMMANDS = {
+    "list": list_schedules,
+    "next": next_ticks,
+    "put": put,
+    "pause": pause,
+    "resume": resume,
+    "remove": remove,
+    "run": run,
+    "backfill": backfill,
+}
+
+
+def moment_of(text: str) -> float:
+    """Return a time as seconds since the epoch; without a zone it is in UTC.
+
+    Raises:
+        ConfigError: it is no time.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time: write it as 2026-11-23T00:00:00Z") from None
+    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
+
+
+def period_or_line(text: str) -> float | str:
+    """Return a number of seconds as such, and a cron line as it is."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,480 @@
+"""Schedules: what the hub runs by the clock on the wall.
+
+A tick has a name, the schedule's and its time, which is the key of its task: no name is used twice. The clock
+on the wall is the hub's own clock plus an offset, which the shell asks for once a second; so a clock that is
+set moves every tick, and every task with `at=`, without a timer being touched.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from zlib import crc32
+
+from msgspec.structs import replace
+
+from taskmesh.core.hub.cancellations import Cancellations
+from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.schedule import ScheduleRecord, when_of
+from taskmesh.core.hub.state import HubState
+from taskmesh.core.hub.states import Cause, State, TaskRecord
+from taskmesh.core.hub.ticks import MOST_COUNTED, BadTiming, Ticks, text_of_tick
+from taskmesh.core.ids import SEQ_MASK, house_of, text_of
+from taskmesh.core.specs import spec_number
+from taskmesh.wire.runs import DONE, FIRING, Run
+from taskmesh.wire.schedules import Declaration, with_tick
+
+STEP = 1.0
+"""Seconds by which the clock on the wall has to be off before it counts as set, and not as slewed."""
+CORRECTION = 3 * 3600.0
+"""Seconds from which on a clock that goes back has been wrong before: fixed times fire again."""
+LATE = 2.0
+"""Seconds after which a tick counts as missed."""
+MOST_MADE_UP = 1_000
+"""Missed ticks that fire at once, at most."""
+MOST_BACKFILLED = 10_000
+"""Ticks that one backfill fires, at most."""
+MOST_SCHEDULES = 100_000
+FEW = 64
+"""Entries of a heap that are kept without asking whether they still count."""
+PORTION = 200
+"""Schedules that fire in one step; the others are due at once, in a step of their own."""
+UNDECLARED = 3600.0
+"""Seconds after which a schedule goes that nobody declares any more."""
+LOOK_EVERY = 10.0
+"""Seconds between two looks at who is there that declares schedules."""
+NO_CATCHUP = (
+    'catchup="all" promises firings for all the time that a hub was away, and this hub keeps nothing beyond '
+    'its end: use catchup="latest"'
+)
+
+
+class Schedules:
+    """All schedules of a hub, and the tasks that wait for a time on the clock.
+
+    Args:
+        hub: the books of the hub.
+        cancellations: ends firings that a later one replaces.
+
+    Attributes:
+        deadline: the hub's time at which something is due; infinite if nothing is.
+        look_at: the hub's time of the next look at who declares schedules.
+        house: the hub's own client, whose tasks firings are.
+        records: the schedules by name.
+    """
+
+    def __init__(self, hub: HubState, cancellations: Cancellations) -> None:
+        self._hub = hub
+        self._ledger = hub.ledger
+        self._cancellations = cancellations
+        self.deadline = math.inf
+        self.look_at = math.inf
+        self.house = house_of(hub.config.epoch)
+        self.records: dict[str, ScheduleRecord] = {}
+        self._offset: float | None = None
+        self._due: list[tuple[float, int, ScheduleRecord | TaskRecord]] = []
+        self._limit = FEW
+        self._count = 0
+        self._seq = 0
+        self._groups = 0
+        self._size = 0
+
+    # --- the clock ----------------------------------------------------------------------------------------
+
+    def on_clock(self, offset: float) -> None:
+        """Take in how far the clock on the wall is ahead of the hub's own.
+
+        A step forward needs no care: ticks that were passed over are due, and missed.
+        """
+        before, self._offset = self._offset, offset
+        if before is None:
+            for schedule in self.records.values():
+                schedule.cursor = self._wall
+                self._plan(schedule)
+        elif abs(step := offset - before) > STEP:
+            way = "forward" if step > 0 else "back"
+            text = f"the clock of the hub's machine was set {way} by {abs(step):.1f} s"
+            self._hub.log("clock.stepped", {"seconds": round(step, 3), "text": text})
+            for schedule in self.records.values() if step < 0 else ():
+                self._went_back(schedule, -step)
+        self._renew()
+
+    def _went_back(self, schedule: ScheduleRecord, step: float) -> None:
+        """Have a schedule go on by elapsed time, unless its times are fixed and the step is no correction.
+
+        The next tick comes half a period after the last one at the earliest.
+        """
+        wall = self._wall
+        if schedule.cursor <= wall or (schedule.ticks.is_fixed and step < CORRECTION):
+            return
+        schedule.rewinds += 1
+        following = schedule.ticks.after(schedule.cursor)
+        gap = following - schedule.cursor if following is not None and not schedule.ticks.is_fixed else 0.0
+        schedule.cursor = max(wall, wall - (self._hub.now - schedule.fired_at) + gap / 2)
+        self._plan(schedule)
+
+    @property
+    def _wall(self) -> float:
+        """The time on the wall; the hub's own until it is known."""
+        return self._hub.now + (self._offset or 0.0)
+
+    # --- what is due --------------------------------------------------------------------------------------
+
+    def start_at(self, record: TaskRecord, at: float, delay: float) -> None:
+        """Have a record that has just become WAITING start at a time on the wall.
+
+        Args:
+            record: the task.
+            at: the time, in seconds since the epoch.
+            delay: seconds from now as its client reckons them, for a hub that knows no clock yet.
+        """
+        if self._offset is None:
+            self._ledger.wait(record, self._hub.now + delay)
+            return
+        self._ledger.wait(record, math.inf, at)
+        self._push(at, record)
+        self._renew()
+
+    def fire(self) -> None:
+        """Fire the ticks that are due and queue the tasks whose time has come: a portion of them."""
+        wall = self._wall + 1e-6
+        left = PORTION
+        while self._due and self._due[0][0] <= wall and left:
+            when, _, due = heapq.heappop(self._due)
+            if isinstance(due, TaskRecord):
+                self._start(due, when)
+            elif due.next == when and self.records.get(due.name) is due:
+                left -= 1
+                self._on_tick(due)
+        self._renew()
+
+    def _start(self, record: TaskRecord, when: float) -> None:
+        if record.state is State.WAITING and record.more().at == when:
+            record.extra.at = record.extra.due = 0.0
+            if not record.is_held_back(self._hub.now):
+                self._ledger.move(record, Cause.DUE)
+                self._ledger.requeue(record)
+
+    def _push(self, when: float, due: ScheduleRecord | TaskRecord) -> None:
+        self._count += 1
+        if len(self._due) >= self._limit:
+            self._due = [entry for entry in self._due if self._counts(entry)]
+            heapq.heapify(self._due)
+            self._limit = 2 * len(self._due) + FEW
+        heapq.heappush(self._due, (when, self._count, due))
+
+    def _counts(self, entry: tuple[float, int, ScheduleRecord | TaskRecord]) -> bool:
+        """Return True if an entry of the heap still stands for something."""
+        when, _, due = entry
+        if isinstance(due, TaskRecord):
+            return due.state is State.WAITING and due.more().at == when
+        return due.next == when and self.records.get(due.name) is due
+
+    def _plan(self, schedule: ScheduleRecord) -> None:
+        """Find a schedule's next tick."""
+        known = self._offset is not None and not schedule.paused
+        tick = schedule.ticks.after(schedule.cursor) if known else None
+        if tick is not None and tick != schedule.next:
+            self._push(tick, schedule)
+        schedule.next = tick
+
+    def _renew(self) -> None:
+        due = bool(self._due) and self._offset is not None
+        self.deadline = self._due[0][0] - (self._offset or 0.0) if due else math.inf
+
+    # --- ticks --------------------------------------------------------------------------------------------
+
+    def _on_tick(self, schedule: ScheduleRecord) -> None:
+        """Fire what a schedule's rules say of the ticks that have come since the last one."""
+        timing, wall = schedule.declaration.timing, self._wall
+        most = MOST_MADE_UP if timing.catchup == "all" else 1
+        ticks, total = schedule.ticks.newest(schedule.cursor, wall + 1e-6, most)
+        before, schedule.cursor = schedule.cursor, ticks[-1] if ticks else wall
+        if timing.catchup != "none":
+            chosen = [tick for tick in ticks if not timing.window or wall - tick <= max(LATE, timing.window)]
+        else:
+            chosen = [tick for tick in ticks if wall - tick <= LATE]
+        if total > len(chosen):
+            self._missed(schedule, before, total - len(chosen))
+        skipped: list[float] = []
+        previous = before if total == len(chosen) and before == schedule.high else -math.inf
+        for tick in chosen:
+            if not self._fire(schedule, tick, previous):
+                skipped.append(tick)
+            schedule.high = max(schedule.high, tick)
+            previous = tick
+        if skipped:
+            self._skipped(schedule, skipped)
+        schedule.high = max(schedule.high, schedule.cursor)
+        schedule.fired_at = self._hub.now
+        self._plan(schedule)
+
+    def _missed(self, schedule: ScheduleRecord, since: float, count: int) -> None:
+        schedule.counts["missed"] += count
+        least = "at least " if count >= MOST_COUNTED else ""
+        first = schedule.ticks.after(since)
+        text = f"{least}{count} firings of {schedule.name} were missed and are not made up for"
+        fields: dict[str, object] = {
+            "schedule": schedule.name,
+            "count": count,
+            "first": text_of_tick(since if first is None else first),
+            "last": text_of_tick(schedule.cursor),
+            "text": text,
+        }
+        self._hub.log("schedule.missed", fields)
+
+    def _skipped(self, schedule: ScheduleRecord, ticks: list[float]) -> None:
+        schedule.counts["skipped"] += len(ticks)
+        full = len(self._ledger.tasks) >= self._hub.config.max_tasks
+        why = "the hub is full (hub.max_tasks)" if full else "the last firing has not ended"
+        fields: dict[str, object] = {
+            "schedule": schedule.name,
+            "count": len(ticks),
+            "first": text_of_tick(ticks[0]),
+            "last": text_of_tick(ticks[-1]),
+            "text": f"{schedule.name} did not fire: {why}",
+        }
+        self._hub.log("schedule.skipped", fields)
+
+    def _fire(self, schedule: ScheduleRecord, tick: float, previous: float) -> bool:
+        """Fire one tick, unless it overlaps and its rules forbid that; return False then.
+
+        Args:
+            schedule: the schedule.
+            tick: the tick.
+            previous: the tick before it; minus infinity if others were missed between.
+        """
+        overlap, alive = schedule.declaration.timing.overlap, schedule.alive()
+        after: TaskRecord | None = None
+        if alive and overlap == "skip":
+            return False
+        if alive and overlap == "queue":
+            if len(alive) > 1:
+                return False
+            after = alive[-1]
+        if alive and overlap == "replace":
+            for record in alive:
+                self._cancellations.cancel(record.id, quiet=True)
+        again = f"#r{schedule.rewinds}" if tick <= schedule.high else ""
+        if not self._submit(schedule, tick, again, after):
+            return False
+        if not again:
+            schedule.spans.add(tick, previous)
+        return True
+
+    def _submit(
+        self, schedule: ScheduleRecord, tick: float, mark: str = "", previous: TaskRecord | None = None
+    ) -> TaskRecord | None:
+        """Enter the task of one firing; return None if the hub is full.
+
+        Args:
+            schedule: the schedule.
+            tick: the time that the task is told.
+            mark: what follows the tick in the task's key.
+            previous: a task that has to end first.
+        """
+        hub, ledger, declaration = self._hub, self._ledger, schedule.declaration
+        if len(ledger.tasks) >= hub.config.max_tasks:
+            return None
+        key = f"{declaration.name}@{text_of_tick(tick)}{mark}"
+        entry = hub.specs.setdefault(schedule.entry.number, schedule.entry)
+        self._seq += 1
+        jitter = declaration.timing.jitter
+        delay = jitter * crc32(key.encode()) / (1 << 32) if jitter > 0 else 0.0
+        run = Run(entry.number, schedule.group, [self._seq], [with_tick(tick, declaration.payload)], key)
+        run.part = declaration.part
+        [record] = ledger.accept(self.house, entry, run, hub.now, fresh=True)
+        schedule.living.append(record)
+        schedule.counts["fired"] += 1
+        if previous is not None:
+            hub.dependencies.enter(record, [], [previous.id & SEQ_MASK], DONE)
+            ledger.move(record, Cause.AWAIT)
+        elif delay:
+            ledger.move(record, Cause.DELAY)
+        else:
+            ledger.enqueue([record])
+        if delay:
+            ledger.wait(record, hub.now + delay)
+        return record
+
+    # --- declarations -------------------------------------------------------------------------------------
+
+    def declare(self, declaration: Declaration, declarer: int | str, user: str = "") -> str:
+        """Take in a schedule; return the reason if this hub cannot keep it.
+
+        Args:
+            declaration: the schedule.
+            declarer: the client, or the name of the pool.
+            user: the user whose key it shows.
+        """
+        reason = self._refusal(declaration)
+        if reason:
+            fields: dict[str, object] = {
+                "schedule": declaration.name,
+                "text": f"schedule {declaration.name} is not kept: {reason}",
+            }
+            self._hub.log("schedule.refused", fields)
+            return reason
+        known = self.records.get(declaration.name)
+        if known is None:
+            known = self._add(declaration)
+        elif not self._is_newer(declaration, known):
+            return ""
+        else:
+            self._change(known, declaration)
+        known.user = user
+        known.seen = self._hub.now
+        if declaration.stays:
+            known.declarers.clear()
+        else:
+            known.declarers.add(declarer)
+            self.look_at = min(self.look_at, self._hub.now + LOOK_EVERY)
+        self._renew()
+        return ""
+
+    def _refusal(self, declaration: Declaration) -> str:
+        config = self._hub.config
+        if declaration.timing.catchup == "all" and not config.durable:
+            return NO_CATCHUP
+        if declaration.spec.kind != FIRING or not declaration.name:
+            return "it has no name, or its task is no firing"
+        known = self.records.get(declaration.name)
+        if known is None and len(self.records) >= MOST_SCHEDULES:
+            return f"the hub has {MOST_SCHEDULES:,} schedules already"
+        size = len(declaration.payload) + len(declaration.spec.function)
+        if self._size + size > config.spec_bytes:
+            return f"there is no room for {size:,} bytes more of scheduled calls"
+        try:
+            Ticks(declaration.timing)
+        except BadTiming as error:
+            return str(error)
+        return ""
+
+    def _add(self, declaration: Declaration) -> ScheduleRecord:
+        self._groups += 1
+        schedule = ScheduleRecord(declaration, self._entry(declaration), self._groups)
+        schedule.cursor = self._wall
+        self.records[declaration.name] = schedule
+        self._size += schedule.size
+        self._plan(schedule)
+        return schedule
+
+    def _entry(self, declaration: Declaration) -> SpecEntry:
+        number = spec_number(declaration.spec)
+        known = self._hub.specs.get(number)
+        return known if known is not None else SpecEntry(number, declaration.spec)
+
+    def _is_newer(self, declaration: Declaration, known: ScheduleRecord) -> bool:
+        """Return True if a declaration counts: it is newer, says the same, or a program asks for it."""
+        before = known.declaration
+        if declaration.stays or declaration.made >= before.made or _says_the_same(declaration, before):
+            return True
+        fields: dict[str, object] = {
+            "schedule": declaration.name,
+            "text": f"an older definition of {declaration.name} is passed over",
+        }
+        self._hub.log("schedule.older", fields)
+        return False
+
+    def _change(self, known: ScheduleRecord, declaration: Declaration) -> None:
+        before = known.declaration
+        if _says_the_same(declaration, before):
+            known.declaration = declaration if declaration.made > before.made else before
+            return
+        known.declarers.clear()
+        self._size -= known.size
+        known.declaration = declaration
+        known.entry = self._entry(declaration)
+        self._size += known.size
+        if declaration.timing != before.timing:
+            known.ticks = Ticks(declaration.timing)
+            self._plan(known)
+        fields: dict[str, object] = {
+            "schedule": known.name,
+            "when": when_of(declaration),
+            "before": when_of(before),
+            "text": f"{known.name} has another definition",
+        }
+        self._hub.log("schedule.changed", fields)
+
+    def remove(self, name: str, reason: str) -> bool:
+        """Forget a schedule; return False if there is none. Firings on their way go on."""
+        schedule = self.records.pop(name, None)
+        if schedule is None:
+            return False
+        self._size -= schedule.size
+        self._hub.log("schedule.removed", {"schedule": name, "text": f"{name} was removed: {reason}"})
+        return True
+
+    def on_revoked(self, users: frozenset[str]) -> None:
+        """Forget the schedules of users whose keys are not let in any more."""
+        for name in [name for name, schedule in self.records.items() if schedule.user in users]:
+            self.remove(name, "the key of its owner was revoked")
+
+    def look(self) -> None:
+        """Forget schedules that nobody has declared for an hour."""
+        hub = self._hub
+        self.look_at = hub.now + LOOK_EVERY
+        here: set[int | str] = {client for client, session in hub.clients.items() if session.present}
+        here.update(lane.pool for lane in hub.lanes.values())
+        for schedule in list(self.records.values()):
+            if schedule.declaration.stays or not schedule.declarers.isdisjoint(here):
+                schedule.seen = hub.now
+            elif hub.now - schedule.seen >= UNDECLARED:
+                self.remove(schedule.name, "nobody has declared it for an hour")
+
+    # --- operators ----------------------------------------------------------------------------------------
+
+    def pause(self, schedule: ScheduleRecord, *, paused: bool) -> None:
+        """Pause a schedule, or have it go on: ticks meanwhile do not count as missed."""
+        if schedule.paused and not paused:
+            schedule.cursor = max(schedule.cursor, self._wall)
+        schedule.paused = paused
+        self._plan(schedule)
+        self._renew()
+
+    def run(self, schedule: ScheduleRecord) -> str:
+        """Fire a schedule now, whatever its rules; return the task's id, empty if the hub is full."""
+        record = self._submit(schedule, self._wall, "#run")
+        return text_of(record.id) if record is not None else ""
+
+    def backfill(self, schedule: ScheduleRecord, since: float, until: float) -> int:
+        """Fire the ticks of a span of time, its ends included, that have not fired; return their number.
+
+        Raises:
+            BadTiming: they are too many for one backfill, or the hub has no room for them.
+        """
+        ticks = self.ticks_of(schedule, since, min(until, self._wall), MOST_BACKFILLED + 1)
+        wanted = [(tick, before) for tick, before in ticks if tick not in schedule.spans]
+        room = self._hub.config.max_tasks - len(self._ledger.tasks)
+        if len(ticks) > MOST_BACKFILLED or len(wanted) > room:
+            raise BadTiming(f"more than {min(MOST_BACKFILLED, room):,} firings: backfill a shorter time")
+        for tick, before in wanted:
+            self._submit(schedule, tick)
+            schedule.spans.add(tick, before)
+        return len(wanted)
+
+    def coming(self, schedule: ScheduleRecord, most: int) -> list[float]:
+        """Return a schedule's next ticks, whether it is paused or not."""
+        found: list[float] = []
+        tick = schedule.ticks.after(max(schedule.cursor, self._wall))
+        while tick is not None and len(found) < most:
+            found.append(tick)
+            tick = schedule.ticks.after(tick)
+        return found
+
+    def ticks_of(
+        self, schedule: ScheduleRecord, since: float, until: float, most: int
+    ) -> list[tuple[float, float]]:
+        """Return the ticks from one time to another, each with the tick before it; at most so many."""
+        found: list[tuple[float, float]] = []
+        before, tick = -math.inf, schedule.ticks.after(since - 1e-6)
+        while tick is not None and tick <= until and len(found) < most:
+            found.append((tick, before))
+            before, tick = tick, schedule.ticks.after(tick)
+        return found
+
+
+def _says_the_same(one: Declaration, other: Declaration) -> bool:
+    """Return True if two declarations differ in their time at most."""
+    return replace(one, made=0.0) == replace(other, made=0.0)

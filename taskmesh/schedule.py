@@ -1,0 +1,169 @@
+"""Schedules as a program writes them, and those that its modules declare.
+
+It imports errors, settings and messages only, so that a module of tasks that a slot imports costs no more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from weakref import WeakSet, WeakValueDictionary
+
+import msgspec
+
+from taskmesh.errors import ConfigError
+from taskmesh.wire.runs import LONGEST_NAME
+from taskmesh.wire.schedules import (
+    CATCHUPS,
+    LONGEST_PERIOD,
+    OVERLAPS,
+    SHORTEST_PERIOD,
+    Declaration,
+    Timing,
+)
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The times at which a task runs by itself, and the rules for times that overlap or were missed.
+
+    Args:
+        when: a number of seconds: every multiple of it since 1970. Or a cron line: minute, hour, day of the
+            month, month, day of the week.
+        tz: the time zone of the cron line. Where clocks change, fixed times run once that day, and a line
+            whose minute or hour is a wildcard runs by elapsed time, as with Debian's cron.
+        overlap: what to do if the last run has not ended. "skip" leaves this one out, "queue" lets one more
+            wait, "allow" runs both, "replace" cancels the last one.
+        catchup: what to do about times that were missed since the hub stood still or its clock was set.
+            "latest" makes up for the newest, "none" for none, and "all" for all: it needs a durable hub.
+        window: seconds after its time in which a missed run is made up for; any number if not given.
+        jitter: seconds by which each run is put off at most, by a share of its own.
+        start: the earliest time of a run, with a time zone.
+        end: the latest time of a run, with a time zone.
+
+    Raises:
+        ConfigError: a value cannot be used.
+    """
+
+    when: float | str
+    tz: str = "UTC"
+    overlap: Literal["skip", "queue", "allow", "replace"] = "skip"
+    catchup: Literal["latest", "all", "none"] = "latest"
+    window: float | None = None
+    jitter: float = 0.0
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def __post_init__(self) -> None:
+        """Checks the values, but for cron line and time zone: a hub knows whether it has these."""
+        if isinstance(self.when, str):
+            if len(self.when.split()) not in (5, 6):
+                raise ConfigError(
+                    "a schedule is a number of seconds or a cron line such as '0 9 * * mon-fri', "
+                    f"not {self.when!r}"
+                )
+        elif not _is_number(self.when) or not SHORTEST_PERIOD <= self.when <= LONGEST_PERIOD:
+            raise ConfigError(
+                f"a schedule's period is a number of seconds from {SHORTEST_PERIOD:g} on, not {self.when!r}"
+            )
+        for name, known in (("overlap", OVERLAPS), ("catchup", CATCHUPS)):
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
+        self._check_bounds()
+
+    def _check_bounds(self) -> None:
+        for name in ("window", "jitter"):
+            value = getattr(self, name)
+            if not ((value is None and name == "window") or (_is_number(value) and value >= 0)):
+                raise ConfigError(f"{name} is a finite number of seconds >= 0, not {value!r}")
+        for name in ("start", "end"):
+            value = getattr(self, name)
+            if value is not None and getattr(value, "tzinfo", None) is None:
+                raise ConfigError(f"{name} is a datetime with a time zone, not {value!r}")
+        if not isinstance(self.tz, str) or not self.tz or len(self.tz) > LONGEST_NAME:
+            raise ConfigError(f"tz is the name of a time zone such as 'Europe/Berlin', not {self.tz!r:.200}")
+
+    @property
+    def timing(self) -> Timing:
+        """The schedule as it travels."""
+        is_line = isinstance(self.when, str)
+        return Timing(
+            cast(str, self.when) if is_line else "",
+            0.0 if is_line else float(self.when),
+            self.tz,
+            self.overlap,
+            self.catchup,
+            0.0 if self.window is None else max(self.window, 1e-3),
+            float(self.jitter),
+            0.0 if self.start is None else self.start.timestamp(),
+            0.0 if self.end is None else self.end.timestamp(),
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def read_schedule(value: object) -> Schedule | None:
+    """Return a schedule for what a user writes: a period, a cron line, or the schedule itself.
+
+    Raises:
+        ConfigError: it is nothing of these.
+    """
+    if value is None or isinstance(value, Schedule):
+        return value
+    return Schedule(cast(Any, value))
+
+
+# --- what modules declare ----------------------------------------------------------------------------
+
+
+class Scheduled(Protocol):
+    """A task function with a schedule."""
+
+    def declaration(self) -> Declaration:
+        """Return the schedule and the call as they travel."""
+        ...
+
+
+class Declarer(Protocol):
+    """An open mesh, which tells its hub what modules declare."""
+
+    def declare(self, declaration: Declaration) -> None:
+        """Tell the hub."""
+        ...
+
+
+_declared: WeakValueDictionary[str, Scheduled] = WeakValueDictionary()
+declarers: WeakSet[Declarer] = WeakSet()
+"""Open meshes."""
+
+
+def register(name: str, task: Scheduled) -> None:
+    """Take note of a task function that has a schedule; meshes that are open tell their hubs at once.
+
+    Raises:
+        ConfigError: a hub cannot keep it.
+    """
+    _declared[name] = task
+    for declarer in list(declarers):
+        declarer.declare(task.declaration())
+
+
+def declarations() -> list[Declaration]:
+    """Return what the modules of this process declare.
+
+    Raises:
+        SerializationError: a function cannot travel.
+    """
+    return [task.declaration() for _, task in sorted(_declared.items())]
+
+
+def encoded_declarations() -> bytes:
+    """Return the same, encoded as messages are; empty if there are none."""
+    found = declarations()
+    return msgspec.msgpack.encode(found) if found else b""
