@@ -45,9 +45,10 @@ class Output:
             cells = [[printable(shown(row.get(column, ""))) for column in columns] for row in rows]
             self._table([name.upper() for name in columns], cells)
 
-    def ready(self, fields: Mapping[str, object], text: str) -> None:
+    def ready(self, program: str, text: str, fields: Mapping[str, object]) -> None:
         """Print the one line on stdout of a program that runs."""
-        self._say(sys.stdout, encoded(fields) if self.as_json else text)
+        line = encoded({"event": "ready", **fields, "pid": os.getpid()})
+        self._say(sys.stdout, line if self.as_json else f"taskmesh {program}: ready: {text}")
 
     def news(self, kind: str, text: str, fields: Mapping[str, object], keep: str = "") -> None:
         """Print an event of a running program on stderr; control characters in `keep` are not escaped."""

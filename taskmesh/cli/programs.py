@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -169,16 +168,15 @@ def _serve(
     def ready(endpoints: Endpoints) -> None:
         here = f", {slots} slot{'s' if slots != 1 else ''} here" if slots else ""
         out.ready(
+            "hub",
+            f"gateway {endpoints.gateway}, collector {endpoints.collector}, "
+            f"control {endpoints.control}{here}",
             {
-                "event": "ready",
                 "gateway": endpoints.gateway,
                 "collector": endpoints.collector,
                 "control": endpoints.control,
                 "slots": slots,
-                "pid": os.getpid(),
             },
-            f"taskmesh hub: ready: gateway {endpoints.gateway}, collector {endpoints.collector}, "
-            f"control {endpoints.control}{here}",
         )
 
     run_hub(
@@ -264,16 +262,15 @@ def worker(
         queues = ", ".join(config.pool.queues)
         plural = "s" if slots != 1 else ""
         out.ready(
+            "worker",
+            f"pool {pool}, {slots} slot{plural}, queues {queues}, hub {address}",
             {
-                "event": "ready",
                 "pool": pool,
                 "slots": slots,
-                "queues": list(config.pool.queues),
-                "tags": list(config.pool.tags),
+                "queues": config.pool.queues,
+                "tags": config.pool.tags,
                 "address": address,
-                "pid": os.getpid(),
             },
-            f"taskmesh worker: ready: pool {pool}, {slots} slot{plural}, queues {queues}, hub {address}",
         )
 
     drained = run_pool(

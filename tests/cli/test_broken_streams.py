@@ -88,7 +88,7 @@ def test_a_worker_without_streams_reports_to_nobody(monkeypatch):
     monkeypatch.setattr("sys.stderr", None)
     out = Output(as_json=False)
 
-    out.ready({}, "ready")
+    out.ready("worker", "pool a", {})
     out.news("http", "side port", {})
 
 

@@ -37,7 +37,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def command(*arguments: str) -> list[str]:
     """The command line of `taskmesh ARGUMENTS`."""
-    return [sys.executable, "-m", "taskmesh.cli", *arguments]
+    return [sys.executable, "-m", "taskmesh", *arguments]
 
 
 def outcome_of(
