@@ -9,9 +9,12 @@ import time
 import pytest
 
 from taskmesh.core.hub.settings import HubSettings
+from tests.faults.client import Client
 from tests.faults.workload import wait_for
-from tests.harness.cluster import LEASE, SETTINGS, pools_of
+from tests.harness.cluster import LEASE, SETTINGS, Cluster, pools_of
+from tests.harness.gate import Gate
 from tests.harness.journal import Journal
+from tests.harness.program import Program
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -21,7 +24,9 @@ HELD, SLOTS = 12, 4
 GRACE = HubSettings(1).client_grace
 
 
-def test_F11_hub_killed_and_restarted(cluster, connect, gates):
+@pytest.fixture
+def halfway(cluster: Cluster, connect, gates) -> tuple[Program, Client, Gate, list[int]]:
+    """A hub, a client that has a fifth of its tasks behind it, and two tasks that run until a gate opens."""
     hub = cluster.start_hub()
     cluster.start_workers(2, slots=3)
     client, gate = connect(), gates()
@@ -29,7 +34,11 @@ def test_F11_hub_killed_and_restarted(cluster, connect, gates):
     client.wait_started(*held)
     client.submit_ordinary(TASKS)
     client.wait_ended(TASKS // 5)
+    return hub, client, gate, held
 
+
+def test_F11_hub_killed_and_restarted(cluster, halfway):
+    hub, client, gate, held = halfway
     hub.kill()
     client.watch_for(LEASE / 2)
     cluster.start_hub()
@@ -71,15 +80,8 @@ def test_F11_hub_and_client_killed_together(cluster, connect, gates, tmp_path):
     assert [entry.kind for entry in log.entries()] == ["start"] * SLOTS, "none ended, and no other started"
 
 
-def test_F15_hub_frozen_for_two_leases(cluster, connect, gates):
-    hub = cluster.start_hub()
-    cluster.start_workers(2, slots=3)
-    client, gate = connect(), gates()
-    held = [client.submit(wait_for, gate.path) for _ in range(2)]
-    client.wait_started(*held)
-    client.submit_ordinary(TASKS)
-    client.wait_ended(TASKS // 5)
-
+def test_F15_hub_frozen_for_two_leases(halfway):
+    hub, client, gate, _ = halfway
     hub.stop()
     client.watch_for(2 * LEASE)
     hub.go_on()

@@ -1,6 +1,5 @@
 """A mesh elsewhere: hub, worker and client are processes of their own, over tcp and over ipc."""
 
-import importlib
 import os
 import subprocess
 import sys
@@ -8,7 +7,7 @@ import sys
 import pytest
 
 from taskmesh import Mesh, Retry
-from taskmesh.errors import FunctionUnavailable, HubUnreachable, InsecureBind
+from taskmesh.errors import HubUnreachable, InsecureBind
 from tests.harness.journal import words
 from tests.harness.program import environment
 from tests.harness.waiting import wait_until
@@ -106,18 +105,6 @@ def test_tasks_that_wait_can_be_cancelled(mesh, tmp_path):
 
     assert held[0].result(20) == "h0"
     assert sorted(words(journal)) == ["after", "h0", "h1"]
-
-
-def test_a_function_whose_module_the_worker_lacks_is_a_typed_error(mesh, tmp_path, monkeypatch):
-    (tmp_path / "only_here.py").write_text("def answer():\n    return 42\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "only_here", raising=False)
-    only_here = importlib.import_module("only_here")
-
-    error = mesh.submit(only_here.answer).exception(20)
-
-    assert isinstance(error, FunctionUnavailable)
-    assert "only_here" in str(error)
 
 
 def test_several_clients_share_a_hub(mesh, shared_address):
