@@ -288,6 +288,10 @@ class Submissions:
         if kept is not None:
             self._ledger.answered(client, run.seqs[0])
             self._collector.give(kept, task)
+            if entry.is_promise:  # tasks of this Submit may depend on it
+                value = value_of(run.seqs[0], kept, entry.spec)
+                value.key = run.key
+                self._hub.dependencies.bring(client, [value])
             return True
         first = self._ledger.by_key(entry.spec.name, run.key)
         if first is None or entry.spec.shared != "all":

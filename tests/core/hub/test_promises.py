@@ -4,8 +4,8 @@ import pytest
 
 from taskmesh.core import events as ev
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import PROMISE, PROMISE_NAME, Failed, Held, Spec, Value
-from tests.core.rig import HubRig
+from taskmesh.wire.runs import PROMISE, PROMISE_NAME, Failed, Held, Run, Spec, Value
+from tests.core.rig import HubRig, number_of, spec
 
 KEEP = 3.0
 
@@ -75,6 +75,27 @@ def test_fulfilled_before_somebody_asks_it_is_kept(rig):
     seq = promise(rig)
     assert rig.outcomes() == {seq: "done"}
     assert fulfil(rig) is False
+
+
+@pytest.mark.parametrize("failed", [None, Failed(0, 0, 1, "exception", "ValueError", "no")])
+def test_fulfilled_before_it_is_known_to_tasks_of_the_same_submit(rig, failed):
+    rig.join()
+    fulfil(rig, failed=failed)
+    one, call = Spec(b"", PROMISE_NAME, kind=PROMISE, keep=KEEP), spec()
+    runs = [
+        Run(number_of(one), 0, [1], [b""], "k"),
+        Run(number_of(call), 0, [2], [b"call"], needs=[[1]]),
+    ]
+    specs = [(number_of(one), one), (number_of(call), call)]
+    rig.tell(ev.FromClient(1, m.Submit(1, specs, runs)))
+
+    if failed:
+        assert rig.outcomes() == {1: "exception", 2: "dependency"}
+        assert not rig.hub.state.dependencies.values
+    else:
+        assert rig.state(1, 2) == "SENT"
+        values = [value for message in rig.pushed for run in message.runs for value in run.values]
+        assert [(value.seq, value.payload, value.key) for value in values] == [(1, b"value", "k")]
 
 
 def test_what_is_kept_is_forgotten_in_time(rig):
