@@ -1,6 +1,8 @@
 """Tasks that the tests of the network layer run; workers import this module."""
 
 import os
+import threading
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,6 +24,18 @@ def refuse(text: str) -> NoReturn:
 
 def echo(value: object) -> object:
     return value
+
+
+def stamp() -> float:
+    """The time at which it runs."""
+    return time.time()
+
+
+def span(seconds: float, _user: str = "") -> tuple[float, float]:
+    """Takes so long; from when to when."""
+    begin = time.time()
+    threading.Event().wait(seconds)
+    return begin, time.time()
 
 
 def size_of(data: bytes) -> int:
