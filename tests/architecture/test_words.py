@@ -27,6 +27,7 @@ SHORT: dict[str, str] = {
     "taskmesh/cli/application.py": "the list of commands",
     "taskmesh/cli/event_log.py": "the log of programs",
     "taskmesh/cli/health.py": "one command",
+    "taskmesh/cli/limits.py": "the commands of one noun",
     "taskmesh/core/pool/values.py": "the outcomes that tasks of a pool need, and nothing else",
     "taskmesh/core/ids.py": "identities, which every module of the core and many others name",
     "taskmesh/core/state_machine.py": "the base of lanes and slots, and of what invariants raise",
