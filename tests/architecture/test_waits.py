@@ -43,6 +43,7 @@ EXCEPTIONS = {
         "tests/kube/farm.py::square",
         "tests/net/orphans.py::leave_thread",
         "tests/net/test_nested.py::note",
+        "tests/net/workload.py::span",
         "tests/spark/driven.py::reduced",
         "tests/spark/driven.py::straggling",
         "tests/spark/jobs.py::noting",
