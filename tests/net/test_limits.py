@@ -1,6 +1,7 @@
 """Limits with real processes: rows W23 to W26, W28, W29 and W55 in short; the long versions are soaks."""
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ from taskmesh import Limit, Mesh, gather, task
 from taskmesh.errors import ConfigError
 from tests.harness.cluster import ENVIRONMENT, Cluster
 from tests.harness.programs import Programs
+from tests.harness.waiting import wait_until
 from tests.net import workload
 
 pytestmark = pytest.mark.usefixtures("processes")
@@ -62,6 +64,32 @@ def test_w23_a_rate_is_kept_and_used(mesh: Mesh):
 
 def test_w24_no_more_run_at_a_time(mesh: Mesh):
     spans = list(mesh.with_options(limit="gpu:2").map(workload.span, [0.005] * 200))
+
+    assert most_at_a_time(spans) == 2
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("rate", "seconds"), [("50/s", 1.0), ("600/m", 60.0), ("1000/s", 1.0)])
+def test_w23_a_minute(mesh: Mesh, rate: str, seconds: float):
+    count = int(rate.partition("/")[0])
+    whole = int(60 * count / seconds)
+    limited = mesh.with_options(limit=f"api:{rate}")
+    futures = [limited.submit(workload.stamp) for _ in range(whole + 2 * count)]
+    end = time.monotonic() + 60.0
+    wait_until(lambda: time.monotonic() > end, 70.0)
+    times = [future.result(0) for future in futures if future.done()]
+    for future in futures:
+        future.cancel()
+
+    assert most_in(times, seconds) <= count + max(1, count // 50)
+    assert 0.97 * whole <= sum(when < min(times) + 60.0 for when in times) <= whole + count // 50 + 1
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(200)
+def test_w24_ten_thousand(mesh: Mesh):
+    spans = gather([mesh.with_options(limit="gpu:2").submit(workload.span, 0.005) for _ in range(10_000)])
 
     assert most_at_a_time(spans) == 2
 
