@@ -16,7 +16,7 @@ from taskmesh.core.actions import LogEvent
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
-from taskmesh.wire.runs import DoneRun, Failed, Held
+from taskmesh.wire.runs import FIRING, DoneRun, Failed, Held
 
 CRASHES = frozenset({"crash", "oom"})
 REFUSALS = frozenset({"function", "signature"})
@@ -438,6 +438,12 @@ class Collector:
             name, attempt = record.spec.spec.name, record.attempt - record.returns
             fields = {"task_id": text_of(record.id), "name": name, **_told(failure, attempt)}
             self._hub.out.append(LogEvent("task.failed", fields))
+            if record.spec.spec.kind == FIRING:  # nobody waits for it: kept for those who ask later
+                what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
+                tick, key = {"task_id": text_of(record.id), "attempt": attempt}, record.more().key
+                self._hub.log(
+                    "schedule.failed", {"firing": key[1] if key else "", **tick, "text": what[:TOLD_TEXT]}
+                )
         history = record.more().history
         if len(history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
             what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text

@@ -387,10 +387,13 @@ class Ledger:
     def wait(self, record: TaskRecord, until: float, at: float = 0.0) -> None:
         """A record that has just become WAITING is due at `until`, or at a time on the wall (`Schedules`)."""
         record.session = 0
-        extra = record.more()
-        self._forget_alias(extra)
-        extra.over(record)
-        extra.due, extra.at = until, at
+        record.due = until
+        if at:
+            record.more()
+        if (extra := record.extra) is not None:
+            self._forget_alias(extra)
+            extra.over(record)
+            extra.at = at
         if not at:
             self.timers.at(until, record, Cause.DUE)
 
@@ -410,8 +413,8 @@ class Ledger:
                     end(record, cause)
                 elif record.state is State.SENT and cause is Cause.EXPIRE:
                     record.more().late = True
-            elif record.state is State.WAITING and record.more().due == when:
-                record.extra.due = 0.0
+            elif record.state is State.WAITING and record.due == when:
+                record.due = 0.0
                 if not record.is_held_back(now):
                     self.move(record, Cause.DUE)
                     self.requeue(record)

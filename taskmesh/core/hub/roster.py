@@ -150,7 +150,7 @@ class Recovery:
         batch: list[TaskRecord] = []
         for _ in range(min(PORTION, len(waiting))):
             record = waiting.popleft()
-            if record.state is not State.WAITING or (record.extra is not None and record.extra.due):
+            if record.state is not State.WAITING or record.due:
                 continue  # a pool had it, or it has ended
             if (links := record.links) is not None:
                 links.recovers = False

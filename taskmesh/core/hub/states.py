@@ -149,6 +149,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
         returns: attempts handed back unstarted. errors, crashes: what was charged to it.
         losses: pools that died while they had it; from SUSPECT on it is handed out alone.
         lined_up: the backlog has an entry for it, perhaps a stale one, never two; or is about to have it.
+        due: while it WAITs for a time, the hub's time at which that is over; 0 for none.
         extra: rarely needed facts, or None.
         part: the key of its keyed limits, an empty text if it has others only; None if it has no limits.
     """
@@ -166,6 +167,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
     losses: int = 0
     lined_up: bool = True
     extra: Any = None
+    due: float = 0.0
     part: str | None = None
 
     def more(self) -> TaskExtra:
@@ -235,10 +237,8 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
 
     def is_held_back(self, now: float) -> bool:
         """Return True if a task that WAITs has a reason to go on waiting: a time, or other tasks."""
-        extra: TaskExtra | None = self.extra
-        if extra is None:
-            return False
-        return extra.due > now or (extra.links is not None and extra.links.holds_back)
+        links = self.links
+        return self.due > now or (links is not None and links.holds_back)
 
     def started(self) -> None:
         """It had started, and goes round again: who gave it up unless it had wants it run."""
@@ -277,7 +277,7 @@ class Links:
 
 
 class TaskExtra:
-    """Rarely needed facts of a task: waiters by `key=`, failed attempts, memory kills, lost pools, due time.
+    """Rarely needed facts of a task: waiters by `key=`, failed attempts, memory kills, lost pools.
 
     `at`: the time on the wall before which it does not start, in seconds since the epoch, 0 for none; `due`
     is infinite then. `abandoned`: its own submitter has given it up, others still wait for it. `payer`: the
@@ -298,7 +298,6 @@ class TaskExtra:
         "at",
         "attempts",
         "begun",
-        "due",
         "failed",
         "history",
         "key",
@@ -317,7 +316,6 @@ class TaskExtra:
         self.history: list[str] = []
         self.key: tuple[str, str] | None = None
         self.ooms = 0
-        self.due = 0.0
         self.at = 0.0
         self.abandoned = False
         self.payer: Any = None

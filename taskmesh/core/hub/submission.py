@@ -243,7 +243,7 @@ class Submissions:
             needs, after = edges[record.id & SEQ_MASK]
             dependencies.enter(record, needs, after, run.when)
             if run.again and not run.delay and self._adoption.is_known_elsewhere(record, now):
-                record.link().recovers = record.state is State.WAITING and not record.more().due
+                record.link().recovers = record.state is State.WAITING and not record.due
                 continue
             ledger.move(record, Cause.AWAIT)
             if run.delay > 0:
@@ -333,9 +333,7 @@ class Submissions:
         if record.spec.is_promise:
             return True
         links = record.links
-        return record.more().due > self._hub.now or (
-            links is not None and links.waits > 0 and not links.recovers
-        )
+        return record.due > self._hub.now or (links is not None and links.waits > 0 and not links.recovers)
 
     def on_result_ack(self, session: ClientSession, epoch: int, number: int, now: float) -> None:
         """A client has its deliveries up to this one: there is room for more."""

@@ -6,6 +6,7 @@ once on such days, a line whose minute or hour is a wildcard fires by elapsed ti
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -17,11 +18,14 @@ from taskmesh.wire.schedules import CATCHUPS, LONGEST_PERIOD, OVERLAPS, SHORTEST
 
 FIRST_LOOK, LONGEST_LOOK = 3600.0, 1e9
 """Seconds of the past in which a cron line's last tick is looked for, at first and at most."""
+FEW = 5
+"""Ticks that are looked for forwards, since as a rule one has come since the last look."""
 MOST_COUNTED = 10_000
 """Missed ticks that are counted; further ones are told as "at least so many"."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NAIVE_EPOCH = EPOCH.replace(tzinfo=None)
 WEEK = 7 * 86_400.0
+MILLION = 1_000_000
 
 
 class BadTiming(ValueError):
@@ -57,6 +61,11 @@ def moment(wall: float) -> datetime:
 def text_of_tick(wall: float) -> str:
     """Return a time as names of firings have it, as 2026-11-23T02:30:00Z."""
     return moment(wall).isoformat().replace("+00:00", "Z")
+
+
+def micros(seconds: float) -> int:
+    """Return a time in whole microseconds: multiples of a period are exact in these, not in floats."""
+    return round(seconds * MILLION)
 
 
 class Ticks:
@@ -118,12 +127,17 @@ class Ticks:
         until = min(until, timing.end) if timing.end else until
         after = max(after, timing.start - 1e-6) if timing.start else after
         if timing.period:
-            period = timing.period
-            first, last = math.floor(after / period + 1e-9) + 1, math.floor(until / period + 1e-9)
-            count = max(0, last - first + 1)
-            return [round(n * period, 6) for n in range(max(first, last - most + 1), last + 1)], count
+            period = micros(timing.period)
+            first, last = micros(after) // period + 1, micros(until) // period
+            numbers = range(max(first, last - most + 1), last + 1)
+            return [n * period / MILLION for n in numbers], max(0, last - first + 1)
         found: list[float] = []
         count = 0
+        for tick in itertools.islice(self._cron_from(after), FEW):
+            if tick > until:
+                return found[-most:], len(found)
+            found.append(tick)
+        found = []
         for tick in self._cron_back(until):
             if tick <= after or count >= MOST_COUNTED:
                 break
@@ -132,10 +146,9 @@ class Ticks:
                 found.append(tick)
         return found[::-1], count
 
-    def _period_after(self, wall: float) -> float | None:
-        period = self._timing.period
-        tick = round((math.floor(wall / period + 1e-9) + 1) * period, 6)
-        return tick if math.isfinite(tick) else None
+    def _period_after(self, wall: float) -> float:
+        period = micros(self._timing.period)
+        return (micros(wall) // period + 1) * period / MILLION
 
     def _cron_after(self, wall: float) -> float | None:
         """Return the first tick of the cron line after a time."""

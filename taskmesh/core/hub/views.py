@@ -375,12 +375,12 @@ class Views:
         if links is not None and links.waits and not links.recovers:
             number = "a task" if links.waits == 1 else f"{links.waits} tasks"
             return f"it waits for {number} that it depends on"
-        if record.extra is None or not record.extra.due:
+        if not record.due:
             return f"it waits {self._hub.recovery.left(now):.1f} s at most for pools to come back"
-        if record.extra.at:
+        if record.extra is not None and record.extra.at:
             return f"it does not start before {text_of_tick(record.extra.at)}"
         what = "a retry" if record.errors or record.begun else "its time to start"
-        return f"it waits {max(0.0, record.extra.due - now):.1f} s for {what}"
+        return f"it waits {max(0.0, record.due - now):.1f} s for {what}"
 
     def _held_back(self, record: TaskRecord) -> str:
         """Return the limit that a queued task waits for, in words; empty if none holds it back."""

@@ -158,6 +158,17 @@ def test_a_period_is_the_epoch_plus_a_multiple():
     assert ticks.newest(1003.0, 1003.2, 2) == ([], 0)
 
 
+@pytest.mark.parametrize("period", [0.1, 0.3, 1.1, 0.01, 7.0, 1 / 3])
+def test_ticks_of_a_period_rise_and_none_is_found_twice(period):
+    ticks, tick = Ticks(Timing(period=period)), 1_795_524_394.0
+    for _ in range(1_000):
+        following = ticks.after(tick)
+        assert tick < following <= tick + period + 1e-6
+        assert ticks.newest(tick, following, 5) == ([following], 1)
+        assert ticks.newest(following, following, 5) == ([], 0)
+        tick = following
+
+
 def test_a_million_periods_cost_no_search():
     assert Ticks(Timing(period=0.01)).newest(0.0, 1.7e9, 1)[1] == 170_000_000_000
 

@@ -1,0 +1,176 @@
+"""Schedules of an embedded mesh, as users write them: rows W17 and W20, options, declarations, refusals."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from taskmesh import Mesh, Schedule, current_task, task
+from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.net.hub import shell
+from taskmesh.schedule import declarations
+from tests.harness.journal import Journal
+from tests.harness.waiting import wait_until
+
+END_S = 20
+
+
+@pytest.fixture
+def mesh(processes: None) -> Iterator[Mesh]:
+    with Mesh(workers=2) as mesh:
+        yield mesh
+
+
+def note(path: str, word: str = "") -> None:
+    tick = current_task().scheduled_for
+    assert tick is not None
+    Journal(path).append(f"{tick.timestamp()} {time.time()} {word}")
+
+
+def fail() -> None:
+    raise ValueError("it is broken")
+
+
+def firings(path: Path) -> list[tuple[float, float]]:
+    """The nominal and the real time of each firing."""
+    return [(float(line.split()[0]), float(line.split()[1])) for line in Journal(path).lines()]
+
+
+def seconds_of(mesh: Mesh, path: Path, count: int, bound: float) -> None:
+    """Each second fires once, for its own time, and none is late."""
+    mesh.schedule("tick", note, str(path), when=1)
+    wait_until(lambda: len(firings(path)) >= count, count + END_S, tick=0.2)
+    found = firings(path)[:count]
+    late = [real - nominal for nominal, real in found]
+
+    assert [after[0] - before[0] for before, after in pairwise(found)] == [1.0] * (count - 1)
+    assert min(late) >= 0
+    assert sorted(late)[len(late) // 2] <= bound
+    assert mesh.status()["tasks"]["QUEUED"] == 0
+
+
+def test_w17_a_second_s_period(mesh: Mesh, tmp_path: Path):
+    seconds_of(mesh, tmp_path / "journal", 4, bound=0.5)  # of a machine that others use
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(360)
+def test_w17_three_hundred_seconds(mesh: Mesh, tmp_path: Path):
+    seconds_of(mesh, tmp_path / "journal", 300, bound=0.01)
+    late = [real - nominal for nominal, real in firings(tmp_path / "journal")[:300]]
+
+    assert sum(late) / 300 <= 0.01
+    assert max(late) <= 0.05
+
+
+def test_w20_a_clock_that_is_set(processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A day forward: one firing for the newest tick, and a task with at= starts; back again: ticks go on."""
+    journal, off = tmp_path / "journal", [0.0]
+    monkeypatch.setattr(shell, "wall", lambda: time.time() + off[0])
+    with Mesh(workers=2) as mesh:
+        mesh.schedule("daily", note, str(journal), when=86_400)
+        later = mesh.with_options(at=datetime.now(UTC) + timedelta(hours=20)).submit(str, 1)
+        off[0] = 86_400.0
+        assert later.result(END_S) == "1"
+        wait_until(lambda: len(firings(journal)) == 1, END_S)
+        mesh.schedule("often", note, str(journal), when=0.5)
+        off[0] = 86_400.0 - 1800.0
+        before = len(firings(journal))
+        wait_until(lambda: len(firings(journal)) > before + 3, END_S)
+        kinds = [event["kind"] for event in mesh.events()]
+
+    assert kinds.count("clock.stepped") == 2
+
+
+def test_a_schedule_takes_arguments_and_options_and_is_replaced(mesh: Mesh, tmp_path: Path):
+    journal = tmp_path / "journal"
+    mesh.schedule("n", task(retries=2, priority=3)(note), str(journal), word="first", when=0.1)
+    wait_until(lambda: len(firings(journal)) >= 2, END_S)
+    mesh.schedule("n", note, str(journal), word="second", when=Schedule(0.1, overlap="allow"))
+    wait_until(lambda: Journal(journal).lines()[-1].endswith("second"), END_S)
+
+    assert mesh.unschedule("n") is True
+    assert mesh.unschedule("n") is False
+
+
+def test_a_firing_that_fails_is_an_event(mesh: Mesh):
+    mesh.schedule("n", fail, when=0.1)
+
+    wait_until(lambda: "schedule.failed" in [event["kind"] for event in mesh.events()], END_S)
+
+
+def test_code_declares_and_meshes_that_are_open_are_told(processes: None, tmp_path: Path):
+    journals = [tmp_path / "before", tmp_path / "after"]
+
+    @task(schedule=0.1)
+    def before(path: str = str(journals[0])) -> None:
+        note(path)
+
+    with Mesh(workers=2):
+        wait_until(lambda: firings(journals[0]), END_S)
+
+        @task(schedule=Schedule(0.1, overlap="skip"))
+        def after(path: str = str(journals[1])) -> None:
+            note(path)
+
+        wait_until(lambda: firings(journals[1]), END_S)
+    assert {one.name.rpartition(".")[2] for one in declarations()} >= {"before", "after"}
+    assert before.scheduled is not None
+    assert after.scheduled is not None
+
+
+def test_what_this_hub_cannot_keep_is_refused_in_words(mesh: Mesh):
+    with pytest.raises(TaskMeshError, match="keeps nothing beyond its end"):
+        mesh.schedule("n", note, "x", when=Schedule(1, catchup="all"))
+    with pytest.raises(TaskMeshError, match="no cron line"):
+        mesh.schedule("n", note, "x", when="61 * * * *")
+    with pytest.raises(TaskMeshError, match="no time zone"):
+        mesh.schedule("n", note, "x", when=Schedule("0 9 * * *", tz="Europe/Nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        ("every day", "cron line"),
+        (0, "from 0.01 on"),
+        (float("nan"), "from 0.01 on"),
+        (True, "from 0.01 on"),
+        (None, "not None"),
+        ([1], "from 0.01 on"),
+    ],
+)
+def test_what_is_no_schedule_is_refused_at_once(when: object, said: str):
+    with pytest.raises(ConfigError, match=said):
+        task(schedule=when)(note) if when is not None else Mesh().schedule("n", note, when=when)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"overlap": "both"},
+        {"catchup": "some"},
+        {"window": -1},
+        {"jitter": float("inf")},
+        {"start": datetime(2027, 1, 1)},  # noqa: DTZ001  that is the point
+        {"end": "tomorrow"},
+        {"tz": ""},
+    ],
+)
+def test_rules_are_checked_where_they_are_written(rules: dict[str, object]):
+    with pytest.raises(ConfigError):
+        Schedule(1, **rules)  # type: ignore[arg-type]
+
+
+def test_a_task_that_needs_arguments_cannot_be_declared():
+    with pytest.raises(ConfigError, match="without arguments"):
+        task(schedule=1)(note)
+
+
+def test_options_of_single_calls_are_refused():
+    with pytest.raises(ConfigError, match="leave key="):
+        task(schedule=1, key="k")(fail)
+    with pytest.raises(ConfigError, match="single calls"):
+        task(schedule=1, delay=3)(fail)
