@@ -1,5 +1,8 @@
 """Schedules as the hub decides them: overlap, catch-up, definitions, clocks that are set (W20, W21)."""
 
+import random
+from collections import Counter
+
 import pytest
 
 from taskmesh.core import events as ev
@@ -546,3 +549,63 @@ def test_an_unknown_schedule_is_named():
     world.put(period=60.0)
 
     assert world.ask("schedule-run", "m")[1] == "no schedule 'm' is here; there are: n"
+
+
+# --- by chance --------------------------------------------------------------------------------------------
+
+
+def any_timing(chance: random.Random) -> dict[str, object]:
+    lines = ("*/5 * * * *", "30 * * * *", "0 */2 * * *", "15 3 * * *", "* 2 * * *")
+    zones = ("UTC", "Europe/Berlin", "Australia/Lord_Howe")
+    times = {"period": chance.choice((60.0, 300.0, 3600.0))}
+    if chance.random() < 0.6:
+        times = {"cron": chance.choice(lines), "tz": chance.choice(zones)}
+    return {
+        **times,
+        "overlap": chance.choice(("skip", "queue", "allow", "replace")),
+        "catchup": chance.choice(("latest", "none", "all")),
+        "window": chance.choice((0.0, 0.0, 100.0)),
+        "jitter": chance.choice((0.0, 0.0, 30.0)),
+    }
+
+
+def step(world: Clockwork, chance: random.Random) -> None:
+    """Something happens."""
+    name = chance.choice("abc")
+    match chance.randrange(9):
+        case 0:
+            world.put(name, client=chance.choice((1, 2)), made=chance.random(), **any_timing(chance))
+        case 1:
+            world.set(world.wall + chance.choice((-4, -2, -1, -0.001, 0.0001, 1, 30)) * HOUR)
+        case 2:
+            world.stand_still(chance.choice((1.0, 100.0, 5 * HOUR)))
+        case 3:
+            world.ask(f"schedule-{chance.choice(('pause', 'resume', 'run'))}", name)
+        case 4:
+            since = world.wall - chance.random() * 2 * HOUR
+            world.ask("schedule-backfill", f"{since} {since + HOUR} {name}")
+        case 5 if keys := world.rig.held[world.session]:
+            world.rig.fail(world.session, chance.choice(keys), "exception", retryable=False)
+        case 6:
+            world.finish()
+        case _:
+            world.go(chance.random() * HOUR)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_tick_has_its_name_twice_whatever_happens(seed):
+    """3.9: and the hub's books agree after each step, which the rig looks at."""
+    chance = random.Random(seed)
+    world = Clockwork(WALL - 150 * 24 * HOUR * chance.random(), durable=True)
+    accept, names = world.rig.hub.state.ledger.accept, Counter()
+
+    def spied(client, entry, run, now, *, fresh):
+        names[run.key] += "#run" not in run.key
+        return accept(client, entry, run, now, fresh=fresh)
+
+    world.rig.hub.state.ledger.accept = spied
+    for _ in range(150):
+        step(world, chance)
+
+    assert names
+    assert [name for name, count in names.items() if count > 1] == []
