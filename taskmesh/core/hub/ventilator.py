@@ -164,7 +164,8 @@ class Ventilator:
             if head is None:
                 break
             if not idle:
-                kept.add(min(lanes, key=_surplus).session)
+                specs = self._hub.specs  # a lane of long tasks is idle late, one of many short ones soon
+                kept.add(min(lanes, key=lambda lane: lane.load(specs) / max(1, lane.slots)).session)
                 break
             turn %= len(idle)
             lane = idle[turn]
@@ -413,8 +414,3 @@ class Ventilator:
 
     def _helps(self, idle: Lane, held: frozenset[int]) -> bool:
         return any(idle.may_take(self._hub.specs[number]) for number in held)
-
-
-def _surplus(lane: Lane) -> float:
-    """Return how many tasks for each slot have to end before a slot of a lane is idle."""
-    return (lane.outstanding - lane.slots) / max(1, lane.slots)

@@ -240,6 +240,20 @@ class TestConcurrency:
         assert late in pushed(rig)
         assert len(pushed(rig)) < 400
 
+    def test_limited_tasks_do_not_wait_for_a_pool_of_long_tasks(self):
+        rig = rig_with()
+        long_ones, short_ones = rig.join("p", slots=2, queues=["a", "default"]), rig.join("q", slots=2)
+        rig.submit(count=2, one=spec("long", queue="a"))
+        rig.submit(count=1)
+        finish(rig, short_ones)
+        rig.submit(count=300)
+        (late,) = rig.submit(one=limited(GPU, name="g"))
+        for _ in range(60):
+            finish(rig, short_ones)
+
+        assert len(rig.held[long_ones]) == 2
+        assert late in pushed(rig)
+
     def test_a_limit_that_is_reached_holds_up_nothing_else(self):
         rig = rig_with()
         session = rig.join(slots=8)
