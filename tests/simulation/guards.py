@@ -420,15 +420,17 @@ def upstream_counted_once(patch: Patch) -> None:
 
 
 def value_kept(patch: Patch) -> None:
-    """An outcome is forgotten with the first of those that need it."""
+    """An outcome is forgotten with the last but one of those that need it."""
 
-    def forget(self: Dependencies, task: int) -> None:
-        held = self.values[task]
-        held.holders -= 1
-        if held.holders < 2:
-            self._forget(task)
+    def let_go(self: Dependencies, record: TaskRecord, links: Links) -> None:
+        for seq in links.needs:
+            task = record.id >> SEQ_BITS << SEQ_BITS | seq
+            if (held := self.values.get(task)) is not None:
+                held.holders -= 1
+                if held.holders < 2:
+                    self._forget(task)
 
-    patch.setattr(Dependencies, "_release", forget)
+    patch.setattr(Dependencies, "_let_go", let_go)
 
 
 def failure_passed_on(patch: Patch) -> None:
