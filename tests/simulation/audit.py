@@ -54,6 +54,7 @@ class Audit:
         self.fulfilled: dict[str, set[bytes]] = {}
         self._first: dict[tuple[int, str], int] = {}
         self._blocked: list[Plan] = []
+        self._ticks: dict[tuple[int, str], tuple[int, int]] = {}
         self._newest: dict[tuple[int, int, int, str], int] = {}
         self._starts: dict[tuple[int, str], dict[tuple[int, int], float]] = {}
         self._answers: dict[int, dict[tuple[str, str], float]] = {}
@@ -64,6 +65,11 @@ class Audit:
         self._died: Counter[tuple[int, int, int]] = Counter()
         self._attempts: dict[tuple[int, int, int], int] = {}
         self._deliveries: dict[tuple[int, int, int], int] = {}
+
+    def fired(self, place: int, name: str, task: tuple[int, int]) -> None:
+        """3.9: no tick has its name twice, whoever restarts; a clock that was set back restarts names too."""
+        first = self._ticks.setdefault((place, name), task)
+        self.require(first == task, "3.9: a tick twice", name, first, task)
 
     # --- hub ----------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ EXPECTED = (
     ("too large", "result"),
     ("place given", "slot"),
     ("place refused", "slot"),
+    ("clock set", "hub"),
 )
 """Every fault (or rare event) with the role or link that it meets; a campaign must show each often enough."""
 

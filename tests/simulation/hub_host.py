@@ -33,6 +33,8 @@ FAR = 1 << 40
 """Above any epoch. Who moves on to another hub of its list may find one that was started earlier."""
 APART = 1 << 41
 """Between the epochs of two hubs."""
+WALL = 1_795_392_000.0
+"""What the clocks on the walls of hubs show when a world begins."""
 TELL = 0.1
 """Seconds between a message that is over a cap and what its sender is told."""
 
@@ -77,6 +79,8 @@ class HubHost(Host[HubMachine]):
         dismissed: pools that were told to leave, as often as they were.
         restored: how many outcomes hubs were told when they started.
         falling: its clock goes back between two lives, and with it the epochs.
+        wall: what the clock on its wall shows at the world's time 0. set_back: it has been set back.
+        schedules_over: no schedule is taken any more.
     """
 
     def __init__(self, setting: Setting, far: Far, config: HubSettings, place: int = 0) -> None:
@@ -97,6 +101,9 @@ class HubHost(Host[HubMachine]):
         self._store: OutcomeStore | None = None
         self._config = config
         self._lives = 1
+        self.wall = WALL
+        self.set_back = False
+        self.schedules_over = False
         self.falling = setting.chance.random() < 0.3
         self._by_session: dict[int, LaneEnd] = {}
 
@@ -121,6 +128,7 @@ class HubHost(Host[HubMachine]):
         self.restored += len(entries)
         self.setting.audit.restored(entries, self.epoch, self.clock(), self.offset)
         self.tell(ev.Restored(entries))
+        self.tell(ev.Clock(self.wall - self.offset))
 
     def _watch_permits(self, limits: Limits) -> None:
         """Notes what is handed back unstarted."""
@@ -189,6 +197,8 @@ class HubHost(Host[HubMachine]):
         """A message off the gateway."""
         if self.up and not self._drops(f"client-{client}"):
             message = unpacked(data, _FROM_CLIENT)
+            if isinstance(message, m.PutSchedule) and self.schedules_over:
+                return
             if isinstance(message, m.Submit) and message.epoch == self.epoch:
                 self.setting.audit.received(message.runs)
                 self.setting.audit.submitted(client, message.runs, self.setting.timetable.now)
@@ -229,6 +239,7 @@ class HubHost(Host[HubMachine]):
             match action:
                 case act.PushTasks(session=session, message=message):
                     pushes.append(action)
+                    self._fired(message)
                     self._push(session, message)
                 case act.SendClient(client=client, message=message):
                     self._send_client(client, message)
@@ -249,6 +260,32 @@ class HubHost(Host[HubMachine]):
             self._check(pushes)
         elif withheld := self.machine.state.ledger.backlog.withheld:
             self._fairness.excuse(withheld)
+
+    def _fired(self, message: m.Tasks) -> None:
+        """Plans the tasks that schedules have made, and notes the names of their ticks."""
+        house = self.machine.schedules.house
+        for run in message.runs if self.machine.schedules.house else ():
+            for seq, payload in zip(run.seqs, run.payloads, strict=True) if run.client == house else ():
+                record = self.machine.state.ledger.tasks[house << SEQ_BITS | seq]
+                key = record.extra.key[1]
+                spec = self.machine.state.specs[run.spec].spec
+                self.setting.workload.firing(house, seq, run.spec, spec, payload, key)
+                life = self._life if self.set_back else 0
+                self.setting.audit.fired(self.place + 2 * life, key, (house, seq))
+
+    def set_clock(self, step: float) -> None:
+        """Somebody sets the clock on the wall."""
+        self.set_back = self.set_back or step < 0
+        self.wall += step
+        self.setting.audit.faults["clock set", "hub"] += 1
+        if self.up:
+            self.tell(ev.Clock(self.wall - self.offset))
+
+    def end_schedules(self) -> None:
+        """Nothing runs by the clock any more."""
+        self.schedules_over = True
+        for name in list(self.machine.schedules.records) if self.up else ():
+            self.machine.schedules.remove(name, "the end")
 
     def _check(self, pushes: list[act.PushTasks]) -> None:
         audit = self.setting.audit

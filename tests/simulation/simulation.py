@@ -7,13 +7,16 @@ a loss. The same seed plays the same way, always.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from taskmesh.core import events as ev
 from taskmesh.core.hub.states import Cause, State
 from taskmesh.errors import TaskMeshError
-from taskmesh.wire.runs import DONE
+from taskmesh.wire import messages as m
+from taskmesh.wire.runs import DONE, FIRING, Spec
+from taskmesh.wire.schedules import OVERLAPS, Declaration, Timing
 from tests.simulation.audit import Violation
 from tests.simulation.client_host import ClientHost
 from tests.simulation.configs import (
@@ -185,10 +188,16 @@ class World:
         for _ in range(2):
             self._new_client()
         self._plan_work()
+        if self.seed % 4 == 2:
+            self._plan_schedules(
+                random.Random(self.seed)
+            )  # other seeds play as they did before there were any
         if not self.calm:
             self._faults.plan(chance.choice((0.5, 1.0, 2.0, 4.0)))
         self.until(self._heal_at)
         self._faults.heal()
+        for hub in self.hubs:
+            hub.end_schedules()
         timetable.after(0.0, self._ask_status)
         self.finish("L1", BOUND)
         self._check_answers()
@@ -271,6 +280,28 @@ class World:
             self.setting.timetable.at(self._heal_at * chance.random(), self._cancel_unstarted)
         if chance.random() < 0.3:
             self.setting.timetable.at(self._heal_at * chance.random(), self._command)
+
+    def _plan_schedules(self, chance: random.Random) -> None:
+        """Clients put schedules and replace them; somebody sets the clocks on the walls of hubs."""
+        until = self._heal_at - 1.0
+        for _ in range(chance.randrange(1, 8)):
+            timing = Timing(
+                period=chance.choice((0.05, 0.3, 1.0)),
+                overlap=chance.choice(OVERLAPS),
+                catchup=chance.choice(("latest", "none")),
+                jitter=chance.choice((0.0, 0.1)),
+            )
+            name, which = chance.choice("ab"), chance.randrange(2)
+            self.setting.timetable.at(until * chance.random(), self._put_schedule, which, name, timing)
+        for _ in range(chance.randrange(4) if not self.calm else 0):
+            step, when = chance.choice((-20_000.0, -3600.0, -3.0, 0.2, 100.0)), until * chance.random()
+            self.setting.timetable.at(when, chance.choice(self.hubs).set_clock, step)
+
+    def _put_schedule(self, which: int, name: str, timing: Timing) -> None:
+        client = self.clients[which]
+        client.asked += 1
+        spec = Spec(b"tick", "tick", kind=FIRING)
+        client.tell(ev.Requested(m.PutSchedule(client.asked, Declaration(name, timing, spec, b"call" * 5))))
 
     def _submit(self, count: int) -> None:
         client = self.setting.chance.choice(self.clients)

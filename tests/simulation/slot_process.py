@@ -101,13 +101,13 @@ class SlotProcess:
         self._world.timetable.after(0.00002 + 0.0001 * self._world.chance.random(), self._came)
 
     def _items(self, run: LaneRun, serial: int) -> list[Item]:
-        of_payload = self._world.workload.of_payload
+        of_task = self._world.workload.of_task
         handed = {value.seq: value for value in run.values}
         needs = run.needs or [[]] * len(run.payloads)
         return [
             Item(
                 serial + index,
-                of_payload(payload),
+                of_task(run.client, run.seqs[index], payload),
                 run.attempt,
                 run.returns,
                 {seq: handed[seq] for seq in needs[index] or () if seq in handed},

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskmesh.core.hub.collector import REFUSALS
+from taskmesh.core.ids import SEQ_MASK
 from taskmesh.core.specs import spec_number
 from taskmesh.wire.runs import CHUNK, PROMISE, PROMISE_NAME, SUCCESS, LimitRule, Spec
 
@@ -241,12 +242,23 @@ class Workload:
 
     def __init__(self, chance: random.Random) -> None:
         self.plans: dict[tuple[int, int], Plan] = {}
+        self.firings: set[tuple[int, int]] = set()
         self._chance = chance
         self._weights = [kind.weight for kind in KINDS]
         self._acts = {
             kind.spec.name: ([act for act, _ in kind.acts], [weight for _, weight in kind.acts])
             for kind in (*KINDS, LASTING, UNSERVED, PROMISED)
         }
+
+    def firing(self, client: int, seq: int, number: int, spec: Spec, payload: bytes, key: str) -> Plan:
+        """The plan of a task that a schedule has made: it succeeds."""
+        plan = self.plans.get((client, seq))
+        if plan is None:
+            kind = Kind(number, spec, ((Act.OK, 1),), (0.0, 0.0), 0.0, 1, 0.0)
+            seconds = 0.05 * (seq % 3)
+            plan = self.plans[client, seq] = Plan(client, seq, kind, Act.OK, seconds, 0, payload, 0, key)
+            self.firings.add((client, seq))
+        return plan
 
     def burst(self, client: int, first: int, count: int) -> list[Plan]:
         """`count` new tasks of a client, with counters from `first` on."""
@@ -349,6 +361,7 @@ class Workload:
         self.plans[client, seq] = plan
         return plan
 
-    def of_payload(self, payload: bytes) -> Plan:
-        """The plan of the task that was given this payload."""
-        return self.plans[key_of(payload)]
+    def of_task(self, client: int, seq: int, payload: bytes) -> Plan:
+        """The plan of the task that was given this payload; a schedule's is known by its id."""
+        task = client & SEQ_MASK, seq
+        return self.plans[task if task in self.firings else key_of(payload)]
