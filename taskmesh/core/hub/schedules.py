@@ -150,7 +150,7 @@ class Schedules:
 
     def _start(self, record: TaskRecord, when: float) -> None:
         if record.state is State.WAITING and record.more().at == when:
-            record.extra.at = record.due = 0.0
+            record.time_has_come()
             if not record.is_held_back(self._hub.now):
                 self._ledger.move(record, Cause.DUE)
                 self._ledger.requeue(record)

@@ -235,6 +235,12 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
             links = extra.links = Links()
         return links
 
+    def time_has_come(self) -> None:
+        """It need not wait for a time any more."""
+        self.due = 0.0
+        if self.extra is not None:
+            self.extra.at = 0.0
+
     def is_held_back(self, now: float) -> bool:
         """Return True if a task that WAITs has a reason to go on waiting: a time, or other tasks."""
         links = self.links
