@@ -133,6 +133,8 @@ class Recovery:
         """A new record, submitted to an earlier hub, that no pool has listed so far."""
         self._ledger.move(record, Cause.RECOVER)
         self.waiting.append(record)
+        if (links := record.links) is not None:
+            links.recovers = True
 
     def left(self, now: float) -> float:
         """Seconds for which it may still go on."""

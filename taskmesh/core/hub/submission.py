@@ -243,7 +243,6 @@ class Submissions:
             needs, after = edges[record.id & SEQ_MASK]
             dependencies.enter(record, needs, after, run.when)
             if run.again and not run.delay and self._adoption.is_known_elsewhere(record, now):
-                record.link().recovers = record.state is State.WAITING and not record.due
                 continue
             ledger.move(record, Cause.AWAIT)
             if run.delay > 0:

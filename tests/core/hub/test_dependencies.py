@@ -13,7 +13,7 @@ BAD = ENDS[1:]
 
 
 def rig_with(**config: object) -> HubRig:
-    rig = HubRig(crash_limit=1, **config)
+    rig = HubRig(**{"crash_limit": 1, **config})
     rig.client()
     return rig
 
@@ -469,6 +469,19 @@ def test_w9_one_that_a_pool_gives_back_waits_for_what_has_not_ended_here(end):
 
     assert rig.state(1, 2) == "SENT"
     assert values_of(rig, 2)[1][1].payload == b"r"
+
+
+def test_w9_one_that_crashed_before_its_client_came_back_waits_for_the_others_alone():
+    """Seed 5990: no pool holds it, so nothing but the task that it depends on holds it back."""
+    rig = rig_with(crash_limit=3)
+    session = rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [1])])
+    rig.fail(session, (1, 2, 1), "crash")
+    resubmit(rig, old(1), old(2, needs=[[1]]))
+    assert [rig.state(1, seq) for seq in (1, 2)] == ["SENT", "WAITING"]
+    rig.report(session, done=((1, 1, 1),))
+
+    assert rig.state(1, 2) == "SENT"
+    assert rig.hub.state.ledger.tasks[1 << 64 | 2].crashes == 1
 
 
 def test_w9_an_outcome_that_the_client_has_taken_comes_with_the_dependent():
