@@ -11,7 +11,7 @@ from taskmesh.cli.format import printable
 from taskmesh.cli.operator import Reach, hub_command
 from taskmesh.cli.options import command, hub_settings
 from taskmesh.cli.output import Output
-from taskmesh.cli.submission import parse, resolve
+from taskmesh.cli.submission import Arguments, Function, parse, resolve
 from taskmesh.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,13 +49,8 @@ def put(
     config: Config,
     out: Output,
     name: Name,
-    function: Annotated[
-        str, typer.Argument(metavar="MOD:FUNC", help="The function, like package.module:name.")
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARG", help="JSON, or else text; NAME=VALUE for an argument by name."),
-    ] = None,
+    function: Function,
+    arguments: Arguments = None,
     *,
     when: Annotated[str, typer.Option(metavar="LINE|SECONDS", help="A cron line, or a number of seconds.")],
     tz: Annotated[str, typer.Option(metavar="ZONE", help="Time zone of the cron line.")] = "UTC",

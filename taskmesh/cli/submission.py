@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from taskmesh.future import TaskFuture
     from taskmesh.mesh import Mesh
 
+Function = Annotated[str, typer.Argument(metavar="MOD:FUNC", help="The function, like package.module:name.")]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARG", help="JSON, or else text; NAME=VALUE for an argument by name."),
+]
 Queue = Annotated[str | None, typer.Option(metavar="NAME", help="The queue of the task.")]
 Tags = Annotated[str | None, typer.Option(metavar="A,B", help="Tags that its pool must have.")]
 Priority = Annotated[int | None, typer.Option(metavar="N", help="Higher goes first; default: 0.")]
@@ -42,13 +47,8 @@ Patience = Annotated[
 def submit(
     config: Config,
     out: Output,
-    function: Annotated[
-        str, typer.Argument(metavar="MOD:FUNC", help="The function, like package.module:name.")
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARG", help="JSON, or else text; NAME=VALUE for an argument by name."),
-    ] = None,
+    function: Function,
+    arguments: Arguments = None,
     *,
     queue: Queue = None,
     tags: Tags = None,

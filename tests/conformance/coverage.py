@@ -1,4 +1,4 @@
-"""Which clauses have a test: by the name of a test of one role, by the mark of one of several."""
+"""The clauses that have a test: by the name of a test of one role, by the mark of one of several."""
 
 from __future__ import annotations
 

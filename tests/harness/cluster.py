@@ -55,7 +55,7 @@ class Cluster:
 
     @property
     def folder(self) -> Path:
-        """Where the programs run and write."""
+        """The directory in which the programs run and write."""
         return self.programs.folder
 
     @property

@@ -34,7 +34,7 @@ FAR = 1 << 40
 APART = 1 << 41
 """Between the epochs of two hubs."""
 WALL = 1_795_392_000.0
-"""What the clocks on the walls of hubs show when a world begins."""
+"""The time that the clocks on the walls of hubs show when a world begins."""
 TELL = 0.1
 """Seconds between a message that is over a cap and what its sender is told."""
 

@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def is_promise(self) -> bool:
-        """Whether no function stands behind it."""
+        """True if no function stands behind it."""
         return self.kind.spec.kind == PROMISE
 
     @property

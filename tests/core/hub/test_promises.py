@@ -156,7 +156,7 @@ def test_no_pool_can_have_one(rig):
 
 
 class TestKeptValues:
-    """What a client puts at the hub: row W49."""
+    """Values that a client puts at the hub: row W49."""
 
     def put(self, rig: HubRig, seq: int = 1) -> Value:
         rig._next[1] = max(rig._next[1], seq)

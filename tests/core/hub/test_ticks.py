@@ -53,7 +53,7 @@ def changes(zone: ZoneInfo) -> list[datetime]:
 
 
 def numbers(field: str, low: int, high: int) -> set[int]:
-    """What a field of a cron line stands for."""
+    """The numbers that a field of a cron line stands for."""
     found: set[int] = set()
     for term in field.replace("mon-fri", "1-5").split(","):
         span, _, step = term.partition("/")
