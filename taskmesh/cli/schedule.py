@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,8 +10,7 @@ from taskmesh.cli.format import printable
 from taskmesh.cli.operator import Reach, hub_command
 from taskmesh.cli.options import command, hub_settings
 from taskmesh.cli.output import Output
-from taskmesh.cli.submission import Arguments, Function, parse, resolve
-from taskmesh.errors import ConfigError
+from taskmesh.cli.submission import Arguments, Function, moment_of, parse, resolve
 
 if TYPE_CHECKING:
     from taskmesh.config import Config
@@ -117,7 +115,8 @@ def backfill(
     until: Annotated[str, typer.Argument(metavar="TO", help="Likewise, included.")],
 ) -> None:
     """Run the call of a schedule for each time between two that it has not run for."""
-    found = reach.command("schedule-backfill", f"{moment_of(since)} {moment_of(until)} {name}")
+    begin, end = moment_of(since).timestamp(), moment_of(until).timestamp()
+    found = reach.command("schedule-backfill", f"{begin} {end} {name}")
     out.value(found, f"{found['fired']} runs of {printable(name)}")
 
 
@@ -131,19 +130,6 @@ COMMANDS = {
     "run": run,
     "backfill": backfill,
 }
-
-
-def moment_of(text: str) -> float:
-    """Return a time as seconds since the epoch; without a zone it is in UTC.
-
-    Raises:
-        ConfigError: it is no time.
-    """
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{text!r} is no time: write it as 2026-11-23T00:00:00Z") from None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp()
 
 
 def period_or_line(text: str) -> float | str:

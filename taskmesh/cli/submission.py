@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -35,6 +36,18 @@ Retries = Annotated[int | None, typer.Option(metavar="N", help="Retries after an
 HardTimeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Kill the process of an attempt that runs for longer.")
 ]
+Delay = Annotated[float | None, typer.Option(metavar="SECONDS", help="Do not start it before so long.")]
+At = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Do not start it before, as 2026-12-01T09:00:00+01:00.")
+]
+Key = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Share the outcome of a living task with this key."),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option("--limit", metavar="LIMIT", help="Such as api:50/s or gpu:2; may come again."),
+]
 Patience = Annotated[
     float | None,
     typer.Option(
@@ -44,7 +57,7 @@ Patience = Annotated[
 
 
 @command(hub_settings)
-def submit(
+def submit(  # noqa: PLR0913  each is an option
     config: Config,
     out: Output,
     function: Function,
@@ -55,6 +68,10 @@ def submit(
     priority: Priority = None,
     retries: Retries = None,
     hard_timeout: HardTimeout = None,
+    delay: Delay = None,
+    at: At = None,
+    key: Key = None,
+    limit: Limits = None,
     timeout: Patience = None,
 ) -> None:
     """Run a function on a pool and print its result. Write `--` before arguments that begin with a dash."""
@@ -71,6 +88,10 @@ def submit(
         "priority": priority,
         "retries": retries,
         "hard_timeout": hard_timeout,
+        "delay": delay,
+        "at": None if at is None else moment_of(at),
+        "key": key,
+        "limit": limit or None,
     }
     options = {name: value for name, value in given.items() if value is not None}
     mesh = Mesh(config=config)
@@ -164,6 +185,19 @@ def parse(arguments: Sequence[str]) -> tuple[list[object], dict[str, object]]:
         else:
             positional.append(decoded(text))
     return positional, named
+
+
+def moment_of(text: str) -> datetime:
+    """Return the time that a text means; without a zone it is in UTC.
+
+    Raises:
+        ConfigError: it means none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no time: write it as 2026-11-23T00:00:00Z") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def decoded(text: str) -> object:

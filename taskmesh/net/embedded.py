@@ -138,7 +138,7 @@ class EmbeddedPort(SubmitPort):
             urgent=(wake_up.fd,),
         )
         loop.parts = [self._shell, hub, pool]
-        loop.timers = [WallClock(hub.events)]
+        loop.timers.append(WallClock(hub.events))  # the pool has its own there
         loop.watch(wake_up.fd, wake_up.clear)
         self._start_thread("taskmesh-hub", lambda: self._work(loop, pool.host, nested))
 

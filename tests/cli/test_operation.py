@@ -38,6 +38,20 @@ def test_a_submitted_function_prints_its_result(programs, address):
     assert (outcome.returncode, outcome.stdout) == (0, "3\n"), outcome.stderr
 
 
+def test_a_task_is_submitted_with_its_time_key_and_limits(programs, address):
+    line = ("submit", f"{WORK}:add", "1", "2", "--limit", "gpu:2", "--limit", "api:50/s", "--key", "sum")
+    later = programs.run(*line, "--delay", "0.2", "--address", address)
+    past = programs.run(*line, "--at", "2020-01-01T00:00:00Z", "--address", address)
+    wrong = programs.run("submit", f"{WORK}:add", "1", "2", "--at", "tomorrow", "--address", address)
+    unknown = programs.run("submit", f"{WORK}:add", "1", "2", "--limit", "gpu:x", "--address", address)
+
+    assert (later.returncode, later.stdout) == (0, "3\n"), later.stderr
+    assert (past.returncode, past.stdout) == (0, "3\n"), past.stderr
+    assert (wrong.returncode, unknown.returncode) == (2, 2)
+    assert "'tomorrow' is no time" in wrong.stderr
+    assert "'x' is no limit" in unknown.stderr
+
+
 def test_a_text_is_printed_as_it_is(programs, address):
     outcome = programs.run("submit", f"{WORK}:echo", "two words", "--address", address)
 

@@ -2,10 +2,11 @@
 
 import math
 import os.path
+from datetime import UTC, datetime
 
 import pytest
 
-from taskmesh.cli.submission import decoded, parse, resolve
+from taskmesh.cli.submission import decoded, moment_of, parse, resolve
 from taskmesh.errors import ConfigError
 
 
@@ -63,3 +64,10 @@ def test_a_function_is_found_by_module_and_path():
 def test_what_is_no_function_is_refused_with_the_cure(text, complaint):
     with pytest.raises(ConfigError, match=complaint):
         resolve(text)
+
+
+def test_a_time_without_a_zone_is_in_utc():
+    assert moment_of("2026-12-01T09:00:00") == datetime(2026, 12, 1, 9, tzinfo=UTC)
+    assert moment_of("2026-12-01T09:00:00+01:00") == datetime(2026, 12, 1, 8, tzinfo=UTC)
+    with pytest.raises(ConfigError, match="'tomorrow' is no time"):
+        moment_of("tomorrow")

@@ -35,7 +35,7 @@ class Audit:
         limits: bytes of a call or result that the world's hubs have taken, 0 for any number; the newest last.
         draining: sessions of an epoch whose pools have said so.
         commanded: pools' processes to which a hub had something to say, by name and instance.
-        fulfilled: the values that clients have given promises, by key.
+        fulfilled: the values that clients have given promises, by key; an empty one is an error.
         orphaned: bound to clients that were gone for long when pools last held it.
     """
 
@@ -319,7 +319,8 @@ class Audit:
         for failure in failed:
             if plan := self._outcome(client, failure.seq, failure.kind):
                 self._check_failure(plan, failure, now)
-                self.attempts.failed(failure, plan)
+                if not plan.is_promise:
+                    self.attempts.failed(failure, plan)
 
     def _outcome(self, client: int, seq: int, kind: str) -> Plan | None:
         key = (client, seq)
@@ -359,6 +360,10 @@ class Audit:
 
     def _check_failure(self, plan: Plan, failure: Failed, now: float) -> None:
         spec, kind = plan.kind.spec, failure.kind
+        if plan.is_promise:
+            given = self.fulfilled.get(plan.key, set())
+            self.require(kind == "exception" and b"" in given, "S24: nobody has refused this", plan, failure)
+            return
         akin = self._same_key(plan) if plan.key else [plan]
         deaths = sum(other.deaths for other in akin)  # after a restart another of them may be run
         large = any(other.too_large(limit) for other in akin for limit in self.limits)

@@ -234,11 +234,12 @@ class ClientHost(Host[ClientMachine]):
         return self.asked
 
     def fulfil(self, key: str, payload: bytes, keep: float) -> None:
-        """Gives a promise its value; another one may have come first."""
+        """Gives a promise its value, or an error if that is empty; another one may have come first."""
         self.asked += 1
         self.promises[self.asked] = key
         self.setting.audit.fulfilled.setdefault(key, set()).add(payload)
-        self.tell(Requested(m.Fulfil(self.asked, key, payload, keep)))
+        failed = None if payload else Failed(0, 0, 1, "exception", text="it is refused")
+        self.tell(Requested(m.Fulfil(self.asked, key, payload, keep, failed)))
 
     def command(self, verb: str, target: str) -> None:
         """Gives an operator's command."""

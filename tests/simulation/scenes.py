@@ -152,7 +152,8 @@ def promises(world: World, *, foul: bool) -> None:
             client = chance.choice(world.clients)
             world.until(timetable.now + 0.3 * chance.random())
             if turn or chance.random() < 0.6:
-                client.fulfil(f"promise-{index}", b"%d-%d-%d" % (client.client, turn, index), PROMISED_FOR)
+                value = b"" if chance.random() < 0.2 else b"%d-%d-%d" % (client.client, turn, index)
+                client.fulfil(f"promise-{index}", value, PROMISED_FOR)
         if foul and not turn:
             setting.audit.faults["crash", "hub that knows promises"] += 1
             _replace_hub(world)
