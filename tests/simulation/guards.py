@@ -472,12 +472,6 @@ def windows(patch: Patch) -> None:
     patch.setattr(Window, "add", lambda self, when, count=1: None)
 
 
-def windows_at_first(patch: Patch) -> None:
-    """A hub that is new believes that no other one has let tasks go."""
-    init = Limits.__init__
-    patch.setattr(Limits, "__init__", lambda self, started=0.0, lease=0.0: init(self, started, 0.0))
-
-
 GUARDS: tuple[Callable[[Patch], None], ...] = (
     result_dedup,
     delivery_dedup,
@@ -529,5 +523,4 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     first_fulfilment,
     permits,
     windows,
-    windows_at_first,
 )
