@@ -6,6 +6,7 @@ import random
 import pytest
 
 from taskmesh.core import events as ev
+from taskmesh.core.hub.limits import LEEWAY
 from taskmesh.core.ids import text_of as text_of_task
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import Held, LimitRule, Run, Spec
@@ -91,6 +92,21 @@ class TestRate:
         assert len(starts) == 60
         assert all(later - earlier >= 1.0 for earlier, later in zip(starts, starts[5:], strict=False))
 
+    def test_tasks_that_begin_late_keep_it(self):
+        rig = rig_with()
+        session = rig.join(slots=4)
+        rig.submit(count=50, one=limited(LimitRule("api", 20, 1.0)))
+        chance = random.Random(2)
+        begun: list[float] = []
+        while len(begun) < 50:
+            wait(rig, 0.004, step=0.002)
+            begun += [rig.now + chance.random() * 0.98 * LEEWAY for _ in pushed(rig)[len(begun) :]]
+            while rig.held[session]:
+                finish(rig, session)
+
+        begun.sort()
+        assert all(later - earlier >= 1.0 for earlier, later in zip(begun, begun[20:], strict=False))
+
     def test_is_used_to_the_full(self):
         rig = rig_with()
         session = rig.join(slots=4)
@@ -108,8 +124,8 @@ class TestRate:
         rig.submit(count=7, one=limited(API))
         began = rig.now
         assert len(pushed(rig)) == 5
-        assert rig.hub.deadline <= began + 1.0
-        wait(rig, 0.99, step=0.33)
+        assert rig.hub.deadline <= began + 1.0 + LEEWAY
+        wait(rig, 0.99 + LEEWAY, step=0.33)
         assert len(pushed(rig)) == 5
         wait(rig, 0.011)
         assert len(pushed(rig)) == 7
@@ -251,7 +267,7 @@ class TestSeveral:
                 finish(rig, session)
         assert len(pushed(rig)) == 3
         assert not rig.hub.state.ledger.limits.counters["gpu", ""].holders
-        wait(rig, 1.0)
+        wait(rig, 1.0 + LEEWAY)
         assert len(rig.held[session]) == 2
         finish(rig, session)
         assert len(pushed(rig)) == 6
