@@ -127,13 +127,13 @@ class TaskFuture(Future[T]):
     mesh's callback thread, in order; cancelling an `await` cancels the task.
     """
 
-    __slots__ = ("_batch", "_content", "_extras", "_form", "_origin", "_seq", "_state")
+    __slots__ = ("_content", "_extras", "_form", "_origin", "_run", "_seq", "_state")
 
-    _batch: OpenRun
     _content: Any
     _extras: Waiters | None
     _form: int
     _origin: Success | Failed | None
+    _run: OpenRun
     _seq: int
     _state: str
 
@@ -154,7 +154,7 @@ class TaskFuture(Future[T]):
         data = self._content  # before its form: if that is RAW, no other thread has put a value there yet
         form = self._form
         if form is not VALUE:
-            if form is RAW and data.__class__ is bytes and self._batch.is_call:
+            if form is RAW and data.__class__ is bytes and self._run.is_call:
                 try:
                     if data[0] != PROTO:
                         scalar: T = decode_scalars(data)[0]
@@ -185,7 +185,7 @@ class TaskFuture(Future[T]):
             if loop is None:
                 raise RuntimeError("a TaskFuture is awaited in an asyncio event loop; elsewhere use result()")
             waiter = loop.create_future()
-            with self._batch.table.lock:
+            with self._run.table.lock:
                 extras = self._ensure_waiters()
                 if self._state is PENDING:
                     extras.awaiting.append((loop, waiter))
@@ -203,7 +203,7 @@ class TaskFuture(Future[T]):
     def cancel(self) -> bool:
         """Cancel the task, running or not; return True if the future is cancelled now."""
         if self._state is PENDING:
-            self._batch.table.cancel((self,))
+            self._run.table.cancel((self,))
         return self._state is CANCELLED_AND_NOTIFIED
 
     def cancelled(self) -> bool:
@@ -222,7 +222,7 @@ class TaskFuture(Future[T]):
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call `fn(future)` at the end, in the mesh's callback thread; at once if the task has ended."""
         refuse_loop_callback(fn)
-        with self._batch.table.lock:
+        with self._run.table.lock:
             extras = self._ensure_waiters()
             if self._state is PENDING or extras.delivering:
                 extras.callbacks.append(fn)
@@ -232,7 +232,7 @@ class TaskFuture(Future[T]):
     @property
     def task_id(self) -> str:
         """The task's id, 32 hexadecimal digits."""
-        return ids.text_of(ids.task_id(self._batch.table.client, self._seq))
+        return ids.text_of(ids.task_id(self._run.table.client, self._seq))
 
     @property
     def state(self) -> TaskState:
@@ -242,7 +242,7 @@ class TaskFuture(Future[T]):
             return end_state(self._origin)
         if self._state is CANCELLED_AND_NOTIFIED:
             return TaskState.CANCELLED
-        if not self._batch.table.connected:
+        if not self._run.table.connected:
             return TaskState.UNREACHABLE
         if self.running():
             return TaskState.RUNNING
@@ -251,7 +251,7 @@ class TaskFuture(Future[T]):
     @property
     def accepted(self) -> bool:
         """True if the hub has confirmed that the task is in its ledger (or ended)."""
-        return self._state is FINISHED or self._batch.table.is_accepted(self._seq)
+        return self._state is FINISHED or self._run.table.is_accepted(self._seq)
 
     @property
     def attempt(self) -> int:
@@ -291,13 +291,13 @@ class TaskFuture(Future[T]):
         """In a call that is submitted: the outcome, once it is there. In a task's result: the value."""
         if in_slot() and self.done() and not is_collecting():
             return itself, (self.result(),)
-        return reduced(self, self._batch.table)
+        return reduced(self, self._run.table)
 
     # --- for concurrent.futures' own functions, which look inside
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]  # they only read it
-        with self._batch.table.lock:
+        with self._run.table.lock:
             extras = self._ensure_waiters()
             if extras.condition is None:
                 extras.condition = threading.Condition()
@@ -305,12 +305,12 @@ class TaskFuture(Future[T]):
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]
-        with self._batch.table.lock:
+        with self._run.table.lock:
             return self._ensure_waiters().waiters
 
     @property
     def _done_callbacks(self) -> list[Any]:
-        with self._batch.table.lock:
+        with self._run.table.lock:
             return self._ensure_waiters().callbacks
 
     @property
@@ -342,19 +342,19 @@ class TaskFuture(Future[T]):
         if extras is None:
             extras = self._extras = Waiters()
             if self._state is PENDING:
-                self._batch.table.attend(self)
+                self._run.table.attend(self)
         return extras
 
     def _watch(self, watcher: Callable[[TaskFuture[Any]], None]) -> bool:
         """Call `watcher(self)` at the end, in the port's thread; return False if the future has ended."""
-        with self._batch.table.lock:
+        with self._run.table.lock:
             extras = self._ensure_waiters()
             if self._state is PENDING:
                 extras.watchers.append(watcher)
             return self._state is PENDING
 
     def _unwatch(self, watcher: Callable[[TaskFuture[Any]], None]) -> None:
-        with self._batch.table.lock:
+        with self._run.table.lock:
             extras = self._ensure_waiters()  # a new list: the port's thread may be going through the old one
             extras.watchers = [other for other in extras.watchers if other is not watcher]
 
@@ -368,7 +368,7 @@ class TaskFuture(Future[T]):
         return None if deadline is None else deadline - monotonic()
 
     def _wait_done(self, timeout: float | None) -> bool:
-        self._batch.table.waiter_pool.wait(self, timeout)
+        self._run.table.waiter_pool.wait(self, timeout)
         return self._state is not PENDING
 
     def _retrieved(self) -> None:
@@ -387,8 +387,8 @@ class TaskFuture(Future[T]):
         A thread's turn at it is a list in `table.decoding`, put there in one atomic step; threads that come
         later add waiter_pool to it and wait.
         """
-        batch, seq = self._batch, self._seq
-        turns = batch.table.decoding
+        run, seq = self._run, self._seq
+        turns = run.table.decoding
         turn: list[Any] = [get_ident()]
         while turns.setdefault(seq, turn) is not turn:
             self._wait_for_turn(turns.get(seq, turn), timeout)
@@ -396,18 +396,18 @@ class TaskFuture(Future[T]):
         try:
             if form is RAW:
                 if self._origin.__class__ is Success:
-                    if batch.is_call:
+                    if run.is_call:
                         value = loads(self._content, what="the result")
                         self._form = REBUILT
                         self._content, form = value, VALUE
-                    elif batch.spec.codec == SAFE:
+                    elif run.spec.codec == SAFE:
                         self._content, form = loads_plain(self._content), VALUE
-                    elif batch.spec.kind != CHUNK:
+                    elif run.spec.kind != CHUNK:
                         self._content, form = loads_encoded(self._content), VALUE
                     else:
                         self._content, form = chunk_of(self._content, self._label, self._origin), VALUE
                 else:
-                    failed = self._content.record(plain=batch.spec.codec == SAFE)
+                    failed = self._content.record(plain=run.spec.codec == SAFE)
                     error = (
                         self._blocked(failed) if failed.kind == DEPENDENCY else error_of(failed, self._label)
                     )
@@ -446,17 +446,17 @@ class TaskFuture(Future[T]):
 
     def _wait_for_turn(self, turn: list[Any], timeout: float | None) -> None:
         if turn[0] == get_ident():
-            if self._batch.table.decoding.get(self._seq) is turn:
+            if self._run.table.decoding.get(self._seq) is turn:
                 raise TaskMeshError(f"the result of {self._label} asks for itself while it is being rebuilt")
             return
         waiter = Waiter()
         turn.append(waiter)
-        if self._batch.table.decoding.get(self._seq) is turn and not waiter.wait(timeout):
+        if self._run.table.decoding.get(self._seq) is turn and not waiter.wait(timeout):
             raise TimeoutError(f"{self._label}: another thread is still rebuilding its result")
 
     @property
     def _label(self) -> str:
-        return f"{self._batch.spec.name} {self.task_id}"
+        return f"{self._run.spec.name} {self.task_id}"
 
     def _call(self, fn: Callable[[Future[T]], object], caught: type[BaseException] = Exception) -> None:
         try:
@@ -467,7 +467,7 @@ class TaskFuture(Future[T]):
     def _deliver(self) -> None:
         """Run the callbacks, those that are added meanwhile too; the callback thread calls this."""
         while True:
-            with self._batch.table.lock:
+            with self._run.table.lock:
                 extras = self._ensure_waiters()
                 callbacks, extras.callbacks = extras.callbacks, []
                 if not callbacks:

@@ -14,7 +14,7 @@ from taskmesh.client.map import MapJob
 from taskmesh.client.promises import fulfilment, promised
 from taskmesh.client.submitter import Submitter
 from taskmesh.errors import BatchError, ConfigError, Tally
-from taskmesh.future import TaskFuture
+from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.waiters import Edges
 from taskmesh.serialize.payload import Payload
 
@@ -99,9 +99,9 @@ class Batch(Submitter):
 
     # --- members ------------------------------------------------------------------------------------------
 
-    def _put_task(self, batch: Any, payload: Payload, edges: Edges | None = None) -> TaskFuture[Any]:
+    def _put_task(self, run: OpenRun, payload: Payload, edges: Edges | None = None) -> TaskFuture[Any]:
         self._check_open()
-        future = self._client.table.put(batch, payload, edges)
+        future = self._client.table.put(run, payload, edges)
         with self._lock:
             self._total += 1
             self._open.add(future)

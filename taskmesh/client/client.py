@@ -244,7 +244,7 @@ class Client:
             with suppress(TaskMeshError, TimeoutError):
                 self.table.flush(_CANCEL_S)
             left = sum(
-                self.table.is_accepted(future._seq) and future._batch.spec.on_client_loss == "run"
+                self.table.is_accepted(future._seq) and future._run.spec.on_client_loss == "run"
                 for future in self.table.unended
             )
         told.append(Remains(left, len(self.table.unended) - left, maps))
@@ -293,7 +293,7 @@ class Client:
                 f"a call of {name} depends on {len(needs) + len(run.after):,} tasks, and {MOST_EDGES:,} is "
                 "the most: merge their results in steps, by tasks that take some of them each"
             )
-        keyed = (future._batch for future in needs.values() if future._batch.key)
+        keyed = (future._run for future in needs.values() if future._run.key)
         if self.signs and any(other.spec.kind != PROMISE for other in keyed):
             raise ConfigError(
                 "where results are signed (mesh.secret), the future of a task with key= cannot be an "

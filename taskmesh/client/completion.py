@@ -1,4 +1,4 @@
-"""The end of a batch of futures: their states are set under one lock, then waiters are woken outside it."""
+"""Futures that end together: their states are set under one lock, then waiters are woken outside it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Completion:
         self._notify([future])
 
     def _end_guarded(self, future: TaskFuture[Any], end: End) -> None:
-        with future._batch.table.lock:
+        with future._run.table.lock:
             extras = future._ensure_waiters()
             extras.delivering = bool(extras.callbacks)
             complete(future, end, self._callbacks)

@@ -1,4 +1,4 @@
-"""The table of functions: what was submitted with which options, and the batch that a call goes into."""
+"""The table of functions: what was submitted with which options, and the run that a call goes into."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_KEPT = 256
 _MOST_BYTES_KEPT = 16 << 20
 """Of encoded functions; the latest is kept whatever its size."""
 _MOST_PARTED = 1_000
-"""Keys of limits whose batch is kept for the next call."""
+"""Keys of limits whose run is kept for the next call."""
 _HEAVY = 1 << 20
 """Bytes of a function by value that take longer to pickle than a task should."""
 _log = logging.getLogger("taskmesh.client")
@@ -70,39 +70,37 @@ class EncodedFunction:
         return text
 
     def parted(self, part: str, group: int) -> OpenRun:
-        """Return the batch for calls of one group whose limits have one key."""
+        """Return the run for calls of one group whose limits have one key."""
         parted = self._parted
-        batch = parted.get((part, group))
-        if batch is None:
+        run = parted.get((part, group))
+        if run is None:
             if len(parted) >= _MOST_PARTED:
                 parted.clear()
-            batch = parted[part, group] = self.grouped(group)
-            batch.part = part
-        return batch
+            run = parted[part, group] = self.grouped(group)
+            run.part = part
+        return run
 
     def waiting(self, options: TaskOptions, part: str) -> OpenRun:
-        """A batch for calls that have a time to start at, or wait for more than their arguments.
+        """Return a run for calls that have a time to start at, or wait for more than their arguments.
 
         Calls that are to start at about the same time share one: a million of them make few messages.
         """
         start_at = monotonic() + options.start_in if options.delay or options.at else 0.0
         known = self._waiting
         if known is not None and known[0] == (options.after, options.when, part):
-            batch = known[1]
-            is_near = start_at == batch.start_at or (
-                batch.start_at and 0 <= start_at - batch.start_at < NEARLY
-            )
-            if is_near and batch.at == (0.0 if options.at is None else options.at.timestamp()):
-                return batch
-        batch = OpenRun(self._table, self._number, self.call.spec, self._group)
-        batch.start_at, batch.after, batch.when = start_at, options.after, WHEN[options.when]
-        batch.part = part
-        batch.at = 0.0 if options.at is None else options.at.timestamp()
-        self._waiting = ((options.after, options.when, part), batch)
-        return batch
+            run = known[1]
+            is_near = start_at == run.start_at or (run.start_at and 0 <= start_at - run.start_at < NEARLY)
+            if is_near and run.at == (0.0 if options.at is None else options.at.timestamp()):
+                return run
+        run = OpenRun(self._table, self._number, self.call.spec, self._group)
+        run.start_at, run.after, run.when = start_at, options.after, WHEN[options.when]
+        run.part = part
+        run.at = 0.0 if options.at is None else options.at.timestamp()
+        self._waiting = ((options.after, options.when, part), run)
+        return run
 
     def keyed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpenRun:
-        """Return a batch for one call alone: each call has its own key.
+        """Return a run for one call alone: each call has its own key.
 
         Raises:
             ConfigError: `key=` made something of the arguments that is not text, or cannot travel.
@@ -117,18 +115,18 @@ class EncodedFunction:
         return OpenRun(self._table, self._number, self.call.spec, self._group, key=text)
 
     def grouped(self, group: int) -> OpenRun:
-        """A batch for single calls of one group."""
+        """Return a run for single calls of one group."""
         return OpenRun(self._table, self._number, self.call.spec, group)
 
     def retried(self, group: int, seconds: float) -> OpenRun:
-        """A batch for calls of one group that have failed in a chunk, to start again after `seconds`."""
-        batch = self.grouped(group)
-        batch.start_at = monotonic() + seconds
-        batch.tried = 1
-        return batch
+        """Return a run for calls of one group that have failed in a chunk, to start again after `seconds`."""
+        run = self.grouped(group)
+        run.start_at = monotonic() + seconds
+        run.tried = 1
+        return run
 
     def chunked(self, group: int) -> OpenRun:
-        """A batch for chunks of one group."""
+        """Return a run for chunks of one group."""
         if self._chunk is None:
             spec = msgspec.structs.replace(self.call.spec, kind=CHUNK)
             self._chunk = (spec_number(spec), spec)
@@ -152,7 +150,7 @@ class FunctionTable:
     """Functions with the options of one submitter.
 
     Attributes:
-        ready: batches by the function object's id, of functions that nothing has to be asked about: they
+        ready: runs by the function object's id, of functions that nothing has to be asked about: they
             travel by reference and have no key.
     """
 
@@ -179,8 +177,8 @@ class FunctionTable:
         self._group = group
         self._kept: dict[tuple[bytes, TaskOptions], EncodedFunction] = {}
 
-    def batch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpenRun:
-        """Return where this call goes, when `ready` does not say.
+    def run_for(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OpenRun:
+        """Return the run of this call, when `ready` has none.
 
         Raises:
             SerializationError: the function cannot travel.
@@ -189,18 +187,18 @@ class FunctionTable:
         encoded, options = self._found(fn)
         part = encoded.part_of(args, kwargs)
         if options.key is not None:
-            batch = encoded.keyed(args, kwargs)
-            batch.part = part
+            run = encoded.keyed(args, kwargs)
+            run.part = part
         else:
-            batch = encoded.parted(part, encoded.call.group) if part else encoded.call
+            run = encoded.parted(part, encoded.call.group) if part else encoded.call
         if options.starts_at_once:
-            return batch
+            return run
         waiting = encoded.waiting(options, part)
         if options.key is None:
             return waiting
-        batch.start_at, batch.at = waiting.start_at, waiting.at
-        batch.after, batch.when = waiting.after, waiting.when
-        return batch
+        run.start_at, run.at = waiting.start_at, waiting.at
+        run.after, run.when = waiting.after, waiting.when
+        return run
 
     def encoded(self, fn: Callable[..., Any]) -> EncodedFunction:
         """The function as it is now, for several calls.

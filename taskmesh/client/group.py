@@ -60,7 +60,7 @@ class TaskGroup:
         self._memfd = not client.wired
         self._limit = client.max_payload
         self.number = spec_number(spec)
-        self._batch = OpenRun(client.table, self.number, spec, client.new_group())
+        self._run = OpenRun(client.table, self.number, spec, client.new_group())
 
     def submit(self, argument: Any, key: Callable[[Payload], str] | None = None) -> TaskFuture[Any]:
         """Submits a call with one argument: a picklable value, or with a codec of one's own a flat buffer.
@@ -79,10 +79,10 @@ class TaskGroup:
             payload = dumps_encoded(argument, what=f"the argument of {self.name}", memfd=self._memfd)
         check_size(payload, self._limit, f"the call of {self.name}")
         self.sent += len(payload)
-        batch = self._batch
+        run = self._run
         if key is not None:  # a run of its own
-            batch = OpenRun(batch.table, self.number, batch.spec, batch.group, key(payload))
-        return self._table.put(batch, payload)
+            run = OpenRun(run.table, self.number, run.spec, run.group, key(payload))
+        return self._table.put(run, payload)
 
     def cancel(self, futures: list[TaskFuture[Any]]) -> None:
         """Gives tasks up, running or not."""

@@ -301,13 +301,13 @@ class MapJob:
                     self._ready.append(chunk)
                 self._submit(chunk)
 
-    def _submit(self, chunk: Chunk, batch: OpenRun | None = None) -> None:
+    def _submit(self, chunk: Chunk, run: OpenRun | None = None) -> None:
         """Submits a chunk. Its error, if that fails, is the outcome."""
         self._untaken += 1
         self._held += chunk.count
         self._flying.add(chunk)
         try:
-            chunk.future = self._put(chunk.items or [], batch or self._single)
+            chunk.future = self._put(chunk.items or [], run or self._single)
         except (TooLarge, FutureFound) as error:
             if chunk.count > 1:
                 self._flying.discard(chunk)
@@ -327,7 +327,7 @@ class MapJob:
                 self._arrivals.append(chunk)
                 self._wanted = True
 
-    def _put(self, items: Sequence[Any], batch: OpenRun) -> TaskFuture[Any]:
+    def _put(self, items: Sequence[Any], run: OpenRun) -> TaskFuture[Any]:
         memfd = not self._client.wired
         starred = self.source.starred
         label = self.label
@@ -337,14 +337,14 @@ class MapJob:
             self._sizer.observe_bytes(len(items), len(payload))
             self._check_size(payload, first)
             return self._client.table.put(self._chunk, payload)
-        if batch is self._single and self._encoded.options.by is not None:
-            batch = self._encoded.parted(self._encoded.part_of(first, {}), self._group)
+        if run is self._single and self._encoded.options.by is not None:
+            run = self._encoded.parted(self._encoded.part_of(first, {}), self._group)
         try:
             payload = dumps_call(first, {}, where=label, memfd=memfd)
         except FutureFound:
-            return self._client.table.put(batch, *self._client.collect(batch, first, {}))
+            return self._client.table.put(run, *self._client.collect(run, first, {}))
         self._check_size(payload, first)
-        return self._client.table.put(batch, payload)
+        return self._client.table.put(run, payload)
 
     def _check_size(self, payload: Payload, first: tuple[Any, ...]) -> None:
         if self._client.max_payload:  # two calls less for each chunk of an embedded mesh

@@ -75,7 +75,7 @@ class NestedClient:
     ) -> TaskFuture[Any]:
         """Run a call at once in this thread; return its future, which has ended."""
         future: TaskFuture[Any] = object.__new__(TaskFuture)
-        future._batch = submitter._functions.batch(fn, args, kwargs)
+        future._run = submitter._functions.run_for(fn, args, kwargs)
         future._seq = self._own()
         future._extras = None
         future._state = FINISHED

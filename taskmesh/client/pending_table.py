@@ -1,7 +1,7 @@
 """The pending table: every task of one client that has no outcome yet. Submitters put in, the port ends.
 
 `put` is the hot path and takes no lock: each of its steps is one atomic operation, in an order that the
-port's `drain` and `resolve` can meet at any point. Everything else holds `lock`, once for a whole batch.
+port's `drain` and `resolve` can meet at any point. Everything else holds `lock`, once for many tasks.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class PendingTable:
 
     # --- the submitters' side
 
-    def put(self, batch: OpenRun, payload: Payload, edges: Edges | None = None) -> TaskFuture[Any]:
+    def put(self, run: OpenRun, payload: Payload, edges: Edges | None = None) -> TaskFuture[Any]:
         """Adds a task and makes its future; waits while the table is full.
 
         Raises:
@@ -127,7 +127,7 @@ class PendingTable:
             seq = self._admit(seq, len(payload))
         future: TaskFuture[Any] = _new(TaskFuture)
         future._seq = seq
-        future._batch = batch
+        future._run = run
         future._content = payload
         future._extras = None
         future._state = PENDING
@@ -135,22 +135,22 @@ class PendingTable:
             return self._put_dependent(future, edges)
         try:
             self._pending[seq] = future
-            batch.queued.append(future)
+            run.queued.append(future)
         finally:  # an interrupt may come here, but must not leave a queued task that nobody drains
-            if not batch.dirty:
-                batch.dirty = True
-                self._dirty.append(batch)
+            if not run.dirty:
+                run.dirty = True
+                self._dirty.append(run)
             port = self._port
             if port is not None and port.sleeping:
                 port.sleeping = False
                 port.wake()
         return future
 
-    def keep(self, batch: OpenRun, payload: Payload) -> TaskFuture[Any]:
+    def keep(self, run: OpenRun, payload: Payload) -> TaskFuture[Any]:
         """Make a future that has ended with this value, for tasks to depend on; no task runs for it."""
         future: TaskFuture[Any] = _new(TaskFuture)
         future._seq = seq = self._sequence.draw()
-        future._batch = batch
+        future._run = run
         future._content = payload
         future._extras = None
         future._origin = Success(0, "", 0.0)
@@ -387,39 +387,39 @@ class PendingTable:
         del self._dependents[: len(dependents)]
         taken = self._dirty[: len(self._dirty)]  # after the dependents: all that these depend on is there
         del self._dirty[: len(taken)]
-        for batch in taken:
-            batch.dirty = False  # first: what is queued from here on makes it dirty again
-            futures = batch.queued[: len(batch.queued)]
-            del batch.queued[: len(futures)]
+        for run in taken:
+            run.dirty = False  # first: what is queued from here on makes it dirty again
+            futures = run.queued[: len(run.queued)]
+            del run.queued[: len(futures)]
             if futures:
-                runs.append(_run(batch, futures, again=False))
-                if self._specs_sent.is_new(batch.number):
-                    specs.append((batch.number, batch.spec))
-        for batch, futures in _by_batch(dependents) if dependents else ():
-            runs.append(_dependent_run(batch, futures, again=False))
-            if self._specs_sent.is_new(batch.number):
-                specs.append((batch.number, batch.spec))
+                runs.append(_sent_run(run, futures, again=False))
+                if self._specs_sent.is_new(run.number):
+                    specs.append((run.number, run.spec))
+        for run, futures in _by_run(dependents) if dependents else ():
+            runs.append(_dependent_run(run, futures, again=False))
+            if self._specs_sent.is_new(run.number):
+                specs.append((run.number, run.spec))
         return specs, runs
 
     def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
         """Rebuilds unfinished tasks (of those given, or all drained ones), `again=True`, with their specs."""
         with self.lock:
             if seqs is None:
-                undrained = {future._seq for batch in list(self._dirty) for future in list(batch.queued)}
+                undrained = {future._seq for run in list(self._dirty) for future in list(run.queued)}
                 undrained.update(future._seq for future in self._dependents)
                 futures = [future for future in list(self._pending.values()) if future._seq not in undrained]
             else:
                 futures = [future for seq in seqs if (future := self._pending.get(seq)) is not None]
-            batches: dict[OpenRun, list[TaskFuture[Any]]] = {}
+            open_runs: dict[OpenRun, list[TaskFuture[Any]]] = {}
             dependents: list[TaskFuture[Any]] = []
             for future in futures:
                 if _depends(future):
                     dependents.append(future)
                 else:
-                    batches.setdefault(future._batch, []).append(future)
-            specs = {future._batch.number: future._batch.spec for future in futures}
-            runs = [_run(batch, own, again=True) for batch, own in batches.items()]
-            runs += [_dependent_run(batch, own, again=True) for batch, own in _by_batch(dependents)]
+                    open_runs.setdefault(future._run, []).append(future)
+            specs = {future._run.number: future._run.spec for future in futures}
+            runs = [_sent_run(run, own, again=True) for run, own in open_runs.items()]
+            runs += [_dependent_run(run, own, again=True) for run, own in _by_run(dependents)]
             return list(specs.items()), runs
 
     def accepted(self, seqs: Sequence[int]) -> None:
@@ -451,7 +451,7 @@ class PendingTable:
         for run in done:
             count += len(run.seqs)
             origin = Success.of(run)  # not the run: it would keep every payload until the last is dropped
-            for seq, payload in zip(run.seqs, run.payloads):  # noqa: B905  a check for each batch costs more
+            for seq, payload in zip(run.seqs, run.payloads):  # noqa: B905  a check for each run costs more
                 future = pop(seq, None)
                 if future is None:
                     count -= 1
@@ -499,44 +499,45 @@ def _depends(future: TaskFuture[Any]) -> bool:
     return extras is not None and extras.edges is not None and bool(extras.edges.upstream)
 
 
-def _by_batch(futures: Iterable[TaskFuture[Any]]) -> Iterator[tuple[OpenRun, list[TaskFuture[Any]]]]:
-    """Group futures in their order, as runs have them; a batch that another one interrupts comes again."""
-    for (batch, _, _), group in itertools.groupby(futures, key=_like):
-        yield batch, list(group)
+def _by_run(futures: Iterable[TaskFuture[Any]]) -> Iterator[tuple[OpenRun, list[TaskFuture[Any]]]]:
+    """Group futures in their order, as runs have them; a run that another one interrupts comes again."""
+    for (run, _, _), group in itertools.groupby(futures, key=_like):
+        yield run, list(group)
 
 
 def _like(future: TaskFuture[Any]) -> tuple[OpenRun, bool, bool]:
     """Return what tasks of one run have in common."""
     edges = future._ensure_waiters().edges or Edges()
-    return future._batch, bool(edges.needs), bool(edges.after)
+    return future._run, bool(edges.needs), bool(edges.after)
 
 
-def _dependent_run(batch: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
-    """Return tasks that depend on others as a run."""
-    run = _run(batch, futures, again=again)
-    run.when = batch.when
+def _dependent_run(run: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
+    """Return tasks that depend on others as a message carries them."""
+    sent = _sent_run(run, futures, again=again)
+    sent.when = run.when
     edges = [future._ensure_waiters().edges or Edges() for future in futures]
     needs = [[other._seq for other in each.needs] for each in edges]
     after = [[other._seq for other in each.after] for each in edges]
-    run.needs = needs if all(needs) else []
-    run.after = after if all(after) else []
-    return run
+    sent.needs = needs if all(needs) else []
+    sent.after = after if all(after) else []
+    return sent
 
 
-def _run(batch: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
-    delay = max(0.0, batch.start_at - monotonic()) if batch.start_at else 0.0
-    run = Run(
-        batch.number,
-        batch.group,
+def _sent_run(run: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> Run:
+    """Return tasks of a run as a message carries them."""
+    delay = max(0.0, run.start_at - monotonic()) if run.start_at else 0.0
+    sent = Run(
+        run.number,
+        run.group,
         [future._seq for future in futures],
         [future._content for future in futures],
-        batch.key,
+        run.key,
         again,
         delay,
-        batch.tried,
+        run.tried,
     )
-    if batch.part:
-        run.part = batch.part
+    if run.part:
+        sent.part = run.part
     if delay:
-        run.at = batch.at
-    return run
+        sent.at = run.at
+    return sent

@@ -81,18 +81,18 @@ class Submitter:
             ConfigError: the mesh is embedded, and its one pool lacks the task's queue or a tag of it.
             MeshClosed: the mesh is closed.
         """
-        batch = self._ready.get(id(fn))
-        if batch is None:
-            batch = self._functions.batch(fn, args, kwargs)
-            if batch.after or batch.when:
-                return self._put(batch, *self._client.collect(batch, args, kwargs))
+        run = self._ready.get(id(fn))
+        if run is None:
+            run = self._functions.run_for(fn, args, kwargs)
+            if run.after or run.when:
+                return self._put(run, *self._client.collect(run, args, kwargs))
         try:
-            payload = dumps_call(args, kwargs, where=batch.spec.name, memfd=self._memfd)
+            payload = dumps_call(args, kwargs, where=run.spec.name, memfd=self._memfd)
         except FutureFound:
-            return self._put(batch, *self._client.collect(batch, args, kwargs))
+            return self._put(run, *self._client.collect(run, args, kwargs))
         if self._limit:
-            check_size(payload, self._limit, f"the call of {batch.spec.name}", args, kwargs)
-        return self._put(batch, payload)
+            check_size(payload, self._limit, f"the call of {run.spec.name}", args, kwargs)
+        return self._put(run, payload)
 
     @overload
     async def asubmit(
@@ -112,15 +112,15 @@ class Submitter:
             raise RuntimeError("asubmit() is awaited in an asyncio event loop; elsewhere use submit()")
         if not self._client.is_open:
             await loop.run_in_executor(None, self._client.open)
-        batch = self._functions.batch(fn, args, kwargs)
-        payload, edges = self._client.collect(batch, args, kwargs)
+        run = self._functions.run_for(fn, args, kwargs)
+        payload, edges = self._client.collect(run, args, kwargs)
         while True:
             room = self._client.table.room(loop)
             if room is not None:
                 await room
                 continue
             try:
-                return self._put(batch, payload, edges)
+                return self._put(run, payload, edges)
             except QueueFull:
                 continue  # somebody was faster
 

@@ -44,7 +44,7 @@ class UpstreamTasks:
     def succeeded(self, future: TaskFuture[Any], edges: Edges, payload: Payload, attempt: int) -> None:
         """A task with edges has ended with this result."""
         if edges.dependents:
-            spec = future._batch.spec
+            spec = future._run.spec
             self._values[future._seq] = Value(future._seq, payload, spec.name, attempt, spec.codec)
         self._release(edges)
         edges.needs, edges.after = (), ()  # a chain of futures must not keep all of its links
@@ -52,7 +52,7 @@ class UpstreamTasks:
     def failed(self, future: TaskFuture[Any], edges: Edges, failure: Failed) -> None:
         """A task with edges has ended badly."""
         if edges.dependents:
-            name = future._batch.spec.name
+            name = future._run.spec.name
             self._values[future._seq] = Value(future._seq, b"", name, failure.attempt, failed=failure)
         self._release(edges)
 
@@ -81,7 +81,7 @@ class UpstreamTasks:
 
 def _value_of(future: TaskFuture[Any]) -> Value:
     """Return the outcome of a task that ended before any other depended on it."""
-    spec, seq = future._batch.spec, future._seq
+    spec, seq = future._run.spec, future._seq
     if future.cancelled():
         return Value(seq, name=spec.name, failed=Failed(0, seq, 0, "cancelled"))
     origin, form = future._origin, future._form

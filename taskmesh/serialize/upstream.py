@@ -69,9 +69,9 @@ def reduced(future: Any, table: object) -> tuple[Loader, tuple[Any, ...]]:
     if table is not encoding.table:
         raise TypeError("a task cannot depend on a future of another mesh: pass its result()")
     encoding.found[future._seq] = future
-    batch = future._batch
-    if batch.spec.kind == PROMISE:
-        return encoding.loader, (future._seq, batch.key)
+    run = future._run
+    if run.spec.kind == PROMISE:
+        return encoding.loader, (future._seq, run.key)
     return encoding.loader, (future._seq,)
 
 

@@ -33,17 +33,17 @@ def make_table(**changes):
 def test_function_by_reference_is_ready_after_its_first_call():
     functions = make_table()
 
-    batch = functions.batch(add, (1, 2), {})
+    run = functions.run_for(add, (1, 2), {})
 
-    assert functions.ready[id(add)] is batch
-    assert functions.batch(add, (3, 4), {}) is batch
-    assert batch.spec.name == f"{__name__}.add"
-    assert batch.number == spec_number(batch.spec)
-    assert load_function(batch.spec.function) is add
+    assert functions.ready[id(add)] is run
+    assert functions.run_for(add, (3, 4), {}) is run
+    assert run.spec.name == f"{__name__}.add"
+    assert run.number == spec_number(run.spec)
+    assert load_function(run.spec.function) is add
 
 
 def test_task_brings_its_options_and_the_table_overrides_them():
-    spec = make_table(queue="fast").batch(decorated, (), {}).spec
+    spec = make_table(queue="fast").run_for(decorated, (), {}).spec
 
     assert (spec.name, spec.queue, spec.priority, spec.timeout, spec.tags) == (
         "sum",
@@ -55,7 +55,7 @@ def test_task_brings_its_options_and_the_table_overrides_them():
     assert (spec.max_retries, spec.kind, spec.acks) == (2, CALL, "late")
     assert spec.retry_filter
     assert load_function(spec.function)(2, 3) == 5
-    assert make_table().batch(decorated, (), {}).spec.queue == "slow"
+    assert make_table().run_for(decorated, (), {}).spec.queue == "slow"
 
 
 def test_chunks_have_a_spec_of_their_own():
@@ -76,10 +76,10 @@ def test_function_by_value_that_has_changed_gets_another_form():
     def nested():
         return cell[0]
 
-    first = functions.batch(nested, (), {})
-    again = functions.batch(nested, (), {})
+    first = functions.run_for(nested, (), {})
+    again = functions.run_for(nested, (), {})
     cell = [2]
-    changed = functions.batch(nested, (), {})
+    changed = functions.run_for(nested, (), {})
 
     assert again is first
     assert id(nested) not in functions.ready
@@ -119,7 +119,7 @@ def test_lambdas_made_anew_are_forgotten_with_their_functions():
     functions = make_table()
 
     for number in range(50):
-        functions.batch(lambda number=number: number, (), {})
+        functions.run_for(lambda number=number: number, (), {})
     gc.collect()
 
     assert len(functions._cached) <= 1
@@ -145,13 +145,13 @@ def test_what_large_functions_were_is_forgotten_soon():
     assert functions.encoded(look_up) in functions._kept.values()
 
 
-def test_forgotten_function_leaves_no_batch_for_another_with_its_id():
+def test_forgotten_function_leaves_no_run_for_another_with_its_id():
     functions = make_table()
     namespace = {"__name__": __name__}
     exec("def once(): return 1", namespace)  # noqa: S102
     once = namespace.pop("once")
     functions.ready[id(once)] = None
-    functions.batch(once, (), {})
+    functions.run_for(once, (), {})
     key = id(once)
 
     del once
@@ -175,12 +175,12 @@ class Counter:
 def test_bound_method_and_object_travel_as_they_are_now():
     functions = make_table()
     counter = Counter(10)
-    first = functions.batch(counter.add, (), {}).spec
+    first = functions.run_for(counter.add, (), {}).spec
     counter.start = 20
-    second = functions.batch(counter.add, (), {}).spec
-    called = functions.batch(counter, (), {}).spec
+    second = functions.run_for(counter.add, (), {}).spec
+    called = functions.run_for(counter, (), {}).spec
     counter.start = 30
-    called_again = functions.batch(counter, (), {}).spec
+    called_again = functions.run_for(counter, (), {}).spec
 
     assert [load_function(spec.function)(1) for spec in (first, second, called, called_again)] == [
         11,
@@ -192,39 +192,39 @@ def test_bound_method_and_object_travel_as_they_are_now():
 
 
 def test_partial_is_named_after_its_function():
-    spec = make_table().batch(functools.partial(add, 1), (), {}).spec
+    spec = make_table().run_for(functools.partial(add, 1), (), {}).spec
 
     assert spec.name == f"{__name__}.add"
     assert load_function(spec.function)(2) == 3
 
 
-def test_key_makes_a_batch_of_its_own():
+def test_key_makes_a_run_of_its_own():
     functions = make_table(key=lambda a, b: f"{a}+{b}")
 
-    first, second = functions.batch(add, (1, 2), {}), functions.batch(add, (1,), {"b": 3})
+    first, second = functions.run_for(add, (1, 2), {}), functions.run_for(add, (1,), {"b": 3})
 
     assert (first.key, second.key) == ("1+2", "1+3")
     assert first is not second
     assert first.number == second.number
     assert id(add) not in functions.ready
-    assert make_table(key="same").batch(add, (), {}).key == "same"
+    assert make_table(key="same").run_for(add, (), {}).key == "same"
 
 
 def test_key_that_is_no_text_is_refused():
     with pytest.raises(ConfigError, match="key= has to give text, not 3"):
-        make_table(key=lambda a, b: a + b).batch(add, (1, 2), {})
+        make_table(key=lambda a, b: a + b).run_for(add, (1, 2), {})
     with pytest.raises(ConfigError, match=r"key= has to give text, not '.ud800'"):
-        make_table(key=lambda a, b: "\ud800").batch(add, (1, 2), {})
+        make_table(key=lambda a, b: "\ud800").run_for(add, (1, 2), {})
 
 
 def test_key_that_no_message_can_carry_is_refused_with_the_cure():
     path = os.fsdecode(b"caf\xe9.txt")
 
     with pytest.raises(ConfigError, match=r"UTF-8 can express; .*os\.fsencode"):
-        make_table(key=lambda a, b: a).batch(add, (path, 2), {})
-    assert make_table(key=lambda a, b: a).batch(add, ("caf\xe9.txt", 2), {}).key == "caf\xe9.txt"
+        make_table(key=lambda a, b: a).run_for(add, (path, 2), {})
+    assert make_table(key=lambda a, b: a).run_for(add, ("caf\xe9.txt", 2), {}).key == "caf\xe9.txt"
 
 
 def test_what_is_no_function_is_refused():
     with pytest.raises(TypeError, match="not of 'add'"):
-        make_table().batch("add", (), {})
+        make_table().run_for("add", (), {})

@@ -1,4 +1,4 @@
-"""The pending table: bounded, lock-free to put into, ended in batches, rebuilt for a hub that forgot."""
+"""The pending table: bounded, lock-free to put into, ended many at once, rebuilt for a hub that forgot."""
 
 import asyncio
 import gc
@@ -52,7 +52,7 @@ def table():
 
 
 @pytest.fixture
-def batch(table):
+def run(table):
     return OpenRun(table, 1, Spec(b"f", "f"))
 
 
@@ -60,53 +60,53 @@ def done(*seqs):
     return [DoneRun(1, 7, 1, "w", list(seqs), [RESULT] * len(seqs), 0.0)]
 
 
-def test_drain_gives_each_task_once_with_new_specs(table, batch):
+def test_drain_gives_each_task_once_with_new_specs(table, run):
     other = OpenRun(table, 2, Spec(b"g", "g"), group=5)
     for _ in range(3):
-        table.put(batch, ARGUMENTS)
+        table.put(run, ARGUMENTS)
     table.put(other, ARGUMENTS)
     assert table.queued
 
     specs, runs = table.drain()
 
-    assert dict(specs) == {1: batch.spec, 2: other.spec}
+    assert dict(specs) == {1: run.spec, 2: other.spec}
     assert [(run.spec, run.group, run.seqs, run.again) for run in runs] == [
         (1, 0, [1, 2, 3], False),
         (2, 5, [4], False),
     ]
     assert runs[0].payloads == [ARGUMENTS] * 3
     assert not table.queued
-    table.put(batch, ARGUMENTS)
+    table.put(run, ARGUMENTS)
     assert [[run.seqs for run in table.drain()[1]], table.drain()] == [[[5]], ([], [])]
 
 
-def test_put_wakes_the_port_only_when_it_sleeps(table, batch):
-    table.put(batch, ARGUMENTS)
+def test_put_wakes_the_port_only_when_it_sleeps(table, run):
+    table.put(run, ARGUMENTS)
     assert table.port.wakes == 0
 
     table.port.sleeping = True
     for _ in range(5):
-        table.put(batch, ARGUMENTS)
+        table.put(run, ARGUMENTS)
 
     assert table.port.wakes == 1
 
 
-def test_pending_runs_rebuild_what_was_drained_and_has_not_ended(table, batch):
-    futures = [table.put(batch, ARGUMENTS) for _ in range(4)]
+def test_pending_runs_rebuild_what_was_drained_and_has_not_ended(table, run):
+    futures = [table.put(run, ARGUMENTS) for _ in range(4)]
     table.drain()
-    table.put(batch, ARGUMENTS)  # not drained yet: it will go its usual way
+    table.put(run, ARGUMENTS)  # not drained yet: it will go its usual way
     table.resolve(done(2), [])
     table.cancel([futures[2]])
 
     specs, runs = table.pending_runs()
 
-    assert specs == [(1, batch.spec)]
+    assert specs == [(1, run.spec)]
     assert [(run.seqs, run.payloads, run.again) for run in runs] == [([1, 4], [ARGUMENTS] * 2, True)]
     assert [run.seqs for run in table.pending_runs([4, 2])[1]] == [[4]]
 
 
-def test_resolve_skips_what_it_does_not_know_and_what_is_over(table, batch):
-    first, second, third = (table.put(batch, ARGUMENTS) for _ in range(3))
+def test_resolve_skips_what_it_does_not_know_and_what_is_over(table, run):
+    first, second, third = (table.put(run, ARGUMENTS) for _ in range(3))
     table.cancel([second])
 
     table.resolve(done(1, 2, 99), [Failed(7, 3, 1, "expired"), Failed(7, 98, 1, "crash")])
@@ -118,8 +118,8 @@ def test_resolve_skips_what_it_does_not_know_and_what_is_over(table, batch):
     assert not table.unended
 
 
-def test_future_keeps_no_payload_of_its_batch_once_it_is_read(table, batch):
-    first, second = (table.put(batch, ARGUMENTS) for _ in range(2))
+def test_future_keeps_no_payload_of_its_batch_once_it_is_read(table, run):
+    first, second = (table.put(run, ARGUMENTS) for _ in range(2))
     run = DoneRun(1, 7, 5, "w", [1, 2], [RESULT, RESULT], 4.0, 3)
     table.resolve([run], [])
 
@@ -130,11 +130,11 @@ def test_future_keeps_no_payload_of_its_batch_once_it_is_read(table, batch):
 
 def test_put_when_full_waits_for_room():
     table = make_table(max_pending=3)
-    batch = OpenRun(table, 1, Spec(b"f", "f"))
+    run = OpenRun(table, 1, Spec(b"f", "f"))
     for _ in range(3):
-        table.put(batch, ARGUMENTS)
+        table.put(run, ARGUMENTS)
     put = []
-    thread = threading.Thread(target=lambda: put.append(table.put(batch, ARGUMENTS)))
+    thread = threading.Thread(target=lambda: put.append(table.put(run, ARGUMENTS)))
     thread.start()
     wait_until(lambda: table._watching)
     assert not put
@@ -149,10 +149,10 @@ def test_put_when_full_waits_for_room():
 
 def test_put_of_many_bytes_waits_for_room():
     table = make_table(max_bytes=1000)
-    batch = OpenRun(table, 1, Spec(b"f", "f"))
-    table.put(batch, b"x" * 2000)
+    run = OpenRun(table, 1, Spec(b"f", "f"))
+    table.put(run, b"x" * 2000)
     assert table._is_full()
-    thread = threading.Thread(target=table.put, args=(batch, b"x" * 300))
+    thread = threading.Thread(target=table.put, args=(run, b"x" * 300))
     thread.start()
     wait_until(lambda: table._watching)
 
@@ -165,12 +165,12 @@ def test_put_of_many_bytes_waits_for_room():
 
 def test_put_when_full_in_an_event_loop_raises_queue_full():
     table = make_table(max_pending=1)
-    batch = OpenRun(table, 1, Spec(b"f", "f"))
+    run = OpenRun(table, 1, Spec(b"f", "f"))
 
     async def main():
-        table.put(batch, ARGUMENTS)
+        table.put(run, ARGUMENTS)
         with pytest.raises(QueueFull, match="asubmit"):
-            table.put(batch, ARGUMENTS)
+            table.put(run, ARGUMENTS)
         room = table.room(asyncio.get_running_loop())
         assert room is not None
         table.resolve(done(1), [])
@@ -182,13 +182,13 @@ def test_put_when_full_in_an_event_loop_raises_queue_full():
 
 def test_put_when_full_is_woken_by_the_end_of_the_mesh():
     table = make_table(max_pending=1)
-    batch = OpenRun(table, 1, Spec(b"f", "f"))
-    table.put(batch, ARGUMENTS)
+    run = OpenRun(table, 1, Spec(b"f", "f"))
+    table.put(run, ARGUMENTS)
     errors = []
 
     def put():
         try:
-            table.put(batch, ARGUMENTS)
+            table.put(run, ARGUMENTS)
         except MeshClosed as error:
             errors.append(error)
 
@@ -201,21 +201,21 @@ def test_put_when_full_is_woken_by_the_end_of_the_mesh():
     assert len(errors) == 1
 
 
-def test_refuse_ends_what_is_pending_and_turns_the_rest_away(table, batch):
-    future = table.put(batch, ARGUMENTS)
+def test_refuse_ends_what_is_pending_and_turns_the_rest_away(table, run):
+    future = table.put(run, ARGUMENTS)
 
     table.refuse(OSError("the port is gone"))
 
-    for call in (future.result, lambda: table.put(batch, ARGUMENTS)):
+    for call in (future.result, lambda: table.put(run, ARGUMENTS)):
         with pytest.raises(OSError, match="gone"):
             call()
 
 
-def test_future_that_came_in_while_the_mesh_was_closing_is_turned_away_when_looked_at(table, batch):
-    table.put(batch, ARGUMENTS)
+def test_future_that_came_in_while_the_mesh_was_closing_is_turned_away_when_looked_at(table, run):
+    table.put(run, ARGUMENTS)
     table.refuse()
     table._ceiling = 10**9  # as a thread sees it that has passed the check just before
-    late = table.put(batch, ARGUMENTS)
+    late = table.put(run, ARGUMENTS)
 
     with pytest.raises(MeshClosed):
         late.result(WAIT_S)
@@ -223,24 +223,24 @@ def test_future_that_came_in_while_the_mesh_was_closing_is_turned_away_when_look
 
 def test_numbers_that_interrupted_submits_took_cost_no_room_for_ever():
     table = make_table(max_pending=3)
-    batch = OpenRun(table, 1, Spec(b"f", "f"))
-    table.put(batch, ARGUMENTS)
+    run = OpenRun(table, 1, Spec(b"f", "f"))
+    table.put(run, ARGUMENTS)
     for _ in range(10):
         table._sequence.draw()
 
-    late = [table.put(batch, ARGUMENTS)._seq for _ in range(2)]
+    late = [table.put(run, ARGUMENTS)._seq for _ in range(2)]
 
     assert table._is_full()
     assert table._ceiling == late[-1], "there is no room for one more"
     table.accepted([1, *late])
     table.flush(0)
     table.resolve(done(1, *late), [])
-    assert [table.put(batch, ARGUMENTS)._seq for _ in range(3)] == [late[1] + i for i in (1, 2, 3)]
+    assert [table.put(run, ARGUMENTS)._seq for _ in range(3)] == [late[1] + i for i in (1, 2, 3)]
 
 
-def test_flush_waits_for_acceptance(table, batch):
+def test_flush_waits_for_acceptance(table, run):
     for _ in range(3):
-        table.put(batch, ARGUMENTS)
+        table.put(run, ARGUMENTS)
     with pytest.raises(TimeoutError, match="confirmed"):
         table.flush(0.01)
 
@@ -249,8 +249,8 @@ def test_flush_waits_for_acceptance(table, batch):
     table.flush(WAIT_S)
 
 
-def test_cancelled_tasks_leave_no_gap_in_what_is_accepted(table, batch):
-    futures = [table.put(batch, ARGUMENTS) for _ in range(3)]
+def test_cancelled_tasks_leave_no_gap_in_what_is_accepted(table, run):
+    futures = [table.put(run, ARGUMENTS) for _ in range(3)]
     table.cancel([futures[1]])
 
     table.accepted([1])
@@ -260,8 +260,8 @@ def test_cancelled_tasks_leave_no_gap_in_what_is_accepted(table, batch):
     assert table._acks.to == 3
 
 
-def test_tasks_that_fail_on_their_way_to_the_hub_leave_no_gap_in_what_is_accepted(table, batch):
-    large, *others = [table.put(batch, ARGUMENTS) for _ in range(3)]
+def test_tasks_that_fail_on_their_way_to_the_hub_leave_no_gap_in_what_is_accepted(table, run):
+    large, *others = [table.put(run, ARGUMENTS) for _ in range(3)]
     table.drain()
 
     table.resolve([], [Failed(7, large._seq, 0, "too_large")])
@@ -271,8 +271,8 @@ def test_tasks_that_fail_on_their_way_to_the_hub_leave_no_gap_in_what_is_accepte
     assert large.exception() is not None
 
 
-def test_cancel_tells_the_port_once_for_all(table, batch):
-    futures = [table.put(batch, ARGUMENTS) for _ in range(4)]
+def test_cancel_tells_the_port_once_for_all(table, run):
+    futures = [table.put(run, ARGUMENTS) for _ in range(4)]
     table.resolve(done(3), [])
 
     assert table.cancel(futures) == 3
@@ -280,16 +280,16 @@ def test_cancel_tells_the_port_once_for_all(table, batch):
     assert table.port.cancelled == [1, 2, 4]
 
 
-def test_failed_as_cancelled_is_cancelled(table, batch):
-    future = table.put(batch, ARGUMENTS)
+def test_failed_as_cancelled_is_cancelled(table, run):
+    future = table.put(run, ARGUMENTS)
 
     table.resolve([], [Failed(7, 1, 1, "cancelled")])
 
     assert future.cancelled()
 
 
-def test_forked_table_takes_nothing_and_ends_everything(table, batch):
-    future = table.put(batch, ARGUMENTS)
+def test_forked_table_takes_nothing_and_ends_everything(table, run):
+    future = table.put(run, ARGUMENTS)
     held = threading.Event()
     release = threading.Event()
 
@@ -303,31 +303,31 @@ def test_forked_table_takes_nothing_and_ends_everything(table, batch):
     held.wait(WAIT_S)
     table.forked()
 
-    for call in (lambda: future.result(WAIT_S), lambda: table.put(batch, ARGUMENTS)):
+    for call in (lambda: future.result(WAIT_S), lambda: table.put(run, ARGUMENTS)):
         with pytest.raises(ForkedMeshError):
             call()
     release.set()
     thread.join(WAIT_S)
 
 
-def test_put_from_many_threads_loses_nothing(table, batch):
+def test_put_from_many_threads_loses_nothing(table, run):
     futures = []
     drained = []
 
     def submit():
-        futures.extend([table.put(batch, ARGUMENTS) for _ in range(2000)])
+        futures.extend([table.put(run, ARGUMENTS) for _ in range(2000)])
 
     threads = [threading.Thread(target=submit) for _ in range(4)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads) or table.queued:
-        for run in table.drain()[1]:
-            assert len(run.seqs) == len(run.payloads)
-            drained += run.seqs
-            table.resolve(done(*run.seqs), [])
-    for run in table.drain()[1]:
-        drained += run.seqs
-        table.resolve(done(*run.seqs), [])
+        for sent in table.drain()[1]:
+            assert len(sent.seqs) == len(sent.payloads)
+            drained += sent.seqs
+            table.resolve(done(*sent.seqs), [])
+    for sent in table.drain()[1]:
+        drained += sent.seqs
+        table.resolve(done(*sent.seqs), [])
 
     assert sorted(drained) == list(range(1, 8001))
     assert {future.result(0) for future in futures} == {"done"}
@@ -351,7 +351,7 @@ def test_put_that_is_interrupted_leaves_no_task_that_nobody_drains(table):
             armed[0] = False
             raise KeyboardInterrupt
 
-    batches = [OpenRun(table, number, Spec(b"f", "f")) for number in range(5)]
+    runs = [OpenRun(table, number, Spec(b"f", "f")) for number in range(5)]
     interrupted = 0
     thread = threading.Thread(target=drain)
     thread.start()
@@ -362,8 +362,8 @@ def test_put_that_is_interrupted_leaves_no_task_that_nobody_drains(table):
             try:
                 armed[0] = True
                 for _ in range(600):
-                    for batch in batches:  # the next submit of the same batch would repair what we look for
-                        table.put(batch, ARGUMENTS)
+                    for run in runs:  # the next submit of the same run would repair what we look for
+                        table.put(run, ARGUMENTS)
             except KeyboardInterrupt:
                 interrupted += 1
                 wait_until(lambda: not table.unended, message="a task is pending that was never drained")
@@ -378,13 +378,13 @@ def test_put_that_is_interrupted_leaves_no_task_that_nobody_drains(table):
     assert len(drained) == len(set(drained))
 
 
-def test_pending_task_costs_less_than_its_share_of_memory(table, batch):
+def test_pending_task_costs_less_than_its_share_of_memory(table, run):
     count = 20_000
     payloads = [pickle.dumps(((index,), {})) for index in range(count)]
     gc.collect()
     page = os.sysconf("SC_PAGE_SIZE")
     before = _resident() * page
-    futures = [table.put(batch, payload) for payload in payloads]
+    futures = [table.put(run, payload) for payload in payloads]
 
     cost = (_resident() * page - before) / count
 

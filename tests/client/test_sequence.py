@@ -17,16 +17,16 @@ from tests.client.test_pending_table import ARGUMENTS, Port, done, make_table
 
 def test_put_that_finds_no_room_leaves_no_gap_in_the_numbers():
     table = make_table(max_pending=2)
-    batch = OpenRun(table, 1, Spec(b"f", "f"))
-    seqs = [table.put(batch, ARGUMENTS)._seq for _ in range(2)]
+    run = OpenRun(table, 1, Spec(b"f", "f"))
+    seqs = [table.put(run, ARGUMENTS)._seq for _ in range(2)]
 
     async def poll():
         for _ in range(50):
             for _ in range(3):
                 with pytest.raises(QueueFull):
-                    table.put(batch, ARGUMENTS)
+                    table.put(run, ARGUMENTS)
             table.resolve(done(seqs[-2]), [])
-            seqs.append(table.put(batch, ARGUMENTS)._seq)
+            seqs.append(table.put(run, ARGUMENTS)._seq)
 
     asyncio.run(poll())
 
@@ -35,11 +35,11 @@ def test_put_that_finds_no_room_leaves_no_gap_in_the_numbers():
 
 def test_numbers_of_threads_that_wait_for_room_are_all_used():
     table = make_table(max_pending=3)
-    batch = OpenRun(table, 1, Spec(b"f", "f"))
+    run = OpenRun(table, 1, Spec(b"f", "f"))
     seqs, each = [], 100
 
     def put():
-        seqs.append([table.put(batch, ARGUMENTS)._seq for _ in range(each)])
+        seqs.append([table.put(run, ARGUMENTS)._seq for _ in range(each)])
 
     threads = [threading.Thread(target=put) for _ in range(4)]
     for thread in threads:
@@ -65,8 +65,8 @@ def test_numbers_when_the_port_does_not_open_are_used_by_the_next():
         table.attach(Port())
 
     table = PendingTable(ClientConfig(), CallbackThread(), open_port)
-    batch = OpenRun(table, 1, Spec(b"f", "f"))
+    run = OpenRun(table, 1, Spec(b"f", "f"))
     with pytest.raises(OSError, match="no hub"):
-        table.put(batch, ARGUMENTS)
+        table.put(run, ARGUMENTS)
 
-    assert [table.put(batch, ARGUMENTS)._seq for _ in range(3)] == [1, 2, 3]
+    assert [table.put(run, ARGUMENTS)._seq for _ in range(3)] == [1, 2, 3]
