@@ -26,8 +26,8 @@ LEEWAY = 0.02
 
 The hub counts pushes, and a task begins later than its push: by 0.2 ms if its slot is idle, by some
 milliseconds if the machine is busy. Where the first tasks of a window are late and those of the next one are
-not, an API would count more than its rate: without the leeway 54 starts of 50/s were stamped in a second, with
-it 51. It is no share of the window, since a task of 5/d is late by no more; a rate by the second loses 2 % to it.
+not, an API would count more than its rate: 54 starts of 50/s were stamped in a second, and 51 are with the
+leeway. It is no share of the window, since a task of 5/d is late by no more. A rate by the second loses 2 %.
 """
 MOST_COUNTERS = 1_000_000
 """Keys and names that are counted at a time. A client that submits for more is told that the hub is busy."""
