@@ -49,9 +49,11 @@ class Batch(Submitter):
         self._fail_fast = fail_fast
         self._lock = threading.RLock()
         self._open: set[TaskFuture[Any] | MapJob] = set()
+        self._arriving = 0  # tasks that are counted, and that the table does not have yet
         self._total = self._succeeded = self._failed = self._cancelled = 0
         self._first_error = ""
         self._sealed = False
+        self._cancelling = False
         self._over = False
         client.batches.add(self)
         self.done: TaskFuture[Tally] = promised(
@@ -71,9 +73,9 @@ class Batch(Submitter):
 
     def cancel(self) -> int:
         """Cancel all tasks that have not ended, and seal the batch; return how many were cancelled."""
-        self.seal()
         before = self.tally().cancelled
         self._cancel_open()
+        self._end_if_over()
         return self.tally().cancelled - before
 
     def tally(self) -> Tally:
@@ -100,21 +102,34 @@ class Batch(Submitter):
     # --- members ------------------------------------------------------------------------------------------
 
     def _put_task(self, run: OpenRun, payload: Payload, edges: Edges | None = None) -> TaskFuture[Any]:
-        self._check_open()
-        future = self._client.table.put(run, payload, edges)
-        with self._lock:
+        with self._lock:  # look and count at once: another thread that seals the batch has to wait for this
+            self._check_open()
             self._total += 1
+            self._arriving += 1
+        try:
+            future = self._client.table.put(run, payload, edges)
+        except BaseException:
+            with self._lock:
+                self._total -= 1
+                self._arriving -= 1
+            self._end_if_over()
+            raise
+        with self._lock:
+            self._arriving -= 1
             self._open.add(future)
+            cancelling = self._cancelling
+        if cancelling:  # meanwhile
+            future.cancel()
         if not future._watch(self._on_end):
             self._on_end(future)
         return future
 
     def _on_map(self, job: MapJob) -> None:
         """A map begins: it reports its items."""
-        self._check_open()
         with self._lock:
+            self._check_open()
             self._open.add(job)
-        job.batch = self
+            job.batch = self
 
     def on_items(self, count: int) -> None:
         """A map has submitted so many items."""
@@ -160,11 +175,11 @@ class Batch(Submitter):
         """A task has failed: that ends the others if the batch is to fail fast."""
         if self._fail_fast:
             self._fail_fast = False  # once
-            self._sealed = True
             self._cancel_open()
 
     def _cancel_open(self) -> None:
         with self._lock:
+            self._sealed = self._cancelling = True
             members = list(self._open)
         jobs = [member for member in members if isinstance(member, MapJob)]
         for job in jobs:
@@ -180,12 +195,12 @@ class Batch(Submitter):
 
     def _end_if_over(self) -> None:
         with self._lock:
-            if self._over or not self._sealed or self._open:
+            if self._over or not self._sealed or self._open or self._arriving:
                 return
             self._over = True
         tally = self.tally()
         error = None
-        if tally.failed or tally.cancelled:
+        if tally.succeeded < tally.total:
             reason = f", the first: {self._first_error}" if self._first_error else ""
             error = BatchError(
                 f"of {tally.total} tasks of the batch {self.name or self.id} {tally.failed} failed and "

@@ -168,6 +168,8 @@ class MapJob:
         """Nobody wants the rest: gives up what has no outcome yet."""
         self.stop()
         self._client.table.cancel(self.futures)
+        if self.batch is not None and not self._is_forked:
+            self.resume()  # the batch has to hear of the end, also if nothing was on its way
 
     # --- the consumer's side
 
@@ -230,11 +232,6 @@ class MapJob:
         self._wanted = True
         while self._wanted and self._take_turn(draw=draw):
             pass
-        if self.source.exhausted and not self._flying:
-            if self in self._client.maps:
-                self.stop()
-            if self.batch is not None:
-                self.batch.on_map_over(self)
 
     def resume(self) -> None:
         """Has the callback thread look once, whatever an interrupt may have left undone."""
@@ -253,6 +250,8 @@ class MapJob:
                     self._complete(self._arrivals.popleft())
                 if draw or self._buffersize is None:
                     self._submit_more()
+                if self.source.exhausted and not self._flying:  # in this turn: nobody else has drawn items
+                    self._end()
         except BaseException:
             if mine:
                 self._tear()
@@ -261,6 +260,12 @@ class MapJob:
             if mine:
                 self._busy = False
         return mine
+
+    def _end(self) -> None:
+        if self in self._client.maps:
+            self.stop()
+        if self.batch is not None:
+            self.batch.on_map_over(self)
 
     def _tear(self) -> None:
         """An interrupt came upon the work: a chunk may be lost, so that the rest is given up."""
