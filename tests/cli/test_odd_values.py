@@ -1,7 +1,6 @@
 """Odd results, arguments, names and times: no traceback, no raw control character, JSON that is JSON."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 import typer
@@ -14,7 +13,7 @@ from taskmesh.cli.submission import decoded
 from taskmesh.cli.views import summary
 from taskmesh.errors import ConfigError
 from tests.harness.program import command, outcome_of
-from tests.harness.programs import Programs, rows, shared
+from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 from tests.net import workload
 
@@ -45,17 +44,10 @@ class Shy:
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    yield from shared(tmp_path_factory.mktemp("programs"))
-
-
-@pytest.fixture(scope="module")
-def address(programs: Programs) -> str:
-    """A hub with a pool that finds the module `odd`, as commands do."""
-    (programs.folder / "odd.py").write_text(ODD)
-    address = programs.hub()[1]
-    programs.worker(address, "--name", "steady")
-    return address
+def shared_programs(shared_programs: Programs) -> Programs:
+    """Programs that find the module `odd`."""
+    (shared_programs.folder / "odd.py").write_text(ODD)
+    return shared_programs
 
 
 @pytest.mark.parametrize(
@@ -72,8 +64,8 @@ def address(programs: Programs) -> str:
     ],
 )
 @pytest.mark.usefixtures("processes")
-def test_a_result_is_printed_whatever_it_is(programs, address, name, options, env, printed):
-    outcome = programs.run("submit", f"odd:{name}", "--address", address, *options, env=env)
+def test_a_result_is_printed_whatever_it_is(shared_programs, address, name, options, env, printed):
+    outcome = shared_programs.run("submit", f"odd:{name}", "--address", address, *options, env=env)
 
     assert (outcome.returncode, outcome.stderr) == (0, "")
     assert (rows(outcome)["result"] if options else outcome.stdout) == printed
@@ -81,16 +73,16 @@ def test_a_result_is_printed_whatever_it_is(programs, address, name, options, en
 
 
 @pytest.mark.usefixtures("processes")
-def test_tasks_beyond_the_limit_and_control_characters_are_told(programs, address):
+def test_tasks_beyond_the_limit_and_control_characters_are_told(shared_programs, address):
     with Mesh(address) as mesh:
         surface = mesh.with_options(name="a\nb\x1b[31mRED", queue="nobody")
         futures = [surface.submit(workload.add, 1, 2) for _ in range(3)]
         wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 3)
 
-        outcome = programs.run("tasks", "--limit", "2", "--address", address)
-        exact = programs.run("tasks", "--limit", "3", "--address", address)
-        found = rows(programs.run("tasks", "--limit", "2", "--address", address, "--json"))
-        explained = programs.run("explain", found[0]["task_id"], "--address", address)
+        outcome = shared_programs.run("tasks", "--limit", "2", "--address", address)
+        exact = shared_programs.run("tasks", "--limit", "3", "--address", address)
+        found = rows(shared_programs.run("tasks", "--limit", "2", "--address", address, "--json"))
+        explained = shared_programs.run("explain", found[0]["task_id"], "--address", address)
         for future in futures:
             future.cancel()
 
@@ -117,8 +109,8 @@ def test_tasks_beyond_the_limit_and_control_characters_are_told(programs, addres
     ],
 )
 @pytest.mark.usefixtures("processes")
-def test_a_time_that_is_none_is_wrong_usage(programs, arguments, allowed):
-    outcome = programs.run(*arguments)
+def test_a_time_that_is_none_is_wrong_usage(shared_programs, arguments, allowed):
+    outcome = shared_programs.run(*arguments)
 
     assert outcome.returncode == 2
     assert allowed in " ".join(outcome.stderr.replace("│", " ").split())
@@ -130,9 +122,11 @@ def test_an_argument_nested_too_deeply_is_refused():
 
 
 @pytest.mark.usefixtures("processes")
-def test_a_folder_that_is_gone_is_one_line(programs, address):
+def test_a_folder_that_is_gone_is_one_line(shared_programs, address):
     line = ["sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh"]
-    outcome = outcome_of([*line, *command("submit", "math:sqrt", "4", "--address", address)], programs.folder)
+    outcome = outcome_of(
+        [*line, *command("submit", "math:sqrt", "4", "--address", address)], shared_programs.folder
+    )
 
     assert outcome.returncode in (1, 2)
     assert outcome.stderr.startswith("taskmesh: ")

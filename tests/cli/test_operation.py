@@ -3,14 +3,13 @@
 import json
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from taskmesh import Mesh
 from tests.harness.program import END_S, command, environment
-from tests.harness.programs import Programs, rows, shared
+from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 from tests.net import workload
 
@@ -19,31 +18,18 @@ pytestmark = pytest.mark.usefixtures("processes")
 WORK = "tests.net.workload"
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    yield from shared(tmp_path_factory.mktemp("programs"))
-
-
-@pytest.fixture(scope="module")
-def address(programs: Programs) -> str:
-    """A hub with a pool `steady` of one slot."""
-    address = programs.hub()[1]
-    programs.worker(address, "--name", "steady")
-    return address
-
-
-def test_a_submitted_function_prints_its_result(programs, address):
-    outcome = programs.run("submit", f"{WORK}:add", "1", "b=2", "--address", address)
+def test_a_submitted_function_prints_its_result(shared_programs, address):
+    outcome = shared_programs.run("submit", f"{WORK}:add", "1", "b=2", "--address", address)
 
     assert (outcome.returncode, outcome.stdout) == (0, "3\n"), outcome.stderr
 
 
-def test_a_task_is_submitted_with_its_time_key_and_limits(programs, address):
+def test_a_task_is_submitted_with_its_time_key_and_limits(shared_programs, address):
     line = ("submit", f"{WORK}:add", "1", "2", "--limit", "gpu:2", "--limit", "api:50/s", "--key", "sum")
-    later = programs.run(*line, "--delay", "0.2", "--address", address)
-    past = programs.run(*line, "--at", "2020-01-01T00:00:00Z", "--address", address)
-    wrong = programs.run("submit", f"{WORK}:add", "1", "2", "--at", "tomorrow", "--address", address)
-    unknown = programs.run("submit", f"{WORK}:add", "1", "2", "--limit", "gpu:x", "--address", address)
+    later = shared_programs.run(*line, "--delay", "0.2", "--address", address)
+    past = shared_programs.run(*line, "--at", "2020-01-01T00:00:00Z", "--address", address)
+    wrong = shared_programs.run("submit", f"{WORK}:add", "1", "2", "--at", "tomorrow", "--address", address)
+    unknown = shared_programs.run("submit", f"{WORK}:add", "1", "2", "--limit", "gpu:x", "--address", address)
 
     assert (later.returncode, later.stdout) == (0, "3\n"), later.stderr
     assert (past.returncode, past.stdout) == (0, "3\n"), past.stderr
@@ -52,20 +38,22 @@ def test_a_task_is_submitted_with_its_time_key_and_limits(programs, address):
     assert "'x' is no limit" in unknown.stderr
 
 
-def test_a_text_is_printed_as_it_is(programs, address):
-    outcome = programs.run("submit", f"{WORK}:echo", "two words", "--address", address)
+def test_a_text_is_printed_as_it_is(shared_programs, address):
+    outcome = shared_programs.run("submit", f"{WORK}:echo", "two words", "--address", address)
 
     assert (outcome.returncode, outcome.stdout) == (0, "two words\n"), outcome.stderr
 
 
-def test_numbers_below_zero_come_after_two_dashes(programs, address):
-    outcome = programs.run("submit", "--address", address, f"{WORK}:add", "--", "-1", "-2")
+def test_numbers_below_zero_come_after_two_dashes(shared_programs, address):
+    outcome = shared_programs.run("submit", "--address", address, f"{WORK}:add", "--", "-1", "-2")
 
     assert (outcome.returncode, outcome.stdout) == (0, "-3\n"), outcome.stderr
 
 
-def test_json_tells_the_result_and_where_it_ran(programs, address):
-    outcome = programs.run("submit", f"{WORK}:echo", '{"a": [1, null]}', "--address", address, "--json")
+def test_json_tells_the_result_and_where_it_ran(shared_programs, address):
+    outcome = shared_programs.run(
+        "submit", f"{WORK}:echo", '{"a": [1, null]}', "--address", address, "--json"
+    )
 
     found = rows(outcome)
     assert found["result"] == {"a": [1, None]}
@@ -74,26 +62,28 @@ def test_json_tells_the_result_and_where_it_ran(programs, address):
     assert len(found["task_id"]) == 32
 
 
-def test_a_call_may_have_retries_a_priority_and_a_hard_limit(programs, address, tmp_path):
+def test_a_call_may_have_retries_a_priority_and_a_hard_limit(shared_programs, address, tmp_path):
     line = ("submit", "--address", address, "--json", "--retries")
 
-    again = programs.run(*line, "1", f"{WORK}:add", "1", "text")
-    killed = programs.run(*line, "0", "--priority", "3", "--hard-timeout", "0.2", "time:sleep", "20")
+    again = shared_programs.run(*line, "1", f"{WORK}:add", "1", "text")
+    killed = shared_programs.run(*line, "0", "--priority", "3", "--hard-timeout", "0.2", "time:sleep", "20")
 
     assert rows(again)["error"]["attempt"] == 2
     assert rows(killed)["error"]["type"] == "TaskTimeout"
-    refused = programs.run(*line, "-1", f"{WORK}:add", "1", "2")
+    refused = shared_programs.run(*line, "-1", f"{WORK}:add", "1", "2")
     assert (refused.returncode, "retries" in refused.stdout) == (2, True)
 
 
-def test_a_ping_is_the_trip_from_the_hub_to_the_pool_and_back(programs):
+def test_a_ping_is_the_trip_from_the_hub_to_the_pool_and_back(shared_programs):
     """Not the time to the pool's next beat, which was told of a pool in the hub's own process."""
     line = ("up", "--bind", "tcp://127.0.0.1:0", "--concurrency", "1", "--name", "inner", "--json")
-    up = programs.start(*line)
+    up = shared_programs.start(*line)
     address = up.ready()["gateway"]
-    outer = programs.worker(address, "--name", "outer")
+    outer = shared_programs.worker(address, "--name", "outer")
 
-    found = [row for _ in range(3) for row in rows(programs.run("ping", "--address", address, "--json"))]
+    found = [
+        row for _ in range(3) for row in rows(shared_programs.run("ping", "--address", address, "--json"))
+    ]
 
     outer.end()
     up.end()
@@ -103,17 +93,17 @@ def test_a_ping_is_the_trip_from_the_hub_to_the_pool_and_back(programs):
         assert 0 < min(row["seconds"] for row in found if row["pool"] == pool) < 0.2
 
 
-def test_hub_and_worker_log_each_failed_attempt_and_the_hub_explains_the_end(programs):
-    hub = programs.start("hub", "--bind", "tcp://127.0.0.1:0", "--log-level", "debug", "--json")
+def test_hub_and_worker_log_each_failed_attempt_and_the_hub_explains_the_end(shared_programs):
+    hub = shared_programs.start("hub", "--bind", "tcp://127.0.0.1:0", "--log-level", "debug", "--json")
     address = hub.ready()["gateway"]
-    worker = programs.worker(address, "--name", "told")
+    worker = shared_programs.worker(address, "--name", "told")
 
     line = ("submit", "--address", address, "--json")
-    failed = programs.run(*line, "--retries", "1", f"{WORK}:refuse", "because")
-    crashed = programs.run(*line, "os:_exit", "3")
+    failed = shared_programs.run(*line, "--retries", "1", f"{WORK}:refuse", "because")
+    crashed = shared_programs.run(*line, "os:_exit", "3")
     task = rows(failed)["error"]["task_id"]
-    status = programs.run("status", "--address", address)
-    explained = programs.run("explain", task, "--address", address)
+    status = shared_programs.run("status", "--address", address)
+    explained = shared_programs.run("explain", task, "--address", address)
 
     worker.end()
     hub.end()
@@ -130,8 +120,8 @@ def test_hub_and_worker_log_each_failed_attempt_and_the_hub_explains_the_end(pro
     assert "is FAILED: attempt 2 on told/0: exception tests.net.workload.Refusal: because" in explained.stdout
 
 
-def test_a_failing_function_is_exit_code_1_with_the_remote_traceback(programs, address):
-    outcome = programs.run("submit", f"{WORK}:refuse", "because", "--address", address)
+def test_a_failing_function_is_exit_code_1_with_the_remote_traceback(shared_programs, address):
+    outcome = shared_programs.run("submit", f"{WORK}:refuse", "because", "--address", address)
 
     assert (outcome.returncode, outcome.stdout) == (1, "")
     assert "Refusal: because" in outcome.stderr
@@ -139,8 +129,8 @@ def test_a_failing_function_is_exit_code_1_with_the_remote_traceback(programs, a
     assert "worker steady/0" in outcome.stderr
 
 
-def test_a_failure_as_json_has_the_same(programs, address):
-    outcome = programs.run("submit", f"{WORK}:refuse", "because", "--address", address, "--json")
+def test_a_failure_as_json_has_the_same(shared_programs, address):
+    outcome = shared_programs.run("submit", f"{WORK}:refuse", "because", "--address", address, "--json")
 
     error = rows(outcome)["error"]
     assert outcome.returncode == 1
@@ -148,60 +138,60 @@ def test_a_failure_as_json_has_the_same(programs, address):
     assert "raise Refusal(text)" in error["traceback"]
 
 
-def test_a_function_of_the_current_directory_is_found_here_and_there(programs, address):
-    (programs.folder / "mine.py").write_text("def twice(value):\n    return 2 * value\n")
+def test_a_function_of_the_current_directory_is_found_here_and_there(shared_programs, address):
+    (shared_programs.folder / "mine.py").write_text("def twice(value):\n    return 2 * value\n")
 
-    outcome = programs.run("submit", "mine:twice", "21", "--address", address)
+    outcome = shared_programs.run("submit", "mine:twice", "21", "--address", address)
 
     assert (outcome.returncode, outcome.stdout) == (0, "42\n"), outcome.stderr
 
 
-def test_what_is_not_done_in_time_is_cancelled_and_exit_code_4(programs, address, tmp_path):
+def test_what_is_not_done_in_time_is_cancelled_and_exit_code_4(shared_programs, address, tmp_path):
     line = ("submit", f"{WORK}:hold", str(tmp_path / "journal"), "held", str(tmp_path / "gate"))
 
-    outcome = programs.run(*line, "--timeout", "0.5", "--address", address)
+    outcome = shared_programs.run(*line, "--timeout", "0.5", "--address", address)
 
     assert outcome.returncode == 4
     assert "not finished within 0.5 s" in outcome.stderr
-    status = rows(programs.run("status", "--address", address, "--json"))
+    status = rows(shared_programs.run("status", "--address", address, "--json"))
     assert not any(status["tasks"].values())
 
 
-def test_ctrl_c_cancels_the_task_and_is_exit_code_130(programs, address, tmp_path):
+def test_ctrl_c_cancels_the_task_and_is_exit_code_130(shared_programs, address, tmp_path):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     line = ("submit", f"{WORK}:hold", str(journal), "held", str(gate), "--address", address)
-    waiting = programs.start(*line)
+    waiting = shared_programs.start(*line)
     wait_until(journal.exists, 20)
 
     waiting.signal(signal.SIGINT)
 
     assert waiting.wait() == 130
     assert "Traceback" not in waiting.errors
-    status = rows(programs.run("status", "--address", address, "--json"))
+    status = rows(shared_programs.run("status", "--address", address, "--json"))
     assert not any(status["tasks"].values())
 
 
-def test_what_a_task_waits_for_is_told_once(programs, address, tmp_path):
+def test_what_a_task_waits_for_is_told_once(shared_programs, address, tmp_path):
     line = ("submit", f"{WORK}:add", "1", "2", "--queue", "nobody-s", "--address", address)
-    for_people, as_json = programs.start(*line), programs.start(*line, "--json")
+    for_people, as_json = shared_programs.start(*line), shared_programs.start(*line, "--json")
     wait_until(lambda: "no pool serves queue 'nobody-s'" in for_people.errors, 20)
     wait_until(lambda: '"waiting"' in as_json.errors, 20)
     news = json.loads(as_json.errors)
     assert (news["event"], news["state"]) == ("waiting", "QUEUED")
     assert news["why"].startswith("no pool serves queue 'nobody-s': start one")
 
-    [one, two] = rows(programs.run("tasks", "--address", address, "--json"))
+    [one, two] = rows(shared_programs.run("tasks", "--address", address, "--json"))
     for task in (one, two):
-        assert programs.run("cancel", task["task_id"], "--address", address).returncode == 0
+        assert shared_programs.run("cancel", task["task_id"], "--address", address).returncode == 0
 
     assert (for_people.wait(), as_json.wait()) == (1, 1)
     assert for_people.errors.count("no pool serves") == 1
     assert as_json.errors.count("no pool serves") == 1
 
 
-def test_status_counts_tasks_pools_and_clients(programs, address):
+def test_status_counts_tasks_pools_and_clients(shared_programs, address):
     def idle() -> list[str]:
-        outcome = programs.run("status", "--address", address)
+        outcome = shared_programs.run("status", "--address", address)
         assert outcome.returncode == 0
         lines = outcome.stdout.splitlines()
         return lines if lines[1].endswith("busy: 0") else []
@@ -213,125 +203,125 @@ def test_status_counts_tasks_pools_and_clients(programs, address):
     assert lines[2] == "clients:  1"
 
 
-def test_pools_are_listed(programs, address):
-    [pool] = rows(programs.run("pools", "--address", address, "--json"))
+def test_pools_are_listed(shared_programs, address):
+    [pool] = rows(shared_programs.run("pools", "--address", address, "--json"))
 
     assert (pool["pool"], pool["slots"], pool["queues"], pool["state"]) == ("steady", 1, ["default"], "ready")
 
 
-def test_tasks_on_their_way_are_listed_and_cancelled(programs, address, tmp_path):
+def test_tasks_on_their_way_are_listed_and_cancelled(shared_programs, address, tmp_path):
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     with Mesh(address) as mesh:
         held = mesh.submit(workload.hold, str(journal), "held", str(gate))
         wait_until(journal.exists)
 
-        [task] = rows(programs.run("tasks", "--address", address, "--json"))
+        [task] = rows(shared_programs.run("tasks", "--address", address, "--json"))
         assert (task["task_id"], task["pool"]) == (held.task_id, "steady")
         assert task["name"] == f"{WORK}.hold"
-        assert rows(programs.run("tasks", "--state", "queued", "--address", address, "--json")) == []
-        unknown = programs.run("tasks", "--state", "nosuch", "--address", address)
+        assert rows(shared_programs.run("tasks", "--state", "queued", "--address", address, "--json")) == []
+        unknown = shared_programs.run("tasks", "--state", "nosuch", "--address", address)
         assert (unknown.returncode, "'nosuch' is no state" in unknown.stderr) == (1, True)
-        outcome = programs.run("cancel", held.task_id, "--address", address)
+        outcome = shared_programs.run("cancel", held.task_id, "--address", address)
 
         assert (outcome.returncode, outcome.stdout) == (0, f"cancelled {held.task_id}\n")
         wait_until(held.cancelled)
-        assert programs.run("cancel", held.task_id, "--address", address).returncode == 1
+        assert shared_programs.run("cancel", held.task_id, "--address", address).returncode == 1
 
 
-def test_all_tasks_of_a_client_are_cancelled(programs, address, tmp_path):
+def test_all_tasks_of_a_client_are_cancelled(shared_programs, address, tmp_path):
     """V11c."""
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     with Mesh(address) as mesh:
         held = [mesh.submit(workload.hold, str(journal), "held", str(gate)) for _ in range(3)]
         wait_until(journal.exists)
         name = f"{held[0].task_id[:16]}"
-        outcome = programs.run("cancel", "--client", name, "--address", address)
+        outcome = shared_programs.run("cancel", "--client", name, "--address", address)
 
         assert (outcome.returncode, outcome.stdout) == (0, f"cancelled 3 tasks of {name}\n")
         for future in held:
             wait_until(future.cancelled)
-        nobody = programs.run("cancel", "--key", "client:nobody", "--address", address)
+        nobody = shared_programs.run("cancel", "--key", "client:nobody", "--address", address)
         assert nobody.returncode == 1
         assert "no client that shows the key 'client:nobody'" in nobody.stderr
-        both = programs.run("cancel", held[0].task_id, "--client", name, "--address", address)
+        both = shared_programs.run("cancel", held[0].task_id, "--client", name, "--address", address)
         assert "say what to cancel" in both.stderr
 
 
-def test_ping_tells_how_long_each_pool_took(programs, address):
-    [row] = rows(programs.run("ping", "--address", address, "--json"))
+def test_ping_tells_how_long_each_pool_took(shared_programs, address):
+    [row] = rows(shared_programs.run("ping", "--address", address, "--json"))
 
     assert (row["pool"], row["answered"]) == ("steady", True)
     assert 0 < row["seconds"] < 5
 
 
-def test_ping_of_a_pool_that_stands_still_is_exit_code_1(programs, address):
-    frozen = programs.worker(address, "--name", "frozen", "--queues", "none")
+def test_ping_of_a_pool_that_stands_still_is_exit_code_1(shared_programs, address):
+    frozen = shared_programs.worker(address, "--name", "frozen", "--queues", "none")
     frozen.signal(signal.SIGSTOP)
 
-    outcome = programs.run("ping", "frozen", "--address", address, "--timeout", "0.5", "--json")
+    outcome = shared_programs.run("ping", "frozen", "--address", address, "--timeout", "0.5", "--json")
     frozen.kill()
 
     assert outcome.returncode == 1
     assert rows(outcome) == [{"pool": "frozen", "answered": False, "seconds": None}]
-    wait_until(lambda: len(rows(programs.run("pools", "--address", address, "--json"))) == 1)
+    wait_until(lambda: len(rows(shared_programs.run("pools", "--address", address, "--json"))) == 1)
 
 
-def test_a_paused_pool_gets_no_work_until_it_is_resumed(programs, address):
-    assert programs.run("pause", "steady", "--address", address).stdout == "paused steady\n"
+def test_a_paused_pool_gets_no_work_until_it_is_resumed(shared_programs, address):
+    assert shared_programs.run("pause", "steady", "--address", address).stdout == "paused steady\n"
     with Mesh(address) as mesh:
         future = mesh.submit(workload.add, 1, 2)
         wait_until(lambda: mesh.status()["tasks"]["QUEUED"] == 1)
-        [pool] = rows(programs.run("pools", "--address", address, "--json"))
+        [pool] = rows(shared_programs.run("pools", "--address", address, "--json"))
         assert pool["state"] == "paused"
         assert not future.done()
 
-        assert programs.run("resume", "steady", "--address", address).stdout == "resumed steady\n"
+        assert shared_programs.run("resume", "steady", "--address", address).stdout == "resumed steady\n"
 
         assert future.result(20) == 3
 
 
-def test_an_unknown_pool_is_exit_code_1_and_the_known_ones_are_named(programs, address):
-    outcome = programs.run("drain", "nosuch", "--address", address)
+def test_an_unknown_pool_is_exit_code_1_and_the_known_ones_are_named(shared_programs, address):
+    outcome = shared_programs.run("drain", "nosuch", "--address", address)
 
     assert outcome.returncode == 1
     assert "there are: steady" in outcome.stderr
 
 
-def test_a_drained_pool_ends(programs, address):
-    worker = programs.worker(address, "--name", "leaving", "--queues", "none")
+def test_a_drained_pool_ends(shared_programs, address):
+    worker = shared_programs.worker(address, "--name", "leaving", "--queues", "none")
 
-    assert programs.run("drain", "leaving", "--address", address, "--json").returncode == 0
+    assert shared_programs.run("drain", "leaving", "--address", address, "--json").returncode == 0
 
     assert worker.wait() == 0
     assert '"event": "draining"' in worker.errors
-    assert [pool["pool"] for pool in rows(programs.run("pools", "--address", address, "--json"))] == [
+    assert [pool["pool"] for pool in rows(shared_programs.run("pools", "--address", address, "--json"))] == [
         "steady"
     ]
 
 
-def test_a_taken_address_is_exit_code_2(programs, address):
-    outcome = programs.run("hub", "--bind", address, "--json")
+def test_a_taken_address_is_exit_code_2(shared_programs, address):
+    outcome = shared_programs.run("hub", "--bind", address, "--json")
 
     assert outcome.returncode == 2
     assert "somebody listens there" in json.loads(outcome.stdout)["error"]["message"]
 
 
-def test_a_taken_ipc_path_is_not_taken_over(programs):
-    bind = f"ipc://{programs.folder}/own"
-    hub, _ = programs.hub(bind)
+def test_a_taken_ipc_path_is_not_taken_over(shared_programs):
+    bind = f"ipc://{shared_programs.folder}/own"
+    hub, _ = shared_programs.hub(bind)
 
-    outcome = programs.run("hub", "--bind", bind)
+    outcome = shared_programs.run("hub", "--bind", bind)
 
     assert outcome.returncode == 2
     assert "somebody listens there" in outcome.stderr
-    assert programs.run("status", "--address", bind).returncode == 0
+    assert shared_programs.run("status", "--address", bind).returncode == 0
     hub.signal(signal.SIGINT)
     assert hub.wait() == 0
 
 
 @pytest.mark.parametrize("verb", ["hub", "up"])
-def test_a_terminal_that_closes_ends_programs_as_sigterm_does(programs: Programs, tmp_path, verb):
-    program = programs.start(verb, "--bind", f"ipc://{tmp_path}/hub", "--json")
+def test_a_terminal_that_closes_ends_programs_as_sigterm_does(shared_programs: Programs, tmp_path, verb):
+    program = shared_programs.start(verb, "--bind", f"ipc://{tmp_path}/hub", "--json")
     program.ready()
 
     program.signal(signal.SIGHUP)
@@ -340,10 +330,10 @@ def test_a_terminal_that_closes_ends_programs_as_sigterm_does(programs: Programs
     assert not (tmp_path / "hub").exists()
 
 
-def test_a_signal_that_was_blocked_by_who_started_a_program_ends_it(programs: Programs):
+def test_a_signal_that_was_blocked_by_who_started_a_program_ends_it(shared_programs: Programs):
     former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        hub = programs.start("hub", "--bind", f"ipc://{programs.folder}/blocked", "--json")
+        hub = shared_programs.start("hub", "--bind", f"ipc://{shared_programs.folder}/blocked", "--json")
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
     hub.ready()
@@ -353,35 +343,37 @@ def test_a_signal_that_was_blocked_by_who_started_a_program_ends_it(programs: Pr
     assert hub.wait() == 0
 
 
-def test_under_nohup_a_terminal_that_closes_is_no_matter(programs: Programs, tmp_path: Path):
+def test_under_nohup_a_terminal_that_closes_is_no_matter(shared_programs: Programs, tmp_path: Path):
     bind = f"ipc://{tmp_path}/hub"
     line = ["nohup", *command("hub", "--bind", bind)]
     with subprocess.Popen(
         line, cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     ) as hub:
-        wait_until(lambda: programs.run("status", "--address", bind).returncode == 0, 20)
+        wait_until(lambda: shared_programs.run("status", "--address", bind).returncode == 0, 20)
 
         hub.send_signal(signal.SIGHUP)
 
-        assert programs.run("status", "--address", bind).returncode == 0
+        assert shared_programs.run("status", "--address", bind).returncode == 0
         hub.terminate()
         assert hub.wait(END_S) == 0
 
 
-def test_up_is_hub_and_pool_in_one(programs: Programs):
-    (programs.folder / "ours.py").write_text("def answer():\n    return 42\n")
-    program = programs.start("up", "ours", "--concurrency", "2", "--bind", "tcp://127.0.0.1:0", "--json")
+def test_up_is_hub_and_pool_in_one(shared_programs: Programs):
+    (shared_programs.folder / "ours.py").write_text("def answer():\n    return 42\n")
+    program = shared_programs.start(
+        "up", "ours", "--concurrency", "2", "--bind", "tcp://127.0.0.1:0", "--json"
+    )
     found = program.ready()
 
-    outcome = programs.run("submit", "ours:answer", "--address", found["gateway"])
+    outcome = shared_programs.run("submit", "ours:answer", "--address", found["gateway"])
 
     assert (found["slots"], outcome.returncode, outcome.stdout) == (2, 0, "42\n"), outcome.stderr
     program.signal(signal.SIGTERM)
     assert program.wait() == 0
 
 
-def test_programs_tell_people_in_words(programs: Programs):
-    program = programs.start("hub", "--bind", f"ipc://{programs.folder}/words")
+def test_programs_tell_people_in_words(shared_programs: Programs):
+    program = shared_programs.start("hub", "--bind", f"ipc://{shared_programs.folder}/words")
 
     wait_until(lambda: program.out.read_text().startswith("taskmesh hub: ready: gateway ipc://"), 20)
     program.signal(signal.SIGINT)
@@ -390,12 +382,12 @@ def test_programs_tell_people_in_words(programs: Programs):
     assert Path(program.out).read_text().count("\n") == 1
 
 
-def test_fulfil_gives_a_promise_its_value_once(programs, address):
+def test_fulfil_gives_a_promise_its_value_once(shared_programs, address):
     with Mesh(address) as mesh:
         approval, denied = mesh.promise("approve 42"), mesh.promise("deny")
-        first = programs.run("fulfil", "approve 42", '{"by": "ann"}', "--address", address)
-        again = programs.run("fulfil", "approve 42", "true", "--address", address, "--json")
-        failed = programs.run("fulfil", "deny", "--error", "not today", "--address", address)
+        first = shared_programs.run("fulfil", "approve 42", '{"by": "ann"}', "--address", address)
+        again = shared_programs.run("fulfil", "approve 42", "true", "--address", address, "--json")
+        failed = shared_programs.run("fulfil", "deny", "--error", "not today", "--address", address)
 
         assert (first.returncode, first.stdout) == (0, "approve 42: done\n"), first.stderr
         assert (again.returncode, rows(again)) == (1, {"key": "approve 42", "fulfilled": False})
@@ -404,14 +396,14 @@ def test_fulfil_gives_a_promise_its_value_once(programs, address):
         assert str(denied.exception(END_S)) == "not today"
 
 
-def test_graph_shows_what_waits_for_what(programs, address):
+def test_graph_shows_what_waits_for_what(shared_programs, address):
     with Mesh(address) as mesh:
         first = mesh.promise("first")
         last = mesh.submit(workload.echo, first)
         mesh.flush()
-        text = programs.run("graph", last.task_id, "--address", address)
-        found = rows(programs.run("graph", last.task_id, "--address", address, "--json"))
-        dot = programs.run("graph", first.task_id, "--dot", "--address", address)
+        text = shared_programs.run("graph", last.task_id, "--address", address)
+        found = rows(shared_programs.run("graph", last.task_id, "--address", address, "--json"))
+        dot = shared_programs.run("graph", first.task_id, "--dot", "--address", address)
         first.cancel()
 
     assert f"{last.task_id} tests.net.workload.echo WAITING, after {first.task_id}\n" in text.stdout
@@ -420,14 +412,14 @@ def test_graph_shows_what_waits_for_what(programs, address):
     assert dot.stdout.startswith("digraph")
 
 
-def test_batch_counts_and_cancels(programs, address):
+def test_batch_counts_and_cancels(shared_programs, address):
     with Mesh(address) as mesh:
         with mesh.batch("nightly", on_client_loss="cancel") as batch:
             tasks = [batch.submit(signal.pause) for _ in range(3)]
         mesh.flush()
-        looked = programs.run("batch", batch.id, "--address", address)
-        wrong = programs.run("batch", batch.id, "burn", "--address", address)
-        cancelled = programs.run("batch", batch.id, "cancel", "--address", address, "--json")
+        looked = shared_programs.run("batch", batch.id, "--address", address)
+        wrong = shared_programs.run("batch", batch.id, "burn", "--address", address)
+        cancelled = shared_programs.run("batch", batch.id, "cancel", "--address", address, "--json")
 
         assert looked.stdout.startswith(f"batch {batch.id} (nightly): "), looked.stderr
         assert wrong.returncode == 2

@@ -1,77 +1,65 @@
 """`taskmesh schedule` against a hub with a pool."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.journal import words
-from tests.harness.programs import Programs, rows, shared
+from tests.harness.programs import Programs, rows
 from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("processes")
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    yield from shared(tmp_path_factory.mktemp("programs"))
-
-
-@pytest.fixture(scope="module")
-def address(programs: Programs) -> str:
-    address = programs.hub()[1]
-    programs.worker(address, "--name", "steady")
-    return address
-
-
-def schedule(programs: Programs, address: str, *line: str, code: int = 0) -> str:
-    outcome = programs.run("schedule", *line, "--address", address)
+def schedule(shared_programs: Programs, address: str, *line: str, code: int = 0) -> str:
+    outcome = shared_programs.run("schedule", *line, "--address", address)
     assert outcome.returncode == code, outcome.stderr
     return outcome.stdout + outcome.stderr
 
 
-def listed(programs: Programs, address: str) -> dict[str, dict[str, object]]:
-    outcome = programs.run("schedule", "list", "--address", address, "--json")
+def listed(shared_programs: Programs, address: str) -> dict[str, dict[str, object]]:
+    outcome = shared_programs.run("schedule", "list", "--address", address, "--json")
     return {row["schedule"]: row for row in rows(outcome)}
 
 
-def test_a_schedule_is_put_looked_at_run_and_removed(programs: Programs, address: str, tmp_path: Path):
+def test_a_schedule_is_put_looked_at_run_and_removed(shared_programs: Programs, address: str, tmp_path: Path):
     journal = tmp_path / "journal"
     line = ("put", "nightly", "tests.net.workload:noted", f'["{journal}", "ran"]')
 
     assert (
-        schedule(programs, address, *line, "--when", "0 3 * * *", "--tz", "Europe/Berlin") == "put nightly\n"
+        schedule(shared_programs, address, *line, "--when", "0 3 * * *", "--tz", "Europe/Berlin")
+        == "put nightly\n"
     )
-    assert listed(programs, address)["nightly"]["tz"] == "Europe/Berlin"
-    assert len(schedule(programs, address, "next", "nightly", "3").splitlines()) == 3
-    assert schedule(programs, address, "run", "nightly").startswith("task ")
+    assert listed(shared_programs, address)["nightly"]["tz"] == "Europe/Berlin"
+    assert len(schedule(shared_programs, address, "next", "nightly", "3").splitlines()) == 3
+    assert schedule(shared_programs, address, "run", "nightly").startswith("task ")
     wait_until(lambda: words(journal) == ["ran"])
-    assert schedule(programs, address, "remove", "nightly") == "removed nightly\n"
-    assert "nightly" not in listed(programs, address)
-    assert "nightly" in schedule(programs, address, "remove", "nightly", code=1)
+    assert schedule(shared_programs, address, "remove", "nightly") == "removed nightly\n"
+    assert "nightly" not in listed(shared_programs, address)
+    assert "nightly" in schedule(shared_programs, address, "remove", "nightly", code=1)
 
 
-def test_a_period_fires_is_paused_and_goes_on(programs: Programs, address: str):
-    schedule(programs, address, "put", "often", "operator:add", "1", "2", "--when", "0.2")
+def test_a_period_fires_is_paused_and_goes_on(shared_programs: Programs, address: str):
+    schedule(shared_programs, address, "put", "often", "operator:add", "1", "2", "--when", "0.2")
 
     def fired() -> int:
-        return int(str(listed(programs, address)["often"]["fired"]))
+        return int(str(listed(shared_programs, address)["often"]["fired"]))
 
     wait_until(lambda: fired() >= 2)
-    assert schedule(programs, address, "pause", "often") == "paused often\n"
-    row = listed(programs, address)["often"]
+    assert schedule(shared_programs, address, "pause", "often") == "paused often\n"
+    row = listed(shared_programs, address)["often"]
     assert (row["state"], row["fired"]) == ("paused", fired())
-    assert schedule(programs, address, "resume", "often") == "resumed often\n"
+    assert schedule(shared_programs, address, "resume", "often") == "resumed often\n"
     wait_until(lambda: fired() > int(str(row["fired"])))
-    schedule(programs, address, "remove", "often")
+    schedule(shared_programs, address, "remove", "often")
 
 
-def test_backfill_fires_each_time_once(programs: Programs, address: str):
-    schedule(programs, address, "put", "hourly", "operator:add", "1", "2", "--when", "0 * * * *")
+def test_backfill_fires_each_time_once(shared_programs: Programs, address: str):
+    schedule(shared_programs, address, "put", "hourly", "operator:add", "1", "2", "--when", "0 * * * *")
     span = ("2026-01-05T00:00:00Z", "2026-01-05T23:00:00Z")
 
-    assert schedule(programs, address, "backfill", "hourly", *span) == "24 runs of hourly\n"
-    assert schedule(programs, address, "backfill", "hourly", *span) == "0 runs of hourly\n"
+    assert schedule(shared_programs, address, "backfill", "hourly", *span) == "24 runs of hourly\n"
+    assert schedule(shared_programs, address, "backfill", "hourly", *span) == "0 runs of hourly\n"
 
 
 @pytest.mark.parametrize(
@@ -86,6 +74,6 @@ def test_backfill_fires_each_time_once(programs: Programs, address: str):
     ],
 )
 def test_what_cannot_be_is_refused_in_words(
-    programs: Programs, address: str, line: tuple[str, ...], code: int, said: str
+    shared_programs: Programs, address: str, line: tuple[str, ...], code: int, said: str
 ):
-    assert said in schedule(programs, address, *line, code=code)
+    assert said in schedule(shared_programs, address, *line, code=code)

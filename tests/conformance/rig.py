@@ -289,3 +289,23 @@ def receive(socket: Any, count: int) -> list[bytes]:
 def send_all(socket: Any, messages: Iterable[bytes]) -> None:
     for message in messages:
         socket.send(message, PATIENCE_S)
+
+
+def assert_limits(rig: Rig, accepted: list[int], least: int = 20) -> None:
+    """Check what a link holds with the limits 1 and 40 at one end and 1 at the other.
+
+    `least`: of the second limit over a network. D15: what a subscriber or publisher has read of earlier
+    messages may not be counted yet, up to half of the limit.
+    """
+    if rig.is_network:
+        assert accepted[0] <= MOST_HELD
+        assert least <= accepted[1] <= 40 + MOST_HELD
+    else:
+        assert accepted == [2, 41]  # one common queue of both limits
+
+
+def assert_taken_in_turn(received: Sequence[bytes], senders: int) -> None:
+    """Check messages of `senders` sockets, each its number, the first 104 times and the others 4 times."""
+    for start in range(0, 4 * senders, senders):
+        assert set(received[start : start + senders]) == set(numbers(senders))
+    assert list(received[4 * senders :]) == [b"0"] * 100

@@ -9,8 +9,16 @@ import zmq
 
 from taskmesh.sockets import Pub, XPub
 from tests.conformance.coverage import each
-from tests.conformance.rig import BODIES, LARGE, MOST_HELD, PATIENCE_S, TINY, Rig, fill, numbers, receive
-from tests.conformance.synchrony import SYNC, assert_limits, heard_by, subscribe, synchronise
+from tests.conformance.rig import (
+    LARGE,
+    MOST_HELD,
+    PATIENCE_S,
+    TINY,
+    Rig,
+    assert_limits,
+    numbers,
+)
+from tests.conformance.synchrony import SYNC, assert_sends_unchanged, heard_by, held, subscribe, synchronise
 from tests.conformance.wire import WirePeer
 from tests.harness.waiting import wait_until
 
@@ -159,19 +167,10 @@ def test_discards_what_was_queued_for_a_subscriber_that_left(rig: Rig, kind: Pub
 @each(Pub="PS-10", XPub="PS-28")
 def test_has_an_outgoing_limit_that_can_be_set(rig: Rig, kind: Publisher) -> None:
     """Holds, but see D2: kernel buffers come on top."""
-    """With libzmq's option XPUB_NODROP a full queue refuses the send, so that the limit can be seen."""
     accepted = []
     for limit in (1, 40):
-        publisher, subscriber = (
-            rig.ours(kind, **{**TINY, "send_hwm_messages": limit}),
-            rig.peer("SUB", **TINY),
-        )
-        publisher.raw.set(zmq.XPUB_NODROP, 1)
-        subscribe(subscriber, b"")
-        rig.join(publisher, subscriber)
-        if rig.is_network:
-            synchronise(publisher, subscriber)
-        accepted.append(fill(publisher.send, LARGE, at_least=limit // 2))
+        publisher = rig.ours(kind, **{**TINY, "send_hwm_messages": limit})
+        accepted.append(held(rig, limit, publisher, rig.peer("SUB", **TINY), binder=publisher))
 
     assert_limits(rig, accepted)
 
@@ -183,12 +182,7 @@ def test_sends_bodies_unchanged(rig: Rig, kind: Publisher) -> None:
     rig.join(publisher, subscriber)
     synchronise(publisher, subscriber)
 
-    for body in BODIES:
-        publisher.send(body)
-    publisher.send_parts([b"topic", LARGE, b"", b"\0"])
-
-    assert receive(subscriber, len(BODIES)) == BODIES
-    assert subscriber.recv_parts(PATIENCE_S) == [b"topic", LARGE, b"", b"\0"]
+    assert_sends_unchanged(publisher, subscriber)
 
 
 @each(Pub="PS-14", XPub="PS-31")

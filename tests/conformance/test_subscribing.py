@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import pytest
-import zmq
 
 from taskmesh.sockets import Sub, XSub
 from tests.conformance.coverage import each
-from tests.conformance.rig import BODIES, LARGE, PATIENCE_S, TINY, Rig, fill, numbers, receive
-from tests.conformance.synchrony import assert_limits, heard_by, subscribe, synchronise
+from tests.conformance.rig import (
+    LARGE,
+    PATIENCE_S,
+    TINY,
+    Rig,
+    assert_limits,
+    assert_taken_in_turn,
+    numbers,
+    receive,
+)
+from tests.conformance.synchrony import assert_sends_unchanged, heard_by, held, subscribe, synchronise
 
 Subscriber = type[Sub] | type[XSub]
 
@@ -113,16 +121,8 @@ def test_has_an_incoming_limit_that_can_be_set(rig: Rig, kind: Subscriber) -> No
     """Holds, but see D2: kernel buffers come on top."""
     accepted = []
     for limit in (1, 40):
-        subscriber, publisher = (
-            rig.ours(kind, **{**TINY, "recv_hwm_messages": limit}),
-            rig.peer("PUB", **TINY),
-        )
-        publisher.raw.set(zmq.XPUB_NODROP, 1)
-        subscribe(subscriber, b"")
-        rig.join(subscriber, publisher)
-        if rig.is_network:
-            synchronise(publisher, subscriber)
-        accepted.append(fill(publisher.send, LARGE, at_least=limit // 2))
+        subscriber = rig.ours(kind, **{**TINY, "recv_hwm_messages": limit})
+        accepted.append(held(rig, limit, rig.peer("PUB", **TINY), subscriber, binder=subscriber))
 
     assert_limits(rig, accepted)
 
@@ -158,11 +158,7 @@ def test_takes_from_its_publishers_in_turn(rig: Rig, kind: Subscriber) -> None:
             publisher.send(b"%d" % name)
     rig.leave(subscriber, *publishers)
 
-    received = receive(subscriber, 112)
-
-    for start in range(0, 12, 3):
-        assert set(received[start : start + 3]) == set(numbers(3))
-    assert received[12:] == [b"0"] * 100
+    assert_taken_in_turn(receive(subscriber, 112), 3)
 
 
 @each(Sub="PS-52", XSub="PS-65")
@@ -172,12 +168,7 @@ def test_receives_bodies_unchanged(rig: Rig, kind: Subscriber) -> None:
     subscribe(subscriber, b"")
     synchronise(publisher, subscriber)
 
-    for body in BODIES:
-        publisher.send(body)
-    publisher.send_parts([b"topic", LARGE, b"", b"\0"])
-
-    assert receive(subscriber, len(BODIES)) == BODIES
-    assert subscriber.recv_parts(PATIENCE_S) == [b"topic", LARGE, b"", b"\0"]
+    assert_sends_unchanged(publisher, subscriber)
 
 
 @each(Sub="PS-54", XSub="PS-69")

@@ -12,8 +12,8 @@ from itertools import pairwise
 import pytest
 
 from taskmesh.sockets import Cancelled, Subscribed, UserMessage, XPub
-from tests.conformance.rig import LARGE, PATIENCE_S, TINY, Rig, numbers
-from tests.conformance.synchrony import assert_limits, sent_upstream, subscribe, synchronise
+from tests.conformance.rig import LARGE, PATIENCE_S, TINY, Rig, assert_limits, numbers
+from tests.conformance.synchrony import sent_upstream, subscribe, synchronise
 from tests.conformance.wire import WirePeer
 
 NETWORK = pytest.mark.transports("tcp", "ipc")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from taskmesh.sockets import XSub
-from tests.conformance.rig import LARGE, MOST_HELD, PATIENCE_S, TINY, Rig, numbers, receive
-from tests.conformance.synchrony import SYNC, assert_limits, heard_by, subscribe, synchronise
+from tests.conformance.rig import LARGE, MOST_HELD, PATIENCE_S, TINY, Rig, assert_limits, numbers, receive
+from tests.conformance.synchrony import SYNC, heard_by, subscribe, synchronise
 from tests.conformance.wire import WirePeer
 from tests.harness.waiting import wait_until
 
