@@ -13,6 +13,7 @@
     |-- ForkedMeshError (RuntimeError)        used in a forked child of the process that opened it
     |-- HubUnreachable (ConnectionError)      no hub answered within the time-out
     |-- QueueFull                             a cap is reached and the caller may not wait
+    |-- NotDurable                            it needs a hub whose tasks outlive it
     |-- SerializationError (TypeError)        a value or function cannot travel
     |   `-- TooLarge                          a value is above max_payload
     `-- TaskError                             how a task can end other than by its own exception
@@ -85,6 +86,10 @@ class HubUnreachable(TaskMeshError, ConnectionError):
 
 class QueueFull(TaskMeshError):
     """A cap on tasks or bytes is reached, and the caller may not wait for room."""
+
+
+class NotDurable(TaskMeshError):
+    """The hub keeps nothing beyond its end, and a request needs one that does."""
 
 
 class SerializationError(TaskMeshError, TypeError):

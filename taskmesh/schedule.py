@@ -1,11 +1,13 @@
 """Schedules as a program writes them, and those that its modules declare.
 
 It imports errors, settings and messages only, so that a module of tasks that a slot imports costs no more.
+The first cron line or time zone of a program loads the calendar: 4 ms, then 0.1 ms each.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 from weakref import WeakSet, WeakValueDictionary
@@ -59,7 +61,7 @@ class Schedule:
     end: datetime | None = None
 
     def __post_init__(self) -> None:
-        """Checks the values, but for cron line and time zone: a hub knows whether it has these."""
+        """Check the values."""
         if isinstance(self.when, str):
             if len(self.when.split()) not in (5, 6):
                 raise ConfigError(
@@ -86,6 +88,17 @@ class Schedule:
                 raise ConfigError(f"{name} is a datetime with a time zone, not {value!r}")
         if not isinstance(self.tz, str) or not self.tz or len(self.tz) > LONGEST_NAME:
             raise ConfigError(f"tz is the name of a time zone such as 'Europe/Berlin', not {self.tz!r:.200}")
+        if "TASKMESH_SLOT" not in os.environ and (isinstance(self.when, str) or self.tz.upper() != "UTC"):
+            self._check_calendar()
+
+    def _check_calendar(self) -> None:
+        """Check cron line and time zone. A slot does without: who declares the schedule has checked it."""
+        from taskmesh.core.hub.ticks import BadTiming, Ticks
+
+        try:
+            Ticks(self.timing)
+        except BadTiming as error:
+            raise ConfigError(str(error)) from None
 
     @property
     def timing(self) -> Timing:

@@ -232,11 +232,19 @@ class Notice(msgspec.Struct, tag=25):
 
 
 class Answer(msgspec.Struct, tag=26):
-    """The answer to a Query or Command. `error` is empty when it worked; `value` is plain data."""
+    """The answer to a Query or Command.
+
+    Attributes:
+        number: Number of the request.
+        value: Plain data.
+        error: The reason why it is refused; empty when it worked.
+        not_durable: It is refused since this hub keeps nothing beyond its end.
+    """
 
     number: int
     value: Any
     error: str = ""
+    not_durable: bool = False
 
 
 class ClientRefused(msgspec.Struct, tag=27):

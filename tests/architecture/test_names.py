@@ -30,6 +30,7 @@ LATE_IMPORTS = {
     "taskmesh/serialize/values.py": "cloudpickle is slow to load and most processes never need it",
     "taskmesh/net/transport.py": "zmq is loaded only where a mesh needs sockets, the hub while slots start",
     "taskmesh/net/hub/nested_gateway.py": "an embedded hub needs zmq only when a task submits tasks",
+    "taskmesh/schedule.py": "most programs have no cron lines, and slots do not check theirs",
     "taskmesh/context.py": "a slot that runs no schedule's tasks needs no dates",
     "taskmesh/mesh.py": "inspect is slow to load and most programs have no schedules",
     "taskmesh/function.py": "a slot loads the mesh only when a task submits tasks",

@@ -65,10 +65,10 @@ def test_backfill_fires_each_time_once(shared_programs: Programs, address: str):
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        (("put", "x", "operator:add", "--when", "99 * * * *"), 1, "99"),
+        (("put", "x", "operator:add", "--when", "99 * * * *"), 2, "99"),
         (("put", "x", "operator:add", "--when", "60", "--overlap", "perhaps"), 2, "overlap"),
         (("put", "x", "operator:add", "--when", "60", "--catchup", "all"), 1, "catchup"),
-        (("put", "x", "operator:add", "--when", "60", "--tz", "Mars/Olympus"), 1, "Mars/Olympus"),
+        (("put", "x", "operator:add", "--when", "60", "--tz", "Mars/Olympus"), 2, "Mars/Olympus"),
         (("pause", "nobody"), 1, "nobody"),
         (("backfill", "nobody", "yesterday", "today"), 2, "yesterday"),
     ],

@@ -37,6 +37,16 @@ def test_task_function_needs_neither_futures_nor_messages():
     assert not loaded_after(statement) & {"zmq", "asyncio", "concurrent.futures", "logging"}
 
 
+def test_a_program_without_cron_lines_loads_no_calendar():
+    code = "import sys\nfrom taskmesh import Mesh, Schedule, task\ntask(schedule=Schedule(5.0))(lambda: 1)\n"
+    code += "print('cronsim' in sys.modules, 'zoneinfo' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True
+    )
+
+    assert done.stdout.split() == ["False", "False"]
+
+
 def test_task_is_the_decorator_whatever_was_imported_before():
     assert loaded_after("import taskmesh.mesh\nfrom taskmesh import task\n@task\ndef f(): pass\nf()") >= set()
 

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from taskmesh import Schedule, task
 from taskmesh.context import current_task
 from tests.harness import nasty
 
@@ -38,6 +39,13 @@ def raise_this(error: BaseException) -> None:
 
 def modules() -> list[str]:
     return sorted(sys.modules)
+
+
+def calendar_of_schedules() -> bool:
+    """True if a slot that imports task functions with schedules loads the calendar to check them."""
+    task(schedule="61 * * * *")(nothing)
+    task(schedule=Schedule("0 9 * * *", tz="Europe/Berlin"))(nothing)
+    return "cronsim" in sys.modules
 
 
 def surroundings() -> dict[str, Any]:

@@ -108,6 +108,12 @@ def test_slot_never_loads_zmq(driver):
     assert not [name for name in loaded if name.split(".")[0] in {"zmq", "asyncio", "numpy", "typer", "rich"}]
 
 
+def test_slot_loads_no_calendar_for_schedules(driver):
+    driver.start(0)
+
+    assert driver.result(0, driver.call(0, tasks.calendar_of_schedules)[0]) is False
+
+
 def test_slot_keeps_no_descriptor_of_other_slots(driver):
     driver.start(0)
     alone = driver.result(0, driver.call(0, tasks.descriptors)[0])

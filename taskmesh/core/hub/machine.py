@@ -15,7 +15,7 @@ from taskmesh.core.hub.invariants import check_hub
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.promises import Promises
-from taskmesh.core.hub.schedules import Schedules
+from taskmesh.core.hub.schedules import NO_CATCHUP, Schedules
 from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, TaskRecord
@@ -321,7 +321,8 @@ class HubMachine:
             case m.Fulfil():
                 self.promises.on_fulfil(client, request, now)
             case m.PutSchedule(number=number, declaration=declaration):
-                answer = m.Answer(number, None, self.schedules.declare(declaration, client, user))
+                reason = self.schedules.declare(declaration, client, user)
+                answer = m.Answer(number, None, reason, not_durable=reason == NO_CATCHUP)
             case m.DropSchedule(number=number, name=name):
                 answer = m.Answer(number, self.schedules.remove(name, "a program asked for it"))
             case _:
