@@ -13,7 +13,7 @@ from taskmesh.client.client import Client, check_slots
 from taskmesh.client.items import MapItems
 from taskmesh.client.map import MapJob
 from taskmesh.client.options import Chunksize, OptionValues, is_count
-from taskmesh.client.submitter import Submitter
+from taskmesh.client.submitter import Submitter, client_of, start_map
 from taskmesh.client.wait import wait as wait_for
 from taskmesh.config import load
 from taskmesh.errors import ConfigError
@@ -76,6 +76,7 @@ class MeshExecutor(Executor):
             weakref.finalize(self, self._own.forsake).atexit = False  # at exit the client ends itself
             mesh = Submitter(self._own, {})
         self._mesh = mesh.with_options(**own)
+        self._client = client_of(mesh)
         self._lock = threading.Lock()
         self._futures: list[TaskFuture[Any]] = []
         self._maps: list[MapJob] = []
@@ -85,7 +86,7 @@ class MeshExecutor(Executor):
     @property
     def _max_workers(self) -> int:
         """The number of tasks that run at a time, under the name by which dask asks any executor for it."""
-        return self._mesh._client.slots()
+        return self._client.slots()
 
     def __reduce__(self) -> NoReturn:
         self._mesh.__reduce__()
@@ -114,7 +115,7 @@ class MeshExecutor(Executor):
         if is_count(buffersize) and is_count(chunksize):
             buffersize *= chunksize
         items = MapItems.of(iterables, lazily=buffersize is not None)
-        results = self._mesh._mapped(fn, items, timeout, chunksize, buffersize, ordered=True)
+        results = start_map(self._mesh, fn, items, timeout, chunksize, buffersize, ordered=True)
         results.owner = self
         with self._lock:
             self._maps = [*(job for job in self._maps if job.active), results.job]
@@ -134,7 +135,7 @@ class MeshExecutor(Executor):
         with self._lock:
             already, self._shut = self._shut, True
         if cancel_futures:
-            self._mesh._client.cancel_unstarted(self._stop_maps())
+            self._client.cancel_unstarted(self._stop_maps())
         if wait:
             self._finish()
         elif self._own is not None and not already:
@@ -167,7 +168,7 @@ class MeshExecutor(Executor):
 
     def _give_up(self) -> None:
         """Cancels all that was submitted here; a mesh of its own ends with it."""
-        self._mesh._client.table.cancel([future for future in self._stop_maps() if not future.done()])
+        self._client.table.cancel([future for future in self._stop_maps() if not future.done()])
         if self._own is not None:
             self._own.close(cancel=True)
 
@@ -183,7 +184,7 @@ class MeshExecutor(Executor):
 
     def _refuse(self, futures: list[TaskFuture[Any]]) -> None:
         """Takes back what was submitted while another thread shut down, which may not wait for it."""
-        self._mesh._client.table.cancel([future for future in futures if not future.done()])
+        self._client.table.cancel([future for future in futures if not future.done()])
         self._check()
 
     def _sweep(self) -> None:

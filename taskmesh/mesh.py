@@ -65,7 +65,7 @@ class Mesh(Submitter):
     ) -> None:
         super().__init__(Client(_settings(address, workers, hub, config, overrides)), {})
         itself, client = weakref.ref(self), self._client
-        client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}))
+        client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}), client)
         weakref.finalize(self, client.forsake).atexit = False  # at exit the client ends itself
 
     def __repr__(self) -> str:
@@ -276,7 +276,7 @@ class Mesh(Submitter):
         Raises:
             ConfigError: `detach` of an embedded mesh, or together with `cancel`.
         """
-        leave(self)
+        leave(self, self._client)
         self._client.close(cancel=cancel, detach=detach)
 
     def __enter__(self) -> Self:
@@ -286,7 +286,7 @@ class Mesh(Submitter):
             HubUnreachable: no hub answered within `mesh.open_timeout` seconds.
         """
         self._client.open()
-        enter(self)
+        enter(self, self._client)
         return self
 
     def __exit__(
@@ -305,7 +305,7 @@ class Mesh(Submitter):
     async def __aenter__(self) -> Self:
         """As `__enter__`, without blocking the event loop."""
         await _aside(self._client.open)
-        enter(self)
+        enter(self, self._client)
         return self
 
     async def __aexit__(
@@ -315,7 +315,7 @@ class Mesh(Submitter):
         traceback: TracebackType | None,
     ) -> None:
         """As `__exit__`, without blocking the event loop."""
-        leave(self)
+        leave(self, self._client)
         try:
             await _aside(partial(self._client.close, cancel=error is not None))
         except BaseException:  # cancelled while it waited for the tasks

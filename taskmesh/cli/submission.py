@@ -247,8 +247,12 @@ def _told(future: TaskFuture[Any], mesh: Mesh, out: Output, former: object) -> o
 
     Nothing is printed of a task that has started, unless a reason to wait was printed before.
     """
+    from taskmesh.client.submitter import (
+        client_of,
+    )  # what has been loaded for the mesh; `--help` does without
+
     try:
-        answer = mesh._client.open().query("task", future.task_id, timeout=ANSWER_S)
+        answer = client_of(mesh).open().query("task", future.task_id, timeout=ANSWER_S)
     except HubUnreachable:
         answer = {"state": "UNKNOWN", "why": "the hub does not answer"}
     except TaskMeshError:  # it has ended just now, or this hub is a new one that it goes to again

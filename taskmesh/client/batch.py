@@ -86,14 +86,14 @@ class Batch(Submitter):
 
     def __enter__(self) -> Self:
         """Make the batch what tasks' own `submit()` submits to."""
-        enter(self)
+        enter(self, self._client)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Seal the batch; cancel its tasks if the block was left by an exception."""
-        leave(self)
+        leave(self, self._client)
         if error is None:
             self.seal()
         else:

@@ -9,33 +9,36 @@ from typing import TYPE_CHECKING
 from taskmesh.errors import NoMesh
 
 if TYPE_CHECKING:
+    from taskmesh.client.client import Client
     from taskmesh.client.submitter import Submitter
 
-_here: ContextVar[tuple[Submitter, ...]] = ContextVar("taskmesh_meshes", default=())
-_delivers: ContextVar[Callable[[], Submitter] | None] = ContextVar("taskmesh_delivers", default=None)
+_here: ContextVar[tuple[tuple[Submitter, Client], ...]] = ContextVar("taskmesh_meshes", default=())
+_delivers: ContextVar[tuple[Callable[[], Submitter], Client] | None] = ContextVar(
+    "taskmesh_delivers", default=None
+)
 """The mesh whose callback thread this is. It does not hold the mesh, which ends when nobody holds it."""
-_everywhere: list[Submitter] = []
-"""Meshes in the order they were entered: what threads find that were started inside the `with` block."""
+_everywhere: list[tuple[Submitter, Client]] = []
+"""Meshes in the order they were entered, which threads find that were started inside the `with` block."""
 
 
-def enter(mesh: Submitter) -> None:
-    """Make the mesh the innermost one."""
-    _here.set((*_here.get(), mesh))
-    _everywhere.append(mesh)
+def enter(mesh: Submitter, client: Client) -> None:
+    """Make a mesh the innermost one, until its client closes."""
+    _here.set((*_here.get(), (mesh, client)))
+    _everywhere.append((mesh, client))
 
 
-def delivering(mesh: Callable[[], Submitter]) -> Context:
-    """Return the context of a callback thread, in which `mesh()` is the current mesh."""
+def delivering(mesh: Callable[[], Submitter], client: Client) -> Context:
+    """Return the context of a client's callback thread, in which `mesh()` is the current mesh."""
     context = Context()
-    context.run(_delivers.set, mesh)
+    context.run(_delivers.set, (mesh, client))
     return context
 
 
-def leave(mesh: Submitter) -> None:
+def leave(mesh: Submitter, client: Client) -> None:
     """Remove a mesh that closes; it need not be the innermost one, nor this the context that entered it."""
-    _here.set(tuple(other for other in _here.get() if other is not mesh))
-    if mesh in _everywhere:
-        _everywhere.remove(mesh)
+    _here.set(tuple(entered for entered in _here.get() if entered[0] is not mesh))
+    if (mesh, client) in _everywhere:
+        _everywhere.remove((mesh, client))
 
 
 def current_mesh() -> Submitter:
@@ -46,15 +49,15 @@ def current_mesh() -> Submitter:
     """
     here = _here.get()
     if here:
-        mesh = here[-1]
-        if not mesh._client.closed:
+        mesh, client = here[-1]
+        if not client.closed:
             return mesh
-        for mesh in reversed(here):
-            if not mesh._client.closed:
+        for mesh, client in reversed(here):
+            if not client.closed:
                 return mesh
-    if (delivers := _delivers.get()) is not None and not (mesh := delivers())._client.closed:
-        return mesh
-    for mesh in reversed(_everywhere):
-        if not mesh._client.closed:
+    if (delivers := _delivers.get()) is not None and not delivers[1].closed:
+        return delivers[0]()
+    for mesh, client in reversed(_everywhere):
+        if not client.closed:
             return mesh
     raise NoMesh("no mesh is open here: submit inside `with Mesh() as mesh:`, or call mesh.submit()")

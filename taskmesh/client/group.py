@@ -9,7 +9,7 @@ import msgspec
 
 from taskmesh.client.functions import spec_of
 from taskmesh.client.options import TaskOptions
-from taskmesh.client.submitter import Submitter
+from taskmesh.client.submitter import Submitter, client_of
 from taskmesh.core.specs import spec_number
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import Success
@@ -50,7 +50,7 @@ class TaskGroup:
         keep: float = 0.0,
         shared: str = "all",
     ) -> None:
-        client = mesh._client
+        client = client_of(mesh)
         spec = msgspec.structs.replace(spec_of(function, options, name, codec), keep=keep, shared=shared)
         self.name = name
         self.sent = 0

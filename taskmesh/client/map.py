@@ -107,11 +107,10 @@ class MapJob:
         self._held = 0
         self._flying: set[Chunk] = set()
         self._arrivals: deque[Chunk] = deque()
-        self._scheduled = False
-        self._wanted = False
-        self._torn = False
-        self._busy = False
-        self._turn = threading.Lock()
+        self._scheduled = False  # the callback thread has a job to work here
+        self._torn = False  # an interrupt may have lost a chunk, which nobody must wait for
+        self._asked = 0  # calls of `work` that a thread has to answer, which is at it until there are none
+        self._turn = threading.Lock()  # for `_asked`
         group = group or client.new_group()
         self._single: OpenRun = encoded.grouped(group)
         self._chunk: OpenRun = encoded.chunked(group)
@@ -168,8 +167,7 @@ class MapJob:
         """Nobody wants the rest: gives up what has no outcome yet."""
         self.stop()
         self._client.table.cancel(self.futures)
-        if self.batch is not None and not self._is_forked:
-            self.resume()  # the batch has to hear of the end, also if nothing was on its way
+        self._tell_batch()  # also if nothing was on its way
 
     # --- the consumer's side
 
@@ -229,48 +227,55 @@ class MapJob:
 
     def work(self, *, draw: bool) -> None:
         """Takes arrivals in and submits what there is room for, unless somebody else is at it."""
-        self._wanted = True
-        while self._wanted and self._take_turn(draw=draw):
-            pass
+        mine = False
+        try:
+            with self._turn:  # no interrupt comes between this and the count, as it may after acquire()
+                mine = not self._asked
+                self._asked += 1
+            while mine:
+                asked = self._asked
+                self._take_turn(draw=draw)
+                with self._turn:
+                    self._asked -= asked
+                    mine = self._asked > 0
+        finally:
+            if mine:  # an interrupt has come upon the work
+                try:
+                    self._tear()
+                finally:
+                    self._asked = 0
+                    self._tell_batch()
 
     def resume(self) -> None:
         """Has the callback thread look once, whatever an interrupt may have left undone."""
         self._client.callbacks.put((self._work_unattended,))
 
-    def _take_turn(self, *, draw: bool) -> bool:
-        """One turn at the work; False when somebody else is at it."""
-        mine = False
-        try:
-            with self._turn:  # no interrupt comes between this and the flags, as it may after acquire()
-                if not self._busy:
-                    mine = self._busy = True
-            if mine:
-                self._wanted = False
-                while self._arrivals:
-                    self._complete(self._arrivals.popleft())
-                if draw or self._buffersize is None:
-                    self._submit_more()
-                if self.source.exhausted and not self._flying:  # in this turn: nobody else has drawn items
-                    self._end()
-        except BaseException:
-            if mine:
-                self._tear()
-            raise
-        finally:
-            if mine:
-                self._busy = False
-        return mine
-
-    def _end(self) -> None:
-        if self in self._client.maps:
-            self.stop()
-        if self.batch is not None:
-            self.batch.on_map_over(self)
+    def _take_turn(self, *, draw: bool) -> None:
+        """Do the work once, in the only thread that is at it."""
+        while True:
+            while self._arrivals:
+                self._complete(self._arrivals.popleft())
+            if draw or self._buffersize is None:
+                self._submit_more()
+            if not self._arrivals:  # of chunks that could not be submitted
+                break
+        if self.source.exhausted and not self._flying:  # here: no other thread has drawn items meanwhile
+            if self in self._client.maps:
+                self.stop()
+            if self.batch is not None:
+                self.batch.on_map_over(self)
 
     def _tear(self) -> None:
-        """An interrupt came upon the work: a chunk may be lost, so that the rest is given up."""
+        """Give the rest up after an interrupt of the work, which may have lost a chunk."""
         self._torn = True
+        lost = [chunk for chunk in self._flying if chunk.future is None and chunk not in self._arrivals]
+        self._arrivals.extend(lost)
         self._break_off("it submitted items")
+
+    def _tell_batch(self) -> None:
+        """Have the callback thread tell the batch that nothing is left, if that is so."""
+        if self.batch is not None and not self._is_forked:
+            self.resume()
 
     def _break_off(self, when: str) -> None:
         if self.source.failure is None:
@@ -330,7 +335,6 @@ class MapJob:
         finally:
             if chunk.parts is None and (chunk.future is None or not chunk.future._watch(chunk)):
                 self._arrivals.append(chunk)
-                self._wanted = True
 
     def _put(self, items: Sequence[Any], run: OpenRun) -> TaskFuture[Any]:
         memfd = not self._client.wired
@@ -378,11 +382,11 @@ class MapJob:
     @staticmethod
     def _count(chunk: Chunk, batch: ItemCounter) -> None:
         """Tell the batch how the items of a chunk have ended."""
-        future, result = chunk.future, chunk.result
-        if future is not None and future.cancelled():
+        future, result, error = chunk.future, chunk.result, chunk.error
+        is_lost = future is None and result is None and error is None  # by an interrupt
+        if is_lost or (future is not None and future.cancelled()):
             batch.on_items_ended(0, chunk.count, [])
             return
-        error = chunk.error
         if error is None and future is not None and future._has_failed():
             error = future.exception()
         elif error is None and future is not None and chunk.count > 1:

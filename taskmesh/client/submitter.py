@@ -211,8 +211,15 @@ class Submitter:
         if not iterables:
             raise TypeError("map() takes a function and at least one iterable")
         items = MapItems.of(iterables, lazily=buffersize is not None)
-        return self._mapped(
-            fn, items, timeout, chunksize, buffersize, ordered=ordered, return_exceptions=return_exceptions
+        return start_map(
+            self,
+            fn,
+            items,
+            timeout,
+            chunksize,
+            buffersize,
+            ordered=ordered,
+            return_exceptions=return_exceptions,
         )
 
     @overload
@@ -291,8 +298,15 @@ class Submitter:
         """As `map`, for arguments that are tuples already: `fn(*item)` for each item."""
         calls = map(tuple, iterable)
         items = MapItems.listed(list(calls)) if buffersize is None else MapItems.drawn(calls)
-        return self._mapped(
-            fn, items, timeout, chunksize, buffersize, ordered=ordered, return_exceptions=return_exceptions
+        return start_map(
+            self,
+            fn,
+            items,
+            timeout,
+            chunksize,
+            buffersize,
+            ordered=ordered,
+            return_exceptions=return_exceptions,
         )
 
     def with_options(self, **options: Unpack[OptionValues]) -> Submitter:
@@ -303,43 +317,50 @@ class Submitter:
         """
         return Submitter(self._client, {**self._options, **options}, owner=self)
 
-    def _mapped(
-        self,
-        fn: Callable[..., Any],
-        items: MapItems,
-        timeout: float | None,
-        chunksize: Chunksize,
-        buffersize: int | None,
-        *,
-        ordered: bool,
-        return_exceptions: bool = False,
-    ) -> MapResults[Any]:
-        """Start a map: the common part of `map` and `starmap`."""
-        fixed = fixed_chunksize(chunksize)
-        if buffersize is not None and not is_count(buffersize):
-            raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
-        if not _is_timeout(timeout):
-            raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")
-        encoded = self._functions.encoded(fn)
-        if encoded.options.key is not None:
-            raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
-        if not encoded.options.is_chunkable or self._client.result_codec == SAFE:
-            fixed = 1
-        job = MapJob(
-            self._client,
-            encoded,
-            items,
-            ChunkSizer(self._client.slots(), items.left, fixed or None, buffersize),
-            ordered=ordered,
-            buffersize=buffersize,
-            group=self._group,
-        )
-        self._on_map(job)
-        job.start()
-        return MapResults(job, timeout, owner=self, return_exceptions=return_exceptions)
-
     def _on_map(self, job: MapJob) -> None:
         """A map is about to begin; for subclasses."""
+
+
+def client_of(submitter: Submitter) -> Client:
+    """Return the client that a mesh, or another submitter, submits to: for modules of taskmesh."""
+    return submitter._client
+
+
+def start_map(
+    submitter: Submitter,
+    fn: Callable[..., Any],
+    items: MapItems,
+    timeout: float | None,
+    chunksize: Chunksize,
+    buffersize: int | None,
+    *,
+    ordered: bool,
+    return_exceptions: bool = False,
+) -> MapResults[Any]:
+    """Start a map: the common part of `map`, `starmap` and `MeshExecutor.map`. Raises as `map` does."""
+    fixed = fixed_chunksize(chunksize)
+    if buffersize is not None and not is_count(buffersize):
+        raise ConfigError(f"buffersize has to be a number of items >= 1, or None, not {buffersize!r}")
+    if not _is_timeout(timeout):
+        raise ConfigError(f"timeout has to be a number of seconds, or None, not {timeout!r}")
+    encoded = submitter._functions.encoded(fn)
+    if encoded.options.key is not None:
+        raise ConfigError("a task with a key= cannot be mapped: submit its calls one by one")
+    client = submitter._client
+    if not encoded.options.is_chunkable or client.result_codec == SAFE:
+        fixed = 1
+    job = MapJob(
+        client,
+        encoded,
+        items,
+        ChunkSizer(client.slots(), items.left, fixed or None, buffersize),
+        ordered=ordered,
+        buffersize=buffersize,
+        group=submitter._group,
+    )
+    submitter._on_map(job)
+    job.start()
+    return MapResults(job, timeout, owner=submitter, return_exceptions=return_exceptions)
 
 
 def _is_timeout(value: object) -> bool:

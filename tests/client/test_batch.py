@@ -146,3 +146,18 @@ def test_a_map_that_cannot_start_lets_the_batch_end(mesh, batch, monkeypatch):
     batch.seal()
 
     assert batch.done.result(END_S) == Tally()
+
+
+def test_a_map_that_an_interrupt_has_torn_lets_the_batch_end(mesh, batch, monkeypatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patches:
+        patches.setattr(mesh._client.table, "put", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            batch.map(same, range(10), chunksize=10)
+    batch.seal()
+
+    with pytest.raises(BatchError) as caught:
+        batch.done.result(END_S)
+    assert caught.value.tally == Tally(10, 0, 0, 0, 10)

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+import taskmesh.executor as executor_module
 from taskmesh import Mesh, MeshExecutor, task
 from taskmesh.errors import ConfigError, SerializationError
 from tests.harness.waiting import wait_until
@@ -194,15 +195,15 @@ def test_shutdown_of_a_closed_mesh_has_nothing_to_cancel(mesh, used):
 def test_what_is_submitted_beside_a_shutdown_is_refused(mesh, port, monkeypatch, late):
     port.gate.clear()
     executor = mesh.executor()
-    method = {"submit": "submit", "map": "_mapped"}[late]
-    real = getattr(executor._mesh, method)
+    place, name = {"submit": (executor._mesh, "submit"), "map": (executor_module, "start_map")}[late]
+    real = getattr(place, name)
 
     def overtaken(*args, **kwargs):
         made = real(*args, **kwargs)
         executor.shutdown()  # by another thread: it does not see what is being submitted
         return made
 
-    monkeypatch.setattr(executor._mesh, method, overtaken)
+    monkeypatch.setattr(place, name, overtaken)
     with pytest.raises(RuntimeError, match="after shutdown"):
         getattr(executor, late)(double, [1])
 

@@ -9,6 +9,7 @@ import sys
 import threading
 from typing import Any, Final
 
+from taskmesh.client.submitter import client_of
 from taskmesh.mesh import Mesh
 from taskmesh.spark.jobs.settings import Settings
 
@@ -37,12 +38,12 @@ def mesh_of(settings: Settings, speed_up: float = 1.0) -> Mesh:
     key = (os.getpid(), settings.address, settings.keys)
     with _lock:
         mesh = _open.get(key)
-        if mesh is None or mesh._client.closed or mesh._client.table.refusal is not None:
+        if mesh is None or (client := client_of(mesh)).closed or client.table.refusal is not None:
             if mesh is not None:
                 mesh.close(cancel=True)  # a refused client keeps its thread and sockets until it is closed
             more: dict[str, Any] = {"keys": settings.keys} if settings.keys else {}
             mesh = Mesh(settings.address, mesh__open_timeout=settings.connect_timeout / speed_up, **more)
-            mesh._client.open()
+            client_of(mesh).open()
             _open[key] = mesh
         _freeze_modules()
         return mesh

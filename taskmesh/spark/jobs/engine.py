@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from taskmesh import context
 from taskmesh.client.group import TaskGroup
+from taskmesh.client.submitter import client_of
 from taskmesh.errors import TaskMeshError
 from taskmesh.future import TaskFuture
 from taskmesh.outcomes.outcome import Success, error_of
@@ -98,7 +99,7 @@ class _MeshEngine:
             keep=KEPT_S if shared else 0.0,
             shared=shared or "all",
         )
-        self._watchdog = Watchdog(mesh._client, settings, remote_task.options, speed_up)
+        self._watchdog = Watchdog(client_of(mesh), settings, remote_task.options, speed_up)
         self.wait = self._watchdog.wait
 
     @property
