@@ -127,7 +127,7 @@ class TaskFuture(Future[T]):
     mesh's callback thread, in order; cancelling an `await` cancels the task.
     """
 
-    # For taskmesh's own modules: the pending table fills the slots of many futures in one loop, without calls.
+    # For taskmesh's own modules: the pending table fills the slots of many futures in a loop, without calls.
     __slots__ = ("_content", "_extras", "_form", "_origin", "_run", "_seq", "_state")
 
     _content: Any
