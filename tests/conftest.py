@@ -1,5 +1,6 @@
 """Rules for every test: it has a level, and leaves nothing behind; fault tests can be repeated."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -33,6 +34,12 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(level_of(item))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is loaded out of later collections: each that a test asked for took 0.8 s of CPU time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,7 +1,6 @@
 """The project's own source as the architecture tests read it: files, trees, imports."""
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,21 +38,35 @@ def tree(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return every node of a file: half a dozen tests look at each of them."""
+    return tuple(ast.walk(tree(path)))
+
+
+def forget() -> None:
+    """Drop all trees: a million objects would make every later garbage collection slow."""
+    for cached in (tree, nodes, functions, imports):
+        cached.cache_clear()
+
+
 def line_count(path: Path) -> int:
     """Count a file's lines."""
     return len((ROOT / path).read_text(encoding="utf-8").splitlines())
 
 
-def functions(path: Path) -> Iterator[FunctionNode]:
-    """Yield every function and method of a file, nested ones too."""
-    return (node for node in ast.walk(tree(path)) if isinstance(node, FunctionNode))
+@cache
+def functions(path: Path) -> tuple[FunctionNode, ...]:
+    """Return every function and method of a file, nested ones too."""
+    return tuple(node for node in nodes(path) if isinstance(node, FunctionNode))
 
 
-def imports(path: Path) -> list[Import]:
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
     """Return every import of a file; `from a import b` counts as a and a.b, since b may be a module."""
     late = {id(node) for function in functions(path) for node in ast.walk(function)}
     found = []
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -66,7 +79,7 @@ def imports(path: Path) -> list[Import]:
                 if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
             ]
         found += [Import(name, node.lineno, id(node) in late) for name in names]
-    return found
+    return tuple(found)
 
 
 def _called_name(call: ast.Call) -> str:
@@ -76,9 +89,7 @@ def _called_name(call: ast.Call) -> str:
 
 def calls(path: Path, name: str) -> list[ast.Call]:
     """Return the calls of a function or method of that name."""
-    return [
-        node for node in ast.walk(tree(path)) if isinstance(node, ast.Call) and _called_name(node) == name
-    ]
+    return [node for node in nodes(path) if isinstance(node, ast.Call) and _called_name(node) == name]
 
 
 def roots(module: str) -> str:

@@ -10,13 +10,13 @@ import pytest
 
 from taskmesh.core import actions
 from taskmesh.core.actions import ClientAction, HubAction, PoolAction
-from tests.architecture.source import tree
+from tests.architecture.source import nodes
 
 
 def performed(path: str) -> set[str]:
     """Return the actions that a shell's table has: keys of a dict, or what is put into it later."""
     found = set()
-    for node in ast.walk(tree(Path(path))):
+    for node in nodes(Path(path)):
         keys: list[ast.expr | None] = []
         if isinstance(node, ast.Dict):
             keys = list(node.keys)

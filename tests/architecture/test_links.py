@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from taskmesh.cli.application import app
@@ -36,9 +38,17 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
 
 
+@cache
+def command_line() -> TyperGroup:
+    """The program with all its commands; to build it takes 10 ms."""
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    return group
+
+
 def options_of(words: list[str]) -> set[str] | None:
     """The options of a command or of a subcommand of it; None where there is no such command."""
-    command = get_command(app)
+    command = command_line()
     for word in words[: 2 if words[0] in ("keys", "limits", "schedule") else 1]:
         found = getattr(command, "commands", {}).get(word)
         if found is None:

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tests.architecture.source import EVERYTHING, PACKAGES, functions, line_count, python_files, tree
+from tests.architecture.source import EVERYTHING, PACKAGES, functions, line_count, nodes, python_files
 
 MODULE_LINES = 600
 FUNCTION_LINES = 60
@@ -36,7 +36,7 @@ def test_classes_have_few_public_methods():
     crowded = [
         f"{path}:{node.lineno} {node.name}: {count} public methods"
         for path in python_files(*PACKAGES)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ClassDef) and (count := _public_methods(node)) > PUBLIC_METHODS
     ]
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.architecture.diagrams import BLOCK, PAGE, drawings, drawn
-from tests.architecture.source import ROOT, python_files, tree
+from tests.architecture.source import ROOT, nodes, python_files
 
 NAMED = re.compile(r"`((?:[\w.]+/)+[\w.]+\.py|(?:[\w.]+/)+)`")
 
@@ -48,10 +48,11 @@ def test_names_of_code_that_the_page_uses_are_there(owner):
 def test_members_of_classes_that_the_page_names_are_there():
     """`Intake._fits`, `Submit.number`: some class of that name has such a method, field or attribute."""
     named = set(re.findall(r"`([A-Z][a-z]\w*)\.(\w+)`", page()))
+    owners = {owner for owner, _ in named}
     bodies: dict[str, str] = {}
     for path in python_files("taskmesh"):
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.ClassDef):
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef) and node.name in owners:
                 bodies[node.name] = bodies.get(node.name, "") + ast.unparse(node)
 
     assert len(named) > 20

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from tests.architecture.source import ROOT, line_count, python_files, tree
+from tests.architecture.source import ROOT, line_count, nodes, python_files, tree
 
 # File names that neither the glossary nor that list explains.
 UNEXPLAINED = frozenset(
@@ -124,7 +124,7 @@ def _room(path: Path) -> str:
 
 def _docstrings(path: Path) -> list[str]:
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    return [ast.get_docstring(node) or "" for node in ast.walk(tree(path)) if isinstance(node, kinds)]
+    return [ast.get_docstring(node) or "" for node in nodes(path) if isinstance(node, kinds)]
 
 
 def test_no_error_text_says_cure():

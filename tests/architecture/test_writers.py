@@ -5,11 +5,12 @@ The lists below say who still does so beside it, each with the reason. They may 
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from typing import get_type_hints
 
 from taskmesh.core.hub.states import TRANSITIONS, Cause, State, TaskRecord
 from taskmesh.core.pool.slots import Slot
-from tests.architecture.source import FunctionNode, python_files, tree
+from tests.architecture.source import FunctionNode, nodes, python_files
 
 # Who assigns a `state`, and why there. What is not a machine's own beginning or its `move` has a reason.
 STATES = {
@@ -52,14 +53,18 @@ SLOTS = {"slot", "parent", "other", "idle"}  # names that a slot has in the pool
 OTHERS = {"failure", "progress", "held", "results", "extra", "run"}  # messages with fields of the same names
 
 
-def assignments() -> Iterator[tuple[str, str, str]]:
-    """Yield (class and function, object, attribute) for each assignment to an attribute in the core."""
-    for path in python_files("taskmesh/core"):
-        for scope in ast.walk(tree(path)):
-            for function in scope.body if isinstance(scope, ast.ClassDef) else ():
-                if isinstance(function, FunctionNode) and isinstance(scope, ast.ClassDef):
-                    for target in targets(function):
-                        yield f"{scope.name}.{function.name}", ast.unparse(target.value), target.attr
+@cache
+def assignments() -> tuple[tuple[str, str, str], ...]:
+    """Return (class and function, object, attribute) for each assignment to an attribute in the core."""
+    return tuple(
+        (f"{scope.name}.{function.name}", ast.unparse(target.value), target.attr)
+        for path in python_files("taskmesh/core")
+        for scope in nodes(path)
+        if isinstance(scope, ast.ClassDef)
+        for function in scope.body
+        if isinstance(function, FunctionNode)
+        for target in targets(function)
+    )
 
 
 def targets(function: ast.AST) -> Iterator[ast.Attribute]:
@@ -80,7 +85,7 @@ def test_no_state_is_given_to_a_copy_but_that_of_a_chunk_that_is_kept():
     found = [
         f"{path.name}:{call.lineno}"
         for path in python_files("taskmesh/core")
-        for call in ast.walk(tree(path))
+        for call in nodes(path)
         if isinstance(call, ast.Call) and any(keyword.arg == "state" for keyword in call.keywords)
     ]
 
