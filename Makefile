@@ -6,6 +6,7 @@ SEEDS ?= 20000
 FUZZ  ?= 100
 TIMES ?= 30
 PLATFORM := helm containers kube spark
+BEYOND   := chaos conformance faults net sockets
 
 BIN    := .venv/bin
 RUN    := .venv/ready-run
@@ -37,7 +38,7 @@ demo-spark: $(SPARK)  ## 336,776 flights through Spark and two pools, and wholly
 test: unit integration faults platform  ## All tests
 
 unit: $(DEV)     ## The pure machines, the wire, the client and the command line without processes: a minute or so
-	$(LEVEL) -m "unit and not bench"
+	$(LEVEL) $(addprefix --ignore=tests/,$(BEYOND)) -m "unit and not bench"
 
 integration: $(REDIS)  ## Real processes and sockets: slots, hub and pools, the programs, the examples, attacks; more seeds
 	$(LEVEL) -m "integration and not soak and not bench"

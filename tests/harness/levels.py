@@ -13,7 +13,12 @@ PLATFORM = {"containers", "helm", "kube", "spark"}
 FAULTS = {"chaos", "faults"}
 INTEGRATION = {"conformance", "net", "sockets"}
 """Folders whose tests use real sockets."""
-LONG = {"tests/simulation/test_guards.py", "tests/simulation/test_seeds.py", "tests/fuzz/test_machines.py"}
+LONG = {
+    "tests/fuzz/test_machines.py",
+    "tests/simulation/test_guards.py",
+    "tests/simulation/test_seeds.py",
+    "tests/simulation/test_small_bounds.py",
+}
 """Pure, but with more seeds than anybody waits for after each change: integration tests, too."""
 STARTS = {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "subprocess.Popen"}
 """Audit events that tell of a new process (https://docs.python.org/3/library/audit_events.html)."""

@@ -36,6 +36,7 @@ def test_a_process_left_running_is_named_and_gone_is_forgiven():
 
 @pytest.mark.usefixtures("processes")
 def test_an_orphan_of_a_dead_child_is_found_by_its_mark():
+    """Its new parent, an ancestor of this process, is a stranger, and yet it is none."""
     baseline = Holdings.now()
     read, write = os.pipe()
     parent = subprocess.run(
@@ -49,6 +50,16 @@ def test_an_orphan_of_a_dead_child_is_found_by_its_mark():
 
     assert any(f"process {orphan} " in thing for thing in left)
     wait_until(lambda: not left_behind(baseline, timeout=0.05), message="the orphan ends with its pipe")
+
+
+def test_a_stranger_is_forgotten_when_it_ends():
+    """Its id may be the next that a child of ours gets."""
+    beyond = 1 << 23  # no process has this id: Linux gives ids below 2**22
+    leaks.STRANGERS.add(beyond)
+
+    Holdings.now()
+
+    assert beyond not in leaks.STRANGERS
 
 
 def test_a_thread_is_named_when_it_is_not_a_daemon_or_is_ours():

@@ -5,7 +5,14 @@ import re
 import pytest
 
 from tests.simulation.simulate import main
-from tests.simulation.simulation import SimulationFailure, World
+from tests.simulation.simulation import Report, SimulationFailure, World
+
+
+@pytest.fixture(scope="module")
+def played() -> list[tuple[World, Report]]:
+    """The worlds of seeds 0 to 11 after their end, and their reports."""
+    worlds = [World(seed) for seed in range(12)]
+    return [(world, world.run()) for world in worlds]
 
 
 def test_the_same_seed_plays_the_same_way():
@@ -17,27 +24,25 @@ def test_the_same_seed_plays_the_same_way():
     assert len(first.trace) > 1000
 
 
-def test_another_seed_plays_another_way():
-    assert World(4).run().steps != World(5).run().steps
+def test_another_seed_plays_another_way(played):
+    (_, first), (_, second) = played[4:6]
+
+    assert first.steps != second.steps
 
 
-def test_a_seed_is_large_enough():
-    world = World(6)
-    report = world.run()
+def test_a_seed_is_large_enough(played):
+    world, report = played[6]
 
     assert report.tasks >= 200
     assert len(world.pools) == 3
     assert len(world.clients) == 2
 
 
-def test_a_replaced_hub_is_told_what_an_earlier_one_has_stored():
-    worlds = [World(seed) for seed in range(12)]
+def test_a_replaced_hub_is_told_what_an_earlier_one_has_stored(played):
+    hubs = [world.hub for world, _ in played]
 
-    for world in worlds:
-        world.run()
-
-    assert sum(world.hub.restored for world in worlds) > 0
-    assert {name for world in worlds for name, _ in world.hub.shelf.entries} == {"short"}
+    assert sum(hub.restored for hub in hubs) > 0
+    assert {name for hub in hubs for name, _ in hub.shelf.entries} == {"short"}
 
 
 OWN = {("oom", "slot"), ("place given", "slot"), ("place refused", "slot")}
