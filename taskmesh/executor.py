@@ -41,7 +41,7 @@ class MeshExecutor(Executor):
     `MeshExecutor(max_workers=4)` opens an embedded mesh of its own, and closes it at shutdown;
     `mesh.executor()` uses an open one. Leaving the `with` block by an exception, Ctrl-C among them, cancels
     what was submitted, running or not, as a mesh does; other executors wait for it first. A mesh of its own
-    that has had no `shutdown` ends after its tasks when nobody holds the executor any more, and a program
+    that has had no `shutdown` ends after its tasks when nothing refers to the executor any more; a program
     that ends waits for them.
 
     Args:
@@ -92,7 +92,7 @@ class MeshExecutor(Executor):
         self._mesh.__reduce__()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[T]:
-        """Submits `fn(*args, **kwargs)`; raises as `Mesh.submit`, and RuntimeError after `shutdown`."""
+        """Submit `fn(*args, **kwargs)`; raise as `Mesh.submit` does, and RuntimeError after `shutdown`."""
         self._check()
         future = self._mesh.submit(fn, *args, **kwargs)
         self._futures.append(future)
@@ -110,7 +110,7 @@ class MeshExecutor(Executor):
         chunksize: Chunksize = 1,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """As `Executor.map`; `chunksize="auto"` measures. `buffersize` counts chunks, as in Python 3.14."""
+        """Map as `Executor.map` does. `chunksize="auto"` measures; `buffersize` counts chunks, as in 3.14."""
         self._check()
         if is_count(buffersize) and is_count(chunksize):
             buffersize *= chunksize
@@ -125,7 +125,7 @@ class MeshExecutor(Executor):
         return results
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more tasks, and waits for those that were submitted.
+        """Take no more tasks, and wait for those that were submitted.
 
         Args:
             wait: False returns at once; what was submitted goes on, and a mesh of its own closes after it.
@@ -148,7 +148,7 @@ class MeshExecutor(Executor):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Shuts down and waits; first cancels everything when the block was left by an exception."""
+        """Shut down and wait; first cancel everything if the block was left by an exception."""
         if error is not None:
             self._give_up()
         self.shutdown(wait=True)
@@ -167,13 +167,13 @@ class MeshExecutor(Executor):
             self._own.close()
 
     def _give_up(self) -> None:
-        """Cancels all that was submitted here; a mesh of its own ends with it."""
+        """Cancel all that was submitted here; a mesh of its own ends with it."""
         self._client.table.cancel([future for future in self._stop_maps() if not future.done()])
         if self._own is not None:
             self._own.close(cancel=True)
 
     def _stop_maps(self) -> list[TaskFuture[Any]]:
-        """Submits no more items of maps; returns the futures of all that was submitted."""
+        """Submit no more items of maps; return the futures of all that was submitted."""
         for job in self._maps:
             job.stop()
         return [*self._futures, *(future for job in self._maps for future in job.futures)]
@@ -183,12 +183,12 @@ class MeshExecutor(Executor):
             raise RuntimeError("cannot schedule new futures after shutdown")
 
     def _refuse(self, futures: list[TaskFuture[Any]]) -> None:
-        """Takes back what was submitted while another thread shut down, which may not wait for it."""
+        """Cancel tasks that were submitted while another thread shut down, which may not wait for them."""
         self._client.table.cancel([future for future in futures if not future.done()])
         self._check()
 
     def _sweep(self) -> None:
-        """Forgets futures that have ended; so rarely that it costs nothing."""
+        """Forget futures that have ended; so rarely that it costs nothing."""
         with self._lock:
             ended = len(self._futures)
             alive = [future for future in self._futures[:ended] if not future.done()]
@@ -197,7 +197,7 @@ class MeshExecutor(Executor):
 
 
 def _own_options(options: OptionValues) -> OptionValues:
-    """The options without those of other executors.
+    """Return the options without those of other executors.
 
     Raises:
         ConfigError: one of those asks for something.

@@ -1,7 +1,7 @@
 """TaskFuture: a concurrent.futures.Future that costs next to nothing until somebody waits for it.
 
 What a Future makes when it is born (a condition, two lists) is made here when it is first asked for. The rule
-that keeps this sound: whoever takes a task out of the pending table ends its future, under the table's lock;
+that keeps this sound: the thread that takes a task out of the pending table ends its future, under its lock;
 a future that has a condition is ended while that is held too, as concurrent.futures' own functions expect.
 """
 
@@ -60,7 +60,7 @@ class TaskTable(Protocol):
         ...
 
     def is_accepted(self, seq: int) -> bool:
-        """Return whether the hub has confirmed the task."""
+        """Return True if the hub has confirmed the task."""
         ...
 
     def cancel(self, futures: Iterable[TaskFuture[Any]]) -> int:
@@ -68,7 +68,7 @@ class TaskTable(Protocol):
         ...
 
     def attend(self, future: TaskFuture[Any]) -> None:
-        """Called before a wait for a future: the table ends it if no outcome can come any more."""
+        """End a future that is about to be waited for, if no outcome can come any more."""
         ...
 
 
@@ -174,7 +174,7 @@ class TaskFuture(Future[T]):
         return value
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the task's exception, None for a value; waits, and may raise, as `result()` does."""
+        """Return the task's exception, None for a value; wait, and raise, as `result()` does."""
         if self._state is not FINISHED:
             timeout = self._wait_for_end(timeout)
         error: BaseException | None = self._content if self._decode(timeout) is ERROR else None
@@ -289,7 +289,7 @@ class TaskFuture(Future[T]):
         return f"<TaskFuture {self._label} {self.state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In a call that is submitted: the outcome, once it is there. In a task's result: the value."""
+        """Pickle: in a call that is submitted as the outcome that comes, in a task's result as the value."""
         if in_slot() and self.done() and not is_collecting():
             return itself, (self.result(),)
         return reduced(self, self._run.table)
@@ -330,7 +330,7 @@ class TaskFuture(Future[T]):
         return cancelled, cancelled, None, None
 
     def _refuse(self, *_: object) -> NoReturn:
-        """Not for callers: a mesh ends its futures itself."""
+        """Refuse a call that would end the future: a mesh ends its futures itself."""
         raise InvalidStateError("a mesh ends its futures itself")
 
     set_running_or_notify_cancel = set_result = set_exception = _refuse  # type: ignore[assignment]
@@ -338,7 +338,7 @@ class TaskFuture(Future[T]):
     # --- for the pending table, the callback thread and the gatherings
 
     def _ensure_waiters(self) -> Waiters:
-        """The list of waiters, with the table's lock held; a mesh that is closed ends the future by this."""
+        """Return the waiters, with the table's lock held; a mesh that is closed ends the future by this."""
         extras = self._extras
         if extras is None:
             extras = self._extras = Waiters()
@@ -424,7 +424,7 @@ class TaskFuture(Future[T]):
         return form
 
     def _blocked(self, failed: Failed) -> BaseException:
-        """Returns the error of a task that never started: its cause is the error of the first that failed."""
+        """Return the error of a task that never started: its cause is the error of the first that failed."""
         path: list[TaskFuture[Any]] = [self]
         record: Success | Failed | None = failed
         while isinstance(record, Failed) and record.kind == DEPENDENCY:
@@ -479,5 +479,5 @@ class TaskFuture(Future[T]):
 
 
 def lazy(future: TaskFuture[T]) -> T:
-    """Returns the future itself: for a type checker it is the value that the task gets in its place."""
+    """Return the future itself: for a type checker it is the value that the task gets in its place."""
     return cast(T, future)

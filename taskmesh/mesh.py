@@ -69,7 +69,7 @@ class Mesh(Submitter):
         weakref.finalize(self, client.forsake).atexit = False  # at exit the client ends itself
 
     def __repr__(self) -> str:
-        """The mesh in one line, from the facts of this program: no hub is asked."""
+        """Return the mesh in one line, from the facts of this program: no hub is asked."""
         client = self._client
         address = client.config.mesh.address
         there = f"at {', '.join(address)}" if address else f"embedded, {client.slots()} slots"
@@ -77,7 +77,7 @@ class Mesh(Submitter):
         return f"<{type(self).__name__} {there}: {stage}, {len(client.table.unended)} tasks under way>"
 
     def _repr_html_(self) -> str:
-        """The mesh in a notebook: with the hub's counts and pools, if it answers within a second."""
+        """Return the mesh for a notebook: with the hub's counts and pools, if it answers within a second."""
         head = f"<b>{escape(repr(self)[1:-1])}</b>"
         if self._client.closed or not self._client.is_open:
             return head
@@ -101,7 +101,7 @@ class Mesh(Submitter):
         return self._client.is_open and self._client.table.connected
 
     def executor(self, **task_options: Unpack[OptionValues]) -> MeshExecutor:
-        """A concurrent.futures.Executor on this mesh; its shutdown leaves the mesh open."""
+        """Return a concurrent.futures.Executor on this mesh; its shutdown leaves the mesh open."""
         return MeshExecutor(mesh=self, **task_options)
 
     def batch(self, name: str = "", /, *, fail_fast: bool = False, **options: Unpack[OptionValues]) -> Batch:
@@ -303,7 +303,7 @@ class Mesh(Submitter):
         self.close(cancel=error is not None)
 
     async def __aenter__(self) -> Self:
-        """As `__enter__`, without blocking the event loop."""
+        """Enter as `__enter__` does, without blocking the event loop."""
         await _aside(self._client.open)
         enter(self, self._client)
         return self
@@ -314,7 +314,7 @@ class Mesh(Submitter):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """As `__exit__`, without blocking the event loop."""
+        """Leave as `__exit__` does, without blocking the event loop."""
         leave(self, self._client)
         try:
             await _aside(partial(self._client.close, cancel=error is not None))

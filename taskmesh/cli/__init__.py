@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Runs the command line; returns its exit code (taskmesh.cli.exits tells which mean what)."""
+    """Run the command line; return its exit code (taskmesh.cli.exits explains them)."""
     code = probed(sys.argv[1:])
     if code is not None:
         return code

@@ -111,7 +111,7 @@ def at_side_port(out: Output, reach: Reach, wait: float) -> bool:
     """Ask the pool itself; return True if it has ended within `wait` seconds, or if `wait` is 0.
 
     Raises:
-        TaskMeshError: nobody answers, or what answers is no pool that could be drained.
+        TaskMeshError: no program answers, or it has no pool that could be drained.
     """
     from taskmesh.http.client import SidePortUnreachable
     from taskmesh.http.settings import side_client

@@ -28,7 +28,7 @@ EXIT_CODES = (
 def exits(out: Output, *, lasting: bool = False) -> Iterator[None]:
     """Turn the errors of a command into a message and its exit code.
 
-    An error that nobody has foreseen is one line too, but for its traceback in Python's development mode
+    An unforeseen error is one line too, but for its traceback in Python's development mode
     (PYTHONDEVMODE=1), and of a `lasting` program: it may not fail in the same way again.
     """
     try:
@@ -61,7 +61,7 @@ def _ended(out: Output, error: BaseException, code: int) -> typer.Exit:
 
 
 def unprinted(error: OSError) -> int:
-    """Says that the words of the command line itself, help or an error, cannot be printed; the exit code.
+    """Report that help, or an error of the command line, cannot be printed; return the exit code.
 
     An error that cannot be told keeps its own.
     """

@@ -13,7 +13,7 @@ DEEPEST = 100
 
 
 def encoded(value: object) -> str:
-    """A value as JSON that every reader takes; what JSON lacks, nan and inf too, is a string: its repr."""
+    """Return a value as JSON that every reader takes; parts that JSON lacks, nan too, as their repr."""
     try:
         return json.dumps(value, default=rendered, allow_nan=False)
     except JSON_FAILS:
@@ -30,7 +30,7 @@ def is_carried(value: object) -> bool:
 
 
 def carried(value: object, above: frozenset[int] = frozenset()) -> object:
-    """A value with every part that JSON cannot carry as text; `above`: the ids of what it is part of."""
+    """Return a value with text for each part that JSON lacks; `above`: the ids of the objects around it."""
     if id(value) in above or len(above) >= DEEPEST:
         return rendered(value)
     below = above | {id(value)}
@@ -46,7 +46,7 @@ def carried(value: object, above: frozenset[int] = frozenset()) -> object:
 
 
 def rendered(value: object, how: Callable[[object], str] = repr) -> str:
-    """The repr of a value, also where it has none."""
+    """Return the repr of a value, or a text if that raises."""
     try:
         return how(value)
     except Exception as error:  # noqa: BLE001  the user's class may fail as it likes
@@ -54,7 +54,7 @@ def rendered(value: object, how: Callable[[object], str] = repr) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """A text with its control characters escaped, save those to keep."""
+    """Return a text with its control characters escaped, save those to keep."""
     if text.isprintable():
         return text
     return "".join(

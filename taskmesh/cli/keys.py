@@ -1,4 +1,4 @@
-"""`taskmesh keys new`, `authorize`, `revoke`, `rotate` and `show`: who may take part in a mesh."""
+"""`taskmesh keys new`, `authorize`, `revoke`, `rotate` and `show`: the keys of a mesh's programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ keys = typer.Typer(
 
 
 def folder_of(*, directory: Keys = None, file: ConfigFile = None) -> KeyFolder:
-    """The directory that --keys, TASKMESH_KEYS or the configuration names.
+    """Return the directory that --keys, TASKMESH_KEYS or the configuration names.
 
     Raises:
         ConfigError: none does.
@@ -45,7 +45,7 @@ folder_command = command(folder_of)
 
 
 def known(role: str, *, among: tuple[str, ...]) -> str:
-    """The role, if it is one of these.
+    """Return the role, if it is one of these.
 
     Raises:
         ConfigError: it is not.

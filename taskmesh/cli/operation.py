@@ -94,7 +94,7 @@ def batch(
 
 
 def batch_text(found: dict[str, Any]) -> str:
-    """The state of a batch, for people."""
+    """Return the state of a batch, for people."""
     states = [f"{count} {state.lower()}" for state, count in found["tasks"].items() if count]
     name = f" ({found['name']})" if found["name"] else ""
     return f"batch {found['task_id']}{name}: {', '.join(states) or 'no tasks on their way'}"
@@ -131,7 +131,7 @@ def command_pools(reach: Reach, out: Output, verb: str, pool: str) -> None:
 
 
 def signs_of_life(hub: SubmitPort, pool: str, timeout: float) -> list[dict[str, object]]:
-    """Pings a pool, or "all", and waits until each has been heard, at most `timeout` seconds.
+    """Ping a pool, or "all", and wait for the answer of each, at most `timeout` seconds.
 
     Times are the hub's, of its ping and of the beat by which a pool answers at once: so the seconds are the
     trip from the hub to the pool and back.

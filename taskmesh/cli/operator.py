@@ -24,28 +24,28 @@ class NoTasks:
     queued = False
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Nothing."""
+        """Return nothing."""
         return [], []
 
     def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Nothing."""
+        """Return nothing."""
         return [], []
 
     def values_of(self, seqs: Iterable[int]) -> list[Value]:
-        """Nothing."""
+        """Return nothing."""
         return []
 
     def accepted(self, seqs: Sequence[int]) -> None:
-        """Cannot happen: nothing was submitted."""
+        """Do nothing: no task was submitted."""
 
     def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
-        """Cannot happen: nothing was submitted."""
+        """Do nothing: no task was submitted."""
 
     def notice(self, progress: list[Progress]) -> None:
-        """Cannot happen: nothing was submitted."""
+        """Do nothing: no task was submitted."""
 
     def broken(self, error: BaseException) -> None:
-        """The question that waits runs into its time-out."""
+        """Do nothing: the question that waits runs into its time-out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Reach:
 
     @contextmanager
     def session(self) -> Iterator[SubmitPort]:
-        """A session with the hub that answers first.
+        """Open a session with the hub that answers first.
 
         Raises:
             HubUnreachable: none answers in time, or none lets us in.

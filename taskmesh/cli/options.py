@@ -133,7 +133,7 @@ def settings(file: Path | None, given: dict[str, object]) -> Config:
 def hub_settings(
     *, address: Address = None, directory: Keys = None, file: ConfigFile = None, **more: object
 ) -> Config:
-    """Return the settings of a command that needs a hub, whose addresses stand in their order.
+    """Return the settings of a command that needs a hub, with its addresses in their order.
 
     Args:
         address: --address, in order of preference.

@@ -140,7 +140,7 @@ def details_of(future: TaskFuture[Any]) -> dict[str, object]:
 
 
 def resolve(text: str) -> Callable[..., Any]:
-    """The function that MOD:FUNC names.
+    """Return the function that MOD:FUNC names.
 
     Raises:
         ConfigError: there is none; the message says what was looked for.
@@ -167,7 +167,7 @@ def resolve(text: str) -> Callable[..., Any]:
 
 
 def parse(arguments: Sequence[str]) -> tuple[list[object], dict[str, object]]:
-    """Arguments by position and by name: each JSON if it is, else the text itself.
+    """Return arguments by position and by name: the value of JSON, else the text itself.
 
     Raises:
         ConfigError: one by position follows one by name, or a name comes twice.
@@ -201,7 +201,7 @@ def moment_of(text: str) -> datetime:
 
 
 def decoded(text: str) -> object:
-    """The value that a JSON text means, or the text.
+    """Return the value that a JSON text means, or the text.
 
     Raises:
         ConfigError: it is nested too deeply to be read.

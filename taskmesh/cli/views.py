@@ -82,7 +82,7 @@ def graph(
 
 
 def graph_text(found: dict[str, Any]) -> str:
-    """A line for each task, with the tasks that it waits for."""
+    """Return a line for each task, with the tasks that it waits for."""
     upstream: dict[str, list[str]] = {}
     for before, after in found["edges"]:
         upstream.setdefault(after, []).append(before)
@@ -95,7 +95,7 @@ def graph_text(found: dict[str, Any]) -> str:
 
 
 def dot_of(found: dict[str, Any]) -> str:
-    """The graph in the language of Graphviz."""
+    """Return the graph in the language of Graphviz."""
     nodes = [
         f'  "{row["task_id"]}" [label="{quoted(row["name"])}\\n{row["state"]}"];' for row in found["tasks"]
     ]
@@ -104,12 +104,12 @@ def dot_of(found: dict[str, Any]) -> str:
 
 
 def quoted(text: str) -> str:
-    """Text between quotation marks as Graphviz reads it."""
+    """Return text between quotation marks as Graphviz reads it."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def summary(found: dict[str, Any]) -> str:
-    """The status for people."""
+    """Return the status for people."""
     states = ", ".join(f"{count} {name.lower()}" for name, count in found["tasks"].items() if count) or "none"
     ended = [f"{count} {name}" for name, count in found.get("ended", {}).items() if count]
     ends = f" ({', '.join(ended)})" if ended else ""

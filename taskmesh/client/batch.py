@@ -62,7 +62,7 @@ class Batch(Submitter):
         self.id = self.done.task_id
 
     def __repr__(self) -> str:
-        """The batch in one line."""
+        """Return the batch in one line."""
         return f"<Batch {self.name or self.id}: {self.tally()}>"
 
     def seal(self) -> None:
@@ -125,19 +125,19 @@ class Batch(Submitter):
         return future
 
     def _on_map(self, job: MapJob) -> None:
-        """A map begins: it reports its items."""
+        """Take a map in that is about to begin: it reports its items."""
         with self._lock:
             self._check_open()
             self._open.add(job)
             job.batch = self
 
     def on_items(self, count: int) -> None:
-        """A map has submitted so many items."""
+        """Count items that a map submits."""
         with self._lock:
             self._total += count
 
     def on_items_ended(self, succeeded: int, cancelled: int, errors: Sequence[str]) -> None:
-        """Items of a map have ended; one text for each that failed."""
+        """Count items of a map that have ended; one text for each that failed."""
         with self._lock:
             self._succeeded += succeeded
             self._cancelled += cancelled
@@ -147,13 +147,13 @@ class Batch(Submitter):
             self._fail()
 
     def on_map_over(self, job: MapJob) -> None:
-        """No items of a map are left, and all have ended."""
+        """Take a map out whose items have all ended."""
         with self._lock:
             self._open.discard(job)
         self._end_if_over()
 
     def _on_end(self, future: TaskFuture[Any]) -> None:
-        """A task has ended; the port's thread says so."""
+        """Count a task that has ended; the port's thread calls this."""
         failed = future._has_failed()
         with self._lock:
             self._open.discard(future)
@@ -172,7 +172,7 @@ class Batch(Submitter):
         self._first_error = self._first_error or text
 
     def _fail(self) -> None:
-        """A task has failed: that ends the others if the batch is to fail fast."""
+        """Cancel the others after a failure, if the batch is to fail fast."""
         if self._fail_fast:
             self._fail_fast = False  # once
             self._cancel_open()

@@ -30,7 +30,7 @@ class CallbackThread:
         self._closed = False
 
     def put(self, jobs: Iterable[Callable[[], object]]) -> bool:
-        """Queues jobs; what one raises is logged. False after `close`, when nothing is done any more."""
+        """Queue jobs, whose errors are logged; return False after `close`, when none is done any more."""
         with self._lock:
             if self._closed:
                 return False
@@ -41,7 +41,7 @@ class CallbackThread:
             return True
 
     def _start(self) -> None:
-        """Starts the thread; where none can be had now, the next job tries again."""
+        """Start the thread; if the system has none to give, the next job tries again."""
         self._thread = threading.Thread(
             target=self.context.run, args=(self._work,), name=self._name, daemon=True
         )
@@ -56,7 +56,7 @@ class CallbackThread:
         return threading.current_thread() is self._thread
 
     def flush(self) -> None:
-        """Waits until everything queued so far is done; called by a job it does nothing."""
+        """Wait until all jobs queued so far are done; called by a job it does nothing."""
         with self._lock:
             thread = self._thread
         if thread is None or not thread.is_alive() or thread is threading.current_thread():
@@ -66,13 +66,13 @@ class CallbackThread:
             closed = self._closed
             if not closed:
                 self._jobs.put(done.set)
-        if closed:  # meanwhile: the thread ends, and would not come to what stands behind its None
+        if closed:  # meanwhile: the thread ends at its None, and would do no job behind it
             interruptible(partial(_has_ended, thread), None)
         else:
             done.wait(None)
 
     def close(self, timeout: float | None) -> None:
-        """Lets the thread end when it has done what is queued, and waits up to `timeout` seconds for that."""
+        """Have the thread end after the jobs that are queued, and wait up to `timeout` seconds for that."""
         with self._lock:
             self._closed, thread = True, self._thread
             if thread is None or not thread.is_alive():

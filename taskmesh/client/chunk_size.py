@@ -8,7 +8,7 @@ _CHUNK_S = 0.008
 """A chunk takes about this long: much longer than handing it over, much shorter than anybody's patience."""
 
 _AHEAD_S = 0.1
-"""Work that each slot has waiting: a refill needs the GIL thrice, a caller who computes keeps it 5 ms."""
+"""Work that waits for each slot: a refill needs the GIL thrice, and a caller that computes keeps it 5 ms."""
 
 _GROWTH = 8
 _MAX_ITEMS = 4096
@@ -24,7 +24,7 @@ class ChunkSizer:
     """
 
     def __init__(self, slots: int, total: int | None, chunksize: int | None = None, bound: int | None = None):
-        """Sets out.
+        """Begin with what is known before the first chunk.
 
         Args:
             slots: how many run at a time.
@@ -46,7 +46,7 @@ class ChunkSizer:
         self.ahead: float = _FEW * slots if chunksize is None else math.inf
 
     def size(self, left: int | None) -> int:
-        """Items for the next chunk; fewer when not many are `left`, so that all slots end together."""
+        """Return the items of the next chunk; fewer if few are `left`, so that all slots end together."""
         if self._fixed is not None:
             return self._fixed
         if self._item_s is None:
@@ -57,7 +57,7 @@ class ChunkSizer:
         return max(1, items)
 
     def observe_time(self, items: int, seconds: float) -> None:
-        """A chunk of so many items has taken so long."""
+        """Learn from the time that a chunk has taken."""
         if self._fixed is not None or items < 1:
             return
         measured = max(seconds / items, 1e-8)
@@ -70,7 +70,7 @@ class ChunkSizer:
         self.ahead = self._slots * min(_MANY, max(_FEW, math.ceil(_AHEAD_S / chunk_s)))
 
     def observe_bytes(self, items: int, size: int) -> None:
-        """A chunk of so many items takes so many bytes."""
+        """Learn from the bytes that a chunk takes."""
         self._item_bytes = max(1.0, size / items)
 
     def _chunk_items(self) -> int:

@@ -57,11 +57,11 @@ class OpenMap(Protocol):
     """A map that has not submitted all of its items yet."""
 
     def stop(self) -> None:
-        """Submits no more of them."""
+        """Submit no more items."""
         ...
 
     def resume(self) -> None:
-        """Goes on, should an interrupt have left it standing."""
+        """Go on, in case an interrupt has stopped it."""
         ...
 
 
@@ -143,7 +143,7 @@ class Client:
         return self._port is not None
 
     def open(self) -> SubmitPort:
-        """Opens the port, if it is not open.
+        """Open the port, if it is not open.
 
         Raises:
             HubUnreachable: no hub answered in time.
@@ -183,7 +183,7 @@ class Client:
         """Tell the hub of a schedule that a module has declared since the mesh was opened.
 
         Raises:
-            HubUnreachable: the hub does not answer; it is told once more when it does.
+            HubUnreachable: the hub does not answer; the client repeats the message when it does.
             TaskMeshError: it refuses.
         """
         port = self._port
@@ -191,7 +191,7 @@ class Client:
             port.put_schedule(declaration)
 
     def close(self, *, cancel: bool = False, detach: bool = False) -> None:
-        """Ends the client: waits for all tasks first, cancels them, or leaves them to the hub.
+        """End the client: wait for all tasks first, cancel them, or leave them to the hub.
 
         Harmless when called again.
 
@@ -216,7 +216,7 @@ class Client:
             self._end(cancel=cancel, reason=_left() if detach and not cancel else None)
 
     def _check_outcomes(self) -> None:
-        """Tells whoever has bounded the wait for the hub how many tasks have no outcome for that."""
+        """Report tasks that have no outcome because the wait for the hub was bounded."""
         lost, reason = self.table.failed_with_port, self.table.refusal
         bounded = self.config.client.hub_timeout > 0 and not self.closed
         if bounded and lost and isinstance(reason, HubUnreachable):
@@ -232,7 +232,7 @@ class Client:
             )
 
     def abandon(self, told: list[Remains]) -> None:
-        """Ends the client at the interpreter's end, soon: accepted tasks are left to a hub elsewhere.
+        """End the client at the interpreter's end, soon: accepted tasks are left to a hub elsewhere.
 
         Args:
             told: what remains is added here, whether or not an error follows.
@@ -255,7 +255,7 @@ class Client:
             job.stop()
 
     def forsake(self) -> None:
-        """Ends the client after its tasks, in a thread, for a finalizer may not wait: nobody holds its mesh.
+        """End the client of a mesh without references after its tasks, in a thread: a finalizer may not wait.
 
         The interpreter waits for that thread, or gives the client up at its end, as `waits_at_exit` says.
         """
@@ -265,7 +265,7 @@ class Client:
         self.callbacks.put((ends.start,))
         if not self.waits_at_exit:
             warnings.warn(
-                "a mesh was not closed, and nobody holds it any more: it ends after its tasks; "
+                "a mesh was not closed, and nothing refers to it any more: it ends after its tasks; "
                 "use `with Mesh() as mesh:`, or call mesh.close()",
                 ResourceWarning,
                 stacklevel=2,
@@ -308,7 +308,7 @@ class Client:
                 self._port.fulfil_later(fulfil)
 
     def check_route(self, options: TaskOptions) -> None:
-        """Refuses what no pool would ever run: an embedded mesh has one pool, and no other can join it.
+        """Refuse tasks that no pool would ever run: an embedded mesh has one pool, and no other can join it.
 
         Raises:
             ConfigError: the pool does not serve the queue, or lacks a tag.
@@ -341,11 +341,11 @@ class Client:
 
     @cached_property
     def _configured(self) -> int:
-        """Slots by the settings. Asked once, not at each map: a container's quota stands in files (50 us)."""
+        """The slots by the settings, read once: a container's quota is in files, which take 50 us."""
         return self.config.pool.slots
 
     def cancel_unstarted(self, futures: Iterable[TaskFuture[Any]]) -> None:
-        """Has the hub cancel those that have not started: each ends when the hub says so."""
+        """Have the hub cancel the tasks that have not started: each ends when the hub reports it."""
         seqs = [future._seq for future in futures if not future.done()]
         port = self._port
         if seqs and port is not None:
@@ -353,7 +353,7 @@ class Client:
                 port.cancel(seqs, unstarted=True)
 
     def forked(self) -> None:
-        """In a forked child: nothing of this is ours."""
+        """Reset the client in a forked child, to which nothing of it belongs."""
         self._lock = threading.RLock()
         self.maps.clear()
         self.table.forked()
@@ -361,7 +361,7 @@ class Client:
             self._port.forked()
 
     def wait_for_all(self) -> None:
-        """Waits until every task has ended, those that callbacks submit meanwhile too."""
+        """Wait until every task has ended, those that callbacks submit meanwhile too."""
         if self._port is None or self.closed:
             return
         for batch in list(self.batches):
@@ -397,7 +397,7 @@ class Client:
 
 
 def check_slots(word: str, count: object) -> None:
-    """Refuses a number of slots that no embedded mesh can have; `word`: what the caller names it.
+    """Refuse a number of slots that no embedded mesh can have; `word` is the caller's name for it.
 
     Raises:
         ConfigError: it is none, or too large.
@@ -409,7 +409,7 @@ def check_slots(word: str, count: object) -> None:
 
 
 def _refuse_in_slots_import() -> None:
-    """Refuses an embedded mesh that a module opens while a slot imports it.
+    """Refuse an embedded mesh that a module opens while a slot imports it.
 
     The slots of that mesh would import the module, too, and open one more each, without an end.
     """
@@ -435,14 +435,14 @@ def _after_fork() -> None:
 
 
 def _before_exit() -> None:
-    """Waits as other executors do; before the interpreter waits for threads, while new ones may start."""
+    """Wait as other executors do, before the interpreter waits for threads, while new ones may start."""
     for client in list(_open_clients):
         if client.waits_at_exit:
             client.close()
 
 
 def _at_exit() -> None:
-    """Nobody may hang at exit because of a mesh that was not closed; executors of other handlers wait."""
+    """End the meshes that were not closed, without a wait; executors of other handlers wait."""
     _nobody_waits.set()
     unclosed = list(_open_clients)
     remains: list[Remains] = []
@@ -457,7 +457,7 @@ def _at_exit() -> None:
 
 
 def _warn_of(remains: list[Remains]) -> None:
-    """Says that a mesh was not closed, and what has become of its tasks."""
+    """Warn that a mesh was not closed, and say what has become of its tasks."""
     left, lost, maps = (sum(counts) for counts in zip(*remains, strict=True)) if remains else (0, 0, 0)
     parts = [f"{left} accepted tasks were left to the hub"] if left else []
     if lost or maps:

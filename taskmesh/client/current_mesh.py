@@ -16,7 +16,7 @@ _here: ContextVar[tuple[tuple[Submitter, Client], ...]] = ContextVar("taskmesh_m
 _delivers: ContextVar[tuple[Callable[[], Submitter], Client] | None] = ContextVar(
     "taskmesh_delivers", default=None
 )
-"""The mesh whose callback thread this is. It does not hold the mesh, which ends when nobody holds it."""
+"""The mesh whose callback thread this is. The entry must not keep the mesh alive."""
 _everywhere: list[tuple[Submitter, Client]] = []
 """Meshes in the order they were entered, which threads find that were started inside the `with` block."""
 

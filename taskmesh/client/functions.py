@@ -182,7 +182,7 @@ class FunctionTable:
 
         Raises:
             SerializationError: the function cannot travel.
-            ConfigError: nobody would ever run it, see `Client.check_route`.
+            ConfigError: no pool would ever run it, see `Client.check_route`.
         """
         encoded, options = self._found(fn)
         part = encoded.part_of(args, kwargs)
@@ -201,7 +201,7 @@ class FunctionTable:
         return run
 
     def encoded(self, fn: Callable[..., Any]) -> EncodedFunction:
-        """The function as it is now, for several calls.
+        """Return the function as it is now, for several calls.
 
         Raises:
             ConfigError: its options say when it may start, which they do for one call at a time.
@@ -217,7 +217,7 @@ class FunctionTable:
         return encoded
 
     def _found(self, fn: Callable[..., Any]) -> tuple[EncodedFunction, TaskOptions]:
-        """The function as it is now, and its options with those of a single call."""
+        """Return the function as it is now, and its options with those of a single call."""
         cached = self._cached.get(id(fn)) or self._add(fn)
         data = self._codec.encode(fn)
         known, encoded = cached.latest
@@ -250,7 +250,7 @@ class FunctionTable:
         return cached
 
     def _encoded(self, fn: Callable[..., Any], data: bytes, options: TaskOptions) -> EncodedFunction:
-        """Equal functions made anew (bound methods, lambdas in a loop) share an encoding for a while."""
+        """Encode a function; equal ones made anew (methods, lambdas in a loop) share an encoding."""
         kept = self._kept
         encoded = kept.get((data, options))
         if encoded is None:
@@ -314,7 +314,7 @@ def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -
 
 
 def function_name(fn: Any) -> str:
-    """Module and qualified name, for people: of a partial the function's, of an object its class's."""
+    """Return module and qualified name, for people: of a partial the function's, of an object its class's."""
     while not hasattr(fn, "__qualname__") and hasattr(fn, "func"):
         fn = fn.func
     named = fn if hasattr(fn, "__qualname__") else type(fn)
@@ -337,7 +337,7 @@ def weight_hint(fn: Any, name: str, size: int) -> str:
 
 
 def _weight(value: object) -> int:
-    """About how many bytes an object has, without what it refers to."""
+    """Return about how many bytes an object has, without the objects that it refers to."""
     try:
         return memoryview(value).nbytes  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):

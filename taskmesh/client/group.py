@@ -1,4 +1,4 @@
-"""A group of tasks whose function is at hand as bytes: made in one process, submitted from another."""
+"""A group of tasks whose function is given as bytes: pickled in one process, submitted from another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNKNOWN = Success(1, "", 0.0)
 
 
 class TaskGroup:
-    """Tasks of one function that stand together: for fairness, for counting and to be given up.
+    """Tasks of one function that are one group: for fairness, for counting and for cancelling.
 
     Args:
         mesh: where they are submitted.
@@ -63,7 +63,7 @@ class TaskGroup:
         self._run = OpenRun(client.table, self.number, spec, client.new_group())
 
     def submit(self, argument: Any, key: Callable[[Payload], str] | None = None) -> TaskFuture[Any]:
-        """Submits a call with one argument: a picklable value, or with a codec of one's own a flat buffer.
+        """Submit a call with one argument: a picklable value, or with a codec of one's own a flat buffer.
 
         `key` makes a key of the payload.
 
@@ -80,17 +80,17 @@ class TaskGroup:
         check_size(payload, self._limit, f"the call of {self.name}")
         self.sent += len(payload)
         run = self._run
-        if key is not None:  # a run of its own
+        if key is not None:  # its own run
             run = OpenRun(run.table, self.number, run.spec, run.group, key(payload))
         return self._table.put(run, payload)
 
     def cancel(self, futures: list[TaskFuture[Any]]) -> None:
-        """Gives tasks up, running or not."""
+        """Cancel tasks, running or not."""
         self._table.cancel(futures)
 
     @staticmethod
     def failure(future: TaskFuture[Any]) -> Failed | None:
-        """The record of a task that ended badly, with nothing of it unpickled; None of any other."""
+        """Return the record of a task that ended badly, with nothing unpickled; None for any other task."""
         return future._origin if future.done() and isinstance(future._origin, Failed) else None
 
     @staticmethod

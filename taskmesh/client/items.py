@@ -17,8 +17,8 @@ class MapItems:
     Attributes:
         starred: each is a tuple of arguments; else it is the only argument.
         left: how many they are, None when that is unknown.
-        exhausted: there are none, or they are not wanted any more.
-        failure: what the user's iterator raised; it stands in the place of the next item.
+        exhausted: True if there are none, or they are not wanted any more.
+        failure: what the user's iterator raised; it takes the place of the next item.
     """
 
     __slots__ = ("_draw", "exhausted", "failure", "left", "starred")
@@ -32,7 +32,7 @@ class MapItems:
 
     @classmethod
     def of(cls, iterables: tuple[Iterable[Any], ...], *, lazily: bool) -> MapItems:
-        """The iterables side by side; unless `lazily`, all of them are drawn now."""
+        """Return the items of iterables side by side; unless `lazily`, all of them are drawn now."""
         if len(iterables) == 1:
             return cls._single(iterables[0], lazily=lazily)
         if lazily:
@@ -67,17 +67,17 @@ class MapItems:
 
     @classmethod
     def listed(cls, calls: list[tuple[Any, ...]]) -> MapItems:
-        """Calls that are all there."""
+        """Return the items of calls that are all there."""
         rest = iter(calls)
         return cls(lambda count: list(islice(rest, count)), len(calls), starred=True)
 
     @classmethod
     def drawn(cls, items: Iterator[Any], *, starred: bool = True) -> MapItems:
-        """Return what an iterator makes, perhaps without an end."""
+        """Return the items of an iterator, which may have no end."""
         return cls(lambda count: islice(items, count), None, starred=starred)
 
     def draw(self, count: int) -> Sequence[Any]:
-        """Up to `count` items; fewer at the end. What the iterator raises is kept for its place."""
+        """Return up to `count` items; fewer at the end. An error of the iterator is kept for its place."""
         taken: list[Any] = []
         items: Sequence[Any] = taken
         try:
@@ -95,5 +95,5 @@ class MapItems:
 
 
 def _kept(iterable: Iterable[Any]) -> Any:
-    """A sequence that the user cannot change meanwhile."""
+    """Return a sequence that the user cannot change meanwhile."""
     return iterable if isinstance(iterable, tuple | range | str) else list(iterable)

@@ -1,7 +1,7 @@
-"""A map on its way: turns items into chunks, submits them as fast as results make room, splits what crashed.
+"""A map: it turns items into chunks, submits them as results make room, and splits chunks that crashed.
 
-Whoever is at hand does the work: the consumer while it waits for results, the callback thread while it does
-not. An iterable with a `buffersize` is drawn by the consumer alone, as Executor.map does.
+The consumer does the work while it waits for results, else the callback thread does. An iterable with a
+`buffersize` is drawn by the consumer alone, as Executor.map does.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Chunk:
         self.completed = False
 
     def __call__(self, future: object) -> None:
-        """Told by the port's thread: the task has ended."""
+        """Report the end of the task; the port's thread calls this."""
         self._job.arrive(self)
 
 
@@ -61,15 +61,15 @@ class ItemCounter(Protocol):
     """The batch of a map, which counts its items."""
 
     def on_items(self, count: int) -> None:
-        """So many items have been submitted."""
+        """Count items that are submitted."""
         ...
 
     def on_items_ended(self, succeeded: int, cancelled: int, errors: Sequence[str]) -> None:
-        """Items have ended; one text for each that failed."""
+        """Count items that have ended; one text for each that failed."""
         ...
 
     def on_map_over(self, job: MapJob) -> None:
-        """No items are left, and all have ended."""
+        """Take the map out: all of its items have ended."""
         ...
 
 
@@ -108,7 +108,7 @@ class MapJob:
         self._flying: set[Chunk] = set()
         self._arrivals: deque[Chunk] = deque()
         self._scheduled = False  # the callback thread has a job to work here
-        self._torn = False  # an interrupt may have lost a chunk, which nobody must wait for
+        self._torn = False  # an interrupt may have lost a chunk, which must not be waited for
         self._asked = 0  # calls of `work` that a thread has to answer, which is at it until there are none
         self._turn = threading.Lock()  # for `_asked`
         group = group or client.new_group()
@@ -126,7 +126,7 @@ class MapJob:
 
     @property
     def active(self) -> bool:
-        """It will submit more by itself, or waits for what it has submitted."""
+        """True if it will submit more by itself, or waits for the end of chunks."""
         if self._torn or self._is_forked:
             return False
         return bool(self._flying) or (self._buffersize is None and not self.source.exhausted)
@@ -138,11 +138,11 @@ class MapJob:
 
     @property
     def ended(self) -> bool:
-        """Everything has been taken, or an interrupt has lost what is left."""
+        """True if all chunks have been taken, or an interrupt has lost the rest."""
         return self._torn or (self.source.exhausted and not self._untaken)
 
     def start(self) -> None:
-        """Submits the first chunks, in the caller's thread.
+        """Submit the first chunks, in the caller's thread.
 
         Raises:
             MeshClosed: the mesh is closed; or why it cannot be opened.
@@ -157,14 +157,14 @@ class MapJob:
             raise
 
     def stop(self) -> None:
-        """Submits no more items."""
+        """Submit no more items."""
         self.source.exhausted = True
         self._client.maps.discard(self)
         self._client.table.nudge()
         self.wakeup.set()
 
     def abandon(self) -> None:
-        """Nobody wants the rest: gives up what has no outcome yet."""
+        """Submit no more items, and cancel those that have no outcome yet."""
         self.stop()
         self._client.table.cancel(self.futures)
         self._tell_batch()  # also if nothing was on its way
@@ -172,7 +172,7 @@ class MapJob:
     # --- the consumer's side
 
     def check_process(self) -> None:
-        """Refuses to go on in a forked child, where nothing arrives and a lock may be held by nobody.
+        """Refuse to go on in a forked child, where nothing arrives and a lock may stay held for ever.
 
         Raises:
             ForkedMeshError: this is one.
@@ -185,7 +185,7 @@ class MapJob:
         return isinstance(self._client.table.refusal, ForkedMeshError)
 
     def take(self) -> Chunk | None:
-        """The next chunk with its outcome, None when that is not here yet."""
+        """Return the next chunk with its outcome, None if that is not here yet."""
         ready = self._ready
         while ready and (parts := ready[0].parts) is not None:
             ready.popleft()
@@ -196,29 +196,29 @@ class MapJob:
         return None
 
     def interrupted(self) -> None:
-        """Ctrl-C has struck the consumer: gives up what is left.
+        """Cancel the rest after Ctrl-C has struck the consumer.
 
-        At a prompt the traceback keeps the iterator of a `for` loop, which nobody can reach to close it: the
-        rest would go on running, and everything that is submitted next would wait among it.
+        At a prompt the traceback keeps the iterator of a `for` loop, which the user cannot reach to close it:
+        the rest would go on running, and later tasks would queue behind it.
         """
         if self._flying or not self.source.exhausted:
             self._break_off("its results were waited for")
 
     def given(self, count: int) -> None:
-        """The user has all items of a chunk: that makes room for others."""
+        """Make room for others after all results of a chunk have gone to the user."""
         self._held -= count
 
     # --- the port's side
 
     def arrive(self, chunk: Chunk) -> None:
-        """A chunk has ended."""
+        """Take in a chunk that has ended."""
         self._arrivals.append(chunk)
         self.wakeup.set()
         if not self.is_consumer_waiting:
             self.schedule()
 
     def schedule(self) -> None:
-        """Leaves the work to the callback thread, if there is any."""
+        """Leave the work, if there is any, to the callback thread."""
         if self._arrivals and not self._scheduled:
             self._scheduled = True
             self._client.callbacks.put((self._work_unattended,))
@@ -226,7 +226,7 @@ class MapJob:
     # --- the work
 
     def work(self, *, draw: bool) -> None:
-        """Takes arrivals in and submits what there is room for, unless somebody else is at it."""
+        """Take arrivals in and submit what there is room for, or leave that to the thread that is at it."""
         mine = False
         try:
             with self._turn:  # no interrupt comes between this and the count, as it may after acquire()
@@ -247,7 +247,7 @@ class MapJob:
                     self._tell_batch()
 
     def resume(self) -> None:
-        """Has the callback thread look once, whatever an interrupt may have left undone."""
+        """Have the callback thread do work that an interrupt may have left undone."""
         self._client.callbacks.put((self._work_unattended,))
 
     def _take_turn(self, *, draw: bool) -> None:
@@ -288,7 +288,7 @@ class MapJob:
     def _work_unattended(self) -> None:
         self._scheduled = False
         self.work(draw=False)
-        self.wakeup.set()  # a consumer who came meanwhile left the work to us, and we may not draw for it
+        self.wakeup.set()  # a consumer that came meanwhile left the work to us, and we may not draw for it
 
     def _submit_more(self) -> None:
         source = self.source
@@ -312,7 +312,7 @@ class MapJob:
                 self._submit(chunk)
 
     def _submit(self, chunk: Chunk, run: OpenRun | None = None) -> None:
-        """Submits a chunk. Its error, if that fails, is the outcome."""
+        """Submit a chunk. Its error, if that fails, is the outcome."""
         self._untaken += 1
         self._held += chunk.count
         self._flying.add(chunk)
@@ -331,7 +331,7 @@ class MapJob:
         except BaseException as error:
             if not self._client.callbacks.is_here:  # an interrupt of the caller's own
                 raise
-            chunk.error = error  # an item's own doing; the callback thread has nobody to raise it to
+            chunk.error = error  # raised by an item; the callback thread has no caller to raise it to
         finally:
             if chunk.parts is None and (chunk.future is None or not chunk.future._watch(chunk)):
                 self._arrivals.append(chunk)
@@ -392,7 +392,7 @@ class MapJob:
         elif error is None and future is not None and chunk.count > 1:
             try:
                 result = future.result()
-            except Exception as broken:  # noqa: BLE001  nothing of it can be rebuilt: the consumer is told
+            except Exception as broken:  # noqa: BLE001  nothing of it can be rebuilt: the consumer gets the error
                 error = broken
         if error is not None:
             batch.on_items_ended(0, 0, [_text(error)] * chunk.count)
@@ -406,7 +406,7 @@ class MapJob:
         return failed.kind == "argument" or (failed.kind in _CRASHES and not self._early)
 
     def _split(self, chunk: Chunk) -> None:
-        """Each item becomes a task of its own, so that only the guilty one is blamed."""
+        """Submit each item as a task of its own, so that only the guilty one is blamed."""
         items = chunk.items or []
         chunk.items = None
         self._untaken -= 1
@@ -417,13 +417,13 @@ class MapJob:
         chunk.parts = parts
 
     def _retry(self, chunk: Chunk) -> bool:
-        """Submits the items of a chunk that failed and may be tried again, each alone; False without any."""
+        """Submit the items that failed and may be tried again, each alone; return False if there are none."""
         items, future = chunk.items, chunk.future
         if items is None or future is None or self._client.closed:
             return False
         try:
             result: ChunkResult = future.result()
-        except Exception:  # noqa: BLE001  nothing of it can be rebuilt: the consumer is told
+        except Exception:  # noqa: BLE001  nothing of it can be rebuilt: the consumer gets the error
             return False
         if not result.retryable:
             return False
@@ -445,7 +445,7 @@ class MapJob:
         return True
 
     def _retry_delay(self, seconds: float) -> float:
-        """Seconds before a second attempt: those that the task has asked for, or the policy's."""
+        """Return the seconds before a second attempt: those that the task has asked for, or the policy's."""
         if seconds >= 0:
             return seconds
         spec = self._single.spec
@@ -453,7 +453,7 @@ class MapJob:
         return delay * random.uniform(0.5, 1.0) if spec.jitter else delay  # noqa: S311  no secret
 
     def _part(self, result: ChunkResult, start: int, end: int) -> Chunk:
-        """Consecutive items of a chunk that need no further attempt."""
+        """Return consecutive items of a chunk that need no further attempt."""
         part = Chunk(self, ())
         part.count = end - start
         errors = {index - start: error for index, error in result.errors.items() if start <= index < end}

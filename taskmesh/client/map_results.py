@@ -48,7 +48,7 @@ class MapResults(Generic[R_co]):
         self._fetching = False
 
     def __iter__(self) -> Iterator[R_co]:
-        """Goes on where the iteration stands; a chain, since that costs a tenth of calling `__next__`.
+        """Go on where the iteration stands; a chain, since that costs a tenth of calling `__next__`.
 
         Raises:
             ValueError: the map's own input asks for a result, which waits for it; or a signal handler, while
@@ -57,7 +57,7 @@ class MapResults(Generic[R_co]):
         return chain.from_iterable(self._rests())
 
     def __next__(self) -> R_co:
-        """The next result; raises its error in its place, and ValueError as `iter()` does."""
+        """Return the next result; raise its error in its place, and ValueError as `iter()` does."""
         with self._turn:  # two calls at once in one chain crash the interpreter
             results, self._chain = self._chain or iter(self), None
             result = next(results)  # if it raises it may be spent; the items that are left are not
@@ -65,11 +65,11 @@ class MapResults(Generic[R_co]):
             return result
 
     def close(self) -> None:
-        """Cancels what is left."""
+        """Cancel the rest of the map."""
         self.job.abandon()
 
     def next_chunk(self) -> list[Outcome]:
-        """The outcomes of the next items, as many as are here at once; waits for one; none at the end."""
+        """Return the next items' outcomes, as many as are here at once; wait for one; none at the end."""
         for rest in self._rests():
             outcomes: list[Outcome] = []
             while True:
@@ -101,7 +101,7 @@ class MapResults(Generic[R_co]):
             more = self._go_on(number)
 
     def _go_on(self, number: int) -> bool:
-        """Takes up the chunk after this one, if no other thread has; False at the end."""
+        """Take up the chunk after this one, if no other thread has; return False at the end."""
         with self._turn:
             if self._number != number:
                 return True
@@ -122,7 +122,7 @@ class MapResults(Generic[R_co]):
                 self._fetching = False
 
     def _next_chunk(self) -> Chunk | None:
-        """The next chunk with its outcome; works for the job while it waits."""
+        """Return the next chunk with its outcome; work for the job during the wait."""
         job = self.job
         job.check_process()
         job.is_consumer_waiting = True
@@ -149,7 +149,7 @@ class MapResults(Generic[R_co]):
             job.schedule()  # what came in just now, if the consumer is away for long
 
     def _results(self, chunk: Chunk) -> Iterator[Any]:
-        """A chunk's results; rebuilds them, in the consumer's thread."""
+        """Return a chunk's results; rebuild them, in the consumer's thread."""
         future = chunk.future
         error = chunk.error
         if chunk.result is not None:
@@ -198,7 +198,7 @@ class _WithErrors:
 
 
 def _lone(held: list[Any]) -> Iterator[Any]:
-    """The only result of a chunk, kept by nobody once it is given."""
+    """Yield the only result of a chunk, and keep no reference to it."""
     yield held.pop()
 
 
@@ -222,7 +222,7 @@ class AsyncMapResults(Generic[R_co]):
         return self
 
     async def __anext__(self) -> R_co:
-        """The next result; raises its error in its place.
+        """Return the next result; raise its error in its place.
 
         Raises:
             RuntimeError: another asyncio task waits for the next one, or no event loop runs.
@@ -238,11 +238,11 @@ class AsyncMapResults(Generic[R_co]):
         return result
 
     async def aclose(self) -> None:
-        """Cancels what is left."""
+        """Cancel the rest of the map."""
         self._close()
 
     async def _more(self) -> None:
-        """Waits for outcomes.
+        """Wait for outcomes.
 
         Raises:
             StopAsyncIteration: there are no more.
@@ -255,7 +255,7 @@ class AsyncMapResults(Generic[R_co]):
         self._waiting = True
         try:
             self._outcomes.extend(await loop.run_in_executor(None, self._fetch))
-        except BaseException:  # CancelledError, for example: nobody waits for the rest
+        except BaseException:  # CancelledError, for example: the rest is not wanted
             self._close()
             raise
         finally:
@@ -264,7 +264,7 @@ class AsyncMapResults(Generic[R_co]):
             raise StopAsyncIteration
 
     def _fetch(self) -> list[Outcome]:
-        """In another thread: the next outcomes."""
+        """Return the next outcomes; called in another thread."""
         begin, self._begin = self._begin, None
         if begin is not None and not self._closed:
             self._results = begin()

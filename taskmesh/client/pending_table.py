@@ -38,7 +38,7 @@ SPECS_REMEMBERED = 10_000
 
 
 class SpecsSent:
-    """SequenceNumbers of specs; a program that makes its functions in a loop has no end of them."""
+    """The numbers of specs that have been sent; a program that makes functions in a loop has ever more."""
 
     __slots__ = ("_known",)
 
@@ -46,7 +46,7 @@ class SpecsSent:
         self._known: set[int] = set()
 
     def is_new(self, number: int) -> bool:
-        """Return whether a spec has to be sent, which it is now."""
+        """Note that a spec is sent; return True if it was not before."""
         if number in self._known:
             return False
         if len(self._known) >= SPECS_REMEMBERED:
@@ -116,7 +116,7 @@ class PendingTable:
     # --- the submitters' side
 
     def put(self, run: OpenRun, payload: Payload, edges: Edges | None = None) -> TaskFuture[Any]:
-        """Adds a task and makes its future; waits while the table is full.
+        """Add a task and make its future; wait while the table is full.
 
         Raises:
             QueueFull: it is full, and an event loop runs in this thread.
@@ -136,7 +136,7 @@ class PendingTable:
         try:
             self._pending[seq] = future
             run.queued.append(future)
-        finally:  # an interrupt may come here, but must not leave a queued task that nobody drains
+        finally:  # an interrupt may come here, but must not leave a queued task that is never drained
             if not run.dirty:
                 run.dirty = True
                 self._dirty.append(run)
@@ -163,12 +163,12 @@ class PendingTable:
         return future
 
     def _drop(self, seq: int) -> None:
-        """Tell the hub that nobody needs a value any more."""
+        """Tell the hub that a value is not needed any more."""
         if self._port is not None:
             self._port.cancel([seq])
 
     def _put_dependent(self, future: TaskFuture[Any], edges: Edges) -> TaskFuture[Any]:
-        """Adds a task that depends on others: after all of these, in an order that the port keeps."""
+        """Add a task that depends on others: after all of these, in an order that the port keeps."""
         future._extras = waiters = Waiters()
         waiters.edges = edges
         with self.lock:
@@ -182,7 +182,7 @@ class PendingTable:
         return future
 
     def _admit(self, seq: int, size: int) -> int:
-        """Opens the port or waits for room if need be, then counts the payload; returns the seq to use."""
+        """Open the port or wait for room if need be, then count the payload; return the seq to use."""
         if self._port is None and self.refusal is None:
             try:
                 self._open_port()
@@ -232,7 +232,7 @@ class PendingTable:
     # --- waiting and giving up
 
     def flush(self, timeout: float | None) -> None:
-        """Waits until the hub has confirmed every task submitted so far.
+        """Wait until the hub has confirmed every task submitted so far.
 
         Raises:
             TimeoutError: not within `timeout` seconds. Or what broke the port.
@@ -254,12 +254,12 @@ class PendingTable:
                 raise self.refusal
 
     def wait_idle(self, more: Sized) -> None:
-        """Waits until no task is pending and `more` is empty; who empties that calls `nudge()`."""
+        """Wait until no task is pending and `more` is empty; code that empties it calls `nudge()`."""
         with self.lock:
             self._wait(lambda: not self._pending and not more, None)
 
     def nudge(self) -> None:
-        """Lets those who wait look again."""
+        """Have the threads that wait look again."""
         with self.lock:
             self._changed.notify_all()
 
@@ -269,7 +269,7 @@ class PendingTable:
         return list(self._pending.values())
 
     def _wait(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
-        """Waits, lock held, for a change that makes the predicate true, or for the end of the mesh."""
+        """Wait, lock held, for a change that makes the predicate true, or for the end of the mesh."""
         if self._dirty and self._port is not None:
             self._port.wake()  # an interrupted submit may have left it asleep
         self._watching += 1
@@ -280,7 +280,7 @@ class PendingTable:
             self._watching -= 1
 
     def cancel(self, futures: Iterable[TaskFuture[Any]] | None = None) -> int:
-        """Gives tasks up, and tells the port; returns how many of them were still pending.
+        """Cancel tasks, and tell the port; return how many of them were still pending.
 
         None gives all of them up, without a word to the port, which is about to close.
         """
@@ -299,7 +299,7 @@ class PendingTable:
         return len(seqs)
 
     def refuse(self, reason: BaseException | None = None) -> None:
-        """Takes nothing any more, and ends what is pending with the reason (default: MeshClosed)."""
+        """Take no more tasks, and end the pending ones with the reason (default: MeshClosed)."""
         completion = Completion(self._callbacks)
         with self.lock:
             if self.refusal is None:
@@ -316,7 +316,7 @@ class PendingTable:
     broken = refuse  # what a port that cannot go on calls
 
     def forked(self) -> None:
-        """In a forked child: whoever held the lock is not here; every future ends with ForkedMeshError."""
+        """End every future with ForkedMeshError, in a forked child, where no thread can release the lock."""
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self.decoding = {}
@@ -332,7 +332,7 @@ class PendingTable:
         self._pending.clear()
 
     def _take(self, future: TaskFuture[Any], end: End, completion: Completion) -> bool:
-        """Ends the future if it is pending; lock held."""
+        """End the future if it is pending; lock held."""
         if self._pending.pop(future._seq, None) is None:
             return False
         extras = future._extras
@@ -343,7 +343,7 @@ class PendingTable:
         return True
 
     def _release(self, seqs: Sequence[int]) -> None:
-        """Tasks are pending no more: their room is free; lock held."""
+        """Free the room of tasks that are not pending any more; lock held."""
         for seq in seqs:
             self._weight -= self._weights.pop(seq, 0)
         self._free(len(seqs))
@@ -364,11 +364,11 @@ class PendingTable:
         return self._port is None or self._port.connected
 
     def is_accepted(self, seq: int) -> bool:
-        """Return whether the hub has confirmed the task."""
+        """Return True if the hub has confirmed the task."""
         return seq in self._acks
 
     def attend(self, future: TaskFuture[Any]) -> None:
-        """Turns a future away that came in while the mesh was closing."""
+        """Turn a future away that came in while the mesh was closing."""
         if self.refusal is not None and self._pending.pop(future._seq, None) is not None:
             complete(future, self.refusal, self._callbacks)
 
@@ -376,11 +376,11 @@ class PendingTable:
 
     @property
     def queued(self) -> bool:
-        """Something waits for `drain()`."""
+        """True if tasks wait for `drain()`."""
         return bool(self._dirty or self._dependents)
 
     def drain(self) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Takes what has been submitted since the last drain, with the specs that are new in it."""
+        """Take the tasks submitted since the last drain, with the specs that are new in them."""
         specs: list[tuple[int, Spec]] = []
         runs: list[Run] = []
         dependents = self._dependents[: len(self._dependents)]
@@ -402,7 +402,7 @@ class PendingTable:
         return specs, runs
 
     def pending_runs(self, seqs: Sequence[int] | None = None) -> tuple[list[tuple[int, Spec]], list[Run]]:
-        """Rebuilds unfinished tasks (of those given, or all drained ones), `again=True`, with their specs."""
+        """Rebuild unfinished tasks (of those given, or all drained ones), `again=True`, with their specs."""
         with self.lock:
             if seqs is None:
                 undrained = {future._seq for run in list(self._dirty) for future in list(run.queued)}
@@ -423,7 +423,7 @@ class PendingTable:
             return list(specs.items()), runs
 
     def accepted(self, seqs: Sequence[int]) -> None:
-        """These tasks are in the hub's ledger. Repeats are harmless."""
+        """Note that tasks are in the hub's ledger. Repeats are harmless."""
         if seqs:
             with self.lock:
                 self._acks.add(seqs, self._oldest)
@@ -431,7 +431,7 @@ class PendingTable:
                     self._changed.notify_all()
 
     def resolve(self, done: list[DoneRun], failed: list[Failed]) -> None:
-        """These tasks have ended. Tasks that are unknown, cancelled or resolved already are skipped."""
+        """End tasks. Those that are unknown, cancelled or resolved already are skipped."""
         completion = Completion(self._callbacks)
         with self.lock:
             count = self._succeed(done, completion)
@@ -445,7 +445,7 @@ class PendingTable:
         completion.notify()
 
     def _succeed(self, done: list[DoneRun], completion: Completion) -> int:
-        """Ends the futures of tasks that have succeeded; returns how many there were. Lock held."""
+        """End the futures of tasks that have succeeded; return how many there were. Lock held."""
         count = 0
         pop = self._pending.pop
         for run in done:
@@ -469,7 +469,7 @@ class PendingTable:
         return count
 
     def _fail(self, failed: list[Failed], completion: Completion) -> int:
-        """Ends the futures of tasks that have ended badly; returns how many there were. Lock held."""
+        """End the futures of tasks that have ended badly; return how many there were. Lock held."""
         count = 0
         for record in failed:
             future = self._pending.pop(record.seq, None)
@@ -482,7 +482,7 @@ class PendingTable:
         return count
 
     def notice(self, progress: list[Progress]) -> None:
-        """News of running tasks."""
+        """Note the progress of running tasks."""
         with self.lock:
             for news in progress:
                 future = self._pending.get(news.seq)

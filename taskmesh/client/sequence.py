@@ -29,7 +29,7 @@ class SequenceNumbers:
         self.draw = self._count
 
     def give_back(self, number: int) -> bool:
-        """Take back what `draw` gave, since it became no task; returns whether it was a number."""
+        """Take back what `draw` gave, since it became no task; return True if it was a number."""
         if number == TAKE:
             return False
         self._left_over.append(number)
@@ -37,7 +37,7 @@ class SequenceNumbers:
         return True
 
     def take(self) -> tuple[int, bool]:
-        """A number for what has drawn TAKE, and whether it is one that was given back."""
+        """Return a number for a caller that has drawn TAKE, and True if it was given back before."""
         old = bool(self._left_over)
         number = self._left_over.popleft() if old else self._count()
         if not self._left_over:
@@ -64,7 +64,7 @@ class AckSet:
         self._ahead: set[int] = set()
 
     def add(self, seqs: Sequence[int], oldest: Callable[[], int]) -> None:
-        """Adds distinct counters; repeats are harmless.
+        """Add distinct counters; repeats are harmless.
 
         Args:
             seqs: at least one.
@@ -90,7 +90,7 @@ class AckSet:
 
     @property
     def has_gaps(self) -> bool:
-        """True if counters are in the set that stand beyond one that is not."""
+        """True if the set has counters above one that it lacks."""
         return bool(self._ahead)
 
     def __contains__(self, seq: int) -> bool:

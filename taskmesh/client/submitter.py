@@ -35,7 +35,7 @@ class Submitter:
     Args:
         client: where they go.
         options: the options.
-        owner: what ends the client when nobody holds it any more.
+        owner: the object whose finalizer ends the client; the submitter keeps it alive.
         group: the group of all tasks, 0 if each map has its own.
     """
 
@@ -69,7 +69,7 @@ class Submitter:
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R]: ...
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Submits `fn(*args, **kwargs)`; returns as soon as it is in the pending table.
+        """Submit `fn(*args, **kwargs)`; return as soon as it is in the pending table.
 
         Futures of this mesh may be among the arguments, at any depth: the task starts when they have
         succeeded, and gets their values. If one fails, the task fails at once with DependencyError.
@@ -103,7 +103,7 @@ class Submitter:
     async def asubmit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture[R]: ...
 
     async def asubmit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TaskFuture[Any]:
-        """Submits as `submit` does, and waits for room without blocking the event loop.
+        """Submit as `submit` does, and wait for room without blocking the event loop.
 
         The future that it returns can be awaited in turn: `await (await mesh.asubmit(f, 1))`.
         """
@@ -187,9 +187,9 @@ class Submitter:
         ordered: bool = True,
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
-        """Calls `fn` with the items of the iterables, side by side, and iterates over the results.
+        """Call `fn` with the items of the iterables, side by side, and iterate over the results.
 
-        An item's error is raised in its place. MapItems travel in chunks, unless the task has retries, a hard
+        An item's error is raised in its place. Items travel in chunks, unless the task has retries, a hard
         limit or a key, which belong to each call. A chunk is one pickle each way: what several of its items
         or results share, they share afterwards; `chunksize=1` keeps them apart.
 
@@ -254,7 +254,7 @@ class Submitter:
     ) -> AsyncIterator[R | BaseException]: ...
 
     def amap(self, fn: Callable[..., Any], /, *iterables: Iterable[Any], **how: Any) -> AsyncIterator[Any]:
-        """As `map`, in a coroutine: `async for x in mesh.amap(f, xs)`; the event loop is never blocked.
+        """Map as `map` does, in a coroutine: `async for x in mesh.amap(f, xs)` never blocks the event loop.
 
         The map begins with the first result that is asked for. Another thread draws the iterables and
         rebuilds the results. Cancelling the wait for a result cancels the rest of the map.
@@ -295,7 +295,7 @@ class Submitter:
         ordered: bool = True,
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
-        """As `map`, for arguments that are tuples already: `fn(*item)` for each item."""
+        """Map as `map` does, over arguments that are tuples already: `fn(*item)` for each item."""
         calls = map(tuple, iterable)
         items = MapItems.listed(list(calls)) if buffersize is None else MapItems.drawn(calls)
         return start_map(
@@ -310,7 +310,7 @@ class Submitter:
         )
 
     def with_options(self, **options: Unpack[OptionValues]) -> Submitter:
-        """Submits to the same mesh with these options, which go before the tasks' own.
+        """Return a submitter to the same mesh with these options, which go before the tasks' own.
 
         Raises:
             ConfigError: an option is unknown, or its value cannot be used.
@@ -318,7 +318,7 @@ class Submitter:
         return Submitter(self._client, {**self._options, **options}, owner=self)
 
     def _on_map(self, job: MapJob) -> None:
-        """A map is about to begin; for subclasses."""
+        """Take note of a map that is about to begin; for subclasses."""
 
 
 def client_of(submitter: Submitter) -> Client:

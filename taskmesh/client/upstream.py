@@ -33,7 +33,7 @@ class UpstreamTasks:
         self._values: dict[int, Value] = {}
 
     def hold(self, edges: Edges) -> None:
-        """A task with these edges is pending from now on."""
+        """Hold the upstream of a task that is pending from now on."""
         for future in edges.upstream:
             waiters = future._ensure_waiters()
             if waiters.edges is None:
@@ -42,7 +42,7 @@ class UpstreamTasks:
             self._futures[future._seq] = future
 
     def succeeded(self, future: TaskFuture[Any], edges: Edges, payload: Payload, attempt: int) -> None:
-        """A task with edges has ended with this result."""
+        """Keep the result of a task with edges, if others depend on it."""
         if edges.dependents:
             spec = future._run.spec
             self._values[future._seq] = Value(future._seq, payload, spec.name, attempt, spec.codec)
@@ -50,14 +50,14 @@ class UpstreamTasks:
         edges.needs, edges.after = (), ()  # a chain of futures must not keep all of its links
 
     def failed(self, future: TaskFuture[Any], edges: Edges, failure: Failed) -> None:
-        """A task with edges has ended badly."""
+        """Keep the bad end of a task with edges, if others depend on it."""
         if edges.dependents:
             name = future._run.spec.name
             self._values[future._seq] = Value(future._seq, b"", name, failure.attempt, failed=failure)
         self._release(edges)
 
     def _release(self, edges: Edges) -> None:
-        """A task with these edges is not pending any more."""
+        """Release the upstream of a task that is not pending any more."""
         for future in edges.upstream:
             other = future._ensure_waiters().edges
             if other is not None:

@@ -29,7 +29,7 @@ class DoneAndNotDone(NamedTuple, Generic[F]):
 def wait(
     fs: Iterable[F], timeout: float | None = None, return_when: str = ALL_COMPLETED
 ) -> DoneAndNotDone[F]:
-    """Waits as `concurrent.futures.wait` does.
+    """Wait as `concurrent.futures.wait` does.
 
     Args:
         fs: futures, or a generator of them.
@@ -57,7 +57,7 @@ def wait(
 
 
 def as_completed(fs: Iterable[F], timeout: float | None = None) -> Iterator[F]:
-    """Iterates over futures as they end; each once.
+    """Iterate over futures as they end; each once.
 
     Args:
         fs: futures, or a generator of them, which is drawn first.
@@ -87,7 +87,7 @@ def gather(
 def gather(
     futures: Iterable[Future[Any]], *, timeout: float | None = None, return_exceptions: bool = False
 ) -> list[Any]:
-    """The results of all futures, in their order.
+    """Return the results of all futures, in their order.
 
     Args:
         futures: futures, or a generator of them.
@@ -116,7 +116,7 @@ def gather(
 
 
 def _ours(futures: Sequence[Future[Any]]) -> list[TaskFuture[Any]] | None:
-    """The futures, when all of them are TaskFutures."""
+    """Return the futures if all of them are TaskFutures, else None."""
     ours = [future for future in futures if isinstance(future, TaskFuture)]
     for future in futures if len(ours) != len(futures) else ():
         if not isinstance(future, Future):
@@ -151,7 +151,7 @@ def _wait_for_first(futures: list[TaskFuture[Any]], deadline: float | None, *, f
 
 
 def _completed(futures: list[TaskFuture[Any]], deadline: float | None) -> Any:
-    """Futures as they end, taken out of the list: a generator, which keeps none that it has given."""
+    """Yield futures as they end, taken out of the list; keep none that was given."""
     count = len(futures)
     futures.reverse()
     arrivals: SimpleQueue[TaskFuture[Any]] = SimpleQueue()

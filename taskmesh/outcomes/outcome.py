@@ -162,7 +162,7 @@ class Success(NamedTuple):
 
 
 class Unretrieved:
-    """The record of a task that failed, until somebody asks for its error; if nobody does, it is logged.
+    """The record of a task that failed, until its error is asked for; if it never is, it is logged.
 
     Only failed futures have one, and so a future that succeeds pays nothing for it.
 

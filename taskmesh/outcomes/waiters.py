@@ -189,7 +189,7 @@ class WaiterPool:
         try:
             over = not future._watch(waiter) or waiter.wait(timeout)
         finally:
-            if not over:  # it may yet be opened: nobody else must get it
+            if not over:  # it may yet be opened: no other thread must get it
                 future._unwatch(waiter)
             if isinstance(waiter, LoneWaiter):
                 self._free.append(waiter if over else None)
@@ -236,7 +236,7 @@ def interruptible(wait: Callable[[float], bool], timeout: float | None) -> bool:
 def running_loop() -> asyncio.AbstractEventLoop | None:
     """Return the event loop that runs in this thread, if one does.
 
-    asyncio takes longer to import than all of taskmesh, and where nobody has imported it no loop can run.
+    asyncio takes longer to import than all of taskmesh, and no loop can run where it was not imported.
     """
     loaded = sys.modules.get("asyncio")
     loop: asyncio.AbstractEventLoop | None = loaded._get_running_loop() if loaded else None
@@ -264,7 +264,7 @@ def wake(awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]])
     for loop, waiter in awaiting:
         loops.setdefault(loop, []).append(waiter)
     for loop, waiters in loops.items():
-        with suppress(RuntimeError):  # closed meanwhile: nobody awaits there any more
+        with suppress(RuntimeError):  # closed meanwhile: nothing awaits there any more
             loop.call_soon_threadsafe(_set_all, waiters)
 
 
