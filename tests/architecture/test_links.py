@@ -23,6 +23,9 @@ FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?:^|`|[A-Z]=\S+ )taskmesh +([a-z][^`#\n]*)", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+PATH = re.compile(r"`((?:taskmesh|tests|docs|examples|benchmarks|workers|helm|\.ci)/[\w./-]*)`")
+PAST = ("CHANGELOG.md", "docs/adr/")
+"""The beginnings of pages that tell of the past."""
 FAULTS = re.compile(r"\bF(\d\d)(?:-F(\d\d))?\b")
 
 
@@ -69,6 +72,11 @@ def test_links_of_a_page_lead_to_files_and_headings_that_exist(name: str) -> Non
             lost.append(link)
 
     assert lost == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(PAST)])
+def test_files_and_folders_that_a_page_names_exist(name: str) -> None:
+    assert [path for path in sorted(set(PATH.findall(text_of(name)))) if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])  # that tells of the past
