@@ -11,6 +11,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` would cost more than all the rest
 if TYPE_CHECKING:
     from taskmesh import errors
+    from taskmesh.client.nested_client import promise
     from taskmesh.client.wait import as_completed, gather, wait
     from taskmesh.context import current_task
     from taskmesh.executor import MeshExecutor
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from taskmesh.limit import Limit
     from taskmesh.mesh import Mesh
     from taskmesh.outcomes.outcome import Outcome, TaskState
-    from taskmesh.retry import NoRetry, Retry, RetryAfter
+    from taskmesh.retry import NoRetry, Retry, RetryAfter, WaitFor
     from taskmesh.schedule import Schedule
     from taskmesh.serialize.code import register_by_value
 
@@ -37,11 +38,13 @@ __all__ = [
     "Task",
     "TaskFuture",
     "TaskState",
+    "WaitFor",
     "as_completed",
     "current_task",
     "errors",
     "gather",
     "lazy",
+    "promise",
     "register_by_value",
     "task",
     "wait",
@@ -59,10 +62,12 @@ _HOMES = {
     "Task": "taskmesh.function",
     "TaskFuture": "taskmesh.future",
     "TaskState": "taskmesh.outcomes.outcome",
+    "WaitFor": "taskmesh.retry",
     "as_completed": "taskmesh.client.wait",
     "current_task": "taskmesh.context",
     "gather": "taskmesh.client.wait",
     "lazy": "taskmesh.future",
+    "promise": "taskmesh.client.nested_client",
     "register_by_value": "taskmesh.serialize.code",
     "task": "taskmesh.function",
     "wait": "taskmesh.client.wait",

@@ -83,6 +83,7 @@ class OpenRun:
             there.
         tried: attempts of each that have failed already.
         part: the key of their limits, see `LimitRule.keyed`.
+        parent, is_child: as in `Run`.
     """
 
     __slots__ = (
@@ -91,8 +92,10 @@ class OpenRun:
         "dirty",
         "group",
         "is_call",
+        "is_child",
         "key",
         "number",
+        "parent",
         "part",
         "queued",
         "spec",
@@ -115,6 +118,8 @@ class OpenRun:
         self.at = 0.0
         self.tried = 0
         self.part = ""
+        self.parent: tuple[int, int] | None = None
+        self.is_child = False
         self.queued: list[TaskFuture[Any]] = []
         self.dirty = False
 

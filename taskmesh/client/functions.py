@@ -310,6 +310,7 @@ def spec_of(data: bytes, options: TaskOptions, name: str, codec: str = PICKLE) -
         on_client_loss=options.on_client_loss,
         codec=codec,
         limits=tuple(limit.rule for limit in options.limit),
+        resume=options.resume,
     )
 
 

@@ -9,26 +9,40 @@ import atexit
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED
-from typing import Any, Protocol
+from contextlib import suppress
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from taskmesh.client.client import Client
+from taskmesh.client.current_mesh import current_mesh
 from taskmesh.client.options import TaskOptions
+from taskmesh.client.promises import promised
 from taskmesh.client.submitter import Submitter
 from taskmesh.config import load
-from taskmesh.errors import QueueFull
-from taskmesh.future import ERROR, VALUE, TaskFuture
+from taskmesh.core.ids import task_id, text_of
+from taskmesh.errors import NoMesh, QueueFull, TaskMeshError
+from taskmesh.future import ERROR, VALUE, OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import Success, noted
-from taskmesh.outcomes.waiters import running_loop
+from taskmesh.outcomes.waiters import Edges, running_loop
 from taskmesh.pool.coroutines import runnable
-from taskmesh.pool.nested import NestedContext
+from taskmesh.pool.nested import NestedContext, nested_context
 from taskmesh.security.keys import WORKER
-from taskmesh.wire.runs import Failed
+from taskmesh.serialize.payload import Blob, Payload
+from taskmesh.wire.runs import MOST_AWAITED, PROMISE, Failed
+
+if TYPE_CHECKING:
+    from taskmesh.client.pending_table import PendingTable
 
 _HERE = "here"
 """The worker of a task that its parent ran itself."""
+_ACCEPTED_S = 5.0
+"""Seconds in which a hub that is there has confirmed a task."""
+_GRACE_S = 0.005
+"""Seconds in which an outcome is taken in that came along with the confirmation."""
+T = TypeVar("T")
 
 
 class TaskFunction(Protocol):
@@ -40,6 +54,27 @@ class TaskFunction(Protocol):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function in this process."""
         ...
+
+
+class ChildFuture(TaskFuture[T]):
+    """The future of a task or promise that a former attempt of its parent may have submitted as well.
+
+    A parent that asks whether it is done, and raises WaitFor if it is not, would never come to its end if the
+    hub had no time to answer. So `done()` waits for the hub's word: a few milliseconds, once.
+    """
+
+    __slots__ = ()
+
+    def done(self) -> bool:
+        """Return True if there is an outcome, as far as the hub knows."""
+        if super().done():
+            return True
+        table = cast("PendingTable", self._run.table)
+        if not table.is_accepted(self._seq):
+            with suppress(TaskMeshError, TimeoutError):
+                table.flush(_ACCEPTED_S)
+                self._wait_done(_GRACE_S)
+        return super().done()
 
 
 class NestedClient:
@@ -87,15 +122,84 @@ class NestedClient:
             future._content, future._form = noted(error, future._label, future._origin), ERROR
         return future
 
+    def submit_child(
+        self,
+        context: NestedContext,
+        submitter: Submitter,
+        fn: TaskFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> TaskFuture[Any]:
+        """Submit a call that another attempt of its parent finds again, by a key that names the parent.
+
+        The key names the call, too: by its arguments, and by how often this attempt has made that call. So
+        it does not matter in which order an attempt makes its calls.
+        """
+        run = submitter._functions.run_for(fn, args, kwargs)
+        payload, edges = self._client.collect(run, args, kwargs)
+        if run.key:
+            child = run  # of this call alone
+        else:
+            call = f"{run.spec.name}/{_digest(payload, edges)}"
+            count = next(context.calls.setdefault(call, itertools.count(1)))
+            key = f"{text_of(task_id(*context.parent))}/{call.rpartition('/')[2]}/{count}"
+            child = OpenRun(run.table, run.number, run.spec, run.group, key)
+            child.after, child.when, child.part = run.after, run.when, run.part
+            child.start_at, child.at = run.start_at, run.at
+            child.is_child = True
+        child.parent = context.parent
+        future = self._client.table.put(child, payload, edges)
+        future.__class__ = ChildFuture
+        return future
+
+    def promise(self, context: NestedContext, key: str, expires: float | None) -> TaskFuture[Any]:
+        """Submit a promise that the hub keeps until its parent ends."""
+        future = promised(self._client, key, expires, on_client_loss="cancel", parent=context.parent)
+        future.__class__ = ChildFuture
+        return future
+
     # --- what the parent does at its end
 
     def wait(self) -> None:
-        """Wait until all children have ended."""
+        """Wait until all children have ended; a promise that the parent has not waited for is given up."""
+        table = self._client.table
+        table.cancel([future for future in table.unended if future._run.spec.kind == PROMISE])
         self._client.wait_for_all()
 
     def cancel(self) -> None:
         """Cancel the children that have not ended."""
         self._client.table.cancel(self._client.table.unended)
+
+    def leave(self) -> None:
+        """Leave the children that have not ended to the hub, which keeps them for another attempt."""
+        table = self._client.table
+        with suppress(TaskMeshError, TimeoutError):  # what the hub does not have is computed again
+            table.flush(_ACCEPTED_S)
+        unended = table.unended
+        table.cancel([future for future in unended if future._run.is_child], tell=False)
+        table.cancel([future for future in unended if not future._run.is_child])
+
+    def awaited(self, futures: Sequence[TaskFuture[Any]]) -> list[tuple[str, str]]:
+        """Return the names and keys of those of these tasks that have not ended, once the hub has them.
+
+        Raises:
+            TaskMeshError: another attempt of the parent would not find one of them.
+        """
+        waiting = [future for future in futures if not (isinstance(future, TaskFuture) and future.done())]
+        for future in waiting:
+            if not isinstance(future, TaskFuture) or future._run.parent is None:
+                raise TaskMeshError(
+                    f"WaitFor() takes promises of taskmesh.promise(), and futures of tasks that a task "
+                    f"with resume=True has submitted, not {future!r:.200}"
+                )
+        if len(waiting) > MOST_AWAITED:
+            raise TaskMeshError(
+                f"WaitFor() takes {MOST_AWAITED:,} futures at most, not {len(waiting):,}: wait for some of "
+                "them first"
+            )
+        if waiting:
+            self._client.table.flush(None)
+        return [(future._run.spec.name, future._run.key) for future in waiting]
 
     def close(self) -> None:
         """Close the client."""
@@ -150,6 +254,8 @@ def submit_nested(
     submitter = client.submitter(max(fn.options.priority, context.priority + 1))
     if context.granted:
         context.adopt(client)
+        if context.resume:
+            return client.submit_child(context, submitter, fn, args, kwargs)
         return submitter.submit(fn, *args, **kwargs)
     if fn.options.tags or fn.options.limit or fn.options.queue != context.queue:
         raise QueueFull(
@@ -159,6 +265,43 @@ def submit_nested(
             "give the pool more slots"
         )
     return client.run_here(submitter, fn, args, kwargs)
+
+
+def promise(key: str, *, expires: float | None = None) -> TaskFuture[Any]:
+    """Return the future of a promise: of what somebody gives to `Mesh.fulfil(key, value)`.
+
+    It belongs to the innermost open mesh; inside a task, to the mesh that runs the task. That keeps it until
+    the task ends, so `raise WaitFor(promise(key))` waits for it without a slot.
+
+    Args:
+        key: the key: the same for each attempt of a task.
+        expires: seconds after which it ends as TaskExpired; None for no limit.
+
+    Raises:
+        NoMesh: no mesh is open here, and no task runs.
+        ConfigError: the key is not text that can travel, or `expires` is not a number of seconds.
+    """
+    try:
+        mesh = current_mesh()
+    except NoMesh:
+        context = nested_context()
+        if context is None:
+            raise
+    else:
+        return promised(mesh._client, key, expires)
+    client = _client_of(context)
+    context.adopt(client)
+    return client.promise(context, key, expires)
+
+
+def _digest(payload: Payload, edges: Edges | None) -> str:
+    """Return a digest of a call: its arguments, and the keys of the tasks that it depends on."""
+    digest = blake2b(digest_size=16)
+    for part in payload.parts if isinstance(payload, Blob) else [payload]:
+        digest.update(part)
+    for future in edges.upstream if edges is not None else ():
+        digest.update(future._run.key.encode())
+    return digest.hexdigest()
 
 
 def _client_of(context: NestedContext) -> NestedClient:

@@ -54,6 +54,7 @@ class OptionValues(TypedDict, total=False):
     after: TaskFuture[Any] | HasEnd | Iterable[TaskFuture[Any] | HasEnd]
     when: Literal["success", "done", "failure"]
     limit: str | Limit | Iterable[str | Limit]
+    resume: bool
 
 
 class MapOptions(TypedDict, total=False):
@@ -129,6 +130,7 @@ class TaskOptions:
         when: the end of these futures that it waits for: "success" (of all), "done" (any end, of all) or
             "failure" (of one).
         limit: how many of the tasks that have it start in a time, or run at a time, in the whole mesh.
+        resume: another attempt of the task finds the tasks that a former one has submitted.
     """
 
     name: Name = ""
@@ -147,6 +149,7 @@ class TaskOptions:
     after: tuple[Any, ...] = ()
     when: Literal["success", "done", "failure"] = "success"
     limit: tuple[Any, ...] = ()
+    resume: Annotated[bool, Meta(description="True or False")] = False
 
     @property
     def by(self) -> Callable[..., str] | None:
@@ -181,15 +184,19 @@ class TaskOptions:
         changed = replace(self, **{option: _read(option, value) for option, value in changes.items()})
         if changed.delay and changed.at:
             raise ConfigError("a task has delay= or at=, not both: choose one, and set the other to None")
+        if changed.resume and changed.acks == "early":
+            raise ConfigError(
+                'resume=True gives a task further attempts, and acks="early" forbids them: choose one'
+            )
         return changed
 
     @property
     def is_chunkable(self) -> bool:
-        """Several calls may share one attempt: key, limits and the time-out that kills belong to each call.
+        """Several calls may share one attempt; a key, limits, a hard limit and children belong to one call.
 
         A slot keeps the soft limit for each item of a chunk; a map tries items that have failed again alone.
         """
-        return not (self.hard_timeout or self.key is not None or self.limit)
+        return not (self.hard_timeout or self.key is not None or self.limit or self.resume)
 
 
 _SETTINGS: Final = settings_of(TaskOptions)

@@ -279,12 +279,14 @@ class PendingTable:
         finally:
             self._watching -= 1
 
-    def cancel(self, futures: Iterable[TaskFuture[Any]] | None = None) -> int:
+    def cancel(self, futures: Iterable[TaskFuture[Any]] | None = None, *, tell: bool = True) -> int:
         """Cancel tasks, and tell the port; return how many of them were still pending.
 
-        None gives all of them up, without a word to the port, which is about to close.
+        Args:
+            futures: of the tasks. None cancels all of them without a word to the port, which is to close.
+            tell: False: the hub goes on with them.
         """
-        tell = futures is not None
+        tell &= futures is not None
         if futures is None:
             futures = self.unended
         completion = Completion(self._callbacks)
@@ -540,4 +542,6 @@ def _sent_run(run: OpenRun, futures: list[TaskFuture[Any]], *, again: bool) -> R
         sent.part = run.part
     if delay:
         sent.at = run.at
+    if run.parent is not None:
+        sent.parent, sent.is_child = run.parent, run.is_child
     return sent

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from taskmesh.errors import TaskMeshError
 from taskmesh.pool.messages import PermitReply
@@ -13,7 +13,7 @@ from taskmesh.pool.soft_timeout import SoftTimeout
 from taskmesh.wire.runs import Spec
 
 
-class Children(Protocol):
+class SubmittedTasks(Protocol):
     """The tasks that a task has submitted."""
 
     def wait(self) -> None:
@@ -22,6 +22,18 @@ class Children(Protocol):
 
     def cancel(self) -> None:
         """Cancel those that have not ended."""
+        ...
+
+    def leave(self) -> None:
+        """Leave those that have not ended to the hub, which keeps them for another attempt."""
+        ...
+
+    def awaited(self, futures: Sequence[Any]) -> list[tuple[str, str]]:
+        """Return the names and keys of those of these tasks that have not ended, once the hub has them.
+
+        Raises:
+            TaskMeshError: the hub could not find one of them for another attempt.
+        """
         ...
 
 
@@ -37,6 +49,9 @@ class NestedContext:
         queue: the task's own.
         priority: the task's own.
         adopt: takes the children, before the first of them is submitted.
+        parent: the client and the counter of the task.
+        resume: another attempt of the task is to find its children.
+        calls: counts how often this attempt has made a call, by what identifies the call.
     """
 
     addresses: tuple[str, ...]
@@ -45,7 +60,25 @@ class NestedContext:
     slot: str
     queue: str
     priority: int
-    adopt: Callable[[Children], None]
+    adopt: Callable[[SubmittedTasks], None]
+    parent: tuple[int, int]
+    resume: bool = False
+    calls: dict[str, Iterator[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """The task that a slot runs.
+
+    Attributes:
+        serial: its number in the slot.
+        spec: its spec.
+        id: its client and counter.
+    """
+
+    serial: int
+    spec: Spec
+    id: tuple[int, int]
 
 
 class PermitLink(Protocol):
@@ -69,18 +102,18 @@ class NestedTasks:
 
     def __init__(self, link: PermitLink, limit: SoftTimeout) -> None:
         self.may_exist = False
-        self._children: Children | None = None
+        self._children: SubmittedTasks | None = None
         self._link = link
         self._limit = limit
         self.lock = threading.Lock()
         self._context: NestedContext | None = None
         self._serial = -1  # of the task that has it
 
-    def context(self, running: Callable[[], tuple[int, Spec] | None]) -> NestedContext | None:
+    def context(self, running: Callable[[], RunningTask | None]) -> NestedContext | None:
         """Return the running task's context, None if none runs; ask the supervisor until the permit is lent.
 
         Args:
-            running: returns the running task's serial and spec.
+            running: returns the running task, None if none runs.
 
         Raises:
             TaskMeshError: there is no way to the hub, or the task has ended meanwhile; the text says which.
@@ -89,7 +122,7 @@ class NestedTasks:
             task = running()
             if task is None:
                 return None
-            serial, spec = task
+            serial, spec = task.serial, task.spec
             if self._context is not None and self._serial == serial:
                 return self._context
             self._limit.block()  # a frame must not be torn in two
@@ -100,18 +133,26 @@ class NestedTasks:
             if not reply.addresses:
                 raise TaskMeshError(f"this task cannot submit tasks: {reply.trouble}")
             now = running()
-            if now is None or now[0] != serial:
+            if now is None or now.serial != serial:
                 raise TaskMeshError("this task cannot submit tasks: it has ended, and this thread has not")
             addresses = tuple(reply.addresses)
             context = NestedContext(
-                addresses, reply.keys, reply.granted, reply.slot, spec.queue, spec.priority, self._adopt
+                addresses,
+                reply.keys,
+                reply.granted,
+                reply.slot,
+                spec.queue,
+                spec.priority,
+                self._adopt,
+                task.id,
+                spec.resume,
             )
             if reply.granted:
                 self._context, self._serial = context, serial
                 self.may_exist = True
             return context
 
-    def _adopt(self, children: Children) -> None:
+    def _adopt(self, children: SubmittedTasks) -> None:
         self._children = children
 
     def wait(self) -> None:
@@ -126,6 +167,27 @@ class NestedTasks:
         self._leave()
         if children is not None:
             children.cancel()
+
+    def leave(self) -> None:
+        """Leave the children of an attempt to the next one."""
+        children = self._children
+        self._leave()
+        if children is not None:
+            children.leave()
+
+    def awaited(self, futures: Sequence[Any]) -> list[tuple[str, str]]:
+        """Return the task names and keys of those of a `WaitFor`'s futures that have not ended.
+
+        Raises:
+            TaskMeshError: another attempt of the task would not find one of them.
+        """
+        if self._children is not None:
+            return self._children.awaited(futures)
+        if futures:
+            raise TaskMeshError(
+                "WaitFor() takes futures that this task has made itself, by submit() or taskmesh.promise()"
+            )
+        return []
 
     def _leave(self) -> None:
         self.may_exist = False

@@ -28,7 +28,7 @@ from taskmesh.wire.runs import (
 )
 from taskmesh.wire.schedules import Declaration
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Version of these shapes; both ends must state the same."""
 PICKLE_PROTOCOL = 5
 

@@ -22,6 +22,8 @@ MOST_NAMES = 1000
 """Queues or tags of one pool or task."""
 MOST_LIMITS = 16
 """Limits of one task."""
+MOST_AWAITED = 10_000
+"""Tasks and promises that one attempt may wait for (`taskmesh.WaitFor`)."""
 LARGEST = (2.0 - 2.0**-52) * 2.0**1023
 """The largest number that is finite."""
 
@@ -39,6 +41,8 @@ Edges = Annotated[list[Counter], Meta(min_length=1, max_length=MOST_EDGES)]
 """Tasks that a task depends on. A list of empty lists would take 60 times the bytes that say it."""
 Names = Annotated[list[Name], Meta(max_length=MOST_NAMES)]
 """Queues or tags."""
+Awaited = Annotated[list[tuple[Name, Name]], Meta(max_length=MOST_AWAITED)]
+"""Task names and keys of tasks and promises that a task waits for."""
 
 # --- specs, runs of tasks, their outcomes ---------------------------------------------------------------
 
@@ -55,6 +59,8 @@ when one of them has ended badly."""
 
 DEPENDENCY = "dependency"
 """`Failed.kind` of a task that never started, since one that it depends on ended badly."""
+AWAIT = "await"
+"""`Failed.kind` of an attempt that has raised WaitFor: the task is to run again, when others have ended."""
 
 CALL, CHUNK, PROMISE, FIRING = 0, 1, 2, 3
 """`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map; or the task has
@@ -105,6 +111,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         keep: seconds that the outcome of a task with a key answers later submissions under it.
         shared: what tasks of one key share: "all" outcomes, or only bad ones ("errors").
         limits: what holds its tasks back while too many run, or have started lately.
+        resume: a task's children outlive its attempts, and another attempt finds them again.
     """
 
     function: bytes
@@ -128,6 +135,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     keep: Number = 0.0
     shared: Name = "all"
     limits: Annotated[tuple[LimitRule, ...], Meta(max_length=MOST_LIMITS)] = ()
+    resume: bool = False
 
     def retry_delay(self, errors: int) -> float:
         """Seconds before the next attempt after this many failures, without jitter."""
@@ -175,6 +183,8 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
         part: the key of its keyed limits (`LimitRule.keyed`).
         at: the time before which they are not to start, in seconds since the epoch, 0 for none; `delay` says
             the same by the client's clock.
+        parent: the client and counter of the task that keeps them on their way, also without this client.
+        is_child: nobody but another attempt of the parent asks for them.
     """
 
     spec: int
@@ -190,6 +200,8 @@ class Run(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     when: int = SUCCESS
     part: Name = ""
     at: Number = 0.0
+    parent: tuple[Counter, Counter] | None = None
+    is_child: bool = False
 
 
 class LaneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
@@ -237,12 +249,13 @@ class Failed(msgspec.Struct, array_like=True):
     Attributes:
         kind: "exception" | "function" | "argument" | "result" | "timeout" | "hard_timeout" | "crash" | "oom"
             | "cancelled" | "expired" | "lost" (it ran, its result is gone, nobody is to blame) | "signature"
-            | "dependency" (a task that it depends on ended badly).
+            | "dependency" (a task that it depends on ended badly) | "await" (no end: it waits for others).
         type_name, text, traceback: the exception as data; `pickled` as itself, when that round-trips.
         retryable: the retry filter admits it. retry_after: seconds asked for by the task, -1 for none.
         history: one line for each failed attempt, filled in by the hub at the end.
         returns: as with `LaneRun`, in reports of a pool; clients get the number for people.
         upstream: of a "dependency", the counter of the task that ended badly.
+        awaits: of an "await", the tasks and promises that it waits for; `retry_after` is the least wait.
     """
 
     client: int
@@ -259,6 +272,7 @@ class Failed(msgspec.Struct, array_like=True):
     history: list[str] = []
     returns: int = 0
     upstream: Counter = 0
+    awaits: Awaited = []
 
 
 class Kept(msgspec.Struct, array_like=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.ledger import PORTION
 from taskmesh.core.hub.state import HubState
-from taskmesh.core.hub.states import Cause, State
+from taskmesh.core.hub.states import Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire.messages import Cancel
 from taskmesh.wire.runs import Failed, Held
@@ -53,26 +53,49 @@ class Cancellations:
         self._at_pools: dict[int, dict[tuple[int, int], list[int]]] = {}
         self.pending: dict[int, Pending] = {}
 
-    def cancel(self, task: int, *, quiet: bool = False) -> bool:
-        """One waiter gives a task up; the last one's ends it. False when it is not on its way."""
+    def cancel(self, task: int, *, quiet: bool = False, is_gone: bool = False) -> bool:
+        """One waiter gives a task up; the last one's ends it. False when it is not on its way.
+
+        Args:
+            task: the id under which it waits.
+            quiet: it is not told.
+            is_gone: it does not choose to: its process has ended. A child whose parent goes on is kept then.
+        """
         record = self._ledger.tasks.get(task)
         if record is None or not record.is_waited_for(task):
             return False
-        if record.extra is not None and record.extra.abandoned and task == record.id:
+        extra = record.extra
+        kept = extra is not None and bool(extra.parents) and (is_gone or not extra.is_child)
+        if extra is not None and extra.abandoned and task == record.id and (kept or extra.waiters):
             return True  # it is run for others
         cancelled = Failed(0, task & SEQ_MASK, record.attempt - record.returns, "cancelled")
-        if self._ledger.detach(task, record):
-            if State.SENT <= record.state <= State.RUNNING:
-                self.cancel_at_pool(record.session, record.attempt, record.known_as)
-                self._collector.release(record)
-            self._ledger.move(record, Cause.CANCEL)
-            self._hub.dependencies.failed(record, cancelled)
-            self._ledger.drop(record)
-        else:
+        is_parents_choice = extra is not None and extra.is_child and not is_gone
+        if is_parents_choice or self._ledger.detach(task, record, kept=kept):
+            for waiter in self._end(record, cancelled):
+                if waiter != task:
+                    self._collector.give(cancelled, waiter)
+        elif not kept:
             self._hub.dependencies.given_up(task, record, cancelled)
         if not quiet:
             self._collector.give(cancelled, task)
         return True
+
+    def _end(self, record: TaskRecord, cancelled: Failed) -> list[int]:
+        """End a task that nobody wants; return the ids that wait for it nevertheless."""
+        if State.SENT <= record.state <= State.RUNNING:
+            self.cancel_at_pool(record.session, record.attempt, record.known_as)
+            self._collector.release(record)
+        self._ledger.move(record, Cause.CANCEL)
+        self._hub.children.ended(record, None)
+        self._hub.dependencies.failed(record, cancelled)
+        return self._ledger.drop(record)
+
+    def end_released(self) -> None:
+        """End a portion of the children whose parents have ended."""
+        for record in self._hub.children.take_released():
+            cancelled = Failed(0, record.id & SEQ_MASK, record.attempt - record.returns, "cancelled")
+            for waiter in self._end(record, cancelled):
+                self._collector.give(cancelled, waiter)
 
     def cancel_all(self, client: int, *, only_bound: bool, reason: str = "") -> int:
         """Cancels what a client has now, or of it what has on_client_loss="cancel", from the next step on.
@@ -122,7 +145,7 @@ class Cancellations:
             looks += 1
             if job.only_bound and tasks[base | seq].spec.spec.on_client_loss != "cancel":
                 continue
-            job.count += self.cancel(base | seq, quiet=quiet)
+            job.count += self.cancel(base | seq, quiet=quiet, is_gone=True)
             looks += GLANCES - 1
         return looks
 

@@ -16,7 +16,7 @@ from taskmesh.core.actions import LogEvent
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
-from taskmesh.wire.runs import FIRING, DoneRun, Failed, Held
+from taskmesh.wire.runs import AWAIT, FIRING, DoneRun, Failed, Held
 
 CRASHES = frozenset({"crash", "oom"})
 REFUSALS = frozenset({"function", "signature"})
@@ -28,6 +28,8 @@ POOLS_DIED = (
 )
 ANYBODY, NOBODY = -1, -2
 """In place of a session: of a report that was looked at before, and of one that is of no session here."""
+BREATH = 0.01
+"""Seconds before a task runs again that waits for what has ended already: it may ask so for ever."""
 RECENT = 1_000
 """Bad ends that are kept for whoever asks why a task failed."""
 TOLD_TEXT, TOLD_TRACE = 500, 4_000
@@ -121,6 +123,7 @@ class Collector:
             self._ledger.move(record, Cause.DUE)
         self._ledger.move(record, Cause.SUCCEED)
         self._hub.result_cache.keep(record, part, self._hub.now)
+        self._hub.children.ended(record, part)
         self._hub.dependencies.succeeded(record, part.payloads[0], part.attempt - part.returns)
         for waiter in self._ledger.drop(record):
             self.give(part, waiter)
@@ -195,7 +198,9 @@ class Collector:
         if failure.kind in REFUSALS and self._refused(record, failure):
             return
         record.started()
-        if failure.kind == "lost":
+        if failure.kind == AWAIT:
+            self._awaits(record, failure, now)
+        elif failure.kind == "lost":
             self.lost(record, failure)
         elif failure.kind in CRASHES:
             self._crashed(record, failure, now)
@@ -224,6 +229,16 @@ class Collector:
         extra.pools.append(where[:300])
         self.requeue(record, Cause.REQUEUE)
         return True
+
+    def _awaits(self, record: TaskRecord, failure: Failed, now: float) -> None:
+        """Its attempt has ended to wait for others (WaitFor): it goes round again, uncharged, after them."""
+        record.more().failed = record.begun  # it has started: it does not expire any more
+        self.tell(record)
+        self.release(record)
+        self._ledger.move(record, Cause.AWAIT)
+        self._hub.dependencies.wait_for(record, failure.awaits)
+        delay = max(0.0, failure.retry_after)
+        self._ledger.wait(record, now + (delay if record.extra.links.waits else max(delay, BREATH)))
 
     @staticmethod
     def is_current(record: TaskRecord, task: int, session: int, attempt: int) -> bool:
@@ -382,6 +397,7 @@ class Collector:
         self._ledger.move(record, cause)
         told = msgspec.structs.replace(failure, attempt=record.attempt - record.returns, history=history)
         self._hub.result_cache.keep(record, told, self._hub.now)
+        self._hub.children.ended(record, told)
         self._hub.dependencies.failed(record, told)
         waiting = self._ledger.drop(record)
         for waiter in waiting:
@@ -392,6 +408,7 @@ class Collector:
     def fulfilled(self, record: TaskRecord, run: DoneRun) -> None:
         """Ends a promise with its value: a run of one task, whose client and number do not matter."""
         self._ledger.move(record, Cause.FULFIL)
+        self._hub.children.ended(record, None)
         self._hub.dependencies.succeeded(record, run.payloads[0], run.attempt)
         for waiter in self._ledger.drop(record):
             self.give(run, waiter)
@@ -402,6 +419,7 @@ class Collector:
         Its log line and its history are those of the task that ended first.
         """
         self._ledger.move(record, cause)
+        self._hub.children.ended(record, None)
         self._hub.dependencies.failed(record, failure)
         if cause is Cause.SKIP:
             failure = msgspec.structs.replace(failure, kind="cancelled")

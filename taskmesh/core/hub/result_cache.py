@@ -58,7 +58,7 @@ class ResultCache:
             return
         if not isinstance(outcome, Failed):
             kept = Kept(*key, keep, [outcome], [])
-        elif _would_come_again(outcome):
+        elif would_come_again(outcome):
             kept = Kept(*key, keep, [], [outcome])
         else:
             return
@@ -74,7 +74,7 @@ class ResultCache:
             key = (kept.name, kept.key)
             outcome: Outcome = kept.done[0] if kept.done else kept.failed[0]
             end = min(until, now + kept.keep)
-            fit = not isinstance(outcome, Failed) or _would_come_again(outcome)
+            fit = not isinstance(outcome, Failed) or would_come_again(outcome)
             if fit and end > now and self.find(key, now) is None:
                 self._put(key, end, outcome)
 
@@ -111,6 +111,6 @@ class ResultCache:
         self.size -= self._kept.pop(key, (0.0, 0, None))[1]
 
 
-def _would_come_again(failure: Failed) -> bool:
+def would_come_again(failure: Failed) -> bool:
     """Return True if another attempt would end in the same way."""
     return failure.kind in _REMEMBERED and not failure.retryable

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from taskmesh.core.actions import HubAction, LogEvent, Publish, SendClient
+from taskmesh.core.hub.children import Children
 from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.dependencies import Dependencies
 from taskmesh.core.hub.lanes import Lane
@@ -26,6 +27,7 @@ class HubState:
         config: the settings.
         now: the time of the event that is being handled.
         ledger: every task on its way.
+        children: of them, those that others keep on their way.
         dependencies: the edges between them.
         specs: those that the hub knows, by number.
         clients: sessions of clients, by client.
@@ -43,7 +45,10 @@ class HubState:
         self.config = config
         self.now = now
         self.ledger = Ledger(Limits(now, 0.0 if config.first else config.lease))
-        self.dependencies = Dependencies(self.ledger, config.client_max_bytes, config.max_bytes)
+        self.children = Children(self.ledger, config.client_max_bytes, config.max_bytes)
+        self.dependencies = Dependencies(
+            self.ledger, self.children, config.client_max_bytes, config.max_bytes
+        )
         self.specs: dict[int, SpecEntry] = {}
         self.clients: dict[int, ClientSession] = {}
         self.lanes: dict[int, Lane] = {}

@@ -64,7 +64,7 @@ class Cause(enum.IntEnum):
     RECOVER = 13
     """An earlier hub had it: the hub waits for the pools that may hold it."""
     AWAIT = 15
-    """It depends on tasks that have not ended."""
+    """It depends on tasks that have not ended; or its attempt has ended to wait for others."""
     BLOCK = 16
     """A task that it depends on ended badly: it can never start."""
     SKIP = 17
@@ -91,6 +91,8 @@ TRANSITIONS: dict[tuple[State, Cause], State] = {
     (S.QUEUED, C.DELAY): S.WAITING,
     (S.QUEUED, C.RECOVER): S.WAITING,
     (S.QUEUED, C.AWAIT): S.WAITING,
+    (S.SENT, C.AWAIT): S.WAITING,
+    (S.RUNNING, C.AWAIT): S.WAITING,
     (S.WAITING, C.BLOCK): S.FAILED,
     (S.WAITING, C.SKIP): S.CANCELLED,
     (S.WAITING, C.DUE): S.QUEUED,
@@ -263,9 +265,23 @@ class Links:
         is_settled: it has been decided that it starts, or never does.
         recovers: pools of an earlier hub may hold it, see `Recovery`.
         dependents: tasks that depend on it, by the id under which they know it.
+        awaits: the name and key of the tasks and promises for which its last attempt has ended to wait.
+        awaiting: tasks whose attempts have ended to wait for its end.
+        children: the tasks and promises that it keeps on their way, see `Children`; None if it has had none.
     """
 
-    __slots__ = ("dependents", "has_failed", "is_settled", "needs", "recovers", "waits", "when")
+    __slots__ = (
+        "awaiting",
+        "awaits",
+        "children",
+        "dependents",
+        "has_failed",
+        "is_settled",
+        "needs",
+        "recovers",
+        "waits",
+        "when",
+    )
 
     def __init__(self) -> None:
         self.needs: Sequence[int] = ()
@@ -275,6 +291,9 @@ class Links:
         self.is_settled = False
         self.recovers = False
         self.dependents: dict[int, list[TaskRecord]] = {}
+        self.awaits: Sequence[tuple[str, str]] = ()
+        self.awaiting: list[TaskRecord] = []
+        self.children: dict[tuple[str, str], Any] | None = None
 
     @property
     def holds_back(self) -> bool:
@@ -294,7 +313,8 @@ class TaskExtra:
     `pools`: those that died
     while they had it, but for the first, and those that refused it, in words. `refused`: the sessions of
     these. `links`: its edges to other tasks. `failed`: the number of the newest execution whose failure
-    was charged. `attempts`, `begun`: what other hubs' attempts have been heard of while one is under way, see
+    was charged. `parents`: the tasks that keep it on its way, see `Children`. `is_child`: it is for
+    these alone. `attempts`, `begun`: what other hubs' attempts have been heard of while one is under way, see
     `TaskRecord.numbered`.
     """
 
@@ -306,10 +326,12 @@ class TaskExtra:
         "begun",
         "failed",
         "history",
+        "is_child",
         "key",
         "late",
         "links",
         "ooms",
+        "parents",
         "payer",
         "pools",
         "refused",
@@ -332,6 +354,8 @@ class TaskExtra:
         self.pools: list[str] = []
         self.refused: set[int] = set()
         self.failed = 0
+        self.parents: set[int] = set()
+        self.is_child = False
         self.attempts = self.begun = 0
 
     @property

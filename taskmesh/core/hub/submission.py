@@ -25,6 +25,8 @@ RETRY_BUSY = 0.05
 """Seconds after which a refused Submit may come again."""
 NO_SPEC = Spec(b"", "")
 """In place of one that has been evicted."""
+SOON = 0.0001
+"""Seconds in which a Submit is acknowledged whose outcomes may be there already: in the hub's next step."""
 LARGE = 1 << 20
 """Bytes from which on a Submit is acknowledged at once, for its client may wait to send the next one."""
 
@@ -81,7 +83,7 @@ class Submissions:
             account.never(submit.cancels, self._config.client_max_bytes)
         if submit.charged or submit.whole:
             self._adoption.from_before(session.client, submit)
-        self._acknowledge(session, size, now)
+        self._acknowledge(session, submit, size, now)
 
     def _enter_all(self, session: ClientSession, submit: m.Submit, now: float) -> None:
         alone = len(submit.runs) == 1 and not submit.unstarted
@@ -143,19 +145,20 @@ class Submissions:
             fields: dict[str, object] = {"limit": rule.name, "rule": text_of(rule), "task": spec.name}
             self._hub.log("limit.changed", {**fields, "fixed": fixed})
 
-    def _acknowledge(self, session: ClientSession, size: int, now: float) -> None:
+    def _acknowledge(self, session: ClientSession, submit: m.Submit, size: int, now: float) -> None:
         """With the outcome, but within ACK_DELAY; of every second Submit at once, which the client waits for.
 
-        To an embedded client it costs no message. Of a large one that nothing follows yet it is worth one.
+        To an embedded client it costs no message. Of a large one that nothing follows yet it is worth one. An
+        attempt that asks for what former ones have left waits for the outcomes as well: these come along.
         """
-        if not session.credit:
-            self._hub.out.append(SendClient(session.client, m.Accepted(session.submitted)))
-            return
-        if session.client in self._hub.acks_due or size >= LARGE:
-            self._hub.acks_due.pop(session.client, None)
+        due = self._hub.acks_due
+        if session.credit and any(run.parent for run in submit.runs):
+            due.setdefault(session.client, now + SOON)
+        elif not session.credit or session.client in due or size >= LARGE:
+            due.pop(session.client, None)
             self._hub.out.append(SendClient(session.client, m.Accepted(session.submitted)))
         else:
-            self._hub.acks_due[session.client] = now + ACK_DELAY
+            due[session.client] = now + ACK_DELAY
 
     def acknowledge_due(self, now: float) -> None:
         """Tells the clients that have waited long enough."""
@@ -210,9 +213,7 @@ class Submissions:
         if run.key and self._attach(client, run, entry, now):
             return
         records = ledger.accept(client, entry, run, now, fresh=not run.again)
-        if run.key and entry.is_promise:
-            for record in records:
-                ledger.move(record, Cause.AWAIT)
+        if run.key and self._is_kept_or_promised(run, entry, records):
             return
         for record in records if run.tried else ():
             ledger.take_over(record, Charged([], begun=run.tried, failed=run.tried, errors=run.tried), now)
@@ -228,6 +229,15 @@ class Submissions:
             records = self._unknown(records, now)
         if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
             ledger.enqueue(records)
+
+    def _is_kept_or_promised(self, run: Run, entry: SpecEntry, records: list[TaskRecord]) -> bool:
+        """Have its parent keep a new task with a key; return True if it is a promise, which WAITs."""
+        for record in records:
+            if run.parent is not None:
+                self._hub.children.add(_id_of(run.parent), record, is_child=run.is_child)
+            if entry.is_promise:
+                self._ledger.move(record, Cause.AWAIT)
+        return entry.is_promise
 
     def _enter_dependent(self, records: list[TaskRecord], run: Run, now: float) -> None:
         """Enters tasks that depend on others: they WAIT, if only to the end of this step.
@@ -283,7 +293,10 @@ class Submissions:
         task = client << SEQ_BITS | run.seqs[0]
         if task in self._ledger.tasks or run.seqs[0] in self._ledger.account(client).finished:
             return True
-        kept = self._hub.result_cache.find((entry.spec.name, run.key), now)
+        key = (entry.spec.name, run.key)
+        kept = self._hub.result_cache.find(key, now)
+        if kept is None and run.parent is not None:
+            kept = self._hub.children.outcome(_id_of(run.parent), key)
         if kept is not None:
             self._ledger.answered(client, run.seqs[0])
             self._collector.give(kept, task)
@@ -296,6 +309,8 @@ class Submissions:
         if first is None or entry.spec.shared != "all":
             return False
         self._ledger.attach(client, run.seqs[0], first)
+        if run.parent is not None:
+            self._hub.children.add(_id_of(run.parent), first, is_child=run.is_child)
         if run.again:
             self._adoption.is_found(first, task, now)
         return True
@@ -339,6 +354,11 @@ class Submissions:
         if epoch == self._config.epoch:
             session.acknowledged(number, now)
             self._hub.news.add(session.client)
+
+
+def _id_of(parent: tuple[int, int]) -> int:
+    """Return the task id of a run's parent."""
+    return parent[0] << SEQ_BITS | parent[1] & SEQ_MASK
 
 
 def _weight(submit: m.Submit) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from taskmesh.core.hub.ticks import BadTiming, text_of_tick
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.wire import messages as m
 from taskmesh.wire.limit_rules import LimitError, read_named, text_of
+from taskmesh.wire.runs import PROMISE_NAME
 
 ENDS = [state for state in State if state not in ON_ITS_WAY]
 MOST_ROWS = 10_000
@@ -33,6 +34,8 @@ OF_SCHEDULES = ("schedule-pause", "schedule-resume", "schedule-remove", "schedul
 """Commands for one schedule."""
 COMMANDS = ("ping", "pause", "resume", "drain")
 VERBS = (*COMMANDS, "scale-in", *CANCELS, *LIMITS, *OF_SCHEDULES)
+MOST_NAMED = 5
+"""Tasks and promises that the reason to wait names."""
 AWAY = frozenset({LaneState.DRAINING, LaneState.CUT})
 """States of pools that cannot be asked to leave: they do, or nobody hears."""
 
@@ -372,6 +375,10 @@ class Views:
         if record.spec.is_promise:
             return f"it is a promise: `taskmesh fulfil {record.extra.key[1]}` ends it"
         links = record.links
+        if links is not None and links.awaits and links.waits and not links.recovers:
+            keys = [key if name == PROMISE_NAME else name for name, key in links.awaits]
+            named = ", ".join(keys[:MOST_NAMED]) + (", ..." if len(keys) > MOST_NAMED else "")
+            return f"its last attempt has ended to wait for {named} (WaitFor)"
         if links is not None and links.waits and not links.recovers:
             number = "a task" if links.waits == 1 else f"{links.waits} tasks"
             return f"it waits for {number} that it depends on"

@@ -242,6 +242,7 @@ class HandedTasks:
             failure.retry_after,
             worker,
             returns=piece.run.returns,
+            awaits=failure.awaits,
         )
 
     def _less(self, spec: int, count: int) -> None:

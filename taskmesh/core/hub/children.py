@@ -1,0 +1,133 @@
+"""Children: what a task has submitted and keeps on its way, also while no attempt of it runs.
+
+A child of a task with `resume=True` has a key that names its parent, and a promise has its own. So another
+attempt of the parent finds them again: on their way by the key, as any second waiter does, or over, since the
+parent keeps their outcomes until its own end. At that end nobody asks for its children any more.
+
+They are lost with the hub: what a parent submits again at the next one runs again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from taskmesh.core.hub.ledger import PORTION, Account, Ledger
+from taskmesh.core.hub.result_cache import Key, Outcome, would_come_again
+from taskmesh.core.hub.states import Links, State, TaskRecord
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.core.link import size_of, size_of_failure
+from taskmesh.wire.runs import Failed
+
+
+class KeptOutcome:
+    """The outcome of a child, kept until its parent ends.
+
+    Attributes:
+        outcome: a run of one task, or a bad end.
+        account: the account that its bytes are counted in.
+        size: its bytes.
+    """
+
+    __slots__ = ("account", "outcome", "size")
+
+    def __init__(self, outcome: Outcome, account: Account) -> None:
+        self.outcome = outcome
+        self.account = account
+        self.size = size_of_failure(outcome) if isinstance(outcome, Failed) else size_of(outcome)
+
+
+class Children:
+    """The children of tasks on their way.
+
+    Args:
+        ledger: the records.
+        client_bytes: bytes of outcomes that the hub may hold for one client.
+        most_bytes: bytes that it may hold for all.
+
+    Attributes:
+        released: children whose parent has ended; they are to end as well, in portions.
+    """
+
+    def __init__(self, ledger: Ledger, client_bytes: int, most_bytes: int) -> None:
+        self._ledger = ledger
+        self._client_bytes = client_bytes
+        self._most_bytes = most_bytes
+        self.released: deque[TaskRecord] = deque()
+
+    def outcome(self, parent: int, key: Key) -> Outcome | None:
+        """Return the outcome of a child that has ended, if its parent keeps it."""
+        record = self._ledger.tasks.get(parent)
+        links = record.links if record is not None else None
+        kept = links.children.get(key) if links is not None and links.children is not None else None
+        return kept.outcome if kept is not None else None
+
+    def add(self, parent: int, record: TaskRecord, *, is_child: bool) -> None:
+        """Keep a task with a key on its way until its parent ends, unless that is not on its way itself.
+
+        Args:
+            parent: the id under which its pool has the parent.
+            record: of the task or promise.
+            is_child: nobody but another attempt of the parent will ask for it.
+        """
+        owner = self._ledger.tasks.get(parent)
+        extra = record.extra
+        if owner is None or owner is record or extra is None or extra.key is None:
+            return
+        links = owner.link()
+        if links.children is None:
+            links.children = {}
+        links.children[extra.key] = None
+        extra.parents.add(owner.id)
+        extra.is_child |= is_child
+
+    def ended(self, record: TaskRecord, outcome: Outcome | None) -> None:
+        """Have a record's parents keep its outcome, as it is about to be dropped.
+
+        An outcome for which there is no room is computed again, should another attempt of the parent ask.
+        """
+        extra = record.extra
+        if extra is None or not extra.parents:
+            return
+        for parent in extra.parents:
+            owner = self._ledger.tasks[parent]
+            children = owner.link().children
+            kept = self._keep(owner, outcome) if outcome is not None and extra.is_child else None
+            if children is not None and kept is not None:
+                children[extra.key] = kept
+            elif children is not None:
+                children.pop(extra.key, None)
+        extra.parents.clear()
+
+    def _keep(self, owner: TaskRecord, outcome: Outcome) -> KeptOutcome | None:
+        """Return an outcome as its parent keeps it; None if another attempt may end otherwise, or no room."""
+        if isinstance(outcome, Failed) and not would_come_again(outcome):
+            return None
+        kept = KeptOutcome(outcome, self._ledger.account(owner.id >> SEQ_BITS))
+        of_client, of_all = kept.account.held + kept.size, self._ledger.held + kept.size
+        if of_client > self._client_bytes or of_all > self._most_bytes:
+            return None
+        self._ledger.hold(kept.account, kept.size)
+        return kept
+
+    def over(self, parent: TaskRecord, links: Links) -> None:
+        """A record is about to be dropped: nobody asks for its children any more."""
+        children, links.children = links.children, None
+        for key, kept in children.items() if children else ():
+            if kept is not None:
+                self._ledger.hold(kept.account, -kept.size)
+                continue
+            child = self._ledger.by_key(*key)
+            if child is not None:
+                child.extra.parents.discard(parent.id)
+                self.released.append(child)
+
+    def take_released(self) -> list[TaskRecord]:
+        """Take a portion of the released: those that nobody waits for, and that are still on their way."""
+        taken: list[TaskRecord] = []
+        for _ in range(min(PORTION, len(self.released))):
+            record = self.released.popleft()
+            extra = record.extra
+            wanted = extra.parents or not (extra.is_child or (extra.abandoned and not extra.waiters))
+            if record.state <= State.RUNNING and not wanted:
+                taken.append(record)
+        return taken
