@@ -27,6 +27,9 @@ LONGEST_WAIT = 10.0
 """Seconds that a client waits at a time for a hub that is full, or that has dropped its messages."""
 MOST_LEFT = 8
 """Hubs whose deliveries are remembered after this client has left them: it may come back."""
+IN_ORDER = 0
+"""Deliveries that are taken in beyond a missing one. A dependent's failure must not come before its cause: from
+another hub the client could hear that the cause has succeeded, and believe both."""
 GLANCE = 0.001
 """Seconds between two looks at what is due. A Tick, which comes when something is due, always looks."""
 
@@ -61,7 +64,7 @@ class ClientMachine:
         self._silences = 0
         self._busy_until = 0.0
         self._look_at = now
-        self._deliveries = ReceiveWindow(credit=config.credit)
+        self._deliveries = ReceiveWindow(IN_ORDER, config.credit)
         self._elsewhere: dict[int, ReceiveWindow] = {}
         self._requests = PendingRequests(config.question)
         self._unstarted: set[int] = set()
@@ -227,7 +230,7 @@ class ClientMachine:
         """
         if former != self.epoch:
             self._elsewhere[former] = self._deliveries
-            fresh = ReceiveWindow(credit=self.config.credit)
+            fresh = ReceiveWindow(IN_ORDER, self.config.credit)
             counted = self._elsewhere.pop(self.epoch, fresh)
             self._deliveries = counted if known else fresh
             if len(self._elsewhere) > MOST_LEFT:

@@ -258,6 +258,7 @@ class Dependencies:
         elif links.when == FAILURE and not links.has_failed:
             end = SKIP
         links.is_settled = True
+        links.is_blocked = end is not None  # its time to start may come in the same step
         self.settled.append((record, end))
 
     def settle(self, now: float, end: Callable[[TaskRecord, Cause, Failed], None]) -> None:
@@ -271,7 +272,8 @@ class Dependencies:
         while self.settled and left:
             left -= 1
             record, failure = self.settled.popleft()
-            if record.state is not State.WAITING:
+            if record.state is not State.WAITING:  # a pool has it from an earlier hub, which had it start
+                record.link().is_blocked = False
                 continue
             if failure is not None:
                 self.blocked += failure is not SKIP

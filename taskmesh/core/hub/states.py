@@ -263,6 +263,7 @@ class Links:
         when: SUCCESS, DONE or FAILURE, see `Run.when`.
         has_failed: a task that it depends on has ended badly.
         is_settled: it has been decided that it starts, or never does.
+        is_blocked: it has been decided that it never starts, and it is to end in the hub's next steps.
         recovers: pools of an earlier hub may hold it, see `Recovery`.
         dependents: tasks that depend on it, by the id under which they know it.
         awaits: the name and key of the tasks and promises for which its last attempt has ended to wait.
@@ -276,6 +277,7 @@ class Links:
         "children",
         "dependents",
         "has_failed",
+        "is_blocked",
         "is_settled",
         "needs",
         "recovers",
@@ -289,6 +291,7 @@ class Links:
         self.when = SUCCESS
         self.has_failed = False
         self.is_settled = False
+        self.is_blocked = False
         self.recovers = False
         self.dependents: dict[int, list[TaskRecord]] = {}
         self.awaits: Sequence[tuple[str, str]] = ()
@@ -298,7 +301,7 @@ class Links:
     @property
     def holds_back(self) -> bool:
         """True while the task may not start for what it depends on."""
-        return self.recovers or (self.waits > 0 and not self.is_settled)
+        return self.recovers or self.is_blocked or (self.waits > 0 and not self.is_settled)
 
 
 class TaskExtra:

@@ -270,6 +270,18 @@ def test_a_delay_and_a_dependency_are_both_waited_for():
         assert rig.state(1, seq) == "SENT"
 
 
+def test_its_time_comes_in_the_step_in_which_it_is_blocked():
+    rig = rig_with()
+    (first,) = rig.submit(one=spec("fleeting", expires=0.6, queue="elsewhere"))
+    seq = rig.depend(first, delay=1.4)
+    rig.join()
+    rig.now += 5.0  # the hub stands still
+    rig.beat(rig.session())
+    rig.after(0.4)
+    assert rig.outcomes() == {first: "expired", seq: "dependency"}
+    assert rig.pushed == []
+
+
 def test_unstarted_dependents_are_cancelled_at_once():
     rig = rig_with()
     rig.join()
