@@ -28,8 +28,8 @@ LONGEST_WAIT = 10.0
 MOST_LEFT = 8
 """Hubs whose deliveries are remembered after this client has left them: it may come back."""
 IN_ORDER = 0
-"""Deliveries that are taken in beyond a missing one. A dependent's failure must not come before its cause: from
-another hub the client could hear that the cause has succeeded, and believe both."""
+"""Deliveries that are taken in beyond a missing one. The failure of a dependent must not come before that of
+its cause: the client might hear from another hub that the cause has succeeded."""
 GLANCE = 0.001
 """Seconds between two looks at what is due. A Tick, which comes when something is due, always looks."""
 
