@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -52,6 +53,25 @@ def pause_of(index: int) -> float:
 def ordinary(log: str, index: int, data: bytes = b"", pause: float = 0.0) -> str:
     """A checksum task."""
     return around(log, index, lambda: _wait(pause), data)
+
+
+def stamp(log: str, word: str) -> float:
+    """Log a word; the time."""
+    Journal(log).append(word)
+    return time.time()
+
+
+def span(seconds: float, _user: str = "") -> tuple[float, float]:
+    """Take so long; from when to when."""
+    begin = time.time()
+    _wait(seconds)
+    return begin, time.time()
+
+
+def span_after(gate: str) -> tuple[float, float]:
+    """Wait at a gate, then take 10 ms; from when to when."""
+    wait_at(gate)
+    return span(0.01)
 
 
 def around(log: str, index: int, deed: Callable[[], object], data: bytes = b"") -> str:

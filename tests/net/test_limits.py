@@ -10,31 +10,12 @@ from taskmesh import Limit, Mesh, gather, task
 from taskmesh.errors import ConfigError
 from tests.harness.cluster import ENVIRONMENT, Cluster
 from tests.harness.programs import Programs
+from tests.harness.spans import most_at_a_time, most_in
 from tests.harness.waiting import wait_until
 from tests.net import workload
 
 pytestmark = pytest.mark.usefixtures("processes")
 END_S = 55
-
-
-def most_in(times: list[float], seconds: float) -> int:
-    """The most starts in any window of this length."""
-    times = sorted(times)
-    first = most = 0
-    for place, when in enumerate(times):
-        while times[first] <= when - seconds:
-            first += 1
-        most = max(most, place - first + 1)
-    return most
-
-
-def most_at_a_time(spans: list[tuple[float, float]]) -> int:
-    events = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
-    running = most = 0
-    for _, change in events:
-        running += change
-        most = max(most, running)
-    return most
 
 
 @pytest.fixture(params=["embedded", "tcp"])

@@ -1,4 +1,4 @@
-"""Schedules over tcp and with keys: pools that declare, signatures, restarts, and delays (W16)."""
+"""Schedules over tcp and with keys: pools that declare, signatures, and restarts."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from taskmesh.serialize.payload import dumps
 from taskmesh.wire import messages as m
 from taskmesh.wire.runs import FIRING, LaneRun, Run, Spec
 from taskmesh.wire.schedules import Declaration, Timing, split_tick, with_tick
-from tests.harness.cluster import LEASE, Cluster
+from tests.harness.cluster import Cluster
 from tests.harness.journal import Journal
 from tests.harness.keys import Ring
 from tests.harness.programs import Programs
@@ -109,23 +109,3 @@ class TestSignatures:
         plain = Spec(b"f", "f")
 
         assert self.tasks(signer, plain, signed).spec != spec_number(plain)
-
-
-def test_w16_delayed_tasks_outlive_pools_and_the_hub(programs: Programs, tmp_path: Path):
-    cluster = Cluster(programs)
-    cluster.start_hub()
-    cluster.start_worker("one", slots=2)
-    journal = str(tmp_path / "journal")
-    with cluster.mesh() as mesh:
-        delayed = mesh.with_options(delay=3 * LEASE)
-        futures = [delayed.submit(append, journal, str(n)) for n in range(100)]
-        mesh.flush(END_S)
-        cluster.pools["one"].kill()
-        cluster.hub.kill()
-        cluster.start_hub(bind=cluster.address)
-        cluster.start_worker("two", slots=2)
-        assert Journal(journal).lines() == []
-        for future in futures:
-            future.result(END_S)
-
-    assert sorted(Journal(journal).lines(), key=int) == [str(n) for n in range(100)]

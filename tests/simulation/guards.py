@@ -460,9 +460,9 @@ def permits(patch: Patch) -> None:
     """A task that is cancelled keeps its permits."""
     end = Limits.end
 
-    def keep(self: Limits, record: TaskRecord, cause: Cause | None = None) -> None:
+    def keep(self: Limits, record: TaskRecord, cause: Cause | None = None, took: float | None = None) -> None:
         if cause is not Cause.CANCEL:
-            end(self, record, cause)
+            end(self, record, cause, took)
 
     patch.setattr(Limits, "end", keep)
 

@@ -134,10 +134,10 @@ class HubHost(Host[HubMachine]):
         """Notes what is handed back unstarted."""
         end = limits.end
 
-        def note(record: TaskRecord, cause: Cause | None = None) -> None:
+        def note(record: TaskRecord, cause: Cause | None = None, took: float | None = None) -> None:
             if cause is Cause.RETURN:
                 self.setting.audit.handed_back(self.place, record.id, record.attempt)
-            end(record, cause)
+            end(record, cause, took)
 
         limits.end = note  # type: ignore[method-assign]
 

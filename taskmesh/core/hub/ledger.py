@@ -481,7 +481,8 @@ class Ledger:
     def _free_permits(self, run: DoneRun, session: int) -> None:
         """Free the permits of a run's tasks that `succeed` is about to end as the common case."""
         base, attempt = run.client << SEQ_BITS, run.attempt
-        for seq in run.seqs:
+        took = run.elapsed / len(run.seqs)
+        for index, seq in enumerate(run.seqs):
             record = self.tasks.get(base | seq)
             if (
                 record is not None
@@ -490,7 +491,7 @@ class Ledger:
                 and record.attempt == attempt
                 and record.extra is None
             ):
-                self.limits.end(record)
+                self.limits.end(record, took=took * (len(run.seqs) - index))
 
     def drop(self, record: TaskRecord) -> list[int]:
         """Forgets a terminal record; returns every id that waits for its outcome, its own first."""

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from taskmesh.core.hub.limits import EXACT, SLICES, Window
+from taskmesh.core.hub.limits import EXACT, LEEWAY, SLICES, Window
 from taskmesh.wire.limit_rules import LimitError, read_limit, read_named, text_of
 from taskmesh.wire.runs import LimitRule
 
@@ -29,6 +29,24 @@ def test_a_window_never_has_more_than_its_count(count):
             first += 1
         assert total <= count
     assert len(window._log) <= max(EXACT, SLICES + 1)
+
+
+def test_a_start_that_was_late_counts_from_when_it_was():
+    window = Window(LimitRule("x", 5, 1.0))
+    for when in (1.0, 1.1, 1.2):
+        window.add(when)
+    window.put_off(1.0, 1.01)
+    window.put_off(1.0, 1.15)
+    window.put_off(0.5, 1.15)
+
+    assert window.count == 3
+    assert window.room_at(3) == pytest.approx(2.1 + LEEWAY), "of the one at 1.1"
+    window.pass_to(2.14)
+    assert window.count == 2
+    window.pass_to(2.15)
+    assert window.count == 1
+    window.put_off(1.2, 5.0)
+    assert window.empty_at == pytest.approx(6.0)
 
 
 def test_a_start_that_has_left_the_window_cannot_be_given_back():

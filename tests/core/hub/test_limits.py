@@ -107,6 +107,22 @@ class TestRate:
         begun.sort()
         assert all(later - earlier >= 1.0 for earlier, later in zip(begun, begun[20:], strict=False))
 
+    def test_tasks_that_begin_later_keep_it_once_they_have_ended(self):
+        rig = rig_with()
+        session = rig.join(slots=50)
+        rig.submit(count=50, one=limited(LimitRule("api", 20, 1.0)))
+        begun: list[float] = []
+        while len(begun) < 50:
+            wait(rig, 0.01, step=0.01)
+            for _ in pushed(rig)[len(begun) :]:
+                if len(begun) < 20:  # the first ones are up to 200 ms late, all others on time
+                    wait(rig, 0.01)
+                begun.append(rig.now)
+                rig.report(session, done=(rig.held[session][0],), elapsed=0.0)
+
+        assert max(begun) > 2.0
+        assert all(later - earlier >= 1.0 for earlier, later in zip(begun, begun[20:], strict=False))
+
     def test_is_used_to_the_full(self):
         rig = rig_with()
         session = rig.join(slots=4)
