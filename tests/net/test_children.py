@@ -76,6 +76,19 @@ async def gathered(journal: Path, count: int) -> tuple[int, int]:
     return sum(results), current_task().attempt
 
 
+@task(resume=True)
+def killed(journal: Path, count: int, kills: int) -> tuple[int, int]:
+    """The sum of squares; each attempt but the last kills its slot, later each time."""
+    numbers = list(range(count))
+    random.shuffle(numbers)
+    futures = [noted.submit(journal, number) for number in numbers]
+    attempt = current_task().attempt
+    if attempt <= kills:
+        gather(futures[: count * attempt // (kills + 1)])
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sum(gather(futures)), attempt
+
+
 @task(resume=True, retries=3)
 def same_call_thrice(journal: Path) -> list[int]:
     futures = [noted.submit(journal, 5) for _ in range(3)]
@@ -124,6 +137,29 @@ def test_w51_in_an_event_loop_and_in_any_order(mesh: Mesh, tmp_path: Path):
     journal, count = tmp_path / "journal", 200
     assert gathered.submit(journal, count).result(WAIT_S) == (sum(x * x for x in range(count)), 4)
     assert sorted(map(int, words(journal))) == list(range(count))
+
+
+@pytest.mark.parametrize(
+    ("count", "kills"), [(60, 3), pytest.param(1000, 20, marks=[pytest.mark.soak, pytest.mark.timeout(300)])]
+)
+def test_w51_its_slot_is_killed_again_and_again(tmp_path: Path, count: int, kills: int):
+    journal = tmp_path / "journal"
+    with Mesh(workers=2, hub__crash_limit=kills + 2) as mesh:
+        total = mesh.submit(killed, journal, count, kills).result(4 * WAIT_S)
+    assert total == (sum(x * x for x in range(count)), kills + 1)
+    assert sorted(map(int, words(journal))) == list(range(count))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_w52_ten_thousand_wait_on_two_slots():
+    count = 10_000
+    with Mesh(workers=2) as mesh:
+        futures = [approved.submit(f"key-{number}") for number in range(count)]
+        wait_until(lambda: waiting(mesh) == 2 * count, 500)
+        for number in range(count):
+            mesh.fulfil(f"key-{number}", number)
+        assert [future.result(500)[0] for future in futures] == list(range(count))
 
 
 def test_equal_calls_are_told_apart(mesh: Mesh, tmp_path: Path):
