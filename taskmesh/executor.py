@@ -73,7 +73,8 @@ class MeshExecutor(Executor):
             slots = {} if max_workers is None else {"pool__concurrency": max_workers}
             self._own = Client(load(None, {"mesh__address": (), **slots}))
             self._own.waits_at_exit = True
-            weakref.finalize(self, self._own.forsake).atexit = False  # at exit the client ends itself
+            end = weakref.finalize(self, self._own.close_unreferenced)
+            end.atexit = False  # at exit the client ends itself
             mesh = Submitter(self._own, {})
         self._mesh = mesh.with_options(**own)
         self._client = client_of(mesh)

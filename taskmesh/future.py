@@ -67,7 +67,7 @@ class TaskTable(Protocol):
         """Cancel tasks; return the number of those that were still pending."""
         ...
 
-    def attend(self, future: TaskFuture[Any]) -> None:
+    def end_if_refused(self, future: TaskFuture[Any]) -> None:
         """End a future that is about to be waited for, if no outcome can come any more."""
         ...
 
@@ -275,8 +275,8 @@ class TaskFuture(Future[T]):
     def progress(self) -> tuple[float, float] | None:
         """(done, total) as `current_task().progress()` last reported it; total 0 if unknown. None before."""
         extras = self._extras
-        told = extras.progress if extras is not None else None
-        return None if told is None or told.total < 0 else (told.done, told.total)
+        last = extras.progress if extras is not None else None
+        return None if last is None or last.total < 0 else (last.done, last.total)
 
     @property
     def traceback_text(self) -> str:
@@ -348,7 +348,7 @@ class TaskFuture(Future[T]):
         if extras is None:
             extras = self._extras = Waiters()
             if self._state is PENDING:
-                self._run.table.attend(self)
+                self._run.table.end_if_refused(self)
         return extras
 
     def _watch(self, watcher: Callable[[TaskFuture[Any]], None]) -> bool:

@@ -66,7 +66,7 @@ class Mesh(Submitter):
         super().__init__(Client(_settings(address, workers, hub, config, overrides)), {})
         itself, client = weakref.ref(self), self._client
         client.callbacks.context = delivering(lambda: itself() or Submitter(client, {}), client)
-        weakref.finalize(self, client.forsake).atexit = False  # at exit the client ends itself
+        weakref.finalize(self, client.close_unreferenced).atexit = False  # at exit the client ends itself
 
     def __repr__(self) -> str:
         """Return the mesh in one line, from the facts of this program: no hub is asked."""

@@ -47,7 +47,7 @@ def exits(out: Output, *, lasting: bool = False) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
     except (typer.Exit, BrokenPipeError):  # a deliberate end, or the reader has closed the pipe
         raise
-    except Exception as error:  # noqa: BLE001  told, not hidden
+    except Exception as error:  # noqa: BLE001  it is printed
         if lasting or sys.flags.dev_mode:
             out.text(traceback.format_exc())
             raise typer.Exit(FAILED) from None
@@ -63,7 +63,7 @@ def _ended(out: Output, error: BaseException, code: int) -> typer.Exit:
 def unprinted(error: OSError) -> int:
     """Report that help, or an error of the command line, cannot be printed; return the exit code.
 
-    An error that cannot be told keeps its own.
+    An error that cannot be printed keeps its own code.
     """
     own = getattr(error.__context__, "exit_code", None)  # a usage error has one
     if isinstance(own, int):

@@ -231,7 +231,7 @@ def error_of(future: TaskFuture[Any], mesh: Mesh, out: Output, timeout: float | 
         CancelledError: the task was cancelled.
     """
     deadline = time.monotonic() + (math.inf if timeout is None else timeout)
-    told: object = None
+    printed: object = None
     while True:
         left = deadline - time.monotonic()
         try:
@@ -239,10 +239,10 @@ def error_of(future: TaskFuture[Any], mesh: Mesh, out: Output, timeout: float | 
         except TimeoutError:
             if left <= PATIENCE:
                 raise
-        told = _told(future, mesh, out, told)
+        printed = _print_reason(future, mesh, out, printed)
 
 
-def _told(future: TaskFuture[Any], mesh: Mesh, out: Output, former: object) -> object:
+def _print_reason(future: TaskFuture[Any], mesh: Mesh, out: Output, former: object) -> object:
     """Print the reason why the task waits if it has changed; return the present one.
 
     Nothing is printed of a task that has started, unless a reason to wait was printed before.

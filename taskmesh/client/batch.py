@@ -131,6 +131,14 @@ class Batch(Submitter):
             self._open.add(job)
             job.batch = self
 
+    def on_close(self) -> None:
+        """Seal the batch as its mesh closes, which waits for its end; no map draws items for a consumer."""
+        self.seal()
+        with self._lock:
+            jobs = [member for member in self._open if isinstance(member, MapJob)]
+        for job in jobs:
+            job.stop_drawing()
+
     def on_items(self, count: int) -> None:
         """Count items that a map submits."""
         with self._lock:
@@ -183,7 +191,7 @@ class Batch(Submitter):
             members = list(self._open)
         jobs = [member for member in members if isinstance(member, MapJob)]
         for job in jobs:
-            job.abandon()
+            job.cancel()
         self._client.table.cancel(member for member in members if not isinstance(member, MapJob))
 
     def _check_open(self) -> None:

@@ -68,8 +68,8 @@ class OpenMap(Protocol):
 class OpenBatch(Protocol):
     """A batch of tasks, which may be open."""
 
-    def seal(self) -> None:
-        """Take no more tasks."""
+    def on_close(self) -> None:
+        """Take no more tasks, and come to an end."""
         ...
 
 
@@ -103,7 +103,7 @@ class Client:
         max_payload: bytes of one payload at most, 0 for any number.
         result_codec: PICKLE or SAFE, the encoding of results.
         closed: nothing can be submitted any more.
-        batches: batches of this client; a clean close seals them.
+        batches: batches of this client; a clean close seals them and waits for their ends.
         maps: maps that have not submitted all of their items; a clean close waits for them.
         waits_at_exit: an interpreter that ends waits for the tasks; else it warns, and leaves accepted tasks
             to a hub elsewhere, or cancels those of an embedded one.
@@ -231,11 +231,11 @@ class Client:
                 "Call close(), which waits for them, or use Mesh(ADDRESS) of a hub that runs by itself"
             )
 
-    def abandon(self, told: list[Remains]) -> None:
+    def end_at_exit(self, remains: list[Remains]) -> None:
         """End the client at the interpreter's end, soon: accepted tasks are left to a hub elsewhere.
 
         Args:
-            told: what remains is added here, whether or not an error follows.
+            remains: gets the counts of this client, whether or not an error follows.
         """
         maps = len(self.maps)
         left = 0
@@ -247,14 +247,14 @@ class Client:
                 self.table.is_accepted(future._seq) and future._run.spec.on_client_loss == "run"
                 for future in self.table.unended
             )
-        told.append(Remains(left, len(self.table.unended) - left, maps))
+        remains.append(Remains(left, len(self.table.unended) - left, maps))
         self._end(cancel=not left, reason=_left() if left else None)
 
     def _stop_maps(self) -> None:
         for job in list(self.maps):
             job.stop()
 
-    def forsake(self) -> None:
+    def close_unreferenced(self) -> None:
         """End the client of a mesh without references after its tasks, in a thread: a finalizer may not wait.
 
         The interpreter waits for that thread, or gives the client up at its end, as `waits_at_exit` says.
@@ -365,7 +365,7 @@ class Client:
         if self._port is None or self.closed:
             return
         for batch in list(self.batches):
-            batch.seal()
+            batch.on_close()
         for job in list(self.maps):
             job.resume()
         while self.table.refusal is None:
@@ -453,7 +453,7 @@ def _at_exit() -> None:
             if client.waits_at_exit:
                 ends.callback(client.close)
             else:
-                ends.callback(client.abandon, remains)
+                ends.callback(client.end_at_exit, remains)
 
 
 def _warn_of(remains: list[Remains]) -> None:

@@ -17,7 +17,7 @@ from taskmesh.client.chunk_size import ChunkSizer
 from taskmesh.client.client import Client
 from taskmesh.client.functions import EncodedFunction
 from taskmesh.client.items import MapItems
-from taskmesh.errors import ForkedMeshError, SerializationError, TooLarge
+from taskmesh.errors import ForkedMeshError, MeshClosed, SerializationError, TooLarge
 from taskmesh.future import OpenRun, TaskFuture
 from taskmesh.outcomes.outcome import ChunkResult, Success
 from taskmesh.outcomes.waiters import LockEvent
@@ -153,7 +153,7 @@ class MapJob:
                 self._client.maps.add(self)
             self.work(draw=True)
         except BaseException:  # Ctrl-C: the caller gets nothing that could be closed
-            self.abandon()
+            self.cancel()
             raise
 
     def stop(self) -> None:
@@ -163,7 +163,17 @@ class MapJob:
         self._client.table.nudge()
         self.wakeup.set()
 
-    def abandon(self) -> None:
+    def stop_drawing(self) -> None:
+        """Draw no more items for a consumer, as the mesh closes: it may never ask for them."""
+        if self._buffersize is not None and not self.source.exhausted:
+            if self.source.failure is None:
+                self.source.failure = MeshClosed(
+                    f"the mesh was closed before the rest of the map of {self.label} was asked for"
+                )
+            self.stop()
+            self._tell_batch()
+
+    def cancel(self) -> None:
         """Submit no more items, and cancel those that have no outcome yet."""
         self.stop()
         self._client.table.cancel(self.futures)
@@ -283,7 +293,7 @@ class MapJob:
                 f"the map of {self.label} was interrupted while {when}, and the rest of it was "
                 "cancelled: call map() again for what is missing"
             )
-        self.abandon()
+        self.cancel()
 
     def _work_unattended(self) -> None:
         self._scheduled = False

@@ -66,7 +66,7 @@ class MapResults(Generic[R_co]):
 
     def close(self) -> None:
         """Cancel the rest of the map."""
-        self.job.abandon()
+        self.job.cancel()
 
     def next_chunk(self) -> list[Outcome]:
         """Return the next items' outcomes, as many as are here at once; wait for one; none at the end."""
@@ -86,7 +86,7 @@ class MapResults(Generic[R_co]):
     def __del__(self) -> None:
         if self._begun and not self.job.ended:
             with suppress(Exception):
-                self.job.abandon()
+                self.job.cancel()
 
     def _rests(self) -> Iterator[Iterator[R_co]]:
         """Return what is left of the chunk in hand, then one chunk after the other.

@@ -369,7 +369,7 @@ class PendingTable:
         """Return True if the hub has confirmed the task."""
         return seq in self._acks
 
-    def attend(self, future: TaskFuture[Any]) -> None:
+    def end_if_refused(self, future: TaskFuture[Any]) -> None:
         """Turn a future away that came in while the mesh was closing."""
         if self.refusal is not None and self._pending.pop(future._seq, None) is not None:
             complete(future, self.refusal, self._callbacks)

@@ -7,7 +7,7 @@ import pytest
 
 from taskmesh import Mesh
 from taskmesh.client.batch import Batch
-from taskmesh.errors import BatchError, ConfigError, NoMesh, QueueFull, Tally
+from taskmesh.errors import BatchError, ConfigError, MeshClosed, NoMesh, QueueFull, Tally
 
 END_S = 30
 
@@ -161,3 +161,15 @@ def test_a_map_that_an_interrupt_has_torn_lets_the_batch_end(mesh, batch, monkey
     with pytest.raises(BatchError) as caught:
         batch.done.result(END_S)
     assert caught.value.tally == Tally(10, 0, 0, 0, 10)
+
+
+def test_a_mesh_that_closes_waits_for_no_map_that_is_not_asked_for_more(mesh, batch):
+    results = batch.map(same, iter(range(10)), buffersize=1)
+    first = next(results)
+
+    elsewhere(mesh.close)
+
+    assert first == 0
+    assert batch.done.result(0) == Tally(1, 0, 1, 0, 0)
+    with pytest.raises(MeshClosed, match="the rest of the map"):
+        next(results)
