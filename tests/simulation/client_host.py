@@ -147,7 +147,13 @@ class ClientHost(Host[ClientMachine]):
 
     def _handle(self, event: object) -> None:
         news = event.message if isinstance(event, FromHubToClient) else None
-        if isinstance(news, m.Deliver) and self.machine.open and news.epoch == self.machine.epoch:
+        machine = self.machine
+        if (
+            isinstance(news, m.Deliver)
+            and machine.open
+            and news.epoch == machine.epoch
+            and news.number <= machine._deliveries.to + 1  # beyond a missing one it is not taken in
+        ):
             self.setting.audit.told(self.client, news)
         super()._handle(event)
 

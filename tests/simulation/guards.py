@@ -445,6 +445,17 @@ def failure_passed_on(patch: Patch) -> None:
     patch.setattr(Dependencies, "_decide", ignore)
 
 
+def awaiting_woken(patch: Patch) -> None:
+    """A task whose attempt has ended to wait for others goes on waiting when they have ended."""
+    over = Dependencies._over
+
+    def forget(self: Dependencies, record: TaskRecord, links: Links) -> None:
+        links.awaiting = []
+        over(self, record, links)
+
+    patch.setattr(Dependencies, "_over", forget)
+
+
 def first_fulfilment(patch: Patch) -> None:
     """Everybody who fulfils a promise is told to have been the first."""
     on_fulfil = Promises.on_fulfil
@@ -520,6 +531,7 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     upstream_counted_once,
     value_kept,
     failure_passed_on,
+    awaiting_woken,
     first_fulfilment,
     permits,
     windows,

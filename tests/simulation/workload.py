@@ -32,6 +32,7 @@ class Act(enum.Enum):
     HANGS = "never ends"
     STALLS = "never ends a few times, then succeeds"
     PLAGUE = "kills its pool always"
+    AWAITS = "ends a few times to wait for others, then succeeds"
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +89,11 @@ class Plan:
         return self.kind.spec.kind == PROMISE
 
     @property
+    def awaits(self) -> list[tuple[str, str]]:
+        """Tasks that an attempt ends to wait for, by name and key: they are there, of any client, or not."""
+        return [(kind.spec.name, f"key-{self.seq % 3}") for kind in KINDS if kind.keyed][: self.seq % 4]
+
+    @property
     def bad_kind(self) -> str:
         """Names the part that cannot be rebuilt, if there is one."""
         return BAD_KINDS[self.seq % len(BAD_KINDS)]
@@ -112,6 +118,8 @@ class Plan:
         match self.act:
             case Act.FAILS | Act.HANGS:
                 return 1 + retries
+            case Act.AWAITS:
+                return self.times + 1
             case Act.FLAKY | Act.STALLS:
                 return min(self.times, retries) + 1
             case Act.POISON | Act.HOG:
@@ -216,6 +224,7 @@ KINDS = (
     _kind("rated", limits=(RATE,), seconds=(0.0, 0.02), max_retries=1, backoff=0.05, weight=5),
     _kind("throttled", limits=(RATE, GPU), acts=(OK, (Act.SHAKY, 2)), seconds=(0.0, 0.05), weight=4),
     _kind("parted", limits=(GPU, USER), queue="a", acts=(OK, (Act.FLAKY, 2)), seconds=(0.0, 0.1), weight=4),
+    _kind("waiting", acts=(OK, (Act.AWAITS, 8)), seconds=(0.0, 0.02), expires=3.0, weight=6),
     _kind("urgent", priority=5, seconds=(0.0, 0.002), weight=6),
     _kind("tagged", tags=("gpu",), queue="b", seconds=(0.0, 0.02), weight=6),
     _kind("bound", on_client_loss="cancel", seconds=(0.001, 0.2), weight=8),
