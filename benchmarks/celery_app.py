@@ -7,6 +7,8 @@ from typing import Any
 
 from celery import Celery
 
+from benchmarks.rates import RATE
+
 REDIS = os.environ["BENCHMARK_REDIS"]
 
 app = Celery("benchmarks", broker=f"{REDIS}/0", backend=f"{REDIS}/1")
@@ -21,4 +23,10 @@ app.conf.update(
 @app.task(name="call")
 def call(work: Any, argument: Any) -> Any:
     """Run one of the workloads."""
+    return work(argument)
+
+
+@app.task(name="call_limited", rate_limit=f"{RATE}/s")
+def call_limited(work: Any, argument: Any) -> Any:
+    """Run one of the workloads; a worker starts so many in a second."""
     return work(argument)

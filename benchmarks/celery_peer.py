@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import ALL_ROWS, Futures, Pending, Sizes, Work
+from benchmarks.rates import RATE, RATE_ROWS
 from benchmarks.taskmesh_remote import end_all, free_ports
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,7 +52,7 @@ class CeleryPeer(Futures):
     """redis-server, `celery worker --concurrency 2` and this process as the client."""
 
     sizes = Sizes(noops=5_000, mapped=5_000, trips=500)
-    rows = ALL_ROWS
+    rows = ALL_ROWS | RATE_ROWS
     bulk = "task.chunks(.., 100)"
 
     def __init__(self) -> None:
@@ -86,9 +87,10 @@ class CeleryPeer(Futures):
             "ERROR",
         ]
         self._start([*celery, "--concurrency", str(workers)])
-        from benchmarks.celery_app import call
+        from benchmarks.celery_app import call, call_limited
 
         self._call = call
+        self._call_limited = call_limited
         call.delay(abs, -1).get(timeout=READY_S)
 
     def close(self) -> None:
@@ -98,6 +100,12 @@ class CeleryPeer(Futures):
     def submit(self, work: Work, argument: Any) -> Pending:
         """Send one message."""
         return CeleryPending(self._call.delay(work, argument))
+
+    def submit_limited(self, work: Work, argument: Any, rate: int) -> Pending:
+        """See RateContender: Celery's limit holds for each worker, and there is one."""
+        if rate != RATE:
+            raise ValueError(f"the task is declared with {RATE}/s")
+        return CeleryPending(self._call_limited.delay(work, argument))
 
     def run_chunked(self, work: Work, arguments: Sequence[Any], chunk: int) -> list[Any]:
         """See Contender."""

@@ -38,6 +38,8 @@ METRICS = {
     "dag": Metric("dag", "graph of no-ops, two upstream each", "nodes/s", True, False),
     "chain": Metric("chain", "chain: a link over a lone round trip", "x", False, False, 2),
     "blocked": Metric("blocked", "a root fails: until all behind it have ended", "s", False, False, 2),
+    "used": Metric("rate", "limit of 50/s: starts in 20 s, of 1,000", "%", True, False, 1),
+    "most": Metric("rate", "the same: most starts in one second", "", False, False),
 }
 ROWS = tuple(dict.fromkeys(metric.row for metric in METRICS.values()))
 
@@ -68,6 +70,8 @@ TARGETS: dict[str, dict[str, Target]] = {
         "dag": Target(16_667, None),
         "chain": Target(1.5, None),
         "blocked": Target(1.5, None),
+        "used": Target(97, None),
+        "most": Target(51, None),
     },
     "taskmesh-remote": {
         "noop": Target(0.7, 1.5),
@@ -82,6 +86,8 @@ TARGETS: dict[str, dict[str, Target]] = {
         "bytes64": Target(None, 0.8),
         "numpy1": Target(None, 0.6),
         "numpy64": Target(None, 0.6),
+        "used": Target(97, None),
+        "most": Target(51, None),
     },
     "taskmesh-distant": {
         "distant": Target(1.15, 1.05),

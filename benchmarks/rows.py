@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import graphs, machine, workloads
+from benchmarks import graphs, machine, rates, workloads
 from benchmarks.contender import Contender
 
 MB = 10**6
@@ -318,6 +318,14 @@ MEASURE |= {
     "chain": graph_row(graphs.chain, 10),
     "blocked": graph_row(graphs.blocked, 1),
 }
+
+
+def rate(contender: Any, scale: Scale) -> Measured:
+    """How many tasks start under a limit of 50/s: see `rates.rate`."""
+    return Measured(*rates.rate(contender, scale.of(rates.SECONDS)))
+
+
+MEASURE["rate"] = rate
 
 
 def measure(name: str, contender: Contender, row: str, scale: Scale) -> Measured:

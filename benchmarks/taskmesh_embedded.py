@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.contender import ALL_ROWS, Futures, Sizes, Work
+from benchmarks.contender import ALL_ROWS, Futures, Pending, Sizes, Work
 from benchmarks.graphs import GRAPH_ROWS
+from benchmarks.rates import RATE_ROWS
 
 
 class TaskmeshEmbedded(Futures):
@@ -15,7 +16,7 @@ class TaskmeshEmbedded(Futures):
 
     sizes = Sizes(noops=100_000, mapped=1_000_000, trips=1_000)
     nodes = 100_000
-    rows = ALL_ROWS | GRAPH_ROWS
+    rows = ALL_ROWS | GRAPH_ROWS | RATE_ROWS
     bulk = "Mesh.map(chunksize=100)"
 
     @classmethod
@@ -40,6 +41,10 @@ class TaskmeshEmbedded(Futures):
     def submit_call(self, work: Work, *arguments: Any) -> Any:
         """See GraphContender."""
         return self.submit(work, *arguments)
+
+    def submit_limited(self, work: Work, argument: Any, rate: int) -> Pending:
+        """See RateContender."""
+        return self._mesh.with_options(limit=f"api:{rate}/s").submit(work, argument)
 
     def gather(self, futures: Sequence[Any]) -> list[Any]:
         """See GraphContender."""

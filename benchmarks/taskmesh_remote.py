@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.contender import ALL_ROWS
+from benchmarks.rates import RATE_ROWS
 from benchmarks.taskmesh_embedded import TaskmeshEmbedded
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +22,7 @@ COMMAND = [sys.executable, "-c", "import sys; from taskmesh.cli import main; sys
 class TaskmeshRemote(TaskmeshEmbedded):
     """`taskmesh hub`, one `taskmesh worker` with all slots, and a client in this process."""
 
-    rows = ALL_ROWS - {"start"}
+    rows = (ALL_ROWS - {"start"}) | RATE_ROWS
 
     def __init__(self) -> None:
         self.address = ""

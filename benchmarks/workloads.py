@@ -43,6 +43,11 @@ def timed_nap(seconds: float) -> float:
     return time.monotonic() - begin
 
 
+def begun(_number: int) -> float:
+    """Tell when it runs, in seconds since the epoch: processes compare it."""
+    return time.time()
+
+
 def spin(seconds: float) -> float:
     """Take processor time, however long that lasts on a machine that others use too."""
     end = time.thread_time() + seconds
