@@ -30,6 +30,7 @@ from taskmesh.outcomes.waiters import Edges, running_loop
 from taskmesh.pool.coroutines import runnable
 from taskmesh.pool.nested import NestedContext, nested_context
 from taskmesh.security.keys import WORKER
+from taskmesh.serialize.fingerprint import identity
 from taskmesh.serialize.payload import Blob, Payload
 from taskmesh.wire.runs import MOST_AWAITED, PROMISE, Failed
 
@@ -132,17 +133,17 @@ class NestedClient:
     ) -> TaskFuture[Any]:
         """Submit a call that another attempt of its parent finds again, by a key that names the parent.
 
-        The key names the call, too: by its arguments, and by how often this attempt has made that call. So
-        it does not matter in which order an attempt makes its calls.
+        The key names the call, too: by function and arguments, and by how often this attempt has made that
+        call. So it does not matter in which order an attempt makes its calls.
         """
         run = submitter._functions.run_for(fn, args, kwargs)
         payload, edges = self._client.collect(run, args, kwargs)
         if run.key:
             child = run  # of this call alone
         else:
-            call = f"{run.spec.name}/{_digest(payload, edges)}"
+            call = _digest(fn.__wrapped__, payload, edges)
             count = next(context.calls.setdefault(call, itertools.count(1)))
-            key = f"{text_of(task_id(*context.parent))}/{call.rpartition('/')[2]}/{count}"
+            key = f"{text_of(task_id(*context.parent))}/{call}/{count}"
             child = OpenRun(run.table, run.number, run.spec, run.group, key)
             child.after, child.when, child.part = run.after, run.when, run.part
             child.start_at, child.at = run.start_at, run.at
@@ -294,9 +295,9 @@ def promise(key: str, *, expires: float | None = None) -> TaskFuture[Any]:
     return client.promise(context, key, expires)
 
 
-def _digest(payload: Payload, edges: Edges | None) -> str:
-    """Return a digest of a call: its arguments, and the keys of the tasks that it depends on."""
-    digest = blake2b(digest_size=16)
+def _digest(fn: Callable[..., Any], payload: Payload, edges: Edges | None) -> str:
+    """Return a digest of a call: of function, arguments, and the keys of the tasks that it depends on."""
+    digest = blake2b(identity(fn), digest_size=16)
     for part in payload.parts if isinstance(payload, Blob) else [payload]:
         digest.update(part)
     for future in edges.upstream if edges is not None else ():

@@ -95,7 +95,7 @@ class NestedTasks:
     A thread that a task has left behind may submit, too: as the task's that runs then, if one does.
 
     Attributes:
-        may_exist: the running task's permit is lent to another slot, so it may have children.
+        may_exist: the running task has submitted others, or its permit is lent so that it may.
         lock: held by a thread that asks for the permit to be lent, which reads the socket meanwhile. The
             slot's main thread takes it to say that nothing runs, and reads the socket after that.
     """
@@ -154,6 +154,7 @@ class NestedTasks:
 
     def _adopt(self, children: SubmittedTasks) -> None:
         self._children = children
+        self.may_exist = True
 
     def wait(self) -> None:
         """Wait for the children of a task that has returned: it is not done before they are."""

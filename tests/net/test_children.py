@@ -167,6 +167,26 @@ def test_equal_calls_are_told_apart(mesh: Mesh, tmp_path: Path):
     assert words(tmp_path / "journal") == ["5", "5", "5"]
 
 
+def test_functions_of_one_name_are_told_apart(mesh: Mesh):
+    @task(resume=True)
+    def scaled() -> list[int]:
+        factors = [2, 3]
+        random.shuffle(factors)
+        futures = {}
+        for factor in factors:
+
+            @task
+            def scale(number: int, factor: int = factor) -> int:
+                return number * factor
+
+            futures[factor] = scale.submit(10)
+        if not current_task().resumed:
+            raise WaitFor(*futures.values())
+        return [futures[2].result(), futures[3].result()]
+
+    assert [mesh.submit(scaled).result(WAIT_S) for _ in range(6)] == [[20, 30]] * 6
+
+
 def test_children_that_depend_on_children(mesh: Mesh, tmp_path: Path):
     @task
     def add(journal: Path, numbers: list[int]) -> int:

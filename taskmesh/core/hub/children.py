@@ -91,10 +91,12 @@ class Children:
         for parent in extra.parents:
             owner = self._ledger.tasks[parent]
             children = owner.link().children
+            if children is None:
+                continue
             kept = self._keep(owner, outcome) if outcome is not None and extra.is_child else None
-            if children is not None and kept is not None:
+            if kept is not None:
                 children[extra.key] = kept
-            elif children is not None:
+            else:
                 children.pop(extra.key, None)
         extra.parents.clear()
 

@@ -152,7 +152,7 @@ class Submissions:
         attempt that asks for what former ones have left waits for the outcomes as well: these come along.
         """
         due = self._hub.acks_due
-        if session.credit and any(run.parent for run in submit.runs):
+        if session.credit and submit.runs and submit.runs[-1].parent is not None:
             due.setdefault(session.client, now + SOON)
         elif not session.credit or session.client in due or size >= LARGE:
             due.pop(session.client, None)
