@@ -15,6 +15,8 @@ from taskmesh.core.specs import spec_number
 from taskmesh.wire.runs import CHUNK, PROMISE, PROMISE_NAME, SUCCESS, LimitRule, Spec
 
 _KEY = struct.Struct(">QQ")
+AWAITED = "key-0"
+"""The key of tasks that others end an attempt to wait for: they depend on nothing, or both might wait on."""
 BAD_KINDS = ("argument", "function", "result")
 
 
@@ -91,7 +93,7 @@ class Plan:
     @property
     def awaits(self) -> list[tuple[str, str]]:
         """Tasks that an attempt ends to wait for, by name and key: they are there, of any client, or not."""
-        return [(kind.spec.name, f"key-{self.seq % 3}") for kind in KINDS if kind.keyed][: self.seq % 4]
+        return [(kind.spec.name, AWAITED) for kind in KINDS if kind.keyed][: self.seq % 4]
 
     @property
     def bad_kind(self) -> str:
