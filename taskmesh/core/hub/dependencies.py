@@ -83,13 +83,18 @@ class Dependencies:
     def missing(self, client: int, runs: Sequence[Run], values: Iterable[Value]) -> list[int]:
         """Return the counters of tasks that these runs depend on and of which nothing is known here.
 
-        A run's tasks may depend on others of the same run, and of those before it.
+        A run's tasks may depend on others of the same run, and of those before it, unless these have ended here
+        since their client sent it.
         """
         unknown: set[int] = set()
         own = {value.seq for value in values}
         base, tasks = client << SEQ_BITS, self._ledger.tasks
         for run in runs:
-            own.update(run.seqs)
+            if run.again:
+                finished = self._ledger.account(client).finished
+                own.update(seq for seq in run.seqs if seq not in finished)
+            else:
+                own.update(run.seqs)
             asked = {seq for edges in (*run.needs, *run.after) for seq in edges}
             for seq in asked - own:
                 if base | seq not in tasks and base | seq not in self.values:

@@ -270,6 +270,26 @@ def test_a_delay_and_a_dependency_are_both_waited_for():
         assert rig.state(1, seq) == "SENT"
 
 
+def test_one_of_the_same_message_that_has_ended_since_it_was_sent():
+    """Seed 592277246949: the hub was full; when the Submit came again, its client had the outcome already."""
+    rig = rig_with()
+    session = rig.join()
+    one = spec()
+    (first,) = rig.submit(one=one)
+    rig.report(session, done=((1, first, 1),))
+    rig.tell(ev.FromClient(1, m.ResultAck(EPOCH, 1)))
+    runs = [
+        Run(number_of(one), 0, [first], [b"call"], again=True),
+        Run(number_of(one), 0, [2], [b"call"], again=True, needs=[[first]]),
+    ]
+    rig.tell(ev.FromClient(1, m.Submit(2, [], runs)))
+    assert rig.told[1][-1] == m.NeedValues(2, [first])
+
+    rig.tell(ev.FromClient(1, m.Submit(2, [], runs, values=[Value(first, b"r", "f", 1)])))
+    assert (rig.state(1, first), rig.state(1, 2)) == ("finished", "WAITING")  # until all pools are back
+    assert rig.outcomes() == {first: "done"}
+
+
 def test_its_time_comes_in_the_step_in_which_it_is_blocked():
     rig = rig_with()
     (first,) = rig.submit(one=spec("fleeting", expires=0.6, queue="elsewhere"))
