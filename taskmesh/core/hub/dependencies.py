@@ -83,8 +83,8 @@ class Dependencies:
     def missing(self, client: int, runs: Sequence[Run], values: Iterable[Value]) -> list[int]:
         """Return the counters of tasks that these runs depend on and of which nothing is known here.
 
-        A run's tasks may depend on others of the same run, and of those before it, unless these have ended here
-        since their client sent it.
+        A run's tasks may depend on others of the same run, and of those before it, unless these have ended
+        here since their client sent it.
         """
         unknown: set[int] = set()
         own = {value.seq for value in values}
