@@ -29,7 +29,6 @@ from taskmesh.outcomes.outcome import Success, noted
 from taskmesh.outcomes.waiters import Edges, running_loop
 from taskmesh.pool.coroutines import runnable
 from taskmesh.pool.nested import NestedContext, nested_context
-from taskmesh.security.keys import WORKER
 from taskmesh.serialize.fingerprint import identity
 from taskmesh.serialize.payload import Blob, Payload
 from taskmesh.wire.runs import MOST_AWAITED, PROMISE, Failed
@@ -37,6 +36,8 @@ from taskmesh.wire.runs import MOST_AWAITED, PROMISE, Failed
 if TYPE_CHECKING:
     from taskmesh.client.pending_table import PendingTable
 
+_ROLE = "worker"
+"""The key that a slot shows is its pool's, see `security.keys`, which would load ZeroMQ."""
 _HERE = "here"
 """The worker of a task that its parent ran itself."""
 _ACCEPTED_S = 5.0
@@ -88,7 +89,7 @@ class NestedClient:
     def __init__(self, context: NestedContext) -> None:
         self._way = (context.addresses, context.keys)
         settings = {"mesh__address": list(context.addresses), "mesh__keys": context.keys}
-        self._client = Client(load({}, settings), WORKER, context.slot)
+        self._client = Client(load({}, settings), _ROLE, context.slot)
         self._submitters: dict[int, Submitter] = {}
         self._own = itertools.count(1 << 62).__next__
 
