@@ -7,8 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TypeVar
 
+import msgspec
+
 from taskmesh.core.hub.collector import POOLS_DIED
 from taskmesh.core.state_machine import require
+from taskmesh.wire import messages as m
 from taskmesh.wire.runs import DoneRun, Failed, LaneRun, Progress
 from tests.simulation.workload import Plan
 
@@ -37,6 +40,7 @@ class Attempts:
         self._told: dict[Key, int] = {}
         self._said: dict[Key, int] = {}
         self._at: dict[str, dict[Key, int]] = defaultdict(dict)
+        self._introduced: dict[tuple[str, bytes], dict[Key, int]] = {}
         self._sent: dict[Key, set[int]] = defaultdict(set)
         self._begun: dict[Key, set[int]] = defaultdict(set)
         self._fences: dict[Key, set[int]] = defaultdict(set)
@@ -69,9 +73,13 @@ class Attempts:
             if number == shown:
                 _raise(self._known, (epoch, key), shown)
 
-    def joined(self, epoch: int, pool: str) -> None:
-        """A hub has taken in what a pool's process knows."""
-        for key, shown in self._at[pool].items():
+    def introduced(self, pool: str, hello: m.Hello) -> None:
+        """A pool's process says Hello: it tells what has begun in it so far."""
+        self._introduced.setdefault((pool, msgspec.msgpack.encode(hello)), dict(self._at[pool]))
+
+    def joined(self, epoch: int, pool: str, hello: m.Hello) -> None:
+        """A hub has taken in what a pool's process said; its Hello may be old, and the hub another one's."""
+        for key, shown in self._introduced.get((pool, msgspec.msgpack.encode(hello)), {}).items():
             _raise(self._known, (epoch, key), shown)
             _raise(self._heard, (epoch, key), shown)
 

@@ -176,7 +176,7 @@ class HubHost(Host[HubMachine]):
         if isinstance(beat, m.Hello) and self.up:
             lane = self.machine.pools.lane_of(beat.pool)
             if lane is not None and (lane.instance, lane.hello.number) == (beat.instance, beat.number):
-                self.setting.audit.attempts.joined(self.epoch, f"{beat.pool}:{beat.instance}")
+                self.setting.audit.attempts.joined(self.epoch, f"{beat.pool}:{beat.instance}", beat)
 
     def _asked(self, client: int, submit: m.Submit) -> None:
         if submit.epoch != self.epoch:

@@ -240,16 +240,22 @@ class PoolHost(Host[PoolMachine]):
 
     # --- actions ------------------------------------------------------------------------------------------
 
+    def _says(self, message: m.PoolMessage, limit: int) -> None:
+        """It says this to a hub, which takes results of so many bytes at most, 0 for any number."""
+        if isinstance(message, m.Results):
+            if limit:
+                limit_results(message, limit)
+            self.setting.audit.blamed(message.failed)
+        elif isinstance(message, m.Hello):
+            self.setting.audit.attempts.introduced(f"{self.name}:{self.instance}", message)
+
     def perform(self, actions: list[object]) -> None:
         """Does what the machine wants done, in order."""
         send = self.setting.network.send
         for action in actions:
             match action:
                 case act.SendHub(message=message, hub=hub):
-                    if isinstance(message, m.Results):
-                        if self.ends[hub].limit:
-                            limit_results(message, self.ends[hub].limit)
-                        self.setting.audit.blamed(message.failed)
+                    self._says(message, self.ends[hub].limit)
                     send(self.ends[hub].collector, message)
                 case act.SendBeat(message=beat, hub=hub):
                     send(self.ends[hub].beat, beat)
