@@ -303,6 +303,7 @@ class HubHost(Host[HubMachine]):
     def _send_client(self, client: int, message: m.ToClient) -> None:
         if isinstance(message, m.Deliver):
             self.setting.audit.delivered(message.epoch, message.number, message.done, message.failed)
+            self.setting.audit.failed.update((client, failure.seq) for failure in message.failed)
         link = self._far.gateway(self.place, client)
         if link is not None:
             self.setting.network.send(link, message)
