@@ -12,7 +12,9 @@ from taskmesh.wire.runs import Spec
 
 _PACK = msgspec.msgpack.Encoder()
 _LATER: Final = tuple(
-    field.default for field in msgspec.structs.fields(Spec) if field.name in {"keep", "shared", "limits"}
+    field.default
+    for field in msgspec.structs.fields(Spec)
+    if field.name in {"keep", "shared", "limits", "resume"}
 )
 """Defaults of the fields at the end that the first versions did not have."""
 
