@@ -171,7 +171,8 @@ class ClientWelcome(msgspec.Struct, tag=20):
     """The session is open. `known`: the hub still has its tasks. max_tasks: the client's cap.
 
     `max_payload`: bytes of one call that the hub takes, 0 for any. `link`: of the Hello that it answers.
-    `window`: bytes of Submits that may be under way, unacknowledged; 0 for any number.
+    `window`: bytes of Submits that may be under way, unacknowledged; 0 for any number. `session`: the number
+    of the session with this hub, which counts its deliveries from 1 on; 0 if the hub has opened none.
     """
 
     epoch: int
@@ -182,6 +183,7 @@ class ClientWelcome(msgspec.Struct, tag=20):
     max_payload: int = 0
     link: int = 0
     window: Counter = 0
+    session: Counter = 0
 
 
 class Accepted(msgspec.Struct, tag=21):

@@ -65,7 +65,8 @@ class ClientMachine:
         self._busy_until = 0.0
         self._look_at = now
         self._deliveries = ReceiveWindow(IN_ORDER, config.credit)
-        self._elsewhere: dict[int, ReceiveWindow] = {}
+        self._session = 0
+        self._elsewhere: dict[int, tuple[int, ReceiveWindow]] = {}
         self._requests = PendingRequests(config.question)
         self._unstarted: set[int] = set()
         self._charges = Charges()
@@ -198,10 +199,12 @@ class ClientMachine:
         if welcome.link not in (0, self._link):
             return
         if self.open:
-            if welcome.epoch != self.epoch:
+            if welcome.epoch != self.epoch or welcome.session > self._session > 0:
                 self._lost(now, out)
+            elif not self._session:
+                self._session = welcome.session
             return
-        same = welcome.known and welcome.epoch == self.epoch
+        same = welcome.known and welcome.epoch == self.epoch and self._is_session(self._session, welcome)
         former, self.epoch = self.epoch, welcome.epoch
         first_time = not former
         self.open = True
@@ -217,26 +220,36 @@ class ClientMachine:
             if first_time:
                 submits.recut(now)
             self._send_from(0, now, out)
+            self._session = welcome.session
         else:
-            self._start_over(former, welcome.known, now, out)
+            self._start_over(former, welcome, now, out)
         out += [Send(put) for put in self._declared.values()]
         self._requests.again(now, out)
 
-    def _start_over(self, former: int, known: bool, now: float, out: list[ClientAction]) -> None:
+    @staticmethod
+    def _is_session(session: int, welcome: m.ClientWelcome) -> bool:
+        """Return True if a hub still has the session of this number, as far as anybody knows.
+
+        A hub may have forgotten a client, and know it again by what came late: it counts from 1 again then.
+        """
+        return not (session and welcome.session) or session == welcome.session
+
+    def _start_over(self, former: int, welcome: m.ClientWelcome, now: float, out: list[ClientAction]) -> None:
         """Submits everything unresolved again, to a hub that does not have it.
 
         A hub that this client had left alive goes on counting its deliveries, unless it has forgotten the
         client meanwhile.
         """
         if former != self.epoch:
-            self._elsewhere[former] = self._deliveries
+            self._elsewhere[former] = self._session, self._deliveries
             fresh = ReceiveWindow(IN_ORDER, self.config.credit)
-            counted = self._elsewhere.pop(self.epoch, fresh)
-            self._deliveries = counted if known else fresh
+            session, counted = self._elsewhere.pop(self.epoch, (0, fresh))
+            self._deliveries = counted if welcome.known and self._is_session(session, welcome) else fresh
             if len(self._elsewhere) > MOST_LEFT:
                 del self._elsewhere[next(iter(self._elsewhere))]
         else:
             self._deliveries.restart()
+        self._session = welcome.session
         submits = self._submits
         never = submits.cancels()
         submits.restart(submits.next)

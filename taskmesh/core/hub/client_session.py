@@ -63,6 +63,7 @@ class ClientSession:
         self.present = True
         self.linked = True
         self.greeted = False
+        self.number = 0
         self.lost = False
         self.size = 0
         self.unsplit: dict[int, TaskRecord] = {}

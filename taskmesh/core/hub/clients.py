@@ -39,6 +39,7 @@ class Clients:
         self.most_kept = hub.config.client_max_bytes
         self._of_user: Counter[str] = Counter()
         self._forgotten: dict[int, bool] = {}
+        self._opened = 0
 
     # --- coming and going ---------------------------------------------------------------------------------
 
@@ -67,6 +68,8 @@ class Clients:
                 self._welcome(hello, known=False)
                 return
             session = self._hub.clients[hello.client] = ClientSession(hello.client, config.epoch, now, user)
+            self._opened += 1
+            session.number = self._opened
             self._of_user[user] += 1
             account = self._ledger.account(hello.client)
             account.name, account.user = hello.name, user
@@ -96,6 +99,7 @@ class Clients:
 
     def _welcome(self, hello: m.ClientHello, *, known: bool) -> None:
         config = self._config
+        session = self._hub.clients.get(hello.client)
         welcome = m.ClientWelcome(
             config.epoch,
             known,
@@ -105,6 +109,7 @@ class Clients:
             config.max_payload,
             hello.link,
             self._window(),
+            session.number if session is not None else 0,
         )
         self._hub.send(hello.client, welcome)
 

@@ -304,6 +304,8 @@ class Collector:
 
     def _later(self, record: TaskRecord, failure: Failed, when: float) -> None:
         self._charge(record, failure)
+        if self._lacks_a_value(record):
+            return
         self.release(record)
         self._ledger.move(record, Cause.RETRY)
         self._ledger.wait(record, when)
@@ -363,8 +365,20 @@ class Collector:
 
     def requeue(self, record: TaskRecord, cause: Cause) -> None:
         """Takes a task from its lane and puts it at the front of its queue."""
+        if self._lacks_a_value(record):
+            return
         self.release(record)
         self._ledger.send_round(record, cause)
+
+    def _lacks_a_value(self, record: TaskRecord) -> bool:
+        """End a task that cannot start again, if it is one; return True then.
+
+        An earlier hub had the outcomes that it was started with. Here one of these tasks has ended badly.
+        """
+        failure = self._hub.dependencies.failed_upstream(record) if record.links is not None else None
+        if failure is not None:
+            self.end(record, Cause.FAIL, failure)
+        return failure is not None
 
     def on_returned(self, held: Held, session: int) -> None:
         """Tasks handed back unstarted, uncharged."""

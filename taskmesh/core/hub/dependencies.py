@@ -266,6 +266,17 @@ class Dependencies:
         links.is_blocked = end is not None  # its time to start may come in the same step
         self.settled.append((record, end))
 
+    def failed_upstream(self, record: TaskRecord) -> Failed | None:
+        """Return the end of a task that was to start with a value which is none any more, if it is one."""
+        links = record.links
+        if links is not None and links.when == SUCCESS:
+            base = record.id >> SEQ_BITS << SEQ_BITS
+            for seq in links.needs:
+                held = self.values.get(base | seq)
+                if held is not None and held.value.failed is not None:
+                    return blocked_by(held.value.failed, base | seq)
+        return None
+
     def settle(self, now: float, end: Callable[[TaskRecord, Cause, Failed], None]) -> None:
         """Queue tasks that have become ready, and end those that never start: a portion of them.
 

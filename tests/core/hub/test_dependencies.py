@@ -270,6 +270,31 @@ def test_a_delay_and_a_dependency_are_both_waited_for():
         assert rig.state(1, seq) == "SENT"
 
 
+@pytest.mark.parametrize("how", ["fails", "is returned", "pool dies"])
+def test_one_that_another_hub_has_started_cannot_start_again_without_its_values(how):
+    """Seed 1673: the earlier hub had the outcome; here the task before it was cancelled."""
+    rig = rig_with()
+    one = spec(max_retries=3)
+    runs = [
+        Run(number_of(one), 0, [1], [b"call"], again=True),
+        Run(number_of(one), 0, [2], [b"call"], again=True, needs=[[1]]),
+    ]
+    rig.tell(ev.FromClient(1, m.Submit(1, [(number_of(one), one)], runs)))
+    session = rig.join(inventory=[Held(1, 1, [2])])
+    assert rig.state(1, 2) == "SENT"
+    rig.tell(ev.FromClient(1, m.Submit(2, [], [], [1])))
+    if how == "fails":
+        rig.fail(session, (1, 2, 1))
+    elif how == "is returned":
+        rig.report(session, returned=((1, 2, 1),))
+    else:
+        rig.after(30.0)
+
+    assert rig.state(1, 2) == "finished"
+    assert "dependency" in str(rig.hub.collector.ended[1 << 64 | 2]["why"])
+    assert rig.pushed == []
+
+
 def test_one_of_the_same_message_that_has_ended_since_it_was_sent():
     """Seed 592277246949: the hub was full; when the Submit came again, its client had the outcome already."""
     rig = rig_with()
