@@ -321,7 +321,7 @@ MEASURE |= {
 
 
 def rate(contender: Any, scale: Scale) -> Measured:
-    """How many tasks start under a limit of 50/s: see `rates.rate`."""
+    """Count the tasks that start under a limit of 50/s: see `rates.rate`."""
     return Measured(*rates.rate(contender, scale.of(rates.SECONDS)))
 
 
