@@ -287,6 +287,43 @@ class TestHubLost:
         assert session.machine.open
         assert not session.resolved
 
+    @pytest.mark.parametrize("elsewhere", [False, True])
+    def test_a_hub_that_had_forgotten_it_counts_from_one_again(self, elsewhere):
+        """Seed 1995: late messages let the hub know it again, so that `known` said nothing of it."""
+        client = Client()
+        client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, session=1))
+        client.submit(1, 2, 3)
+        client.hear(delivery(1, 1))
+        client.tell(ev.LinkLost())
+        if elsewhere:
+            client.hear(m.ClientWelcome(2, False, 10_000, 1 << 30, 1.0, session=1))
+            client.tell(ev.LinkLost())
+        client.sent.clear()
+        client.hear(m.ClientWelcome(1, True, 10_000, 1 << 30, 1.0, session=2))
+        assert client.submitted() == [[2, 3]]
+        client.hear(delivery(1, 2))
+        assert client.resolved == [1, 2]
+
+    def test_a_session_that_the_hub_goes_on_with_counts_on(self):
+        client = Client()
+        client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, session=1))
+        client.submit(1, 2)
+        client.hear(m.Accepted(1))
+        client.hear(delivery(1, 1))
+        client.tell(ev.LinkLost())
+        client.sent.clear()
+        client.hear(m.ClientWelcome(1, True, 10_000, 1 << 30, 1.0, session=1))
+        assert client.submitted() == []
+        client.hear(delivery(1, 1))
+        client.hear(delivery(2, 2))
+        assert client.resolved == [1, 2]
+
+    def test_a_newer_session_in_the_middle_of_one_is_looked_into(self):
+        client = Client()
+        client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, session=1))
+        client.hear(m.ClientWelcome(1, False, 10_000, 1 << 30, 1.0, session=2))
+        assert not client.machine.open
+
     def test_a_welcome_of_another_hub_in_the_middle_of_a_session_is_looked_into(self, session):
         """Seed 370: a client slept through two hubs, and an old Hello of its introduced it to the third."""
         session.welcome(epoch=3, known=True)
