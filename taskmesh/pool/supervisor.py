@@ -20,6 +20,7 @@ from taskmesh.pool.messages import Forked, ForkRefused, PermitReply
 from taskmesh.pool.output import Console
 from taskmesh.pool.slot_handle import SlotHandle
 from taskmesh.shm import files
+from taskmesh.system.cgroups import LONGEST_DEATH
 from taskmesh.system.clock import monotonic
 from taskmesh.system.selector import CallbackSelector
 from taskmesh.system.session import kill_process
@@ -34,8 +35,6 @@ _IDLE_LOOK: Final = 1.0
 """Seconds between two looks for idle memory files."""
 _LAST_WORDS: Final = 0.5
 """Seconds that are waited for our own stdout to take what slots have printed."""
-_DYING: Final = 2.0
-"""Seconds that a killed process may take to be gone."""
 NO_PROCESS: Final = 1
 """The status of a slot for which there was no process; its log says why."""
 
@@ -95,6 +94,7 @@ class SlotSupervisor:
         self._next_token = 1
         self._queue: deque[SlotEvent] = deque()
         self._exits: dict[int, SlotExited] = {}  # each slot's last; the caller may not have handled it yet
+        self._kernel_killed_another = -math.inf  # when its kill was told of a slot of ours
         self._dispatching = False
         self._closed = False
         self._fork_server.listen(self._selector, self._on_report, self._server_lost)
@@ -218,7 +218,7 @@ class SlotSupervisor:
 
     def _server_lost(self, reason: str) -> None:
         """Remove every slot: the fork server has died, and they are being killed."""
-        deadline = monotonic() + _DYING
+        deadline = monotonic() + LONGEST_DEATH
         for handle in list(self._tokens.values()):
             if handle.pid and not kill_process(handle.pidfd):
                 with contextlib.suppress(OSError):  # where there is no /proc to find a session's processes by
@@ -240,10 +240,27 @@ class SlotSupervisor:
         del self._tokens[handle.token]
         del self._handles[handle.slot]
         log = "\n".join(filter(None, (handle.output.text(), handle.trouble, reason)))
-        oom = status == _KILLED if handle.out_of_memory else oom and not handle.killed
+        oom = self._is_for_memory(handle, status, oom=oom)
         exited = SlotExited(handle.slot, handle.left(), status, oom, handle.ready, log)
         handle.close()
         self._post(exited)
+
+    def _is_for_memory(self, handle: SlotHandle, status: int, *, oom: bool) -> bool:
+        """Return True if a slot was killed for lack of memory, by the kernel or by us.
+
+        Two slots may run out of memory at once: we kill one, and the kernel the other. The fork server knows
+        only how many the kernel has killed. Its kill may be told of the slot that we have killed.
+        """
+        if status != _KILLED:
+            return False
+        if handle.killed:
+            if oom:
+                self._kernel_killed_another = monotonic()
+            return handle.out_of_memory
+        if not oom and monotonic() - self._kernel_killed_another < LONGEST_DEATH:
+            self._kernel_killed_another = -math.inf
+            return True
+        return oom
 
     # --- slots' sockets ---
 
@@ -318,9 +335,9 @@ class SlotSupervisor:
             self._run_until(lambda: not self._handles, timeout)
         for slot in list(self._handles):
             self.kill(slot)
-        self._run_until(lambda: not self._handles, _DYING)
+        self._run_until(lambda: not self._handles, LONGEST_DEATH)
         self._fork_server.stop()
-        self._run_until(lambda: not self._fork_server.is_running, _DYING)
+        self._run_until(lambda: not self._fork_server.is_running, LONGEST_DEATH)
         self._fork_server.reap()
         while self._queue:
             self._on_event(self._queue.popleft())

@@ -11,12 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from taskmesh.system.clock import monotonic
+
 _GROUPS: Final = "/proc/{}/cgroup"
 _MOUNT: Final = "/sys/fs/cgroup"
 _MACHINE: Final = "/proc/meminfo"
 _VMSTAT: Final = "/proc/vmstat"
 CACHE_COUNTS: Final = 0.8
 """Share of a limit above which cached pages are subtracted: below, nobody needs the exact figure."""
+LONGEST_DEATH: Final = 2.0
+"""Seconds that a killed process may take to be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +154,28 @@ class OomCounter:
     """Counts how often the kernel's out-of-memory killer struck in the groups of this process and a child."""
 
     def __init__(self) -> None:
-        self._unexplained = 0
         self._seen: dict[str, int] = {}
-        self.refresh()
+        self._count("self")
+        self._unexplained: list[float] = []  # the times at which kills were noticed that explain no death yet
 
     def refresh(self) -> None:
-        """Forget the kills so far: they were of processes that are not slots."""
-        self._count("self")
-        self._unexplained = 0
+        """Forget the kills that were noticed long ago: they were of processes that are not slots.
+
+        A slot that was killed a moment ago may still be dying, until the kernel has freed its memory.
+        """
+        now = monotonic()
+        self._unexplained = [noticed for noticed in self._unexplained if now - noticed < LONGEST_DEATH]
+        self._unexplained += [now] * self._count("self")
 
     def explains(self, pid: int) -> bool:
         """Return True if a SIGKILL of our child `pid`, not reaped yet or just now, was for memory.
 
         A counter that has moved by one explains one death.
         """
-        self._unexplained += max(self._count("self"), self._count(pid))
+        self._unexplained += [monotonic()] * max(self._count("self"), self._count(pid))
         if not self._unexplained:
             return False
-        self._unexplained -= 1
+        self._unexplained.pop()
         return True
 
     def _count(self, pid: int | str) -> int:

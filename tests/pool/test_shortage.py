@@ -15,6 +15,7 @@ from taskmesh.serialize import payload
 from taskmesh.shm.blob import Blob
 from taskmesh.wire.runs import CHUNK
 from tests.harness.requirement import require
+from tests.harness.waiting import wait_until
 from tests.pool import tasks
 from tests.pool.cgroup import group_of, is_available
 
@@ -50,6 +51,27 @@ def test_our_kill_for_memory_is_told_as_the_kernels_with_the_reason(driver):
 
     exited = driver.exit_of(0)
     assert (exited.status, exited.oom, exited.log) == (-signal.SIGKILL, True, "it took most")
+
+
+@pytest.mark.fault
+def test_two_slots_run_out_of_memory_at_once_and_the_kernel_kills_the_other(driver):
+    require(is_available("memory"), "a memory cgroup that we may write to: run as root")
+    with group_of("memory") as group:
+        driver.start(9)
+        server = server_of(driver)
+        group.add(server)
+        driver.start(0, 1)
+        group.set_memory(200 << 20)
+        os.kill(server, signal.SIGSTOP)  # so that it learns of both deaths at once, and asks for ours first
+        driver.call(0, tasks.spin)
+        driver.host.kill_for_memory(0, "it took most")
+        driver.call(1, tasks.devour)
+        wait_until(lambda: group.kills() == 1, 10)
+        os.kill(server, signal.SIGCONT)
+
+        assert driver.exit_of(0).oom
+        assert driver.exit_of(1).oom
+        driver.close()
 
 
 def test_a_slot_that_is_being_killed_is_not_out_of_memory(driver):

@@ -109,3 +109,23 @@ def test_the_limit_of_a_real_control_group_is_seen() -> None:
         group.set_memory(300 << 20)
         group.add(child.pid)
         assert child.communicate("go\n", timeout=50)[0] == f"{300 << 20}\n"
+
+
+def test_a_kill_explains_a_death_that_comes_after_a_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill that no slot dies of is forgotten in the end: it was of another process."""
+    now = 100.0
+    monkeypatch.setattr(cgroups, "monotonic", lambda: now)
+    pretend(tmp_path, monkeypatch, "0::/a\n", {"/a/memory.events": "oom_kill 3"}, "MemFree: 1 kB")
+    counter = cgroups.OomCounter()
+    assert not counter.explains(1)
+
+    (tmp_path / "a" / "memory.events").write_text("oom_kill 5\n")
+    counter.refresh()
+    now += cgroups.LONGEST_DEATH / 2
+    counter.refresh()
+    assert counter.explains(1)
+    now += cgroups.LONGEST_DEATH
+    counter.refresh()
+    assert not counter.explains(1)

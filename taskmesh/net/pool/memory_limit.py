@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from taskmesh.system.cgroups import LONGEST_DEATH
 from taskmesh.system.session import memory_of_groups
 
 SHARE: Final = 0.05
@@ -23,8 +24,6 @@ SHORTEST, LONGEST = 0.01, 0.5
 STEPS: Final = 16
 """Parts of the reserve. Another must be gone before slots that were spared are measured again: to measure all
 processes of a machine takes milliseconds."""
-DYING: Final = 2.0
-"""Seconds that killed processes have to end, before the next slot is killed in any case."""
 
 
 class Memory(Protocol):
@@ -72,7 +71,7 @@ class PoolMemoryLimit:
         self.deadline = now + min(LONGEST, max(SHORTEST, (left - reserve) / FASTEST))
 
     def _is_dying(self, now: float) -> bool:
-        """Return True while processes that were killed last still hold memory."""
+        """Return True for as long as processes killed last hold memory and may still be dying."""
         self._dying = [pid for pid in self._dying if os.path.exists(f"/proc/{pid}")]
         return bool(self._dying) and now < self._dying_until
 
@@ -86,7 +85,7 @@ class PoolMemoryLimit:
             self._spared_at = left
             return
         self._spared_at = 1 << 62
-        self._dying, self._dying_until = list(groups[largest]), now + DYING
+        self._dying, self._dying_until = list(groups[largest]), now + LONGEST_DEATH
         self._kill(
             running[largest],
             "its pool killed it before the kernel kills the whole container: "

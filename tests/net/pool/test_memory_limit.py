@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from taskmesh.net.pool.memory_limit import DYING, LONGEST, SHORTEST, PoolMemoryLimit, reserve_of
+from taskmesh.net.pool.memory_limit import LONGEST, SHORTEST, PoolMemoryLimit, reserve_of
+from taskmesh.system.cgroups import LONGEST_DEATH
 from taskmesh.system.session import memory_of_groups
 
 GONE = 1 << 30
@@ -109,13 +110,13 @@ def test_the_next_is_judged_when_the_memory_of_the_last_is_gone():
         rig.running[child.pid] = 3
         rig.taken[child.pid] = {child.pid: 2 * SIZE}
         rig.look(0)
-        rig.look(0, DYING - 0.01)
+        rig.look(0, LONGEST_DEATH - 0.01)
         assert rig.killed == [3]
         child.kill()
         child.wait()
         del rig.running[child.pid]
 
-    rig.look(0, DYING - 0.01)
+    rig.look(0, LONGEST_DEATH - 0.01)
 
     assert rig.killed == [3, 1]
 
@@ -127,7 +128,7 @@ def test_a_process_that_does_not_end_is_not_waited_for_for_ever():
     rig.look(0)
     del rig.running[os.getpid()]
 
-    rig.look(0, DYING)
+    rig.look(0, LONGEST_DEATH)
 
     assert rig.killed == [3, 1]
 
