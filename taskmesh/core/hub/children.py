@@ -77,6 +77,8 @@ class Children:
         if links.children is None:
             links.children = {}
         links.children[extra.key] = None
+        if extra.parents is None:
+            extra.parents = set()
         extra.parents.add(owner.id)
         extra.is_child |= is_child
 
@@ -98,7 +100,7 @@ class Children:
                 children[extra.key] = kept
             else:
                 children.pop(extra.key, None)
-        extra.parents.clear()
+        extra.parents = None
 
     def _keep(self, owner: TaskRecord, outcome: Outcome) -> KeptOutcome | None:
         """Return an outcome as its parent keeps it; None if another attempt may end otherwise, or no room."""

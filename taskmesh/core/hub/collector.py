@@ -219,14 +219,14 @@ class Collector:
         entry = record.spec
         if lane is not None and lane.breaker.trip(entry.number, entry.spec.name, reason, lane.heard):
             self._hub.log("pool.refuses", {"pool": lane.pool, "reason": lane.breaker.complaint})
-        extra.refused.add(record.session)
+        extra.refused |= {record.session}
         if not any(
             other.session not in extra.refused and other.may_take(record.spec)
             for other in self._hub.lanes.values()
         ):
             return False
         where = f"attempt {record.attempt - record.returns} on {failure.worker}: refused, {reason}"
-        extra.pools.append(where[:300])
+        extra.pools += (where[:300],)
         self.requeue(record, Cause.REQUEUE)
         return True
 
@@ -349,7 +349,7 @@ class Collector:
         if record.losses >= SUSPECT:
             over = over or (record.spec.is_chunk and self._leave_to_client(record, self._hub.now))
             where = f"attempt {record.attempt - record.returns} on {pool}: pool lost, {reason}"
-            record.more().pools.append(where[:300])
+            record.more().pools += (where[:300],)
         if not over or record.spec.spec.acks == "early":
             self.lost(record)
             return
@@ -476,11 +476,11 @@ class Collector:
                 self._hub.log(
                     "schedule.failed", {"firing": key[1] if key else "", **tick, "text": what[:TOLD_TEXT]}
                 )
-        history = record.more().history
-        if len(history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
+        extra = record.more()
+        if len(extra.history) < MAX_HISTORY and failure.kind not in ("cancelled", "expired"):
             what = f"{failure.type_name}: {failure.text}" if failure.type_name else failure.text
             where = f"attempt {record.attempt - record.returns} on {failure.worker or '?'}"
-            history.append(f"{where}: {failure.kind} {what}"[:300])
+            extra.history += (f"{where}: {failure.kind} {what}"[:300],)
 
 
 def _told(failure: Failed, attempt: int) -> dict[str, object]:

@@ -216,6 +216,8 @@ class Dependencies:
         self._let_go(record, links)
         if links.children is not None:
             self._children.over(record, links)
+        if not links.awaiting:
+            return
         awaiting, links.awaiting = links.awaiting, []
         for other in awaiting:
             if other.state <= RUNNING:

@@ -127,7 +127,7 @@ def _check_children(hub: HubState) -> int:
     tasks = hub.ledger.tasks
     held = 0
     for record in {id(record): record for record in tasks.values()}.values():
-        for parent in record.extra.parents if record.extra is not None else ():
+        for parent in (record.extra.parents or ()) if record.extra is not None else ():
             children = tasks[parent].link().children if parent in tasks else None
             require(
                 (children or {}).get(record.extra.key, 0) is None, "W5: a parent does not know it", record.id
@@ -136,7 +136,7 @@ def _check_children(hub: HubState) -> int:
         for key, kept in links.children.items() if links is not None and links.children else ():
             held += kept.size if kept is not None else 0
             child = None if kept is not None else hub.ledger.by_key(*key)
-            known = kept is not None or (child is not None and record.id in child.extra.parents)
+            known = kept is not None or (child is not None and record.id in (child.extra.parents or ()))
             require(known, "W5: a child does not know its parent", record.id, key)
     return held
 

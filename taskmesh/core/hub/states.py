@@ -216,7 +216,7 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
             more = copy.more()
             more.failed = self.extra.failed
             more.ooms = self.extra.ooms
-            more.history = list(self.extra.history)
+            more.history = self.extra.history
         return copy
 
     def is_waited_for(self, task: int) -> bool:
@@ -251,11 +251,11 @@ class TaskRecord(msgspec.Struct, gc=False, eq=False):
     def started(self) -> None:
         """It had started, and goes round again: who gave it up unless it had wants it run."""
         if self.extra is not None:
-            self.extra.unwanted.clear()
+            self.extra.unwanted = ()
 
 
-class Links:
-    """The edges of a task in the graph of dependencies.
+class Links(msgspec.Struct, gc=False, eq=False):
+    """The edges of a task in the graph of dependencies; a struct as `TaskRecord` is.
 
     Attributes:
         needs: the tasks of its client whose outcomes are among its arguments, by counter.
@@ -271,32 +271,17 @@ class Links:
         children: the tasks and promises that it keeps on their way, see `Children`; None if it has had none.
     """
 
-    __slots__ = (
-        "awaiting",
-        "awaits",
-        "children",
-        "dependents",
-        "has_failed",
-        "is_blocked",
-        "is_settled",
-        "needs",
-        "recovers",
-        "waits",
-        "when",
-    )
-
-    def __init__(self) -> None:
-        self.needs: Sequence[int] = ()
-        self.waits = 0
-        self.when = SUCCESS
-        self.has_failed = False
-        self.is_settled = False
-        self.is_blocked = False
-        self.recovers = False
-        self.dependents: dict[int, list[TaskRecord]] = {}
-        self.awaits: Sequence[tuple[str, str]] = ()
-        self.awaiting: list[TaskRecord] = []
-        self.children: dict[tuple[str, str], Any] | None = None
+    needs: Sequence[int] = ()
+    waits: int = 0
+    when: int = SUCCESS
+    has_failed: bool = False
+    is_settled: bool = False
+    is_blocked: bool = False
+    recovers: bool = False
+    dependents: dict[int, list[TaskRecord]] = {}
+    awaits: Sequence[tuple[str, str]] = ()
+    awaiting: list[TaskRecord] = []
+    children: dict[tuple[str, str], Any] | None = None
 
     @property
     def holds_back(self) -> bool:
@@ -304,62 +289,53 @@ class Links:
         return self.recovers or self.is_blocked or (self.waits > 0 and not self.is_settled)
 
 
-class TaskExtra:
-    """Rarely needed facts of a task: waiters by `key=`, failed attempts, memory kills, lost pools.
+class TaskExtra(msgspec.Struct, gc=False, eq=False):
+    """The rarely needed facts of a task; a struct as `TaskRecord` is.
 
-    `at`: the time on the wall before which it does not start, in seconds since the epoch, 0 for none; `due`
-    is infinite then. `abandoned`: its own submitter has given it up, others still wait for it. `payer`: the
-    account that it is on then, which may be closed, and its client's next one not charged. `late`: it
-    expired while a pool had it, so it ends should it come back unstarted. `unwanted`: so do these of its
-    ids, which their clients gave up unless it had started. `alias`: a waiter's id under which its pool has
-    it, 0 when that is its own: an earlier hub had it from that waiter, and the pool has never heard another.
-    `pools`: those that died
-    while they had it, but for the first, and those that refused it, in words. `refused`: the sessions of
-    these. `links`: its edges to other tasks. `failed`: the number of the newest execution whose failure
-    was charged. `parents`: the tasks that keep it on its way, see `Children`. `is_child`: it is for
-    these alone. `attempts`, `begun`: what other hubs' attempts have been heard of while one is under way, see
-    `TaskRecord.numbered`.
+    Every task of a graph has one: what few of them need is an immutable empty default until it is written.
+
+    Attributes:
+        waiters: other ids that wait for its outcome, by `key=`; in order, and found at once.
+        history: its failed attempts, in words.
+        key: the name and key by which it is found.
+        ooms: how often it was killed for lack of memory.
+        at: the time on the wall before which it does not start, in seconds since the epoch, 0 for none; `due`
+            is infinite then.
+        abandoned: its own submitter has given it up, others still wait for it.
+        payer: the account that it is on then, which may be closed, and its client's next one not charged.
+        late: it expired while a pool had it, so it ends should it come back unstarted.
+        links: its edges to other tasks.
+        unwanted: those of its ids that end as well should it come back unstarted: their clients have given
+            them up unless it had started.
+        alias: a waiter's id under which its pool has it, 0 when that is its own: an earlier hub had it from
+            that waiter, and the pool has never heard another.
+        pools: those that died while they had it, but for the first, and those that refused it, in words.
+        refused: the sessions of the pools that refused it.
+        failed: the number of the newest execution whose failure was charged.
+        parents: the tasks that keep it on its way, see `Children`; None if none do.
+        is_child: it is for these alone.
+        attempts, begun: the attempts and executions of other hubs that have been heard of while one is under
+            way, see `TaskRecord.numbered`.
     """
 
-    __slots__ = (
-        "abandoned",
-        "alias",
-        "at",
-        "attempts",
-        "begun",
-        "failed",
-        "history",
-        "is_child",
-        "key",
-        "late",
-        "links",
-        "ooms",
-        "parents",
-        "payer",
-        "pools",
-        "refused",
-        "unwanted",
-        "waiters",
-    )
-
-    def __init__(self) -> None:
-        self.waiters: dict[int, None] = {}  # in order, and found at once
-        self.history: list[str] = []
-        self.key: tuple[str, str] | None = None
-        self.ooms = 0
-        self.at = 0.0
-        self.abandoned = False
-        self.payer: Any = None
-        self.late = False
-        self.links: Links | None = None
-        self.unwanted: list[int] = []
-        self.alias = 0
-        self.pools: list[str] = []
-        self.refused: set[int] = set()
-        self.failed = 0
-        self.parents: set[int] = set()
-        self.is_child = False
-        self.attempts = self.begun = 0
+    waiters: dict[int, None] = {}
+    history: tuple[str, ...] = ()
+    key: tuple[str, str] | None = None
+    ooms: int = 0
+    at: float = 0.0
+    abandoned: bool = False
+    payer: Any = None
+    late: bool = False
+    links: Links | None = None
+    unwanted: tuple[int, ...] = ()
+    alias: int = 0
+    pools: tuple[str, ...] = ()
+    refused: frozenset[int] = frozenset()
+    failed: int = 0
+    parents: set[int] | None = None
+    is_child: bool = False
+    attempts: int = 0
+    begun: int = 0
 
     @property
     def is_shared(self) -> bool:

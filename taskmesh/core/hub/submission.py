@@ -335,7 +335,7 @@ class Submissions:
             if record.state is State.QUEUED or self._has_never_left(record):
                 self._cancellations.cancel(task)
             elif task not in record.more().unwanted:
-                record.extra.unwanted.append(task)
+                record.extra.unwanted += (task,)
                 sessions.add(record.session)
         for lane in [self._hub.lanes[session] for session in sorted(sessions) if session]:
             self._pools.recall_unwanted(lane)
