@@ -18,6 +18,7 @@ ROOMS = (
     "core/hub",
     "core/pool",
     "framing",
+    "journal",
     "net",
     "net/client",
     "net/hub",
