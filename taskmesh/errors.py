@@ -24,6 +24,7 @@
         |-- TaskExpired                       not started within `expires`
         |-- BatchError                        tasks of a batch failed or were cancelled
         |-- DependencyError                   a task that it depends on ended badly
+        |-- UnknownTask                       nothing is known of it, or its outcome is not kept
         |-- TaskLost                          at-most-once task whose worker vanished: outcome unknown
         `-- WorkerCrashed                     the process died while running the task, too often
 
@@ -185,6 +186,10 @@ class DependencyError(TaskError):
 
 class TaskExpired(TaskError):
     """The task had not started within `expires` seconds of its acceptance."""
+
+
+class UnknownTask(TaskError):
+    """Nothing is known of a task that was asked for by its id, or its outcome is not kept."""
 
 
 class TaskLost(TaskError):

@@ -29,11 +29,11 @@ from taskmesh.outcomes.outcome import (
 )
 from taskmesh.outcomes.waiters import Waiter, WaiterPool, Waiters, refuse_loop_callback, running_loop
 from taskmesh.pool.nested import in_slot
-from taskmesh.serialize.payload import loads, loads_encoded, loads_plain
+from taskmesh.serialize.payload import Payload, loads, loads_encoded, loads_plain
 from taskmesh.serialize.scalars import MALFORMED, PROTO, decode_scalars
 from taskmesh.serialize.upstream import is_collecting, itself, reduced
 from taskmesh.system.clock import monotonic
-from taskmesh.wire.runs import CHUNK, DEPENDENCY, PICKLE, SAFE, SUCCESS, Failed, Progress, Spec
+from taskmesh.wire.runs import ATTACHMENT, CHUNK, DEPENDENCY, PICKLE, SAFE, SUCCESS, Failed, Progress, Spec
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ REBUILT: Final = 3
 
 
 class TaskTable(Protocol):
-    """The part of the pending table that its futures use."""
+    """The part of the pending table that its futures and runs use."""
 
     lock: threading.RLock
     client: int
@@ -57,6 +57,10 @@ class TaskTable(Protocol):
     @property
     def connected(self) -> bool:
         """True if the hub answers."""
+        ...
+
+    def put(self, run: OpenRun, payload: Payload) -> TaskFuture[Any]:
+        """Add a task and make its future."""
         ...
 
     def is_accepted(self, seq: int) -> bool:
@@ -237,7 +241,9 @@ class TaskFuture(Future[T]):
 
     @property
     def task_id(self) -> str:
-        """The task's id, 32 hexadecimal digits."""
+        """The task's id, 32 hexadecimal digits; of an attachment, that of the other task."""
+        if self._run.spec.kind == ATTACHMENT:
+            return self._run.key
         return ids.text_of(ids.task_id(self._run.table.client, self._seq))
 
     @property

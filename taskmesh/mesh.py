@@ -10,6 +10,7 @@ from html import escape
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast
 
+from taskmesh.client.attachment import attached, checked_id
 from taskmesh.client.batch import Batch
 from taskmesh.client.client import Client, check_slots
 from taskmesh.client.current_mesh import delivering, enter, leave
@@ -135,6 +136,26 @@ class Mesh(Submitter):
             ConfigError: the key is not text, or `expires` is not a number of seconds.
         """
         return promised(self._client, key, expires)
+
+    def attach(self, task_id: str) -> TaskFuture[Any]:
+        """Return a future of a task that another program has submitted, or another mesh of this one.
+
+        It ends as that task does, and tasks may depend on it as on any other. The task goes on for as long as
+        one of those who wait for it has not given it up.
+
+        Args:
+            task_id: the `task_id` of the task's future.
+
+        Returns:
+            The future. It ends with UnknownTask if the hub knows no such task, or if that has ended. For
+            some seconds after its own start a hub waits for clients that may bring the task along.
+
+        Raises:
+            ConfigError: it is no task id.
+            MeshClosed: the mesh is closed.
+        """
+        client = self._client
+        return attached(client.table, checked_id(task_id), client.result_codec)
 
     def fulfil(
         self, key: str, value: object = None, *, error: BaseException | None = None, timeout: float = 5.0

@@ -44,6 +44,10 @@ Key = Annotated[
     str | None,
     typer.Option(metavar="KEY", help="Share the outcome of a living task with this key."),
 ]
+After = Annotated[
+    list[str] | None,
+    typer.Option("--after", metavar="ID", help="Wait for the task with this id; may come again."),
+]
 Limits = Annotated[
     list[str] | None,
     typer.Option("--limit", metavar="LIMIT", help="Such as api:50/s or gpu:2; may come again."),
@@ -70,6 +74,7 @@ def submit(  # noqa: PLR0913  each is an option
     hard_timeout: HardTimeout = None,
     delay: Delay = None,
     at: At = None,
+    after: After = None,
     key: Key = None,
     limit: Limits = None,
     timeout: Patience = None,
@@ -90,6 +95,7 @@ def submit(  # noqa: PLR0913  each is an option
         "hard_timeout": hard_timeout,
         "delay": delay,
         "at": None if at is None else moment_of(at),
+        "after": after or None,
         "key": key,
         "limit": limit or None,
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from taskmesh.client.attachment import attached
 from taskmesh.client.options import WHEN, TaskOptions, is_name
 from taskmesh.core.specs import spec_number
 from taskmesh.errors import ConfigError
@@ -93,7 +94,11 @@ class EncodedFunction:
             if is_near and run.at == (0.0 if options.at is None else options.at.timestamp()):
                 return run
         run = OpenRun(self._table, self._number, self.call.spec, self._group)
-        run.start_at, run.after, run.when = start_at, options.after, WHEN[options.when]
+        run.start_at, run.when = start_at, WHEN[options.when]
+        run.after = tuple(
+            attached(self._table, one, self.call.spec.codec) if isinstance(one, str) else one
+            for one in options.after
+        )
         run.part = part
         run.at = 0.0 if options.at is None else options.at.timestamp()
         self._waiting = ((options.after, options.when, part), run)

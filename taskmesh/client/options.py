@@ -51,7 +51,7 @@ class OptionValues(TypedDict, total=False):
     on_client_loss: Literal["run", "cancel"]
     delay: float | None
     at: datetime | None
-    after: TaskFuture[Any] | HasEnd | Iterable[TaskFuture[Any] | HasEnd]
+    after: TaskFuture[Any] | HasEnd | str | Iterable[TaskFuture[Any] | HasEnd | str]
     when: Literal["success", "done", "failure"]
     limit: str | Limit | Iterable[str | Limit]
     resume: bool
@@ -126,7 +126,7 @@ class TaskOptions:
         on_client_loss: "run" or "cancel": the fate of the task when its client vanishes.
         delay: seconds after submission before which it does not start; 0 for none.
         at: the time before which it does not start.
-        after: futures that it waits for, beside those among its arguments.
+        after: futures, and ids of tasks, that it waits for, beside those among its arguments.
         when: the end of these futures that it waits for: "success" (of all), "done" (any end, of all) or
             "failure" (of one).
         limit: how many of the tasks that have it start in a time, or run at a time, in the whole mesh.
@@ -233,19 +233,23 @@ def _read_at(value: object) -> datetime | None:
     raise SettingError(f"has to be a datetime with a time zone, such as {example}, not {value!r:.200}")
 
 
-def _read_after(value: object) -> tuple[TaskFuture[Any], ...]:
-    """Read the futures that a task waits for."""
+def _read_after(value: object) -> tuple[TaskFuture[Any] | str, ...]:
+    """Read the futures and the ids of the tasks that a task waits for."""
+    from taskmesh.client.attachment import checked_id
     from taskmesh.future import TaskFuture  # a module of tasks that a slot imports has no use for it
 
-    is_one = isinstance(value, TaskFuture) or not isinstance(value, Iterable)
+    is_one = isinstance(value, TaskFuture | str) or not isinstance(value, Iterable)
     given: tuple[Any, ...] = (value,) if is_one else tuple(cast("Iterable[Any]", value))
     ends = [getattr(one, "done", None) for one in given]  # of a batch: its end
     futures: list[Any] = [
         end if isinstance(end, TaskFuture) else one for one, end in zip(given, ends, strict=True)
     ]
-    if not all(isinstance(one, TaskFuture) for one in futures):
+    if not all(isinstance(one, TaskFuture | str) for one in futures):
         raise SettingError(f"has to be a future, or several: what submit() returns, not {value!r:.200}")
-    return tuple(futures)
+    try:
+        return tuple(checked_id(one) if isinstance(one, str) else one for one in futures)
+    except ConfigError as error:
+        raise SettingError(f"has to be a future, or several, or ids of tasks: {error}") from None
 
 
 def _read_limit(value: object) -> tuple[Limit, ...]:

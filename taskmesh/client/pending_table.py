@@ -14,6 +14,7 @@ from concurrent.futures._base import FINISHED, PENDING
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from taskmesh.client.attachment import adapt
 from taskmesh.client.callbacks import CallbackThread
 from taskmesh.client.completion import Completion, End, complete, end_of
 from taskmesh.client.sequence import TAKE, AckSet, SequenceNumbers
@@ -25,7 +26,7 @@ from taskmesh.outcomes.outcome import Success
 from taskmesh.outcomes.waiters import Edges, WaiterPool, Waiters, interruptible, running_loop, wake
 from taskmesh.serialize.payload import Payload
 from taskmesh.system.clock import monotonic
-from taskmesh.wire.runs import DoneRun, Failed, Progress, Run, Spec
+from taskmesh.wire.runs import ATTACHMENT, DoneRun, Failed, Progress, Run, Spec
 
 if TYPE_CHECKING:
     import asyncio
@@ -90,6 +91,7 @@ class PendingTable:
         self._dirty: list[OpenRun] = []
         self._sequence = SequenceNumbers()
         self._ceiling = 0  # the highest seq that may be pending now; none before there is a port
+        self._is_plain = limits.result_codec == "safe"
         self._weights: dict[int, int] = {}
         self._weight = 0
         self._specs_sent = SpecsSent()
@@ -452,6 +454,8 @@ class PendingTable:
         pop = self._pending.pop
         for run in done:
             count += len(run.seqs)
+            if run.codec or self._is_plain:
+                self._adapt(run, completion)
             origin = Success.of(run)  # not the run: it would keep every payload until the last is dropped
             for seq, payload in zip(run.seqs, run.payloads):  # noqa: B905  a check for each run costs more
                 future = pop(seq, None)
@@ -469,6 +473,15 @@ class PendingTable:
                 future._form = RAW
                 future._state = FINISHED
         return count
+
+    def _adapt(self, run: DoneRun, completion: Completion) -> None:
+        """Have attachments decode results as others have encoded them; end those that may not. Lock held."""
+        for seq in run.seqs:
+            future = self._pending.get(seq)
+            if future is not None and future._run.spec.kind == ATTACHMENT:
+                failure = adapt(future, run.codec)
+                if failure is not None:
+                    self._free(self._fail([failure], completion))
 
     def _fail(self, failed: list[Failed], completion: Completion) -> int:
         """End the futures of tasks that have ended badly; return how many there were. Lock held."""

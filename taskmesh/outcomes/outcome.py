@@ -24,12 +24,13 @@ from taskmesh.errors import (
     TaskMeshError,
     TaskTimeout,
     TooLarge,
+    UnknownTask,
     WorkerCrashed,
 )
 from taskmesh.serialize.exceptions import load_exception
 from taskmesh.serialize.payload import Payload, loads_chunk_values
 from taskmesh.serialize.upstream import loads_value, provided_value
-from taskmesh.wire.runs import DEPENDENCY, DoneRun, Failed, Value
+from taskmesh.wire.runs import DEPENDENCY, UNKNOWN, DoneRun, Failed, Value
 from taskmesh.wire.slot_messages import SlotFailure
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ _ERRORS: dict[str, tuple[type[TaskMeshError], str]] = {
     "crash": (WorkerCrashed, "its worker process died while running it"),
     "oom": (WorkerCrashed, "its worker process was killed for lack of memory"),
     DEPENDENCY: (DependencyError, "a task that it depends on ended badly"),
+    UNKNOWN: (UnknownTask, "nothing is known of it"),
     "expired": (TaskExpired, "it had not started when its `expires` was over"),
     "lost": (TaskLost, 'its worker vanished, and acks="early" forbids a second attempt: it may have run'),
 }

@@ -21,18 +21,31 @@ from taskmesh.framing.signing import NO_KEY, NO_SIGNATURE, Signer, is_signed, re
 from taskmesh.serialize.code import dump_function
 from taskmesh.serialize.payload import dumps
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import FIRING, PROMISE, PROMISE_NAME, DoneRun, Failed, LaneRun, Spec, Value
+from taskmesh.wire.runs import (
+    ATTACHMENT,
+    ATTACHMENT_NAME,
+    FIRING,
+    PROMISE,
+    PROMISE_NAME,
+    DoneRun,
+    Failed,
+    LaneRun,
+    Spec,
+    Value,
+)
 from taskmesh.wire.schedules import TICK, Declaration, split_tick, with_tick
 
 TASK, DONE, FAILED, SCHEDULE = b"t", b"d", b"f", b"s"
 PROMISED = sha256(PROMISE_NAME.encode()).digest()
 """Stands for the digest of the specs of promises: who fulfils one does not know its options."""
+ATTACHED = sha256(ATTACHMENT_NAME.encode()).digest()
+"""Stands for the digest of the specs of attachments: their outcomes are signed for the other task."""
 UNKNOWN = bytes(sha256().digest_size)
 """Stands for the digest of an unknown spec: nothing is signed for it."""
 SPECS_KEPT = 100_000
 """Specs whose digest is remembered."""
 KEYS_KEPT = 200_000
-"""Tasks with a key that a client or pool may have under way, and have their outcomes signed."""
+"""Tasks with a key, and attachments, that a client or pool may have under way with signed outcomes."""
 BAD_SIGNATURE = f"{BadSignature.__module__}.{BadSignature.__qualname__}"
 Lookup = Callable[[Sequence[int]], list[tuple[int, Spec]]]
 
@@ -66,7 +79,7 @@ class PayloadSigner:
         self._signer = Signer(keys) if keys else None
         self._digests: OrderedDict[int, bytes] = OrderedDict()
         self._firings: set[int] = set()
-        self._shared: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._contexts: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 
     # --- of a client ----------------------------------------------------------------------------------------
 
@@ -88,7 +101,7 @@ class PayloadSigner:
             if key:
                 payloads = [with_key(key, payload) for payload in payloads]
                 for seq in run.seqs:
-                    self._share(client, seq, run.spec, key)
+                    self._share(client, seq, self._digests[run.spec], key)
             runs.append(msgspec.structs.replace(run, payloads=payloads))
         values = [self._signed_value(signer, client, value) for value in message.values]
         return msgspec.structs.replace(message, runs=runs, values=values)
@@ -206,7 +219,7 @@ class PayloadSigner:
                 refused.payloads.append(dumps(((str(error),), {})))
             else:
                 if key:
-                    self._share(run.client, seq, run.spec, key)
+                    self._share(run.client, seq, self._digests[run.spec], key)
                 good.seqs.append(seq)
                 good.payloads.append(plain)
                 if run.needs:
@@ -263,16 +276,17 @@ class PayloadSigner:
 
     # --- both -----------------------------------------------------------------------------------------------
 
-    def _share(self, client: int, seq: int, spec: int, key: bytes) -> None:
-        """Have this task's outcome signed for every task of its function and key."""
-        self._shared[client, seq] = self._digests[spec] + key
-        while len(self._shared) > KEYS_KEPT:
-            self._shared.popitem(last=False)
+    def _share(self, client: int, seq: int, digest: bytes, key: bytes) -> None:
+        """Have this task's outcome signed for every task of its function and key, or for another task."""
+        attached = digest == ATTACHED
+        self._contexts[client, seq] = bytes.fromhex(key.decode()) if attached else b"key" + digest + key
+        while len(self._contexts) > KEYS_KEPT:
+            self._contexts.popitem(last=False)
 
     def _outcome(self, kind: bytes, client: int, seq: int) -> bytes:
         """Return the context in which an outcome is signed: one task, or a key."""
-        shared = self._shared.get((client, seq))
-        return _of_task(kind, client, seq) if shared is None else kind + b"key" + shared
+        context = self._contexts.get((client, seq))
+        return _of_task(kind, client, seq) if context is None else kind + context
 
     def _verified(self, context: bytes, payload: Any) -> Any:
         if self._signer is not None:
@@ -283,8 +297,8 @@ class PayloadSigner:
 
     def _learn(self, specs: Sequence[tuple[int, Spec]]) -> None:
         for number, spec in specs:
-            promise = spec.kind == PROMISE
-            self._digests[number] = PROMISED if promise else sha256(spec_bytes(spec)).digest()
+            fixed = {PROMISE: PROMISED, ATTACHMENT: ATTACHED}.get(spec.kind)
+            self._digests[number] = fixed or sha256(spec_bytes(spec)).digest()
             self._digests.move_to_end(number)
             if spec.kind == FIRING:
                 self._firings.add(number)

@@ -62,12 +62,17 @@ DEPENDENCY = "dependency"
 AWAIT = "await"
 """`Failed.kind` of an attempt that has raised WaitFor: the task is to run again, when others have ended."""
 
-CALL, CHUNK, PROMISE, FIRING = 0, 1, 2, 3
+CALL, CHUNK, PROMISE, FIRING, ATTACHMENT = 0, 1, 2, 3, 4
 """`Spec.kind`: a payload is one call's (args, kwargs), or a list of argument tuples of a map; or the task has
 no function and ends when somebody fulfils it; or it is a call of a schedule, with the time of the firing
-before it (`wire.schedules.with_tick`)."""
+before it (`wire.schedules.with_tick`); or it has no function and ends
+as the task does whose id is its key."""
 PROMISE_NAME = "taskmesh.promise"
 """`Spec.name` of promises: with their key it is what they are found by."""
+ATTACHMENT_NAME = "taskmesh.attach"
+"""`Spec.name` of attachments."""
+UNKNOWN = "unknown"
+"""`Failed.kind` of a task of which nobody knows anything, or whose outcome is not kept."""
 
 PICKLE, SAFE, ARROW_IPC = "pickle5", "safe", "arrow-ipc"
 """`Spec.codec`. SAFE: results are plain data, and clients unpickle nothing. With any further one, client and
@@ -107,7 +112,7 @@ class Spec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         acks: "late" (at least once) or "early" (at most once).
         on_client_loss: "run" or "cancel".
         codec: PICKLE or SAFE; else the function takes a payload's bytes and returns its result's.
-        kind: CALL, CHUNK, PROMISE or FIRING.
+        kind: CALL, CHUNK, PROMISE, FIRING or ATTACHMENT.
         keep: seconds that the outcome of a task with a key answers later submissions under it.
         shared: what tasks of one key share: "all" outcomes, or only bad ones ("errors").
         limits: what holds its tasks back while too many run, or have started lately.
@@ -227,10 +232,13 @@ class LaneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     part: Name = ""
 
 
-class DoneRun(msgspec.Struct, array_like=True, gc=False):
+class DoneRun(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """Tasks that succeeded in one slot: `elapsed` seconds for all of them together.
 
     People are shown `attempt - returns`, as with `LaneRun`.
+
+    Attributes:
+        codec: `Spec.codec`, for a client that does not know the spec; empty if that is PICKLE.
     """
 
     spec: int
@@ -241,6 +249,7 @@ class DoneRun(msgspec.Struct, array_like=True, gc=False):
     payloads: list[Payload]
     elapsed: Number
     returns: int = 0
+    codec: Name = ""
 
 
 class Failed(msgspec.Struct, array_like=True):
@@ -249,7 +258,8 @@ class Failed(msgspec.Struct, array_like=True):
     Attributes:
         kind: "exception" | "function" | "argument" | "result" | "timeout" | "hard_timeout" | "crash" | "oom"
             | "cancelled" | "expired" | "lost" (it ran, its result is gone, nobody is to blame) | "signature"
-            | "dependency" (a task that it depends on ended badly) | "await" (no end: it waits for others).
+            | "dependency" (a task that it depends on ended badly) | "unknown" (nothing is
+            known of it) | "await" (no end: it waits for others).
         type_name, text, traceback: the exception as data; `pickled` as itself, when that round-trips.
         retryable: the retry filter admits it. retry_after: seconds asked for by the task, -1 for none.
         history: one line for each failed attempt, filled in by the hub at the end.

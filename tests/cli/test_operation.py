@@ -24,6 +24,23 @@ def test_a_submitted_function_prints_its_result(shared_programs, address):
     assert (outcome.returncode, outcome.stdout) == (0, "3\n"), outcome.stderr
 
 
+def test_a_task_is_submitted_after_another(shared_programs, address, tmp_path):
+    with Mesh(address) as mesh:
+        gate = tmp_path / "gate"
+        held = mesh.submit(workload.hold, str(tmp_path / "journal"), "word", str(gate))
+        mesh.flush()
+        line = ("submit", f"{WORK}:add", "1", "2", "--after", held.task_id, "--address", address)
+        after = shared_programs.start(*line)
+        wait_until(lambda: mesh.status()["tasks"]["WAITING"] == 1, 20)
+        gate.touch()
+        after.wait(20)
+        assert after.text("stdout") == "3\n"
+        assert held.result(20) == "word"
+    wrong = shared_programs.run("submit", f"{WORK}:add", "1", "2", "--after", "x", "--address", address)
+    assert wrong.returncode == 2
+    assert "a task id has 32 hexadecimal digits" in wrong.stderr
+
+
 def test_a_task_is_submitted_with_its_time_key_and_limits(shared_programs, address):
     line = ("submit", f"{WORK}:add", "1", "2", "--limit", "gpu:2", "--limit", "api:50/s", "--key", "sum")
     later = shared_programs.run(*line, "--delay", "0.2", "--address", address)

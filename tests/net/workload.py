@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from taskmesh import task
 from tests.harness.journal import note, words
 from tests.harness.waiting import wait_until
 
@@ -16,6 +17,11 @@ class Refusal(Exception):
 
 def add(a: int, b: int) -> int:
     return a + b
+
+
+def add_after(task_id: str, a: int, b: int) -> int:
+    """Adds in a task of its own, after another client's task."""
+    return task(add).with_options(after=task_id).submit(a, b).result()
 
 
 def refuse(text: str) -> NoReturn:

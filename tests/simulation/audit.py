@@ -16,7 +16,19 @@ from taskmesh.core.hub.machine import HubMachine
 from taskmesh.core.hub.states import State
 from taskmesh.core.ids import SEQ_BITS
 from taskmesh.wire.messages import Deliver, Notice, Tasks
-from taskmesh.wire.runs import CHUNK, DONE, FAILURE, SUCCESS, DoneRun, Failed, Kept, LaneRun, Run, Value
+from taskmesh.wire.runs import (
+    CHUNK,
+    DONE,
+    FAILURE,
+    SUCCESS,
+    UNKNOWN,
+    DoneRun,
+    Failed,
+    Kept,
+    LaneRun,
+    Run,
+    Value,
+)
 from tests.simulation.attempts import Attempts
 from tests.simulation.configs import QUEUES
 from tests.simulation.workload import Act, Plan, Workload
@@ -288,6 +300,8 @@ class Audit:
 
     def _akin(self, plan: Plan) -> list[Plan]:
         """Returns the tasks of which one's outcome may be another's."""
+        if plan.is_attachment:
+            return [self._workload.attached_to(plan)]
         return self._same_key(plan) if plan.key else [plan]
 
     def died(self, plan: Plan, attempt: int) -> None:
@@ -316,12 +330,12 @@ class Audit:
             for seq, payload in zip(run.seqs, run.payloads, strict=True):
                 if plan := self._outcome(client, seq, "done"):
                     self._check_result(plan, payload)
-                    if not plan.is_promise:
+                    if not (plan.is_promise or plan.is_attachment):
                         self.attempts.succeeded(run, plan)
         for failure in failed:
             if plan := self._outcome(client, failure.seq, failure.kind):
                 self._check_failure(plan, failure, now)
-                if not plan.is_promise:
+                if not (plan.is_promise or plan.is_attachment):
                     self.attempts.failed(failure, plan)
 
     def _outcome(self, client: int, seq: int, kind: str) -> Plan | None:
@@ -339,6 +353,10 @@ class Audit:
         if plan.is_promise:
             given = self.fulfilled.get(plan.key, set())
             self.require(payload in given, "S24: nobody has given this promise its value", plan, payload)
+            return
+        if plan.is_attachment:
+            other = self._workload.attached_to(plan)
+            self.require(payload == other.result, "S25: not the other task's result", plan, payload)
             return
         if plan.key:
             accepted = {other.result for other in self._same_key(plan)}
@@ -365,6 +383,11 @@ class Audit:
         if plan.is_promise:
             given = self.fulfilled.get(plan.key, set())
             self.require(kind == "exception" and b"" in given, "S24: nobody has refused this", plan, failure)
+            return
+        if plan.is_attachment:
+            other = self._workload.attached_to(plan)
+            ended = other.successes or not {(other.client, other.seq)}.isdisjoint(self.outcomes)
+            self.require(kind == UNKNOWN and bool(ended), "S25: the other goes on", plan, failure)
             return
         akin = self._same_key(plan) if plan.key else [plan]
         deaths = sum(other.deaths for other in akin)  # after a restart another of them may be run

@@ -11,6 +11,7 @@ from taskmesh.core.client.submission import SubmitWindow
 from taskmesh.core.credit import LANE_HORIZON, Credit
 from taskmesh.core.hub import pools
 from taskmesh.core.hub.adoption import Adoption
+from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.backlog import Backlog, Lineup, Route, group_of
 from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.clients import Clients
@@ -456,6 +457,11 @@ def awaiting_woken(patch: Patch) -> None:
     patch.setattr(Dependencies, "_over", forget)
 
 
+def attachments_early(patch: Patch) -> None:
+    """A hub expects no client to bring a task that another one waits for by its id."""
+    patch.setattr(Attachments, "_may_come", lambda self, client, text: False)
+
+
 def first_fulfilment(patch: Patch) -> None:
     """Everybody who fulfils a promise is told to have been the first."""
     on_fulfil = Promises.on_fulfil
@@ -533,6 +539,7 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     failure_passed_on,
     awaiting_woken,
     first_fulfilment,
+    attachments_early,
     permits,
     windows,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Protocol
 
 from taskmesh.core.events import LinkLost
@@ -44,6 +45,7 @@ LIVES = 1.0
 LATE = 1.0
 """Seconds after the end of its time in which a client knows of a task that has not started in it."""
 SHARED = 5
+ATTACHED = 3
 APART = 0.6
 """Share of a lease that one comes back after another, at most, to a hub that is started again."""
 
@@ -217,6 +219,38 @@ def shared(world: World) -> None:
     hub.start()
     for client in world.clients:
         client.tell(LinkLost())
+    world.finish("L1", LEASE + LEAVES)
+
+
+def attached(world: World, *, foul: bool) -> None:
+    """S25: a client that waits for another's task by its id has its outcome, whoever comes back first.
+
+    Args:
+        foul: the hub dies meanwhile.
+    """
+    setting, hub = world.setting, world.hub
+    timetable, chance, workload = setting.timetable, setting.chance, setting.workload
+    owner, other = chance.sample(world.clients, 2)
+    plans = owner.submit_all(workload.slow_steady_burst, ATTACHED)
+    came = timetable.now + LEAVES
+    while not all(plan.seq in owner.accepted for plan in plans) and timetable.now < came:
+        world.until(timetable.now + 0.01)  # its caps may be reached
+    attachments = other.submit_all(partial(workload.attached_burst, plans), ATTACHED)
+    other.submit_all(workload.calm_burst, ATTACHED, after=[plan.seq for plan in attachments])
+    setting.audit.faults["waits for another's task", "client"] += 1
+    world.until(timetable.now + 0.5 * chance.random())
+    if foul:
+        setting.audit.faults["crash", "hub of attachments"] += 1
+        hub.kill()
+        late = chance.choice((owner, other))
+        late.pause()
+        timetable.after(APART * LEASE * chance.random(), late.resume)
+        for pool in world.pools:
+            if pool.lane is not None:
+                pool.lane_closed(pool.lane, signalled=True)
+        hub.start()
+        for client in world.clients:
+            client.tell(LinkLost())
     world.finish("L1", LEASE + LEAVES)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from taskmesh.core import events as ev
 from taskmesh.core.hub.states import Cause, State
@@ -33,6 +34,7 @@ from tests.simulation.hub_host import APART, HubHost, LaneEnd
 from tests.simulation.network import Link
 from tests.simulation.pool_host import PoolHost
 from tests.simulation.scenes import (
+    attached,
     budgets,
     comeback,
     departure,
@@ -229,13 +231,14 @@ class World:
             plague(self)
         else:
             promises(self, foul=False)
+            attached(self, foul=False)
 
     def _play_foul_scene(self, scene: int) -> None:
         chance = self.setting.chance
         if scene == 0:
             comeback(self)
         elif scene == 1:
-            chance.choice((shared, budgets))(self)
+            chance.choice((shared, budgets, partial(attached, foul=True)))(self)
         elif scene == 2:
             orphans(self)
         elif scene == 3:

@@ -10,9 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taskmesh.core.hub.collector import REFUSALS
-from taskmesh.core.ids import SEQ_MASK
+from taskmesh.core.ids import SEQ_MASK, client_of, parse, seq_of, task_id, text_of
 from taskmesh.core.specs import spec_number
-from taskmesh.wire.runs import CHUNK, PROMISE, PROMISE_NAME, SUCCESS, LimitRule, Spec
+from taskmesh.wire.runs import (
+    ATTACHMENT,
+    ATTACHMENT_NAME,
+    CHUNK,
+    PROMISE,
+    PROMISE_NAME,
+    SUCCESS,
+    LimitRule,
+    Spec,
+)
 
 _KEY = struct.Struct(">QQ")
 AWAITED = "key-0"
@@ -89,6 +98,11 @@ class Plan:
     def is_promise(self) -> bool:
         """True if no function stands behind it."""
         return self.kind.spec.kind == PROMISE
+
+    @property
+    def is_attachment(self) -> bool:
+        """True if it ends as another task does, whose id is its key."""
+        return self.kind.spec.kind == ATTACHMENT
 
     @property
     def awaits(self) -> list[tuple[str, str]]:
@@ -238,6 +252,8 @@ UNSERVED = _kind("unserved", queue="nowhere", expires=3.0)
 PROMISED_FOR = 1000.0
 PROMISED = _kind(PROMISE_NAME, kind=PROMISE, keep=PROMISED_FOR)
 """Of a scene only: tasks without a function, which clients fulfil."""
+ATTACHED = _kind(ATTACHMENT_NAME, kind=ATTACHMENT, on_client_loss="cancel")
+"""Of a scene only: tasks without a function, which end as others do."""
 SHARED = next(kind for kind in KINDS if kind.keyed == 1.0)
 INSTANT = KINDS[0]
 SLOW_SECONDS = 3.0
@@ -258,7 +274,7 @@ class Workload:
         self._weights = [kind.weight for kind in KINDS]
         self._acts = {
             kind.spec.name: ([act for act, _ in kind.acts], [weight for _, weight in kind.acts])
-            for kind in (*KINDS, LASTING, UNSERVED, PROMISED)
+            for kind in (*KINDS, LASTING, UNSERVED, PROMISED, ATTACHED)
         }
 
     def firing(self, client: int, seq: int, number: int, spec: Spec, payload: bytes, key: str) -> Plan:
@@ -349,6 +365,25 @@ class Workload:
         for index, plan in enumerate(plans):
             plan.key, plan.payload, plan.calm = f"promise-{index}", plan.payload[: _KEY.size], True
         return plans
+
+    def slow_steady_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of tasks that every pool may run, and that are under way for a while."""
+        plans = self.steady_burst(client, first, count)
+        for plan in plans:
+            plan.seconds = 1.0
+        return plans
+
+    def attached_burst(self, others: Sequence[Plan], client: int, first: int, count: int) -> list[Plan]:
+        """Attachments of other clients' tasks."""
+        plans = [self._plan(client, first + index, ATTACHED) for index in range(count)]
+        for plan, other in zip(plans, others, strict=True):
+            plan.key, plan.payload, plan.calm = text_of(task_id(other.client, other.seq)), b"", True
+        return plans
+
+    def attached_to(self, plan: Plan) -> Plan:
+        """The task that an attachment ends as."""
+        task = parse(plan.key)
+        return self.plans[client_of(task), seq_of(task)]
 
     def bound_burst(self, client: int, first: int, count: int) -> list[Plan]:
         """The same of tasks that are bound to their client, and take longer than anybody waits for."""

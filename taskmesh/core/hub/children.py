@@ -10,6 +10,7 @@ They are lost with the hub: what a parent submits again at the next one runs aga
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from taskmesh.core.hub.ledger import PORTION, Account, Ledger
 from taskmesh.core.hub.result_cache import Key, Outcome, would_come_again
@@ -61,26 +62,29 @@ class Children:
         kept = links.children.get(key) if links is not None and links.children is not None else None
         return kept.outcome if kept is not None else None
 
-    def add(self, parent: int, record: TaskRecord, *, is_child: bool) -> None:
-        """Keep a task with a key on its way until its parent ends, unless that is not on its way itself.
+    def add_all(self, parent: int, records: Iterable[TaskRecord], *, is_child: bool) -> None:
+        """Keep tasks with a key on their way until their parent ends, unless that is not on its way itself.
 
         Args:
             parent: the id under which its pool has the parent.
-            record: of the task or promise.
-            is_child: nobody but another attempt of the parent will ask for it.
+            records: of the tasks or promises.
+            is_child: nobody but another attempt of the parent will ask for them.
         """
         owner = self._ledger.tasks.get(parent)
-        extra = record.extra
-        if owner is None or owner is record or extra is None or extra.key is None:
+        if owner is None:
             return
-        links = owner.link()
-        if links.children is None:
-            links.children = {}
-        links.children[extra.key] = None
-        if extra.parents is None:
-            extra.parents = set()
-        extra.parents.add(owner.id)
-        extra.is_child |= is_child
+        for record in records:
+            extra = record.extra
+            if owner is record or extra is None or extra.key is None:
+                continue
+            links = owner.link()
+            if links.children is None:
+                links.children = {}
+            links.children[extra.key] = None
+            if extra.parents is None:
+                extra.parents = set()
+            extra.parents.add(owner.id)
+            extra.is_child |= is_child
 
     def ended(self, record: TaskRecord, outcome: Outcome | None) -> None:
         """Have a record's parents keep its outcome, as it is about to be dropped.

@@ -16,7 +16,7 @@ from taskmesh.core.actions import LogEvent
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import SUSPECT, Cause, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
-from taskmesh.wire.runs import AWAIT, FIRING, DoneRun, Failed, Held
+from taskmesh.wire.runs import AWAIT, FIRING, PICKLE, DoneRun, Failed, Held
 
 CRASHES = frozenset({"crash", "oom"})
 REFUSALS = frozenset({"function", "signature"})
@@ -125,6 +125,8 @@ class Collector:
         self._hub.result_cache.keep(record, part, self._hub.now)
         self._hub.children.ended(record, part)
         self._hub.dependencies.succeeded(record, part.payloads[0], part.attempt - part.returns)
+        if record.spec.spec.codec != PICKLE:
+            part.codec = record.spec.spec.codec
         for waiter in self._ledger.drop(record):
             self.give(part, waiter)
 
@@ -154,6 +156,7 @@ class Collector:
             [run.payloads[index] for index in indexes],
             run.elapsed * len(indexes) / len(run.seqs),
             run.returns,
+            run.codec,
         )
 
     def _give(self, run: DoneRun) -> int:

@@ -18,7 +18,19 @@ from taskmesh.core.hub.ledger import PORTION, Account, Ledger
 from taskmesh.core.hub.states import Cause, Links, State, TaskRecord
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import TooLarge
-from taskmesh.wire.runs import DEPENDENCY, DONE, FAILURE, SUCCESS, DoneRun, Failed, LaneRun, Run, Spec, Value
+from taskmesh.wire.runs import (
+    DEPENDENCY,
+    DONE,
+    FAILURE,
+    SUCCESS,
+    UNKNOWN,
+    DoneRun,
+    Failed,
+    LaneRun,
+    Run,
+    Spec,
+    Value,
+)
 
 TOO_LARGE = f"{TooLarge.__module__}.{TooLarge.__qualname__}"
 SKIPPED = "skipped"
@@ -161,7 +173,7 @@ class Dependencies:
                 if held.value.failed is not None:
                     ends.append((task, held.value.failed))
             else:
-                ends.append((task, UNKNOWN))
+                ends.append((task, UNKNOWN_TASK))
         if not ends and not links.waits:
             self._decide(record, links, None, record.id)
         for failed, failure in ends:
@@ -372,7 +384,7 @@ class Dependencies:
             self.unused.setdefault(session, {}).setdefault(client, []).append(seq)
 
 
-UNKNOWN = Failed(0, 0, 0, "lost", text="nothing is known of it here")
+UNKNOWN_TASK = Failed(0, 0, 0, UNKNOWN, text="nothing is known of it here")
 """The end of a task that nobody has submitted, or of which the client should have sent the outcome."""
 SKIP = Failed(0, 0, 0, SKIPPED)
 """The end of every task that is skipped."""

@@ -28,7 +28,7 @@ from taskmesh.core.hub.states import (
 from taskmesh.core.hub.timers import Timers
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK, text_of
 from taskmesh.errors import InvalidTransition
-from taskmesh.wire.runs import CHUNK, PROMISE, Charged, DoneRun, Run, Spec
+from taskmesh.wire.runs import ATTACHMENT, CHUNK, PROMISE, Charged, DoneRun, Run, Spec
 
 SCATTERED = 64 << 20
 """Bytes that a client's finished numbers may take at least: no program's lie so far apart."""
@@ -69,6 +69,11 @@ class SpecEntry(ServiceTime):
     def is_promise(self) -> bool:
         """True if the tasks have no function: somebody fulfils them."""
         return self.spec.kind == PROMISE
+
+    @property
+    def is_attachment(self) -> bool:
+        """True if the tasks have no function: each ends as another one does."""
+        return self.spec.kind == ATTACHMENT
 
 
 class Account:
@@ -206,10 +211,19 @@ class Ledger:
         return records
 
     def attach(self, client: int, seq: int, record: TaskRecord) -> None:
-        """A second waiter for a record found by its key; it is a task of its own to its client."""
+        """A second waiter for a record found by its key or id; it is a task of its own to its client.
+
+        It may have had a record until now, which waited for the other one to come.
+        """
         task = client << SEQ_BITS | seq
+        former = self.tasks.get(task)
         self.tasks[task] = record
         record.more().waiters[task] = None
+        if former is not None:
+            former.spec.live -= 1
+            if former.links is not None:
+                record.link().dependents.update(former.links.dependents)
+            return
         account = self.account(client)
         account.tasks += 1
         account.accepted.add(seq)

@@ -7,6 +7,7 @@ from typing import assert_never
 from taskmesh.core import events as ev
 from taskmesh.core.actions import HubAction, StoreOutcomes
 from taskmesh.core.hub.adoption import Adoption
+from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.clients import Clients
@@ -51,12 +52,14 @@ class HubMachine:
         self.ventilator = Ventilator(state)
         self.schedules = Schedules(state, self.cancellations)
         self.clients = Clients(state, self.cancellations, self.schedules)
+        self.attachments = Attachments(state, self.collector, self.adoption)
         self.promises = Promises(state, self.collector)
         self.submissions = Submissions(
             state,
             self.collector,
             cancellations=self.cancellations,
             adoption=self.adoption,
+            attachments=self.attachments,
             pools=self.pools,
             ventilator=self.ventilator,
             schedules=self.schedules,
@@ -403,6 +406,7 @@ class HubMachine:
         if now >= self.schedules.look_at:
             self.schedules.look()
         self.state.unclaimed.sweep(now)
+        self.attachments.sweep()
         self._forget_specs()
         self.state.result_cache.sweep(now)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.adoption import Adoption
+from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import Collector
@@ -41,6 +42,7 @@ class Submissions:
         *,
         cancellations: Cancellations,
         adoption: Adoption,
+        attachments: Attachments,
         pools: PoolSessions,
         ventilator: Ventilator,
         schedules: Schedules,
@@ -51,6 +53,7 @@ class Submissions:
         self._collector = collector
         self._cancellations = cancellations
         self._adoption = adoption
+        self._attachments = attachments
         self._pools = pools
         self._ventilator = ventilator
         self._schedules = schedules
@@ -213,7 +216,10 @@ class Submissions:
         if run.key and self._attach(client, run, entry, now):
             return
         records = ledger.accept(client, entry, run, now, fresh=not run.again)
-        if run.key and self._is_kept_or_promised(run, entry, records):
+        if run.parent is not None:
+            self._hub.children.add_all(_id_of(run.parent), records, is_child=run.is_child)
+        if entry.is_promise:
+            self._await_fulfilment(records)
             return
         for record in records if run.tried else ():
             ledger.take_over(record, Charged([], begun=run.tried, failed=run.tried, errors=run.tried), now)
@@ -230,14 +236,10 @@ class Submissions:
         if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
             ledger.enqueue(records)
 
-    def _is_kept_or_promised(self, run: Run, entry: SpecEntry, records: list[TaskRecord]) -> bool:
-        """Have its parent keep a new task with a key; return True if it is a promise, which WAITs."""
+    def _await_fulfilment(self, records: list[TaskRecord]) -> None:
+        """Have promises WAIT for somebody to fulfil them."""
         for record in records:
-            if run.parent is not None:
-                self._hub.children.add(_id_of(run.parent), record, is_child=run.is_child)
-            if entry.is_promise:
-                self._ledger.move(record, Cause.AWAIT)
-        return entry.is_promise
+            self._ledger.move(record, Cause.AWAIT)
 
     def _enter_dependent(self, records: list[TaskRecord], run: Run, now: float) -> None:
         """Enters tasks that depend on others: they WAIT, if only to the end of this step.
@@ -288,8 +290,12 @@ class Submissions:
     def _attach(self, client: int, run: Run, entry: SpecEntry, now: float) -> bool:
         """A second submission under the key of a task on its way becomes its second waiter.
 
-        After its end, the outcome itself is the answer for as long as the spec says.
+        After its end, the outcome itself is the answer for as long as the spec says. The key of an attachment
+        is another task's id.
         """
+        if entry.is_attachment:
+            self._attachments.enter(client, run, entry, now)
+            return True
         task = client << SEQ_BITS | run.seqs[0]
         if task in self._ledger.tasks or run.seqs[0] in self._ledger.account(client).finished:
             return True
@@ -310,7 +316,7 @@ class Submissions:
             return False
         self._ledger.attach(client, run.seqs[0], first)
         if run.parent is not None:
-            self._hub.children.add(_id_of(run.parent), first, is_child=run.is_child)
+            self._hub.children.add_all(_id_of(run.parent), [first], is_child=run.is_child)
         if run.again:
             self._adoption.is_found(first, task, now)
         return True

@@ -73,6 +73,11 @@ class Unclaimed:
             for held in absence.held.values()
         )
 
+    @property
+    def is_young(self) -> bool:
+        """True while clients may still come back for what was an earlier hub's."""
+        return self._young
+
     # --- tasks --------------------------------------------------------------------------------------------
 
     def listed(self, held: Held, seqs: list[int], session: int, now: float) -> None:

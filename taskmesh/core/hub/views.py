@@ -374,6 +374,8 @@ class Views:
     def _why_waiting(self, record: TaskRecord, now: float) -> str:
         if record.spec.is_promise:
             return f"it is a promise: `taskmesh fulfil {record.extra.key[1]}` ends it"
+        if record.spec.is_attachment:
+            return "it waits for another client's task, which that may bring from before the hub's restart"
         links = record.links
         if links is not None and links.awaits and links.waits and not links.recovers:
             keys = [key if name == PROMISE_NAME else name for name, key in links.awaits]

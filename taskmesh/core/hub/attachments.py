@@ -1,0 +1,112 @@
+"""Attachments: clients that wait for tasks which they have not submitted, by the ids of these.
+
+An attachment of a task on its way is a second waiter for it, as a second submission under one key is. After a
+restart the client of the other task may come back later than this one: until nobody is expected any more, the
+attachment is a WAITING record of its own, and joins the other as soon as that is there.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from taskmesh.core import ids
+from taskmesh.core.hub.adoption import Adoption
+from taskmesh.core.hub.collector import Collector
+from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.hub.state import HubState
+from taskmesh.core.hub.states import Cause, State, TaskRecord
+from taskmesh.wire.runs import UNKNOWN, Failed, Run
+
+
+class Attachments:
+    """Has clients wait for tasks by their ids, within the tasks of one key's user."""
+
+    def __init__(self, hub: HubState, collector: Collector, adoption: Adoption) -> None:
+        self._hub = hub
+        self._ledger = hub.ledger
+        self._collector = collector
+        self._adoption = adoption
+        self._early: list[tuple[TaskRecord, str]] = []  # of tasks that may still come, with their ids
+
+    def enter(self, client: int, run: Run, entry: SpecEntry, now: float) -> None:
+        """Enter an attachment; the id of the other task is its key."""
+        seq = run.seqs[0]
+        task = ids.task_id(client, seq)
+        if task in self._ledger.tasks or seq in self._ledger.account(client).finished:
+            return
+        record = self._found(client, run.key)
+        if record is not None:
+            self._ledger.attach(client, seq, record)
+            if run.again:
+                self._adoption.is_found(record, task, now)
+        elif self._may_come(client, run.key):
+            alone = replace(run, key="")
+            for record in self._ledger.accept(client, entry, alone, now, fresh=not run.again):
+                self._ledger.move(record, Cause.AWAIT)
+                self._early.append((record, run.key))
+        else:
+            self._ledger.answered(client, seq)
+            self._collector.give(unknown(), task)
+
+    def sweep(self) -> None:
+        """Join attachments to tasks that have come meanwhile, and end those whose tasks will not come."""
+        waiting, self._early = self._early, []
+        for record, key in waiting:
+            if record.state is not State.WAITING:
+                continue
+            client = ids.client_of(record.id)
+            other = self._found(client, key)
+            if other is not None:
+                self._ledger.attach(client, ids.seq_of(record.id), other)
+            elif self._may_come(client, key):
+                self._early.append((record, key))
+            else:
+                self._collector.end(record, Cause.FAIL, unknown())
+
+    def _found(self, client: int, text: str) -> TaskRecord | None:
+        """Return the record of a task on its way whose outcome this client may have."""
+        target = _target(text)
+        record = self._ledger.tasks.get(target)
+        if record is None or record.spec.is_chunk or not record.is_waited_for(target):
+            return None
+        return record if self._is_visible(client, target) else None
+
+    def _may_come(self, client: int, text: str) -> bool:
+        """Return True if the client of a task that is not here may come back with it after a restart."""
+        target = _target(text)
+        if not target or target in self._ledger.tasks or not self._expects_clients:
+            return False
+        known = ids.client_of(target) in self._ledger.accounts
+        if known and not self._is_visible(client, target):
+            return False
+        return not self._adoption.is_over(ids.client_of(target), ids.seq_of(target))
+
+    @property
+    def _expects_clients(self) -> bool:
+        """True while clients of a hub before this one may still come back."""
+        return self._hub.unclaimed.is_young and not self._hub.config.first
+
+    def _is_visible(self, client: int, target: int) -> bool:
+        """Return True if a task is of the user whose key this client has shown."""
+        owner = self._ledger.accounts.get(ids.client_of(target))
+        return owner is not None and owner.user == self._ledger.account(client).user
+
+
+def _target(text: str) -> int:
+    """Return the id in an attachment's key; 0, which no task has, if it is none."""
+    try:
+        return ids.parse(text)
+    except ValueError:
+        return 0
+
+
+def unknown() -> Failed:
+    """Return the end of an attachment of a task of which nothing is known."""
+    return Failed(
+        0,
+        0,
+        0,
+        UNKNOWN,
+        text="nothing is known of it: it has ended, and its outcome is not kept; or it was never "
+        "submitted to this hub; or it was submitted with another key",
+    )
