@@ -36,7 +36,7 @@ from taskmesh.journal.port import (
 )
 
 APPLICATION: Final = 0x746D6A6E
-"""What tells a journal from other SQLite databases: "tmjn"."""
+"""The number that tells a journal from other SQLite databases: "tmjn"."""
 LOCK_WAIT: Final = 5.0
 """Seconds to wait for another process that has the file locked."""
 PAGE: Final = 16 << 10

@@ -17,7 +17,7 @@ FORMAT: Final = 1
 KEY_BYTES: Final = 200
 """The longest key."""
 PORTION_BYTES, PORTION_ENTRIES = 8 << 20, 1000
-"""What `load` gives at once, an entry at least."""
+"""The most that `load` gives at once, an entry at least."""
 
 
 class JournalUnavailable(Exception):

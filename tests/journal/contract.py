@@ -1,4 +1,4 @@
-"""What every journal does, whatever it is stored in: test_contract.py has it done by each of them."""
+"""The contract that every journal keeps, whatever it is stored in; test_contract.py runs it for each."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

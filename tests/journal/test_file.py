@@ -52,7 +52,7 @@ def load_all(store: FileJournal) -> tuple[int, dict[bytes, bytes]]:
 
 
 def copies(path: Path, folder: Path) -> Path:
-    """What a kill -9 leaves: the file and its log as they are now, in another folder."""
+    """The state that a kill -9 leaves: the file and its log as they are now, in another folder."""
     folder.mkdir()
     for one in (path, path.with_name(f"{path.name}-wal")):
         shutil.copy(one, folder)

@@ -9,7 +9,7 @@ LIVING = 7
 
 
 def values(number: int) -> dict[bytes, bytes]:
-    """What transaction `number` puts: three small values, and a large one now and then."""
+    """The entries that transaction `number` puts: three small values, and a large one now and then."""
     chance = random.Random(number)
     found = {b"%d/%d" % (number, part): chance.randbytes(chance.randrange(3000)) for part in range(3)}
     if number % 5 == 0:
@@ -23,7 +23,7 @@ def transaction(number: int) -> Changes:
 
 
 def expected(number: int) -> dict[bytes, bytes]:
-    """What is stored when transaction `number` is the last one."""
+    """The entries that are stored when transaction `number` is the last one."""
     found: dict[bytes, bytes] = {}
     for one in range(max(1, number - LIVING + 1), number + 1):
         found.update(values(one))
