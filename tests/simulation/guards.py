@@ -462,6 +462,11 @@ def attachments_early(patch: Patch) -> None:
     patch.setattr(Attachments, "_may_come", lambda self, client, text: False)
 
 
+def attachments_joined(patch: Patch) -> None:
+    """An attachment that waits for a task's client does not hear that the task has come."""
+    patch.setattr(Attachments, "came", lambda self, client, seqs: None)
+
+
 def first_fulfilment(patch: Patch) -> None:
     """Everybody who fulfils a promise is told to have been the first."""
     on_fulfil = Promises.on_fulfil
@@ -540,6 +545,7 @@ GUARDS: tuple[Callable[[Patch], None], ...] = (
     awaiting_woken,
     first_fulfilment,
     attachments_early,
+    attachments_joined,
     permits,
     windows,
 )

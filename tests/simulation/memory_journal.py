@@ -16,7 +16,7 @@ from taskmesh.journal.port import (
 
 
 class MemoryDisk:
-    """What is stored, whoever has stored it, and what is wrong with the place.
+    """The stored entries, of every writer, and the faults of the place.
 
     Attributes:
         entries: what is stored now.
@@ -48,7 +48,7 @@ class MemoryDisk:
                 self.entries[key] = value
 
     def sync(self) -> None:
-        """What is stored now survives a loss of power."""
+        """Make what is stored now survive a loss of power."""
         self._unsynced.clear()
 
     @property

@@ -200,25 +200,19 @@ def shared(world: World) -> None:
 
     Who comes back first to the new hub differs: a pool may hold a task under the id of whoever comes second.
     """
-    setting, hub = world.setting, world.hub
+    setting = world.setting
     timetable, chance = setting.timetable, setting.chance
     clients = chance.sample(world.clients, 2)
     for client in clients:
         client.submit_all(setting.workload.shared_burst, SHARED)
         world.until(timetable.now + 0.3 * chance.random())
     setting.audit.faults["crash", "hub of shared keys"] += 1
-    hub.kill()
     hosts: list[Host[Any]] = [*clients, *world.pools]
     for host in hosts:
         if chance.random() < 0.5:
             host.pause()
             timetable.after(APART * LEASE * chance.random(), host.resume)
-    for pool in world.pools:
-        if pool.lane is not None:
-            pool.lane_closed(pool.lane, signalled=True)
-    hub.start()
-    for client in world.clients:
-        client.tell(LinkLost())
+    _replace_hub(world)
     world.finish("L1", LEASE + LEAVES)
 
 
@@ -228,7 +222,7 @@ def attached(world: World, *, foul: bool) -> None:
     Args:
         foul: the hub dies meanwhile.
     """
-    setting, hub = world.setting, world.hub
+    setting = world.setting
     timetable, chance, workload = setting.timetable, setting.chance, setting.workload
     owner, other = chance.sample(world.clients, 2)
     plans = owner.submit_all(workload.slow_steady_burst, ATTACHED)
@@ -241,16 +235,10 @@ def attached(world: World, *, foul: bool) -> None:
     world.until(timetable.now + 0.5 * chance.random())
     if foul:
         setting.audit.faults["crash", "hub of attachments"] += 1
-        hub.kill()
         late = chance.choice((owner, other))
         late.pause()
         timetable.after(APART * LEASE * chance.random(), late.resume)
-        for pool in world.pools:
-            if pool.lane is not None:
-                pool.lane_closed(pool.lane, signalled=True)
-        hub.start()
-        for client in world.clients:
-            client.tell(LinkLost())
+        _replace_hub(world)
     world.finish("L1", LEASE + LEAVES)
 
 

@@ -17,7 +17,7 @@ AGAIN = 0.2
 
 
 class Shelf:
-    """What is stored, whoever has stored it.
+    """The stored outcomes, of every writer.
 
     Attributes:
         entries: until when in the world's time, and what. away_until: nobody reaches it before.
@@ -47,7 +47,7 @@ class SimulatedStore:
         self._state = "connected"
 
     def load(self, limit: int, timeout: float) -> list[tuple[float, Kept]]:
-        """What is stored, unless it is away; some of it when that takes too long."""
+        """Return the stored outcomes; some of them if that takes too long, none while the store is away."""
         chance, now = self._setting.chance, self._setting.timetable.now
         if now < self._shelf.away_until:
             self._away()

@@ -2,7 +2,8 @@
 
 An attachment of a task on its way is a second waiter for it, as a second submission under one key is. After a
 restart the client of the other task may come back later than this one: until nobody is expected any more, the
-attachment is a WAITING record of its own, and joins the other as soon as that is there.
+attachment is a WAITING record of its own, and joins the other in the step in which that comes: a moment later
+it may have ended.
 """
 
 from __future__ import annotations
@@ -26,54 +27,61 @@ class Attachments:
         self._ledger = hub.ledger
         self._collector = collector
         self._adoption = adoption
-        self._early: list[tuple[TaskRecord, str]] = []  # of tasks that may still come, with their ids
+        self.early: dict[int, list[TaskRecord]] = {}  # by the ids of the tasks, which may still come
 
     def enter(self, client: int, run: Run, entry: SpecEntry, now: float) -> None:
         """Enter an attachment; the id of the other task is its key."""
         seq = run.seqs[0]
-        task = ids.task_id(client, seq)
+        task, target = ids.task_id(client, seq), _target(run.key)
         if task in self._ledger.tasks or seq in self._ledger.account(client).finished:
             return
-        record = self._found(client, run.key)
+        record = self._found(client, target)
         if record is not None:
             self._ledger.attach(client, seq, record)
             if run.again:
                 self._adoption.is_found(record, task, now)
-        elif self._may_come(client, run.key):
+        elif self._may_come(client, target):
             alone = replace(run, key="")
             for record in self._ledger.accept(client, entry, alone, now, fresh=not run.again):
                 self._ledger.move(record, Cause.AWAIT)
-                self._early.append((record, run.key))
+                self.early.setdefault(target, []).append(record)
         else:
             self._ledger.answered(client, seq)
             self._collector.give(unknown(), task)
 
-    def sweep(self) -> None:
-        """Join attachments to tasks that have come meanwhile, and end those whose tasks will not come."""
-        waiting, self._early = self._early, []
-        for record, key in waiting:
-            if record.state is not State.WAITING:
-                continue
-            client = ids.client_of(record.id)
-            other = self._found(client, key)
-            if other is not None:
-                self._ledger.attach(client, ids.seq_of(record.id), other)
-            elif self._may_come(client, key):
-                self._early.append((record, key))
-            else:
-                self._collector.end(record, Cause.FAIL, unknown())
+    def came(self, client: int, seqs: list[int]) -> None:
+        """Join the attachments that wait for these tasks of a client, which have just come."""
+        for target in [ids.task_id(client, seq) for seq in seqs]:
+            for record in self.early.pop(target, ()):
+                if record.state is not State.WAITING:
+                    continue
+                other = self._found(ids.client_of(record.id), target)
+                if other is None:
+                    self._collector.end(record, Cause.FAIL, unknown())
+                else:
+                    self._ledger.attach(ids.client_of(record.id), ids.seq_of(record.id), other)
 
-    def _found(self, client: int, text: str) -> TaskRecord | None:
+    def sweep(self) -> None:
+        """End the attachments of tasks that will not come any more."""
+        early, self.early = self.early, {}
+        for target, records in early.items():
+            for record in records:
+                if record.state is not State.WAITING:
+                    continue
+                if self._may_come(ids.client_of(record.id), target):
+                    self.early.setdefault(target, []).append(record)
+                else:
+                    self._collector.end(record, Cause.FAIL, unknown())
+
+    def _found(self, client: int, target: int) -> TaskRecord | None:
         """Return the record of a task on its way whose outcome this client may have."""
-        target = _target(text)
         record = self._ledger.tasks.get(target)
         if record is None or record.spec.is_chunk or not record.is_waited_for(target):
             return None
         return record if self._is_visible(client, target) else None
 
-    def _may_come(self, client: int, text: str) -> bool:
+    def _may_come(self, client: int, target: int) -> bool:
         """Return True if the client of a task that is not here may come back with it after a restart."""
-        target = _target(text)
         if not target or target in self._ledger.tasks or not self._expects_clients:
             return False
         known = ids.client_of(target) in self._ledger.accounts

@@ -215,14 +215,10 @@ class Submissions:
         entry, ledger = self._hub.specs[run.spec], self._ledger
         if run.key and self._attach(client, run, entry, now):
             return
-        records = ledger.accept(client, entry, run, now, fresh=not run.again)
-        if run.parent is not None:
-            self._hub.children.add_all(_id_of(run.parent), records, is_child=run.is_child)
+        records = self._accept(client, run, entry, now)
         if entry.is_promise:
             self._await_fulfilment(records)
             return
-        for record in records if run.tried else ():
-            ledger.take_over(record, Charged([], begun=run.tried, failed=run.tried, errors=run.tried), now)
         if run.needs or run.after:
             self._enter_dependent(records, run, now)
             return
@@ -235,6 +231,19 @@ class Submissions:
             records = self._unknown(records, now)
         if not alone or len(records) != 1 or not self._goes_straight(records[0], now):
             ledger.enqueue(records)
+
+    def _accept(self, client: int, run: Run, entry: SpecEntry, now: float) -> list[TaskRecord]:
+        """Return the new records of a run, with what is known of them from before and who waits for them."""
+        records = self._ledger.accept(client, entry, run, now, fresh=not run.again)
+        if self._attachments.early:
+            self._attachments.came(client, run.seqs)
+        if run.parent is not None:
+            self._hub.children.add_all(_id_of(run.parent), records, is_child=run.is_child)
+        if run.tried:
+            charged = Charged([], begun=run.tried, failed=run.tried, errors=run.tried)
+            for record in records:
+                self._ledger.take_over(record, charged, now)
+        return records
 
     def _await_fulfilment(self, records: list[TaskRecord]) -> None:
         """Have promises WAIT for somebody to fulfil them."""
@@ -315,6 +324,8 @@ class Submissions:
         if first is None or entry.spec.shared != "all":
             return False
         self._ledger.attach(client, run.seqs[0], first)
+        if self._attachments.early:
+            self._attachments.came(client, run.seqs)
         if run.parent is not None:
             self._hub.children.add_all(_id_of(run.parent), [first], is_child=run.is_child)
         if run.again:

@@ -165,6 +165,19 @@ class TestAfterARestart:
         assert rig.outcomes(OTHER) == {attached[0]: "done", attached[1]: "done", after: "done"}
         assert rig.outcomes(THIRD) == {attached[2]: "done"}
 
+    def test_it_joins_a_task_that_ends_at_once(self, rig):
+        """The pool that has run it comes back before its client does."""
+        attached = attach(rig, 5)
+        after = rig.depend(attached, client=OTHER)
+        session = rig.join()
+        rig.report(session, done=((OWNER, 5, 1),))
+        bring(rig, 5)
+        assert rig.outcomes(OWNER) == {5: "done"}
+        assert rig.outcomes(OTHER) == {attached: "done"}
+
+        run_all(rig, session)
+        assert rig.outcomes(OTHER) == {attached: "done", after: "done"}
+
     def test_nobody_brings_it(self, rig):
         attached = attach(rig, 5)
         after = rig.depend(attached, client=OTHER)
