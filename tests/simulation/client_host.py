@@ -67,24 +67,33 @@ class Table:
 
 
 def runs_of(plans: list[Plan], now: float, *, again: bool) -> tuple[list[tuple[int, Spec]], list[Run]]:
-    """Tasks as runs: one for each spec and group, one for each task with a key or a time to start at."""
+    """Tasks as runs: one for each spec and group, one for each task with a key or a time to start at.
+
+    Tasks that depend on others share one only if they come one after the other.
+    """
     specs: dict[int, Spec] = {}
-    runs: dict[tuple[int, int, str, int, str], Run] = {}
+    runs: list[Run] = []
+    open_runs: dict[tuple[object, ...], Run] = {}
+    last: tuple[object, ...] = ()
     for plan in plans:
         number = plan.kind.number
         specs[number] = plan.kind.spec
-        alone = plan.key or plan.start_at or plan.upstream
-        at = (number, plan.group, plan.key, plan.seq if alone else 0, plan.part)
-        run = runs.get(at)
-        if run is None:
-            run = runs[at] = Run(number, plan.group, [], [], plan.key, again)
+        alike = (number, plan.group, plan.part, plan.when, bool(plan.needs), bool(plan.after))
+        run = open_runs.get(alike)
+        alone = bool(plan.key or plan.start_at)
+        if run is None or alone or (plan.upstream and alike != last):
+            run = Run(number, plan.group, [], [], plan.key, again)
             run.delay = max(0.0, plan.start_at - now)
-            run.needs = [list(plan.needs)] if plan.needs else []
-            run.after = [list(plan.after)] if plan.after else []
             run.when, run.part = plan.when, plan.part
+            runs.append(run)
+            if not alone:
+                open_runs[alike] = run
+        last = () if alone else alike
         run.seqs.append(plan.seq)
         run.payloads.append(plan.payload)
-    return list(specs.items()), list(runs.values())
+        run.needs += [list(plan.needs)] if plan.needs else []
+        run.after += [list(plan.after)] if plan.after else []
+    return list(specs.items()), runs
 
 
 class ClientHost(Host[ClientMachine]):

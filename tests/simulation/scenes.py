@@ -46,6 +46,7 @@ LATE = 1.0
 """Seconds after the end of its time in which a client knows of a task that has not started in it."""
 SHARED = 5
 ATTACHED = 3
+CHAIN = 6
 APART = 0.6
 """Share of a lease that one comes back after another, at most, to a hub that is started again."""
 
@@ -239,6 +240,22 @@ def attached(world: World, *, foul: bool) -> None:
         late.pause()
         timetable.after(APART * LEASE * chance.random(), late.resume)
         _replace_hub(world)
+    world.finish("L1", LEASE + LEAVES)
+
+
+def chained(world: World) -> None:
+    """L1: a client comes back to another hub with a chain of which pools have ended a task meanwhile."""
+    setting = world.setting
+    timetable, chance = setting.timetable, setting.chance
+    client = chance.choice(world.clients)
+    (first,) = client.submit_all(setting.workload.linked_burst, 1)
+    client.submit_all(setting.workload.linked_burst, CHAIN, after=range(first.seq, first.seq + CHAIN))
+    world.until(timetable.now + 0.1 * CHAIN * chance.random())
+    client.pause()
+    setting.audit.faults["crash", "hub of a chain"] += 1
+    _replace_hub(world)
+    world.until(timetable.now + APART * LEASE * chance.random())
+    client.resume()
     world.finish("L1", LEASE + LEAVES)
 
 

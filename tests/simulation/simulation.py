@@ -36,6 +36,7 @@ from tests.simulation.pool_host import PoolHost
 from tests.simulation.scenes import (
     attached,
     budgets,
+    chained,
     comeback,
     departure,
     orphans,
@@ -208,6 +209,7 @@ class World:
         self.finish("L1", BOUND)  # a client that stood still may have submitted meanwhile
         self._check_numbers()
         self._play_scenes()
+        self.setting.audit.check_blocked()
         if self.calm:
             self.setting.audit.check_once(self._plans)
         self._drain()
@@ -238,7 +240,7 @@ class World:
         if scene == 0:
             comeback(self)
         elif scene == 1:
-            chance.choice((shared, budgets, partial(attached, foul=True)))(self)
+            chance.choice((shared, budgets, chained, partial(attached, foul=True)))(self)
         elif scene == 2:
             orphans(self)
         elif scene == 3:

@@ -312,6 +312,13 @@ class Workload:
             plan.seconds = 0.05
         return plans
 
+    def linked_burst(self, client: int, first: int, count: int) -> list[Plan]:
+        """The same of one group, which go in one run."""
+        plans = self.steady_burst(client, first, count)
+        for plan in plans:
+            plan.group = 0
+        return plans
+
     def quick_burst(self, client: int, first: int, count: int) -> list[Plan]:
         """The same of tasks that every pool may run, and that take no time."""
         plans = self.calm_burst(client, first, count, (INSTANT,))

@@ -131,7 +131,8 @@ class Recovery:
 
     def wait(self, record: TaskRecord) -> None:
         """A new record, submitted to an earlier hub, that no pool has listed so far."""
-        self._ledger.move(record, Cause.RECOVER)
+        if record.state is not State.WAITING:  # for others as well
+            self._ledger.move(record, Cause.RECOVER)
         self.waiting.append(record)
         if (links := record.links) is not None:
             links.recovers = True

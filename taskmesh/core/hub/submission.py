@@ -253,7 +253,8 @@ class Submissions:
     def _enter_dependent(self, records: list[TaskRecord], run: Run, now: float) -> None:
         """Enters tasks that depend on others: they WAIT, if only to the end of this step.
 
-        One that an earlier hub had is with a pool, or over, or waits for pools as well.
+        All of them have their edges before the first may end: one that an earlier hub had is with a pool, or
+        over, or waits for pools as well.
         """
         dependencies, ledger = self._hub.dependencies, self._ledger
         if records:  # a task of the same message may have ended, since a pool had its outcome already
@@ -263,11 +264,12 @@ class Submissions:
         for record in records:
             needs, after = edges[record.id & SEQ_MASK]
             dependencies.enter(record, needs, after, run.when)
-            if run.again and not run.delay and self._adoption.is_known_elsewhere(record, now):
-                continue
             ledger.move(record, Cause.AWAIT)
+        for record in records:
             if run.delay > 0:
                 self._put_off(record, run, now)
+            elif run.again:
+                self._adoption.is_known_elsewhere(record, now)
 
     def _put_off(self, record: TaskRecord, run: Run, now: float) -> None:
         """Have a record that has just become WAITING start when its client has said."""

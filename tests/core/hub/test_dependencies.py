@@ -480,6 +480,38 @@ def test_w9_the_next_hub_waits_for_pools_and_for_tasks():
     assert rig.state(1, 2) == "SENT"
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("end", ["done", "failed"])
+def test_w57_a_chain_whose_first_tasks_have_ended_at_a_pool_before_they_come_again(end, together):
+    """The tasks of one function come in one run: each ends here as it is entered."""
+    rig = rig_with(lease=2.0)
+    session = rig.join(epoch=EPOCH - 1)
+    rig.report(session, done=((1, 2, 1),))
+    if end == "done":
+        rig.report(session, done=((1, 3, 1),))
+    else:
+        rig.fail(session, (1, 3, 1))
+    needs = [[], [2], [3], [3, 4], [2]]
+    if together:
+        seqs = [2, 3, 4, 5, 6]
+        resubmit(rig, Run(number_of(spec()), 0, seqs, [b"x"] * 5, again=True, needs=needs))
+    else:
+        resubmit(rig, *(old(seq, needs=[need]) for seq, need in enumerate(needs, start=2)))
+    for _ in range(15):
+        rig.after(0.2)
+        rig.beat(session)
+
+    if end == "failed":
+        assert rig.outcomes() == {2: "done", 3: "exception", 4: "dependency", 5: "dependency"}
+        assert rig.state(1, 6) == "SENT"
+        return
+    assert rig.outcomes() == {2: "done", 3: "done"}
+    assert [rig.state(1, seq) for seq in (4, 5, 6)] == ["SENT", "WAITING", "SENT"]
+    rig.report(session, done=((1, 4, 1), (1, 6, 1)))
+    rig.report(session, done=((1, 5, 1),))
+    assert rig.outcomes() == dict.fromkeys([2, 3, 4, 5, 6], "done")
+
+
 def test_w9_a_dependent_that_a_pool_runs_is_adopted():
     rig = rig_with()
     rig.join(epoch=EPOCH - 1, inventory=[Held(1, 1, [2])])
