@@ -24,6 +24,10 @@ DATA_S = 120
 No heartbeat of ZMTP overtakes a message: a message that takes longer than the heartbeat's timeout ends its
 link each time, and never arrives. Beats, on links of their own, tell who lives; these heartbeats only reap
 links that were forgotten.
+
+Who dials pings. A listener answers, believes each ping for this long, and pings nobody itself: libzmq 4.3.5
+aborts if a ping is due on a connection that is gone while what came from it waits at the high-water mark
+(`!_io_error`, zeromq/libzmq#4841). For peers that do not ping it has the kernel's keepalive.
 """
 QUEUED = 10_000
 """Messages to one client that wait at most. Deliveries are repeated."""
@@ -34,7 +38,13 @@ SUBSCRIPTIONS = 256
 
 
 def _bound(options: SocketOptions) -> SocketOptions:
-    return replace(options, handshake_interval_ms=2000, backlog_connections=BACKLOG)
+    return replace(
+        options,
+        handshake_interval_ms=2000,
+        backlog_connections=BACKLOG,
+        heartbeat_interval_ms=0,
+        keepalive_s=DATA_S // 2,
+    )
 
 
 _ANY = SocketOptions(
@@ -70,11 +80,9 @@ CONTROL = replace(
     recv_hwm_messages=SUBSCRIPTIONS,
     recv_buffer_bytes=64 << 10,
 )
-"""Subscribers ping each second, and their pings say for how long they are believed: the hub need not ping.
-
-libzmq enters all subscriptions that have arrived, 50 bytes for each byte of a topic, before the hub sees the
-first of them and can cut off a peer that floods it. So little may have arrived: the kernel's own buffer would
-take a hundred thousand.
+"""libzmq enters all subscriptions that have arrived, 50 bytes for each byte of a topic, before the hub sees
+the first of them and can cut off a peer that floods it. So little may have arrived: the kernel's own buffer
+would take a hundred thousand.
 """
 LANE = replace(_bound(_DATA), immediate=True, max_message_bytes=NOTHING)
 

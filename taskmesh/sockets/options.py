@@ -15,6 +15,8 @@ from taskmesh.sockets.errors import InvalidOption
 from taskmesh.sockets.roles import Role
 
 KEY_LENGTHS = (32, 40)
+KEEPALIVES = 4
+"""Times that the kernel asks before it ends a connection."""
 """A CURVE key is 32 bytes, or 40 bytes of Z85 text."""
 
 
@@ -85,6 +87,8 @@ class SocketOptions:
         heartbeat_interval_ms: how often ZMTP pings the peer; 0 for never.
         heartbeat_timeout_ms: silence after a ping that ends the connection; -1 means the interval.
         heartbeat_ttl_ms: after how much silence the *peer* shall end the connection; 0 leaves it to the peer.
+        keepalive_s: silence after which the kernel asks whether the peer is there, tcp only; 0 for never. The
+            connection ends if there is no answer for as long again.
         max_message_bytes: largest frame accepted; a peer that sends more is disconnected; -1 for no limit.
         handshake_interval_ms: time a new connection has to finish its handshake.
         immediate: queue only for connections that are complete. Over tcp and ipc this gives up the queue
@@ -108,6 +112,7 @@ class SocketOptions:
     heartbeat_interval_ms: int = 0
     heartbeat_timeout_ms: int = -1
     heartbeat_ttl_ms: int = 0
+    keepalive_s: int = 0
     max_message_bytes: int = -1
     handshake_interval_ms: int = 30_000
     immediate: bool = False
@@ -139,6 +144,11 @@ class SocketOptions:
             value = getattr(self, name)
             if value != LIBZMQ_DEFAULTS[name]:
                 yield option, value
+        if self.keepalive_s:
+            yield zmq.TCP_KEEPALIVE, 1
+            yield zmq.TCP_KEEPALIVE_IDLE, self.keepalive_s
+            yield zmq.TCP_KEEPALIVE_INTVL, max(1, self.keepalive_s // KEEPALIVES)
+            yield zmq.TCP_KEEPALIVE_CNT, KEEPALIVES
         if self.immediate:
             yield zmq.IMMEDIATE, 1
         if self.identity:
