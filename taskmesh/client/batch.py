@@ -43,7 +43,7 @@ class Batch(Submitter):
         fail_fast: bool = False,
     ) -> None:
         super().__init__(client, options, owner, group=client.new_group())
-        self._put = self._put_task
+        self._put, self._on_map = self._put_task, self._put_map
         self.name = name
         self._key = f"batch {name} {secrets.token_hex(8)}"
         self._fail_fast = fail_fast
@@ -124,7 +124,7 @@ class Batch(Submitter):
             self._on_end(future)
         return future
 
-    def _on_map(self, job: MapJob) -> None:
+    def _put_map(self, job: MapJob) -> None:
         """Take a map in that is about to begin: it reports its items."""
         with self._lock:
             self._check_open()

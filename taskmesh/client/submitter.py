@@ -58,6 +58,7 @@ class Submitter:
         )
         self._ready = self._functions.ready
         self._put = client.table.put
+        self._on_map: Callable[[MapJob], object] | None = None  # for subclasses
         self._memfd = not client.wired
 
     @overload
@@ -315,10 +316,9 @@ class Submitter:
         Raises:
             ConfigError: an option is unknown, or its value cannot be used.
         """
-        return Submitter(self._client, {**self._options, **options}, owner=self)
-
-    def _on_map(self, job: MapJob) -> None:
-        """Take note of a map that is about to begin; for subclasses."""
+        submitter = Submitter(self._client, {**self._options, **options}, owner=self, group=self._group)
+        submitter._put, submitter._on_map = self._put, self._on_map
+        return submitter
 
 
 def client_of(submitter: Submitter) -> Client:
@@ -358,7 +358,8 @@ def start_map(
         buffersize=buffersize,
         group=submitter._group,
     )
-    submitter._on_map(job)
+    if submitter._on_map is not None:
+        submitter._on_map(job)
     job.start()
     return MapResults(job, timeout, owner=submitter, return_exceptions=return_exceptions)
 

@@ -95,6 +95,18 @@ def test_sealed_while_a_submit_fails_it_ends_without_that_task(mesh, batch, monk
     assert batch.done.result(END_S) == Tally()
 
 
+def test_what_is_submitted_with_options_of_the_batch_is_its_own(batch):
+    with_options = batch.with_options(priority=1).with_options(timeout=END_S)
+    future = with_options.submit(same, 1)
+    results = with_options.map(same, range(3))
+    batch.seal()
+
+    assert batch.done.result(END_S) == Tally(4, 0, 4, 0, 0)
+    assert (future.result(END_S), list(results)) == (1, [0, 1, 2])
+    with pytest.raises(ConfigError, match="is sealed"):
+        with_options.submit(same, 1)
+
+
 def test_sealed_before_a_map_is_counted_it_refuses_the_map(batch):
     batch._lock = EnteredLate(batch._lock, batch.seal)
 
