@@ -43,12 +43,14 @@ class Record:
     """What was done to the company, for the judge; moments are those of time.monotonic().
 
     Attributes:
-        hub_kills: when the hub was killed. struck: slots that were killed, or whose pool was.
+        hub_kills: when the hub was killed, or has ended. hub_starts: when one was ready.
+        struck: slots that were killed, or whose pool was.
         cancelled: ids of tasks that an operator has cancelled, with the moment of the command.
         confirmed: those of them that the hub has answered for.
     """
 
     hub_kills: list[float] = field(default_factory=list)
+    hub_starts: list[float] = field(default_factory=list)
     struck: set[int] = field(default_factory=set)
     cancelled: dict[str, float] = field(default_factory=dict)
     confirmed: set[str] = field(default_factory=set)
@@ -61,10 +63,22 @@ class Company:
     Attributes:
         hub, pools, clients: who is there now; some may just have been killed.
         lives: every client there has been. draining: pools that were told to go, once or again.
+        spared: clients and pools of which nobody kills the process itself.
+
+    Args:
+        program: The module of the clients' program.
+        tasks: Modules that pools import before they take work.
     """
 
     def __init__(
-        self, folder: Path, chance: random.Random, only: Sequence[str], *, keys: bool = False
+        self,
+        folder: Path,
+        chance: random.Random,
+        only: Sequence[str],
+        *,
+        keys: bool = False,
+        program: str = "tests.chaos.client_program",
+        tasks: Sequence[str] = (),
     ) -> None:
         self.folder = folder
         self.cluster = Cluster(Programs(folder, ENVIRONMENT))
@@ -75,8 +89,11 @@ class Company:
         self.clients: dict[str, Program] = {}
         self.lives: list[Life] = []
         self.draining: set[str] = set()
+        self.spared: frozenset[str] = frozenset()
         self._chance = chance
         self._only = ",".join(only)
+        self._client_program = program
+        self._tasks = tasks
         self._names = (f"client-{number}" for number in itertools.count())
         self._turns = itertools.count()  # of what is due at the same moment
         self._due: list[tuple[float, int, Callable[[], object]]] = []
@@ -92,7 +109,7 @@ class Company:
 
     def start(self) -> None:
         """Start everybody, and wait until they are ready."""
-        self.cluster.start_hub()
+        self._start_hub()
         for number in range(POOLS):
             self._start_pool(f"pool-{number}")
         for _ in range(CLIENTS):
@@ -100,13 +117,18 @@ class Company:
         for program in (*self.pools.values(), *self.clients.values()):
             program.ready()
 
+    def _start_hub(self) -> None:
+        self.cluster.start_hub()
+        self.record.hub_starts.append(time.monotonic())
+
     def _start_pool(self, name: str) -> None:
-        self.pools[name] = self.cluster.start_worker(name, slots=2 + self._chance.randint(0, 1), wait=False)
+        slots = 2 + self._chance.randint(0, 1)
+        self.pools[name] = self.cluster.start_worker(name, *self._tasks, slots=slots, wait=False)
 
     def _start_client(self) -> None:
         name, seed = next(self._names), self._chance.getrandbits(30)
         self.clients[name] = self.cluster.start_client(
-            name, self.folder, name, seed, self._only, module="tests.chaos.client_program"
+            name, self.folder, name, seed, self._only, module=self._client_program
         )
         self.lives.append(Life(self.clients[name], seed))
 
@@ -121,7 +143,7 @@ class Company:
     def kill_hub(self) -> None:
         self.hub.kill()
         self.record.hub_kills.append(time.monotonic())
-        self._later(self._chance.random() * 3, self.cluster.start_hub)
+        self._later(self._chance.random() * 3, self._start_hub)
 
     def kill_pool(self, name: str, *, whole: bool) -> None:
         """Kill its supervisor, or all of its processes."""
@@ -161,11 +183,13 @@ class Company:
         for name, client in list(self.clients.items()):
             if not client.alive and not (self.folder / STOP).exists():
                 self.note(f"{name} has ended with {client.process.returncode}")
+                self.lives_of(name).killed = now
                 del self.clients[name]
                 self._later(0, self._start_client)
         if not self.hub.alive and self.hub.process.returncode != KILLED and not self._due:
             self.note(f"the hub has ended with {self.hub.process.returncode}")
-            self._later(0, self.cluster.start_hub)
+            self.record.hub_kills.append(now)
+            self._later(0, self._start_hub)
 
     def thaw(self, now: float) -> None:
         """Let those go on whose time was over by then."""

@@ -35,6 +35,10 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  looked at only
 class Episode:
     """A run of its own; `run` gives what went wrong, in words.
 
+    Attributes:
+        program: The module of the clients' program.
+        tasks: Modules that pools import before they take work.
+
     Args:
         folder: Where logs go.
         seed: The seed of all chance; what processes make of it is theirs.
@@ -42,6 +46,9 @@ class Episode:
         keys: Everybody shows keys.
         say: Takes the timeline, a line at a time.
     """
+
+    program = "tests.chaos.client_program"
+    tasks: Sequence[str] = ()
 
     def __init__(
         self,
@@ -60,7 +67,7 @@ class Episode:
         self._only = tuple(only)
         self._say = say
         self._chance = chance
-        self._company = Company(folder, chance, only, keys=keys)
+        self._company = Company(folder, chance, only, keys=keys, program=self.program, tasks=self.tasks)
         self._operators = Operators(self._company, chance)
         self._strikes = Strikes(self._company, self._operators, chance, harsh=harsh)
         self._began = time.monotonic()
@@ -107,11 +114,14 @@ class Episode:
         until = min(time.monotonic() + seconds, end)
 
         def tended() -> bool:
-            self._company.tend()
-            self._operators.tend()
+            self._tend()
             return time.monotonic() >= until
 
         wait_until(tended, seconds + 60, "time passes", tick=0.02)
+
+    def _tend(self) -> None:
+        self._company.tend()
+        self._operators.tend()
 
     def _heal(self) -> None:
         """Everybody is there and takes work again."""

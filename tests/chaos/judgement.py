@@ -42,7 +42,9 @@ class Account:
         self.starts: dict[int, list[Entry]] = defaultdict(list)
         for entry in self.log.entries():
             match entry.kind:
-                case "submit":
+                case "plan":  # it comes first, where the seed does not say what the task is
+                    self.errands[entry.index] = _planned(*entry.fields)
+                case "submit" if entry.index not in self.errands:
                     self.errands[entry.index] = errand(life.seed, entry.index, only)
                 case "submitted":
                     self.ids[entry.index] = entry.fields[0]
@@ -54,6 +56,11 @@ class Account:
 
     def of_kind(self, *kinds: str) -> set[int]:
         return {index for index, made in self.errands.items() if made.kind in kinds}
+
+
+def _planned(kind: str, value: str, *errors: str) -> Errand:
+    """The task that a client has written down."""
+    return Errand(print, value=value, errors=frozenset(errors), ends=not errors, kind=kind)
 
 
 def judge(account: Account, record: Record, *, harsh: bool) -> list[str]:

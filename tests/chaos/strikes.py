@@ -55,8 +55,11 @@ class Strikes:
     def _seconds(self, most: float) -> float:
         return self._chance.uniform(0.2, most) * LEASE
 
-    def _pool(self) -> tuple[str, Program]:
-        return self._chance.choice(list(self._company.pools.items()))
+    def _pool(self, *, mortal: bool = False) -> tuple[str, Program]:
+        pools = self._company.pools.items()
+        return self._chance.choice(
+            [pair for pair in pools if not mortal or pair[0] not in self._company.spared]
+        )
 
     def _freeze(self, name: str, pids: list[int], most: float) -> str:
         pids = [pid for pid in pids if not self._company.is_frozen(pid)]
@@ -95,7 +98,8 @@ class Strikes:
         return f"reset {count} connections of {victim.name}"
 
     def _kill_client(self) -> str:
-        name = self._chance.choice(list(self._company.clients) or [""])
+        mortal = [name for name in self._company.clients if name not in self._company.spared]
+        name = self._chance.choice(mortal or [""])
         if not name or not self._company.clients[name].alive:
             return "kill a client: there is none"
         self._company.kill_client(name)
@@ -111,7 +115,7 @@ class Strikes:
         return f"kill slot {pid} of {name}"
 
     def _kill_pool(self) -> str:
-        name, pool = self._pool()
+        name, pool = self._pool(mortal=True)
         if not pool.alive:
             return f"kill {name}: it is not there"
         whole = self._chance.random() < 0.5
@@ -132,3 +136,21 @@ class Strikes:
         self._company.record.struck.update(pool.slots())
         servers[0].kill()
         return f"kill the fork server of {name}"
+
+
+class Kills(Strikes):
+    """Kills alone, of whatever is not spared."""
+
+    def __init__(self, company: Company, operators: Operators, chance: random.Random) -> None:
+        super().__init__(company, operators, chance, harsh=True)
+        self._table = [
+            (2, self._kill_slot),
+            (2, self._kill_pool),
+            (2, self._kill_hub),
+            (1, self._kill_client),
+            (1, self._kill_fork_server),
+        ]
+
+    def spare_hub(self) -> None:
+        """Kill no hub from now on."""
+        self._table = [(weight, strike) for weight, strike in self._table if strike != self._kill_hub]
