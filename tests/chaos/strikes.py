@@ -146,7 +146,7 @@ class Kills(Strikes):
         self._table = [
             (2, self._kill_slot),
             (2, self._kill_pool),
-            (2, self._kill_hub),
+            (3, self._kill_hub),
             (1, self._kill_client),
             (1, self._kill_fork_server),
         ]
