@@ -1,10 +1,13 @@
 """The contract of journals, kept by each of them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from taskmesh.journal.file import FileJournal
+from taskmesh.stores.address import StoreAddress
+from tests.harness.redis_server import RedisServer, serving
 from tests.journal.contract import Contract, Make
 from tests.simulation.memory_journal import MemoryDisk, MemoryJournal
 
@@ -20,3 +23,17 @@ class TestFile(Contract):
     @pytest.fixture(params=["everysec", "strict"])
     def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         return lambda: FileJournal(tmp_path / "tasks.journal", strict=request.param == "strict")
+
+
+class TestRedis(Contract):
+    @pytest.fixture(params=["everysec", "always"])
+    def kept(self, request: pytest.FixtureRequest, tmp_path: Path, processes: None) -> Iterator[RedisServer]:
+        yield from serving(tmp_path, "--appendonly", "yes", "--appendfsync", request.param)
+
+    @pytest.fixture
+    def place(self, request: pytest.FixtureRequest, kept: RedisServer) -> Make:
+        from taskmesh.journal.redis import RedisJournal
+
+        with kept.client() as client:
+            strict = client.config_get("appendfsync")["appendfsync"] == "always"
+        return lambda: RedisJournal(lambda: StoreAddress.of(kept.url), strict)
