@@ -17,7 +17,7 @@ from taskmesh.client.batch import Batch
 from taskmesh.errors import Tally, TaskMeshError
 from tests.chaos.errands import NO_VALUE, child, parent
 from tests.faults.checker import CANCELLED, OK
-from tests.faults.workload import answer, around, digest, misbehave, ordinary
+from tests.faults.workload import answer, around, digest, misbehave, ordinary, span
 from tests.harness.journal import Journal
 
 RATE = 20
@@ -30,14 +30,18 @@ GONE = "gone"
 RECENT = 30
 """So many tasks of others are there to attach to."""
 LONGEST_DELAY = 4.0
+NAP = 0.3
+NAPPERS = 30
+"""One in so many tasks of a graph takes a nap."""
 
 
 # --- what runs in slots -----------------------------------------------------------------------------------
 
 
 def node(log: str, index: int, *inputs: object) -> str:
-    """A task of a graph: what it gives is made of what it has got."""
-    return around(log, index, lambda: None, "".join(map(word, inputs)).encode())
+    """A task of a graph: what it gives is made of what it has got. Some last while a hub dies."""
+    pause = NAP if index % NAPPERS == 0 else 0.0
+    return around(log, index, lambda: span(pause), "".join(map(word, inputs)).encode())
 
 
 def word(value: object) -> str:
@@ -135,7 +139,9 @@ class Ledger:
         value = NO_VALUE if function is misbehave else answer(index, inputs.encode())
         self.log.write("plan", index, kind, value, *errors)
         self.log.write("submit", index)
-        future = (group or self.mesh.with_options(**options)).submit(
+        # without options tasks of one function travel as one run, dependents too
+        surface = group or (self.mesh.with_options(**options) if options else self.mesh)
+        future = surface.submit(
             function,
             self.executions.path,
             index,
@@ -288,7 +294,7 @@ WORKFLOWS: dict[Callable[[Ledger, random.Random], None], float] = {
     delayed: 2,
     limits: 1,
     batch: 2,
-    promised: 2,
+    promised: 0.3,
     put: 1,
     attached: 2,
     family: 1,
