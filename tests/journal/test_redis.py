@@ -527,3 +527,33 @@ def test_the_writer_carries_everything_through_kills_of_the_server(strict: Redis
     with journal(strict, strict=True) as again:
         again.open()
         assert entries(again) == has
+
+
+@pytest.mark.fault
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("thaws", [True, False])
+def test_a_frozen_server_makes_neither_the_loop_nor_its_end_wait(durable: RedisServer, thaws: bool):
+    store = journal_at(lambda: durable.url)
+    writer = JournalWriter(store, store.open(), strict=False, wake=bool)
+    writer.start()
+    puts = {b"%d" % number: bytes(1000) for number in range(1000)}
+    durable.freeze()
+    try:
+        began = time.monotonic()
+        for key, value in puts.items():
+            last = writer.put(Changes({key: value}))
+        assert time.monotonic() - began < 0.5
+        wait_until(lambda: writer.state is JournalState.AWAY)
+        assert writer.confirmed < last
+        if thaws:
+            durable.thaw()
+            wait_until(lambda: writer.confirmed == last)
+        began = time.monotonic()
+        assert writer.close(0.3) is thaws
+        assert time.monotonic() - began < 3
+    finally:
+        durable.thaw()
+
+    if thaws:
+        with journal(durable) as again:
+            assert entries(again) == puts
