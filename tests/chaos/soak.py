@@ -42,13 +42,15 @@ THINGS = 2.0
 """Descriptors, or threads, likewise: peers come and go."""
 TOGETHER = 10
 """Samples of which the least counts: what tasks hold for a moment comes and goes, what leaks stays."""
+OF_A_SLOT = 7
+"""Descriptors: a pool has more slots for a while when tasks wait for their children."""
 FEWEST = 4
 """Least samples from which on a slope says something."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What a process holds at a moment: MB of its own, descriptors, threads."""
+    """What a process holds at a moment: MB of its own, descriptors but those of its slots, threads."""
 
     when: float
     memory: float
@@ -61,7 +63,8 @@ class Sample:
         with process.oneshot():
             memory = process.memory_info()
             own = (memory.rss - memory.shared) / (1 << 20)
-            return cls(time.monotonic(), own, process.num_fds(), process.num_threads())
+            descriptors = process.num_fds() - OF_A_SLOT * len(program.slots())
+            return cls(time.monotonic(), own, descriptors, process.num_threads())
 
 
 class Soak(Episode):
