@@ -46,6 +46,8 @@ OF_A_SLOT = 7
 """Descriptors: a pool has more slots for a while when tasks wait for their children."""
 FEWEST = 4
 """Least samples from which on a slope says something."""
+ENOUGH = 0.1
+"""Million tasks, likewise."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,8 @@ def slopes(samples: list[Sample], count: Callable[[float], float]) -> Iterator[t
     """Yield what has become of each thing, by least squares, in words, and whether that is right."""
     groups = [samples[i : i + TOGETHER] for i in range(0, len(samples) - TOGETHER + 1, TOGETHER)]
     tasks = [count(group[0].when) for group in groups]
-    if len(groups) < FEWEST or tasks[0] == tasks[-1]:
+    if len(groups) < FEWEST or (done := tasks[-1] - tasks[0]) < ENOUGH:
         return
-    done = tasks[-1] - tasks[0]
     for thing, free in (("memory", NOISE), ("descriptors", THINGS), ("threads", THINGS)):
         values = [min(float(getattr(sample, thing)) for sample in group) for group in groups]
         slope = linear_regression(tasks, values).slope
