@@ -345,12 +345,11 @@ class JournalWriter:
         self._healed = float("inf")
 
     def _rejoin(self) -> None:
-        stored = self._store.rejoin(self._number)
+        """Make a new link. What is in hand is written again: the store knows by the number if it has it."""
+        self._store.rejoin(self._number)
         self._broken = False
         if self._held is None:
             self._is_well()
-        elif stored > self._number:  # only the answer was lost
-            self._settle(self._held)
 
     def _is_well(self) -> None:
         """The store has done something; a store that comes and goes is not tried more often for that."""

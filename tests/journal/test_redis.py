@@ -211,6 +211,7 @@ def test_a_value_may_grow_large_and_small_again(durable: RedisServer):
         for number, size in enumerate([LARGE, LARGE + 1, 10, 3 * LARGE, 2 * LARGE, 0], 1):
             store.write(number, Changes({b"a": b"x" * size, b"other": bytes(LARGE + 1)}))
             assert entries(store) == {b"a": b"x" * size, b"other": bytes(LARGE + 1)}
+            assert client.hlen("taskmesh:{journal}:large") == 1 + (size > LARGE)
         store.write(7, Changes({}, {b"a", b"other"}))
 
         assert entries(store) == {}
@@ -278,7 +279,7 @@ def test_transactions_beyond_what_redis_takes_are_refused(durable: RedisServer, 
         with pytest.raises(JournalRefused, match="make values smaller"):
             store.write(1, Changes({b"a": bytes(1 << 20)}))
         with pytest.raises(JournalRefused, match="make values smaller"):
-            store.replace(1, {b"a": bytes((1 << 20) + 1)})
+            store.replace(1, {b"%d" % number: bytes(1 << 20) for number in range(9)} | {b"a": bytes(2 << 20)})
         store.replace(1, {b"%d" % number: bytes(1 << 20) for number in range(3)})
         assert len(entries(store)) == 3
 
