@@ -105,6 +105,25 @@ StoreFile = Annotated[
     Path | None,
     typer.Option("--store-file", metavar="FILE", help="A file with that URL, if it has a password."),
 ]
+Journal = Annotated[
+    str | None,
+    typer.Option(
+        "--journal",
+        metavar="FILE|URL",
+        help="Where accepted tasks outlive the hub and its clients: a file, or redis://HOST:PORT/DB. "
+        "Default: TASKMESH_JOURNAL, the configuration's, or none.",
+    ),
+]
+JournalFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--journal-file", metavar="FILE", help="A file with the journal's URL, if it has a password."
+    ),
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="A task is accepted when the journal is on disk: power loss takes none."),
+]
 LONGEST_ANSWER = 1_000_000
 """Seconds that an answer may be waited for; poll(2) takes no more than 24 days."""
 LONGEST_TASK = 1_000_000_000

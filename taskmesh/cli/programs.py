@@ -19,11 +19,14 @@ from taskmesh.cli.options import (
     ConfigFile,
     Http,
     HttpTokenFile,
+    Journal,
+    JournalFile,
     Keys,
     Lanes,
     LogLevel,
     Store,
     StoreFile,
+    Strict,
     command,
     settings,
 )
@@ -86,6 +89,9 @@ OPTIONS = {
     "lanes": Lanes,
     "store": Store,
     "store_file": StoreFile,
+    "journal": Journal,
+    "journal_file": JournalFile,
+    "strict": Strict,
 }
 """Options of programs that are settings, by the setting's name."""
 
@@ -126,7 +132,12 @@ def up(
     _serve(out, config, bind, log_level, pool=pool, slots=config.pool.slots)
 
 
-@command(config_of("http", "http_token_file", "keys", "lanes", "store", "store_file"), lasting=True)
+@command(
+    config_of(
+        "http", "http_token_file", "keys", "lanes", "store", "store_file", "journal", "journal_file", "strict"
+    ),
+    lasting=True,
+)
 def hub(
     config: Config,
     out: Output,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from taskmesh.wire import messages as m
+from taskmesh.wire.journal import Entry
 from taskmesh.wire.runs import DoneRun, Failed, Kept
 from taskmesh.wire.slot_messages import SlotTasks
 
@@ -69,7 +70,21 @@ class StoreOutcomes(msgspec.Struct):
     entries: list[tuple[float, Kept]]
 
 
-HubAction = SendClient | OpenLane | CloseLane | PushTasks | Publish | LogEvent | StoreOutcomes
+class WriteJournal(msgspec.Struct):
+    """Write changes of the journal, all or none of them, and report JournalWritten.
+
+    Attributes:
+        number: Number of these changes, one more than that of those before.
+        changes: Entries by key, None for those that are to go.
+        is_whole: They are all that the journal is to have.
+    """
+
+    number: int
+    changes: dict[str, Entry | None]
+    is_whole: bool = False
+
+
+HubAction = SendClient | OpenLane | CloseLane | PushTasks | Publish | LogEvent | StoreOutcomes | WriteJournal
 
 # --- pool (`hub`: index of the hub in the list of those that the pool serves) ------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from taskmesh.wire import messages as m
+from taskmesh.wire.journal import Entry
 from taskmesh.wire.runs import Kept, Run, Spec
 from taskmesh.wire.slot_messages import SlotProgress, SlotResults
 
@@ -125,6 +126,40 @@ class Restored(msgspec.Struct):
     entries: list[tuple[float, Kept]]
 
 
+class JournalRead(msgspec.Struct):
+    """The journal was read, before anything else has happened.
+
+    Attributes:
+        entries: All that is in it, by key.
+        wall: The time on the wall.
+    """
+
+    entries: dict[str, Entry]
+    wall: float
+
+
+class JournalWritten(msgspec.Struct):
+    """Changes of the journal are written, up to those with this number."""
+
+    number: int
+
+
+class JournalTold(msgspec.Struct):
+    """The state of the journal has changed.
+
+    Attributes:
+        view: The state in plain data.
+        is_full: More waits to be written than may: no more durable tasks.
+        is_lost: What was written is gone, so all of it is to be written again.
+        news: Kinds and fields of events to log.
+    """
+
+    view: dict[str, object]
+    is_full: bool
+    is_lost: bool
+    news: list[tuple[str, dict[str, object]]]
+
+
 class StoreTold(msgspec.Struct):
     """The state of the store has changed.
 
@@ -148,6 +183,9 @@ RareHubEvent = (
     | LinksLost
     | Restored
     | StoreTold
+    | JournalRead
+    | JournalWritten
+    | JournalTold
 )
 
 # --- pool -------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Setting:
         """
         try:
             plain = _text(value) if isinstance(value, str) and not as_text else self._read(value)
-        except (TypeError, ValueError, OverflowError):  # the last: sizes such as "infMiB"
+        except (TypeError, ValueError, OverflowError, KeyError):  # OverflowError: sizes such as "infMiB"
             raise self._refusal(value) from None
         try:
             found = msgspec.convert(plain, self._kind)
@@ -146,6 +146,11 @@ def _listed(value: Any) -> Any:
     return tuple(map(_text, value)) if isinstance(value, list | tuple | set | frozenset) else value
 
 
+def _truth(value: Any) -> Any:
+    """Return "true" and "false" as a bool."""
+    return {"true": True, "false": False}[value.strip().lower()] if isinstance(value, str) else value
+
+
 def _text(value: Any) -> Any:
     """Return text of a subclass, such as a member of an enum, as plain text."""
     return str.__str__(value) if isinstance(value, str) else value
@@ -157,6 +162,7 @@ def _path_or_text(value: Any) -> Any:
 
 _READERS: Mapping[Any, Callable[[Any], Any]] = {
     int: _whole,
+    bool: _truth,
     float: _fraction,
     tuple: _listed,
     str: _path_or_text,

@@ -37,6 +37,7 @@ LATE_IMPORTS = {
     "taskmesh/http/side_port.py": "http.server and ssl are slow to load and most programs need neither",
     "taskmesh/net/child_hub.py": "the parent needs no hub, and its child no more of the client than this",
     "taskmesh/net/hub/store.py": "redis is slow to load, is an extra, and most hubs have no store",
+    "taskmesh/net/hub/journal.py": "redis is slow to load, is an extra, and most hubs have no journal there",
     "taskmesh/client/client.py": "keys are slow to load and most programs have none",
     "taskmesh/client/options.py": "a slot that imports task functions needs no futures",
     "taskmesh/shm/files.py": "tempfile is slow to load and only a system without memfd uses it",

@@ -9,6 +9,7 @@ from taskmesh.core.hub.settings import HubSettings
 from taskmesh.core.pool.machine import PoolMachine
 from taskmesh.core.pool.settings import PoolSettings
 from taskmesh.wire import messages as m
+from taskmesh.wire.journal import Entry
 from taskmesh.wire.runs import SUCCESS, DoneRun, Failed, Held, Kept, LaneRun, Progress, Run, Spec, Value
 from taskmesh.wire.slot_messages import SlotResults, SlotSegment
 
@@ -42,6 +43,8 @@ class HubRig:
         self.closed: list[int] = []
         self.records: list[act.LogEvent] = []
         self.stored: list[tuple[float, Kept]] = []
+        self.journal: dict[str, Entry] = {}
+        self.unwritten: list[act.WriteJournal] = []
         self._reports: dict[int, int] = defaultdict(int)
         self._submits: dict[int, int] = defaultdict(int)
         self._next: dict[int, int] = defaultdict(int)
@@ -64,18 +67,32 @@ class HubRig:
                     self.published.append((pool, message))
                 case act.SendClient(client=client, message=message):
                     self.told[client].append(message)
-                case act.LogEvent() | act.StoreOutcomes():
+                case act.LogEvent() | act.StoreOutcomes() | act.WriteJournal():
                     self._note(action)
         for session in opened:
             self.tell(ev.LaneOpened(session, f"port-{session}" if self.has_ports else ""))
         self.hub.check()
         return actions
 
-    def _note(self, action: act.LogEvent | act.StoreOutcomes) -> None:
+    def _note(self, action: act.LogEvent | act.StoreOutcomes | act.WriteJournal) -> None:
         if isinstance(action, act.LogEvent):
             self.records.append(action)
-        else:
+        elif isinstance(action, act.StoreOutcomes):
             self.stored += action.entries
+        else:
+            self.unwritten.append(action)
+
+    def write(self) -> None:
+        """The journal is written, up to what the hub has asked for."""
+        while self.unwritten:
+            writes, self.unwritten = self.unwritten, []
+            for action in writes:
+                for key, entry in action.changes.items():
+                    if entry is None:
+                        self.journal.pop(key, None)
+                    else:
+                        self.journal[key] = entry
+            self.tell(ev.JournalWritten(writes[-1].number))
 
     def after(self, seconds: float) -> None:
         """Let time pass, in steps that a loop would take."""

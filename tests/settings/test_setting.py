@@ -22,6 +22,8 @@ class Colour(enum.StrEnum):
         (PositiveSeconds, np.float32(0.5), 0.5),
         (PositiveSeconds, " 3 ", 3.0),
         (Literal["red", "blue"], Colour.RED, "red"),
+        (bool, " True ", True),
+        (bool, False, False),
         (tuple[str, ...], {"a"}, ("a",)),
         (tuple[str, ...], "a, b,", ("a", "b")),
     ],
@@ -37,6 +39,8 @@ def test_values_are_taken_as_people_and_libraries_write_them(kind, value, found)
     [
         (Size, True, "has to be bytes, as a number or like '256MiB', not True"),
         (Size, 2.5, "not 2.5"),
+        (Annotated[bool, Meta(description="true or false")], "yes", "has to be true or false, not 'yes'"),
+        (Annotated[bool, Meta(description="true or false")], 1, "has to be true or false, not 1"),
         (PositiveSeconds, "nan", "has to be seconds, more than 0, not 'nan'"),
         (Literal["a", "b", "c"], "d", "has to be 'a', 'b' or 'c', not 'd'"),
         (Annotated[int, Meta(le=5, extra={"why": " (a hand)"})], 6, r"may be 5 at most \(a hand\), not 6"),

@@ -16,7 +16,7 @@ from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.state import HubState
 from taskmesh.core.hub.states import Cause, State, TaskRecord
-from taskmesh.wire.runs import UNKNOWN, Failed, Run
+from taskmesh.wire.runs import PICKLE, UNKNOWN, DoneRun, Failed, Run
 
 
 class Attachments:
@@ -47,7 +47,7 @@ class Attachments:
                 self.early.setdefault(target, []).append(record)
         else:
             self._ledger.answered(client, seq)
-            self._collector.give(unknown(), task)
+            self._collector.give(self._unfetched(client, target) or unknown(), task)
 
     def came(self, client: int, seqs: list[int]) -> None:
         """Join the attachments that wait for these tasks of a client, which have just come."""
@@ -79,6 +79,18 @@ class Attachments:
         if record is None or record.spec.is_chunk or not record.is_waited_for(target):
             return None
         return record if self._is_visible(client, target) else None
+
+    def _unfetched(self, client: int, target: int) -> DoneRun | Failed | None:
+        """Return the outcome of a task that has ended, if that waits for a client which is away."""
+        session = self._hub.clients.get(ids.client_of(target))
+        if session is None or session.present or not self._is_visible(client, target):
+            return None
+        for outcome, _ in session.unacknowledged({ids.seq_of(target)}):
+            entry = self._hub.specs.get(outcome.spec) if isinstance(outcome, DoneRun) else None
+            if entry is None or isinstance(outcome, Failed) or entry.spec.codec == PICKLE:
+                return outcome
+            return replace(outcome, codec=entry.spec.codec)
+        return None
 
     def _may_come(self, client: int, target: int) -> bool:
         """Return True if the client of a task that is not here may come back with it after a restart."""

@@ -78,6 +78,8 @@ class Cancellations:
             self._hub.dependencies.given_up(task, record, cancelled)
         if not quiet:
             self._collector.give(cancelled, task)
+        elif self._hub.journal is not None:
+            self._hub.journal.given_up(task >> SEQ_BITS, task & SEQ_MASK)
         return True
 
     def _end(self, record: TaskRecord, cancelled: Failed) -> list[int]:

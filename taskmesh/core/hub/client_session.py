@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Collection, Iterator
 
 from msgspec.structs import replace
 
@@ -41,6 +42,7 @@ class ClientSession:
         warning: Versions in which it differs from the hub, in words, or empty.
         credit: Bytes of deliveries that it holds unacknowledged; 0 if it is embedded.
         submitted: Number of the last Submit that is in the ledger.
+        unwritten: Submits in the ledger that the journal does not have yet, with the numbers of its changes.
         heard: Time when it was last heard of.
         present: True if it was heard and has not vanished.
         linked: True if its link was not seen to be gone.
@@ -59,6 +61,7 @@ class ClientSession:
         self.warning = ""
         self.credit = 0
         self.submitted = 0
+        self.unwritten: deque[tuple[int, int]] = deque()
         self.heard = now
         self.present = True
         self.linked = True
@@ -79,6 +82,11 @@ class ClientSession:
         self.present = True
         self.lost = False
         self.greeted = True
+
+    @property
+    def accepted(self) -> int:
+        """Number of the last Submit that the client may believe to be accepted."""
+        return self.unwritten[0][0] - 1 if self.unwritten else self.submitted
 
     @property
     def has_news(self) -> bool:
@@ -121,8 +129,8 @@ class ClientSession:
             sends.append(SendClient(self.client, message))
         return sends
 
-    def acknowledged(self, number: int, now: float) -> None:
-        """Drops every delivery up to a number: the client has them."""
+    def acknowledged(self, number: int, now: float) -> list[Deliver]:
+        """Drop every delivery up to a number, and return them: the client has them."""
         window = self._deliveries
         before = window.size
         taken = window.acknowledge(number, now)
@@ -130,6 +138,13 @@ class ClientSession:
         for message in taken if self.unsplit else ():
             for failure in message.failed:
                 self.unsplit.pop(self.client << SEQ_BITS | failure.seq, None)
+        return taken
+
+    def outcomes(self) -> Iterator[tuple[list[DoneRun], list[Failed]]]:
+        """Yield all outcomes that the client may not have."""
+        yield self._done, self._failed
+        for message in self._deliveries.kept.values():
+            yield message.done, message.failed
 
     def unacknowledged(self, seqs: Collection[int]) -> list[tuple[DoneRun | Failed, int]]:
         """Return those outcomes of these tasks that the client may not have yet, each with its counter."""
@@ -171,7 +186,7 @@ class ClientSession:
                 if size > MAX_DELIVERY:
                     break
             self._failed = self._failed[len(failed) :]
-        message = Deliver(self._epoch, number, done, failed, self.submitted)
+        message = Deliver(self._epoch, number, done, failed, self.accepted)
         if self._charged:
             message.charged, self._charged = by_charge(self._charged), {}
         return message, size

@@ -12,6 +12,7 @@ from taskmesh.core.hub.schedules import Schedules
 from taskmesh.core.hub.settings import REFUSE, difference
 from taskmesh.core.hub.state import HubState
 from taskmesh.wire import messages as m
+from taskmesh.wire.journal import JournalChunk
 
 MOST_FORGOTTEN = 1000
 """Clients of which it is remembered that they were forgotten, and have been told so."""
@@ -85,6 +86,20 @@ class Clients:
         self._hub.out += session.again(now)
         self._hub.news.add(hello.client)
 
+    def restore(self, chunk: JournalChunk, now: float) -> None:
+        """Open the session of a client whose tasks a journal has; it may come back."""
+        if chunk.client in self._hub.clients:
+            return
+        session = ClientSession(chunk.client, self._config.epoch, now, chunk.user)
+        session.name, session.credit = chunk.name, 1
+        session.present = session.linked = False
+        self._hub.clients[chunk.client] = session
+        self._opened += 1
+        session.number = self._opened
+        self._of_user[chunk.user] += 1
+        account = self._ledger.account(chunk.client)
+        account.name, account.user = chunk.name, chunk.user
+
     def _may_be_dead(self, hello: m.ClientHello) -> bool:
         """Tells that a client which this hub has forgotten is to say Hello again, as one that lives does.
 
@@ -142,6 +157,10 @@ class Clients:
         if self._hub.clients.pop(session.client, None) is None:
             return
         self._hub.acks_due.pop(session.client, None)
+        self._hub.unwritten.pop(session.client, None)
+        if self._hub.journal is not None:
+            for done, failed in session.outcomes():
+                self._hub.journal.delivered(session.client, done, failed, self._hub.specs)
         self._hub.dependencies.drop_kept(session.client)
         self._of_user[session.user] -= 1
         if not self._of_user[session.user]:
@@ -221,7 +240,7 @@ class Clients:
         """
         session.present = False
         if session.linked and now - session.heard < self._config.client_silence:
-            self._hub.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+            self._hub.out.append(SendClient(session.client, m.Accepted(session.accepted)))
             return
         session.lost = True
         self._end_tasks(session.client, only_bound=True)
@@ -257,9 +276,7 @@ class Clients:
                 self._drop_outcomes(session, f"away for {config.result_ttl:g} s (hub.result_ttl)")
                 kept -= 0 if session.linked else size
             elif size > self.most_kept and session.linked:
-                self._hub.out.append(
-                    SendClient(session.client, m.Accepted(session.submitted))
-                )  # is it there?
+                self._hub.out.append(SendClient(session.client, m.Accepted(session.accepted)))  # is it there?
             elif not session.linked and size and (size > self.most_kept or kept > config.result_bytes):
                 self._drop_outcomes(session, f"no room for {size} bytes")
                 kept -= size

@@ -162,6 +162,8 @@ class Collector:
     def _give(self, run: DoneRun) -> int:
         client = self._hub.clients.get(run.client)
         if client is None:
+            if self._hub.journal is not None:
+                self._hub.journal.delivered(run.client, [run], [], self._hub.specs)
             return 0
         self._hub.news.add(run.client)
         return client.done(run)
@@ -173,9 +175,12 @@ class Collector:
             self._give(msgspec.structs.replace(outcome, client=client, seqs=[seq]))
             return
         session = self._hub.clients.get(client)
+        failure = msgspec.structs.replace(outcome, client=client, seq=seq)
         if session is not None:
-            session.failed(msgspec.structs.replace(outcome, client=client, seq=seq))
+            session.failed(failure)
             self._hub.news.add(client)
+        elif self._hub.journal is not None:
+            self._hub.journal.delivered(client, [], [failure], self._hub.specs)
 
     # --- failures -----------------------------------------------------------------------------------------
 

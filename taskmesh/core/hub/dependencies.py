@@ -129,6 +129,12 @@ class Dependencies:
                     kept.add(value.seq)
                     held.holders += 1
 
+    def held_for(self, client: int, runs: Iterable[Run]) -> list[Value]:
+        """Return the outcomes that are held here and that these runs of a client depend on."""
+        seqs = {seq for run in runs for edges in (*run.needs, *run.after) for seq in edges}
+        found = [self.values.get(client << SEQ_BITS | seq) for seq in sorted(seqs)]
+        return [held.value for held in found if held is not None]
+
     def drop_unused(self) -> None:
         """Forget those of the outcomes brought that no task here needs."""
         brought, self.brought = self.brought, []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from taskmesh.core import events as ev
-from taskmesh.core.actions import HubAction, StoreOutcomes
+from taskmesh.core.actions import HubAction, StoreOutcomes, WriteJournal
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
 from taskmesh.core.hub.cancellations import Cancellations
@@ -13,7 +13,9 @@ from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.clients import Clients
 from taskmesh.core.hub.collector import NOBODY, Collector
 from taskmesh.core.hub.invariants import check_hub
+from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.lanes import Lane
+from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.pools import PoolSessions
 from taskmesh.core.hub.promises import Promises
 from taskmesh.core.hub.schedules import NO_CATCHUP, Schedules
@@ -23,9 +25,11 @@ from taskmesh.core.hub.states import Cause, TaskRecord
 from taskmesh.core.hub.submission import Submissions
 from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.hub.views import Views
+from taskmesh.core.ids import client_of
 from taskmesh.core.specs import evicted
 from taskmesh.wire import messages as m
-from taskmesh.wire.runs import Progress
+from taskmesh.wire.journal import Ends, Entry, JournalChunk, parts_of
+from taskmesh.wire.runs import Progress, Value
 
 Request = m.Query | m.Command | m.Fulfil | m.PutSchedule | m.DropSchedule
 MOST_SPECS = 999
@@ -103,6 +107,8 @@ class HubMachine:
                 self._on_link(event, now)
             case ev.Restored() | ev.StoreTold():
                 self._on_store(event)
+            case ev.JournalRead() | ev.JournalWritten() | ev.JournalTold():
+                self._on_journal(event, now)
             case ev.OverRate():
                 self._on_over_rate(event, now)
             case ev.Revoked(users=users):
@@ -163,9 +169,16 @@ class HubMachine:
             state.out += self.ventilator.dispatch(now)
         if len(state.lanes) > 1 and ledger.tasks:
             self._recall(self.ventilator.recalls(now))
+        self._write()
+
+    def _write(self) -> None:
+        """Has written what another hub is to know."""
+        state = self.state
         if state.result_cache.fresh:
             state.out.append(StoreOutcomes(state.result_cache.fresh))
             state.result_cache.fresh = []
+        if state.journal is not None and state.journal.changes:
+            state.out.append(WriteJournal(*state.journal.take()))
 
     def _go_on(self, now: float) -> None:
         """Does the next portion of what takes longer than one event may."""
@@ -202,6 +215,9 @@ class HubMachine:
             elif withheld and client not in self.cancellations.pending:
                 withheld.discard(client)
             if session is not None:
+                if state.journal is not None and not session.credit:  # nothing is lost on the way to it
+                    for done, failed in session.outcomes():
+                        state.journal.delivered(client, done, failed, state.specs)
                 deliveries = session.deliveries(now)
                 if deliveries:
                     state.out += deliveries
@@ -338,7 +354,7 @@ class HubMachine:
     def _on_client_beat(self, session: ClientSession, epoch: int) -> None:
         """A client waits: tell it what is accepted; or to say hello, if it waits for an earlier hub."""
         if epoch in (0, self.config.epoch):
-            self.state.send(session.client, m.Accepted(session.submitted))
+            self.state.send(session.client, m.Accepted(session.accepted))
             self.state.news.add(session.client)
         else:
             self.state.send(session.client, m.ClientRefused())
@@ -376,6 +392,55 @@ class HubMachine:
         for kind, fields in event.news:
             self.state.log(kind, fields)
 
+    # --- the journal --------------------------------------------------------------------------------------
+
+    def _on_journal(self, event: ev.JournalRead | ev.JournalWritten | ev.JournalTold, now: float) -> None:
+        journal = self.state.journal
+        if journal is None:
+            return
+        match event:
+            case ev.JournalWritten(number=number):
+                self.submissions.on_written(number)
+            case ev.JournalRead(entries=entries, wall=wall):
+                self.state.clock_offset = wall - now
+                self._restore(journal, entries, now)
+            case ev.JournalTold():
+                self.views.journal, journal.is_full = event.view, event.is_full
+                for kind, fields in event.news:
+                    self.state.log(kind, fields)
+                if event.is_lost:
+                    journal.rewrite()
+            case _:
+                assert_never(event)
+
+    def _restore(self, journal: Journal, entries: dict[str, Entry], now: float) -> None:
+        """Take up the tasks of the journal; their clients and pools may come back."""
+        chunks: dict[int, JournalChunk] = {}
+        ends: dict[int, Ends] = {}
+        values: dict[int, list[Value]] = {}
+        for key, entry in entries.items():
+            _, number = parts_of(key)
+            if isinstance(entry, JournalChunk):
+                chunks[number] = entry
+            elif isinstance(entry, Ends):
+                ends[number] = entry
+            elif isinstance(entry, Value):
+                values.setdefault(client_of(number), []).append(entry)
+            else:
+                self.state.specs[number] = SpecEntry(number, entry)
+        specs = self.state.specs
+        left = [
+            journal.restore(number, chunk, ends.get(number), specs)
+            for number, chunk in sorted(chunks.items())
+        ]
+        for client, some in values.items():
+            self.state.dependencies.bring(client, journal.restore_values(client, some))
+        for chunk in left:
+            if chunk is not None:
+                self.clients.restore(chunk, now)
+                self.submissions.restore(chunk, now)
+        self.state.dependencies.drop_unused()
+
     # --- time ---------------------------------------------------------------------------------------------
 
     def _extend(self, gap: float) -> None:
@@ -407,6 +472,8 @@ class HubMachine:
             self.schedules.look()
         self.state.unclaimed.sweep(now)
         self.attachments.sweep()
+        if self.state.journal is not None:
+            self.state.journal.sweep()
         self._forget_specs()
         self.state.result_cache.sweep(now)
 

@@ -71,7 +71,6 @@ class Schedules:
         self.look_at = math.inf
         self.house = house_of(hub.config.epoch)
         self.records: dict[str, ScheduleRecord] = {}
-        self._offset: float | None = None
         self._due: list[tuple[float, int, ScheduleRecord | TaskRecord]] = []
         self._limit = FEW
         self._count = 0
@@ -86,10 +85,10 @@ class Schedules:
 
         A step forward needs no care: ticks that were passed over are due, and missed.
         """
-        before, self._offset = self._offset, offset
+        before, self._hub.clock_offset = self._hub.clock_offset, offset
         if before is None:
             for schedule in self.records.values():
-                schedule.cursor = self._wall
+                schedule.cursor = self._hub.wall
                 self._plan(schedule)
         elif abs(step := offset - before) > STEP:
             way = "forward" if step > 0 else "back"
@@ -104,7 +103,7 @@ class Schedules:
 
         The next tick comes half a period after the last one at the earliest.
         """
-        wall = self._wall
+        wall = self._hub.wall
         if schedule.cursor <= wall or (schedule.ticks.is_fixed and step < CORRECTION):
             return
         schedule.rewinds += 1
@@ -116,7 +115,7 @@ class Schedules:
     @property
     def _wall(self) -> float:
         """The time on the wall; the hub's own until it is known."""
-        return self._hub.now + (self._offset or 0.0)
+        return self._hub.now + (self._hub.clock_offset or 0.0)
 
     # --- what is due --------------------------------------------------------------------------------------
 
@@ -128,7 +127,7 @@ class Schedules:
             at: the time, in seconds since the epoch.
             delay: seconds from now as its client reckons them, for a hub that knows no clock yet.
         """
-        if self._offset is None:
+        if self._hub.clock_offset is None:
             self._ledger.wait(record, self._hub.now + delay)
             return
         self._ledger.wait(record, math.inf, at)
@@ -137,7 +136,7 @@ class Schedules:
 
     def fire(self) -> None:
         """Fire the ticks that are due and queue the tasks whose time has come: a portion of them."""
-        wall = self._wall + 1e-6
+        wall = self._hub.wall + 1e-6
         left = PORTION
         while self._due and self._due[0][0] <= wall and left:
             when, _, due = heapq.heappop(self._due)
@@ -172,21 +171,21 @@ class Schedules:
 
     def _plan(self, schedule: ScheduleRecord) -> None:
         """Find a schedule's next tick."""
-        known = self._offset is not None and not schedule.paused
+        known = self._hub.clock_offset is not None and not schedule.paused
         tick = schedule.ticks.after(schedule.cursor) if known else None
         if tick is not None and tick != schedule.next:
             self._push(tick, schedule)
         schedule.next = tick
 
     def _renew(self) -> None:
-        due = bool(self._due) and self._offset is not None
-        self.deadline = self._due[0][0] - (self._offset or 0.0) if due else math.inf
+        due = bool(self._due) and self._hub.clock_offset is not None
+        self.deadline = self._due[0][0] - (self._hub.clock_offset or 0.0) if due else math.inf
 
     # --- ticks --------------------------------------------------------------------------------------------
 
     def _on_tick(self, schedule: ScheduleRecord) -> None:
         """Fire what a schedule's rules say of the ticks that have come since the last one."""
-        timing, wall = schedule.declaration.timing, self._wall
+        timing, wall = schedule.declaration.timing, self._hub.wall
         most = MOST_MADE_UP if timing.catchup == "all" else 1
         ticks, total = schedule.ticks.newest(schedule.cursor, wall + 1e-6, most)
         before, schedule.cursor = schedule.cursor, ticks[-1] if ticks else wall
@@ -353,7 +352,7 @@ class Schedules:
     def _add(self, declaration: Declaration) -> ScheduleRecord:
         self._groups += 1
         schedule = ScheduleRecord(declaration, self._entry(declaration), self._groups)
-        schedule.cursor = self._wall
+        schedule.cursor = self._hub.wall
         self.records[declaration.name] = schedule
         self._size += schedule.size
         self._plan(schedule)
@@ -428,14 +427,14 @@ class Schedules:
     def pause(self, schedule: ScheduleRecord, *, paused: bool) -> None:
         """Pause a schedule, or have it go on: ticks meanwhile do not count as missed."""
         if schedule.paused and not paused:
-            schedule.cursor = max(schedule.cursor, self._wall)
+            schedule.cursor = max(schedule.cursor, self._hub.wall)
         schedule.paused = paused
         self._plan(schedule)
         self._renew()
 
     def run(self, schedule: ScheduleRecord) -> str:
         """Fire a schedule now, whatever its rules; return the task's id, empty if the hub is full."""
-        record = self._submit(schedule, self._wall, "#run")
+        record = self._submit(schedule, self._hub.wall, "#run")
         return text_of(record.id) if record is not None else ""
 
     def backfill(self, schedule: ScheduleRecord, since: float, until: float) -> int:
@@ -444,7 +443,7 @@ class Schedules:
         Raises:
             BadTiming: they are too many for one backfill, or the hub has no room for them.
         """
-        ticks = self.ticks_of(schedule, since, min(until, self._wall), MOST_BACKFILLED + 1)
+        ticks = self.ticks_of(schedule, since, min(until, self._hub.wall), MOST_BACKFILLED + 1)
         wanted = [(tick, before) for tick, before in ticks if tick not in schedule.spans]
         room = self._hub.config.max_tasks - len(self._ledger.tasks)
         if len(ticks) > MOST_BACKFILLED or len(wanted) > room:
@@ -457,7 +456,7 @@ class Schedules:
     def coming(self, schedule: ScheduleRecord, most: int) -> list[float]:
         """Return a schedule's next ticks, whether it is paused or not."""
         found: list[float] = []
-        tick = schedule.ticks.after(max(schedule.cursor, self._wall))
+        tick = schedule.ticks.after(max(schedule.cursor, self._hub.wall))
         while tick is not None and len(found) < most:
             found.append(tick)
             tick = schedule.ticks.after(tick)

@@ -52,6 +52,7 @@ class HubSettings:
         local: name of the pool in the hub's own process, which ends with it, or empty.
         durable: schedules and tasks outlive the hub.
         stored: there is a store for outcomes that are kept: Store actions tell what is to go there.
+        journaled: there is a journal: WriteJournal actions tell what is to go there.
         crash_limit, oom_limit, pool_loss_limit: how often a task may crash, be killed for memory, and be at a
             pool that dies, before it is given up.
         first: no hub was here before: it is part of the client's process, and ends with all that it has.
@@ -85,6 +86,7 @@ class HubSettings:
     versions: Versions = field(default_factory=Versions)
     policy: str = WARN
     stored: bool = False
+    journaled: bool = False
     durable: bool = False
     local: str = ""
     first: bool = False

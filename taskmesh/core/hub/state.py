@@ -8,6 +8,7 @@ from taskmesh.core.actions import HubAction, LogEvent, Publish, SendClient
 from taskmesh.core.hub.children import Children
 from taskmesh.core.hub.client_session import ClientSession
 from taskmesh.core.hub.dependencies import Dependencies
+from taskmesh.core.hub.journal import Journal
 from taskmesh.core.hub.lanes import Lane
 from taskmesh.core.hub.ledger import Ledger, SpecEntry
 from taskmesh.core.hub.limits import Limits
@@ -35,6 +36,9 @@ class HubState:
         unclaimed: tasks of an earlier hub that no client of this one has asked for.
         recovery: the wait for the pools of the hub before.
         result_cache: outcomes that later submissions are answered with.
+        journal: the tasks that are written down; None without a journal.
+        unwritten: clients of whose Submits the journal has not all.
+        clock_offset: the time on the wall less the hub's own; None before the shell has told it.
         acks_due: clients that are to hear how many of their Submits are in the ledger, and by when.
         news: clients that may be sent outcomes.
         out: what is to be done, in order.
@@ -55,11 +59,19 @@ class HubState:
         self.unclaimed = Unclaimed(config, self.ledger, now)
         self.recovery = Recovery(self.ledger, config.epoch, now + config.lease)
         self.result_cache = ResultCache(config.kept_bytes, stored=config.stored)
+        self.journal = Journal() if config.journaled else None
+        self.unwritten: dict[int, ClientSession] = {}
+        self.clock_offset: float | None = None
         self.acks_due: dict[int, float] = {}
         self.news: set[int] = set()
         self.out: list[HubAction] = []
         self.events: deque[tuple[int, float, LogEvent]] = deque(maxlen=EVENTS_KEPT)
         self._event_count = 0
+
+    @property
+    def wall(self) -> float:
+        """The time on the wall, in seconds since the epoch."""
+        return self.now + (self.clock_offset or 0.0)
 
     def send(self, client: int, message: ToClient) -> None:
         """Sends a message to a client."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from taskmesh.core.actions import SendClient
 from taskmesh.core.hub.adoption import Adoption
 from taskmesh.core.hub.attachments import Attachments
@@ -9,6 +11,7 @@ from taskmesh.core.hub.cancellations import Cancellations
 from taskmesh.core.hub.client_session import WORKER, ClientSession
 from taskmesh.core.hub.collector import Collector
 from taskmesh.core.hub.dependencies import value_of
+from taskmesh.core.hub.journal import Journal, is_durable, without
 from taskmesh.core.hub.ledger import SpecEntry
 from taskmesh.core.hub.limits import MOST_COUNTERS
 from taskmesh.core.hub.pools import PoolSessions
@@ -19,6 +22,7 @@ from taskmesh.core.hub.ventilator import Ventilator
 from taskmesh.core.ids import SEQ_BITS, SEQ_MASK
 from taskmesh.core.link import ACK_DELAY
 from taskmesh.wire import messages as m
+from taskmesh.wire.journal import JournalChunk
 from taskmesh.wire.limit_rules import text_of
 from taskmesh.wire.runs import Charged, DoneRun, Run, Spec, Value
 
@@ -68,7 +72,7 @@ class Submissions:
             self.on_result_ack(session, submit.epoch, submit.delivered, now)
         if number != session.submitted + 1:
             if number <= session.submitted:
-                self._hub.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+                self._hub.out.append(SendClient(session.client, m.Accepted(session.accepted)))
             return
         missing = self._missing(session, submit)
         if missing is not None:
@@ -78,7 +82,11 @@ class Submissions:
         if count and not self._takes(session, submit, count, size):
             self._hub.dependencies.drop_unused()
             return
+        journal = self._hub.journal
+        chunk = self._durable(session, submit) if journal is not None and count else None
         session.submitted = number
+        if journal is not None and chunk is not None:
+            self._write_down(journal, session, chunk, submit.values)
         self._enter_all(session, submit, now)
         if submit.cancels or submit.unstarted:
             self.on_cancel(session.client, submit.cancels, submit.unstarted)
@@ -87,6 +95,47 @@ class Submissions:
         if submit.charged or submit.whole:
             self._adoption.from_before(session.client, submit)
         self._acknowledge(session, submit, size, now)
+
+    def _durable(self, session: ClientSession, submit: m.Submit) -> JournalChunk | None:
+        """Return those tasks of a Submit, before they are entered, that the journal is to have."""
+        hub, account = self._hub, self._ledger.account(session.client)
+        runs = [run for run in submit.runs if is_durable(hub.specs[run.spec].spec, run)]
+        if any(run.again for run in runs):
+            base = session.client << SEQ_BITS
+            tasks, finished = self._ledger.tasks, account.finished
+            known = {seq for run in runs for seq in run.seqs if base | seq in tasks or seq in finished}
+            runs = [run for run in (without(run, known) for run in runs) if run.seqs]
+        return JournalChunk(session.client, session.user, session.name, hub.wall, runs) if runs else None
+
+    def _write_down(
+        self, journal: Journal, session: ClientSession, chunk: JournalChunk, values: list[Value]
+    ) -> None:
+        """Have the journal written before the client hears that its tasks are accepted."""
+        hub = self._hub
+        journal.accept(chunk, hub.specs, [*values, *hub.dependencies.held_for(chunk.client, chunk.runs)])
+        session.unwritten.append((session.submitted, journal.upcoming))
+        hub.unwritten.setdefault(session.client, session)
+
+    def on_written(self, number: int) -> None:
+        """The journal has the changes up to a number: tell clients what is accepted now."""
+        for client, session in list(self._hub.unwritten.items()):
+            before = session.accepted
+            while session.unwritten and session.unwritten[0][1] <= number:
+                session.unwritten.popleft()
+            if session.accepted > before:
+                self._hub.out.append(SendClient(client, m.Accepted(session.accepted)))
+            if not session.unwritten:
+                del self._hub.unwritten[client]
+
+    def restore(self, chunk: JournalChunk, now: float) -> None:
+        """Enter tasks that a journal has, as if their client had submitted them again."""
+        age = max(0.0, self._hub.wall - chunk.at)
+        for run in chunk.runs:
+            if self._hub.specs[run.spec].spec.expires > 0:
+                account = self._ledger.account(chunk.client)
+                account.charged.update((seq, Charged([seq], age=age)) for seq in run.seqs)
+            again = replace(run, again=True, delay=max(0.0, run.delay - age))
+            self._enter(chunk.client, again, now, alone=False)
 
     def _enter_all(self, session: ClientSession, submit: m.Submit, now: float) -> None:
         alone = len(submit.runs) == 1 and not submit.unstarted
@@ -159,7 +208,7 @@ class Submissions:
             due.setdefault(session.client, now + SOON)
         elif not session.credit or session.client in due or size >= LARGE:
             due.pop(session.client, None)
-            self._hub.out.append(SendClient(session.client, m.Accepted(session.submitted)))
+            self._hub.out.append(SendClient(session.client, m.Accepted(session.accepted)))
         else:
             due[session.client] = now + ACK_DELAY
 
@@ -175,7 +224,7 @@ class Submissions:
         """The acknowledgement that a client waits for, if it does: now is the time."""
         if self._hub.acks_due.pop(client, None) is None:
             return []
-        return [SendClient(client, m.Accepted(self._hub.clients[client].submitted))]
+        return [SendClient(client, m.Accepted(self._hub.clients[client].accepted))]
 
     def _takes(self, session: ClientSession, submit: m.Submit, count: int, size: int) -> bool:
         """Return True if tasks may come in now; otherwise answer the client with the reason.
@@ -207,6 +256,8 @@ class Submissions:
         bytes_fit = (ledger.size + size <= config.max_bytes or not ledger.size) and (
             kept + size <= config.client_max_bytes or not kept
         )
+        if self._hub.journal is not None and self._hub.journal.is_full and self._durable(session, submit):
+            return False
         if len(ledger.limits.counters) >= MOST_COUNTERS and any(run.part for run in submit.runs):
             return False
         return tasks_fit and bytes_fit and not account.is_scattered(config.client_max_bytes)
@@ -371,8 +422,11 @@ class Submissions:
     def on_result_ack(self, session: ClientSession, epoch: int, number: int, now: float) -> None:
         """A client has its deliveries up to this one: there is room for more."""
         if epoch == self._config.epoch:
-            session.acknowledged(number, now)
+            taken = session.acknowledged(number, now)
             self._hub.news.add(session.client)
+            if self._hub.journal is not None:
+                for message in taken:
+                    self._hub.journal.delivered(session.client, message.done, message.failed, self._hub.specs)
 
 
 def _id_of(parent: tuple[int, int]) -> int:

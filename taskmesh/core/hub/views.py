@@ -70,6 +70,7 @@ class Views:
         self._clients = clients
         self._schedules = schedules
         self.store: dict[str, object] = {}
+        self.journal: dict[str, object] = {}
         self.shortage = ""
         self._over_rate: dict[str, tuple[int, str]] = {}
 
@@ -149,6 +150,7 @@ class Views:
             "refused": dict(self._pools.refused),
             "warnings": self._warnings(),
             "store": self.store,
+            "journal": self.journal,
             "over_rate": {
                 user: {"dropped": dropped, "cap": cap} for user, (dropped, cap) in self._over_rate.items()
             },

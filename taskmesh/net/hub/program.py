@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import zmq
 
@@ -22,6 +22,7 @@ from taskmesh.http.side_port import hub_side
 from taskmesh.net import socket_profiles as profiles
 from taskmesh.net.endpoints import Endpoints, check_local, tcp_parts
 from taskmesh.net.hub.file_limit import FileLimit, file_budget, socket_limit
+from taskmesh.net.hub.journal import hub_journal
 from taskmesh.net.hub.lanes import LanePorts
 from taskmesh.net.hub.memory_limit import MemoryLimit
 from taskmesh.net.hub.settings import hub_settings, new_epoch, payload_bytes
@@ -97,43 +98,54 @@ def run_hub(
         TaskMeshError: no slot could be started within `mesh.open_timeout`.
     """
     check_local(bind, "binding", keys=bool(config.mesh.keys))
-    settings, loop = affordable(config, record), new_loop()
+    settings, loop = affordable(config, record, pool), new_loop()
     with (
         Context(max_sockets=socket_limit(settings.max_pools)) as context,
         StopRequest(loop, parent).listening() as stop,
         outcome_store(config) as (store, restored),
+        hub_journal(config.hub) as journal,
         hub_side(config, loop, record, deployments) as reception,
     ):
-        settings = replace(settings, stored=store is not None, local=pool.name if pool is not None else "")
+        settings = replace(settings, stored=store is not None, journaled=journal is not None)
         events: deque[object] = deque(restored)
         sockets = listen(
             context, loop, events, record, config=config, settings=settings, bind=bind, pool=pool
         )
-        hub = HubShell(HubMachine(settings, time.monotonic()), sockets, store, events)
+        hub = HubShell(HubMachine(settings, time.monotonic()), sockets, store, events, journal)
         files = FileLimit(raise_file_limit(), sockets.listeners, events, sockets.peer_errors.add)
-        memory = MemoryLimit(sockets.cut_off, sockets.peer_errors.add)
         loop.parts = [hub]
+        memory = MemoryLimit(sockets.cut_off, sockets.peer_errors.add)
         loop.timers = [*sockets.timers, files, memory, WallClock(events), *store_reports(store, events)]
+        if journal is not None:
+            journal.start(loop, hub)
         try:
             if pool is not None:
                 pool.start(loop, events, sockets.endpoints.gateway, sockets.signer)
             if reception is not None:
-                families = pool.families if pool is not None else None
-                reception.serve(hub_answers(hub.machine, sockets.peer_errors.counts, families))
+                reception.serve(answers_of(hub.machine, sockets, pool))
             ready(sockets.endpoints)
             stop.turn_until_asked()
         finally:
             report_tasks_left(hub.machine, record, parent)
-            if pool is not None:
-                pool.close()
-            files.close()
-            sockets.close()
+            for part in [part for part in (pool, files, sockets) if part is not None]:
+                part.close()
+
+
+def answers_of(
+    machine: HubMachine, sockets: HubSockets, pool: PoolInHub | None
+) -> dict[str, Callable[[], Any]]:
+    """Return the answers of a hub and of the pool in its process to those who ask over HTTP."""
+    families = pool.families if pool is not None else None
+    return hub_answers(machine, sockets.peer_errors.counts, families)
 
 
 def report_tasks_left(machine: HubMachine, record: Record, parent: int) -> None:
     """Log how many tasks a hub leaves behind, unless it is a child of its only client."""
     total, orphans = len(machine.state.ledger.tasks), machine.clients.orphans
-    if total and not parent:
+    if total and machine.state.journal is not None:
+        text = "a hub with this journal goes on with those that are durable; clients submit theirs again"
+        record("tasks.left", {"tasks": total, "orphans": orphans, "text": text})
+    elif total and not parent:
         record(
             "tasks.left",
             {
@@ -145,7 +157,7 @@ def report_tasks_left(machine: HubMachine, record: Record, parent: int) -> None:
         )
 
 
-def affordable(config: Config, record: Record) -> HubSettings:
+def affordable(config: Config, record: Record, pool: PoolInHub | None = None) -> HubSettings:
     """Return the hub machine's settings, with no more pools than there are files for; log its limits.
 
     Raises:
@@ -154,7 +166,8 @@ def affordable(config: Config, record: Record) -> HubSettings:
     budget = file_budget(config.hub.max_pools)
     if budget.pools < config.hub.max_pools:
         record("limits", {"open_files": budget.files, "max_pools": budget.pools})
-    settings = replace(hub_settings(config, epoch=new_epoch(), wired=True), max_pools=budget.pools)
+    settings = hub_settings(config, epoch=new_epoch(), wired=True)
+    settings = replace(settings, max_pools=budget.pools, local=pool.name if pool is not None else "")
     record(
         "memory",
         {

@@ -48,6 +48,14 @@ class HubLinks(Protocol):
         ...
 
 
+class JournalLink(Protocol):
+    """The way to a hub's journal."""
+
+    def write(self, action: act.WriteJournal) -> None:
+        """Have changes written, and the machine told when they are."""
+        ...
+
+
 class HubShell(Shell[HubMachine]):
     """One hub in a loop.
 
@@ -56,6 +64,7 @@ class HubShell(Shell[HubMachine]):
         links: the links to pools and clients.
         store: for outcomes that are kept, if there is one (the machine's settings say so, too).
         events: events for the machine, to which links append; a new queue by default.
+        journal: where tasks are written down, if there is one (the machine's settings say so, too).
     """
 
     def __init__(
@@ -64,6 +73,7 @@ class HubShell(Shell[HubMachine]):
         links: HubLinks,
         store: OutcomeStore | None = None,
         events: deque[Any] | None = None,
+        journal: JournalLink | None = None,
     ) -> None:
         perform: dict[type, Callable[[Any], object]] = {
             act.PushTasks: lambda action: links.push(action.session, action.message),
@@ -75,6 +85,8 @@ class HubShell(Shell[HubMachine]):
         }
         if store is not None:
             perform[act.StoreOutcomes] = lambda action: store.put(action.entries)
+        if journal is not None:
+            perform[act.WriteJournal] = journal.write
         super().__init__(machine, perform, events)
         self._links = links
 

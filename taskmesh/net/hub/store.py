@@ -83,28 +83,38 @@ def _redis_store(source: Callable[[], StoreAddress]) -> OutcomeStore:
 
 
 def store_source(hub: HubConfig) -> Callable[[], StoreAddress] | None:
-    """Return a function that reads the store's address, for a mounted Secret may change; or None.
+    """Return a function that reads the store's address, or None without one; raises as `address_source`."""
+    return address_source("store", hub.store, hub.store_file)
+
+
+def address_source(what: str, url: str, file: str) -> Callable[[], StoreAddress] | None:
+    """Return a function that reads an address, for a mounted Secret may change; None if neither is given.
+
+    Args:
+        what: the setting: "store" or "journal".
+        url: the address.
+        file: the path of a file with the address.
 
     Raises:
         ConfigError: the address cannot be used, others can read its file, or its password could be seen.
     """
-    if hub.store and hub.store_file:
-        raise ConfigError("give the store's URL once: either hub.store or hub.store_file")
-    if hub.store_file:
-        source = partial(_from_file, Path(hub.store_file))
+    if url and file:
+        raise ConfigError(f"give the {what}'s URL once: either hub.{what} or hub.{what}_file")
+    if file:
+        source = partial(_from_file, Path(file), what)
         source()
         return source
-    if not hub.store:
+    if not url:
         return None
-    address = StoreAddress.of(hub.store)
+    address = StoreAddress.of(url)
     if address.secret:
         raise ConfigError(
-            "the store's URL has a password, which others could read in the list of processes, in the "
+            f"the {what}'s URL has a password, which others could read in the list of processes, in the "
             "environment or in a file of settings: write the URL into a file of mode 0600, and give "
-            "--store-file FILE (TASKMESH_STORE_FILE, hub.store_file)"
+            f"--{what}-file FILE (TASKMESH_{what.upper()}_FILE, hub.{what}_file)"
         )
     return lambda: address
 
 
-def _from_file(file: Path) -> StoreAddress:
-    return StoreAddress.of(read_secret(file, "the file with the store's URL"))
+def _from_file(file: Path, what: str) -> StoreAddress:
+    return StoreAddress.of(read_secret(file, f"the file with the {what}'s URL"))

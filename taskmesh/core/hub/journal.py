@@ -1,0 +1,331 @@
+"""The journal's book: which tasks are written down, and what is to be written next.
+
+A chunk is what one Submit brought. It is written before the client hears that its tasks are accepted, and
+goes when the last of them is over: its client has the outcome, or has given the task up. Which tasks of a
+chunk are over is written now and then; a hub that dies before that has another one run them again. The
+outcome of one that is over stays for as long as there is a task that depends on it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+
+from msgspec.structs import replace
+
+from taskmesh.core.hub.ledger import SpecEntry
+from taskmesh.core.ids import SEQ_BITS
+from taskmesh.wire.journal import CHUNK, ENDS, SPEC, VALUE, Ends, Entry, JournalChunk, key_of
+from taskmesh.wire.runs import CALL, PROMISE, DoneRun, Failed, Run, Spec, Value
+
+DURABLE_KINDS = frozenset({CALL, PROMISE})
+"""A chunk of a map is its client's to put together, and schedules fire anew."""
+
+
+class ChunkBook:
+    """One chunk.
+
+    Attributes:
+        number: its place in the journal.
+        entry: as it is written.
+        seqs: its tasks, rising.
+        specs: the numbers of their specs.
+        edges: the tasks that each of them depends on, for those that do.
+        left: its tasks that are not over.
+    """
+
+    __slots__ = ("edges", "entry", "left", "number", "seqs", "specs")
+
+    def __init__(self, number: int, entry: JournalChunk) -> None:
+        runs = entry.runs
+        self.number = number
+        self.entry = entry
+        self.seqs = sorted(seq for run in runs for seq in run.seqs)
+        self.specs = {run.spec for run in runs}
+        self.edges = {seq: edges for run in runs if run.needs or run.after for seq, edges in _edges(run)}
+        self.left: set[int] = set(self.seqs)
+
+    def ends(self) -> Ends:
+        """Return the entry of the tasks that are over."""
+        return Ends([seq for seq in self.seqs if seq not in self.left])
+
+
+class ClientBook:
+    """The chunks of one client.
+
+    Attributes:
+        chunks: by their first task.
+        strays: chunks that have a task between two of another one, by each of their tasks.
+        needed: how many tasks that are not over depend on a task.
+        values: of these, the outcomes that are written down.
+    """
+
+    __slots__ = ("_firsts", "chunks", "needed", "strays", "values")
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, ChunkBook] = {}
+        self.strays: dict[int, ChunkBook] = {}
+        self.needed: Counter[int] = Counter()
+        self.values: dict[int, Value] = {}
+        self._firsts: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.chunks or self.strays)
+
+    def add(self, chunk: ChunkBook) -> None:
+        """Note a chunk."""
+        for edges in chunk.edges.values():
+            self.needed.update(edges)
+        first, last = chunk.seqs[0], chunk.seqs[-1]
+        at = bisect_right(self._firsts, last)
+        before = self.chunks[self._firsts[at - 1]] if at else None
+        if before is not None and before.seqs[-1] >= first:
+            self.strays.update(dict.fromkeys(chunk.seqs, chunk))
+            return
+        self.chunks[first] = chunk
+        insort(self._firsts, first)
+
+    def find(self, seq: int) -> ChunkBook | None:
+        """Return the chunk of a task that is written down and not over."""
+        chunk = self.strays.get(seq)
+        if chunk is None:
+            at = bisect_right(self._firsts, seq)
+            chunk = self.chunks[self._firsts[at - 1]] if at else None
+        return chunk if chunk is not None and seq in chunk.left else None
+
+    def let_go(self, chunk: ChunkBook, seq: int) -> list[int]:
+        """A task is over; return the tasks whose outcomes nobody needs any more."""
+        chunk.left.discard(seq)
+        unused = []
+        for upstream in chunk.edges.get(seq, ()):
+            self.needed[upstream] -= 1
+            if not self.needed[upstream]:
+                del self.needed[upstream]
+                if upstream in self.values:
+                    del self.values[upstream]
+                    unused.append(upstream)
+        return unused
+
+    def drop(self, chunk: ChunkBook) -> None:
+        """Forget a chunk of which nothing is left."""
+        first = chunk.seqs[0]
+        if self.chunks.get(first) is chunk:
+            del self.chunks[first]
+            del self._firsts[bisect_right(self._firsts, first) - 1]
+            return
+        for seq in chunk.seqs:
+            del self.strays[seq]
+
+
+class Journal:
+    """The book of one hub.
+
+    Attributes:
+        changes: entries to be written, None for those that are to go, by key.
+        number: of the last changes that were handed on to be written.
+        is_whole: the changes are all that the journal is to have.
+        is_full: more waits to be written than may.
+    """
+
+    def __init__(self) -> None:
+        self.changes: dict[str, Entry | None] = {}
+        self.number = 0
+        self.is_whole = False
+        self.is_full = False
+        self._next = 1
+        self._clients: dict[int, ClientBook] = {}
+        self._specs: dict[int, Spec] = {}
+        self._uses: Counter[int] = Counter()  # of specs, by chunks
+        self._touched: dict[int, ChunkBook] = {}
+
+    def __len__(self) -> int:
+        """Return the number of chunks."""
+        strays = {chunk.number for book in self._clients.values() for chunk in book.strays.values()}
+        return len(strays) + sum(len(book.chunks) for book in self._clients.values())
+
+    @property
+    def upcoming(self) -> int:
+        """The number that the changes will have."""
+        return self.number + 1
+
+    def take(self) -> tuple[int, dict[str, Entry | None], bool]:
+        """Take the changes, to be written under the next number, and whether they are all there is."""
+        changes, self.changes = self.changes, {}
+        is_whole, self.is_whole = self.is_whole, False
+        self.number += 1
+        return self.number, changes, is_whole
+
+    def rewrite(self) -> None:
+        """The journal has lost what was written: have all of it written again."""
+        self._touched.clear()
+        self.changes = {key_of(SPEC, number): spec for number, spec in self._specs.items()}
+        for client, book in self._clients.items():
+            for value in book.values.values():
+                self.changes[_value_key(client, value.seq)] = value
+            strays = {chunk.number: chunk for chunk in book.strays.values()}
+            for chunk in (*book.chunks.values(), *strays.values()):
+                self.changes[key_of(CHUNK, chunk.number)] = chunk.entry
+                self.changes[key_of(ENDS, chunk.number)] = chunk.ends()
+        self.is_whole = True
+
+    # --- in -----------------------------------------------------------------------------------------------
+
+    def accept(self, entry: JournalChunk, specs: Mapping[int, SpecEntry], values: Iterable[Value]) -> None:
+        """Write down tasks that are new here.
+
+        Args:
+            entry: the tasks.
+            specs: those that the hub knows, by number.
+            values: outcomes that they need, of tasks that ended before.
+        """
+        number, self._next = self._next, self._next + 1
+        for spec in self._enter(number, entry, specs):
+            self.changes[key_of(SPEC, spec)] = self._specs[spec]
+        self.changes[key_of(CHUNK, number)] = entry
+        book = self._clients[entry.client]
+        for value in values:
+            if value.seq in book.needed and value.seq not in book.values:
+                self._keep(entry.client, book, value)
+
+    def restore(
+        self, number: int, entry: JournalChunk, ends: Ends | None, specs: Mapping[int, SpecEntry]
+    ) -> JournalChunk | None:
+        """Take in a chunk that is written; return what is left of it, None if nothing is."""
+        self._next = max(self._next, number + 1)
+        self._enter(number, entry, specs)
+        if ends is not None:
+            over = frozenset(ends.seqs)
+            self.over(entry.client, ends.seqs)
+            runs = [without(run, over) if not over.isdisjoint(run.seqs) else run for run in entry.runs]
+            entry = replace(entry, runs=[run for run in runs if run.seqs])
+        return entry if entry.runs else None
+
+    def restore_values(self, client: int, values: Iterable[Value]) -> list[Value]:
+        """Take in outcomes that are written; return those that tasks depend on, and drop the others."""
+        book = self._clients.get(client, ClientBook())
+        needed = []
+        for value in values:
+            if value.seq in book.needed:
+                book.values[value.seq] = value
+                needed.append(value)
+            else:
+                self.changes[_value_key(client, value.seq)] = None
+        return needed
+
+    def _enter(self, number: int, entry: JournalChunk, specs: Mapping[int, SpecEntry]) -> list[int]:
+        """Note a chunk; return the specs that no chunk before it has."""
+        chunk = ChunkBook(number, entry)
+        fresh = [spec for spec in chunk.specs if spec not in self._specs]
+        self._specs.update((spec, specs[spec].spec) for spec in fresh)
+        self._uses.update(chunk.specs)
+        self._clients.setdefault(entry.client, ClientBook()).add(chunk)
+        return fresh
+
+    # --- out ----------------------------------------------------------------------------------------------
+
+    def delivered(
+        self,
+        client: int,
+        done: Iterable[DoneRun],
+        failed: Iterable[Failed],
+        specs: Mapping[int, SpecEntry],
+    ) -> None:
+        """A client has these outcomes, or will never ask for them.
+
+        Args:
+            client: the client.
+            done: results.
+            failed: bad ends.
+            specs: those that the hub knows, by number.
+        """
+        book = self._clients.get(client)
+        if book is None:
+            return
+        for run in done:
+            entry = specs.get(run.spec)
+            for index, seq in enumerate(run.seqs) if book.needed else ():
+                if seq in book.needed:
+                    value = Value(seq, run.payloads[index], attempt=run.attempt - run.returns)
+                    if entry is not None:
+                        value.name, value.codec = entry.spec.name, entry.spec.codec
+                    self._keep(client, book, value)
+            self.over(client, run.seqs)
+        for failure in failed:
+            if failure.seq in book.needed:
+                self._keep(client, book, Value(failure.seq, attempt=failure.attempt, failed=failure))
+            self.over(client, [failure.seq])
+
+    def given_up(self, client: int, seq: int) -> None:
+        """A task was cancelled, and its client does not wait to hear of it."""
+        book = self._clients.get(client)
+        if book is not None:
+            if seq in book.needed:
+                self._keep(client, book, Value(seq, failed=Failed(0, seq, 0, "cancelled")))
+            self.over(client, [seq])
+
+    def over(self, client: int, seqs: Iterable[int]) -> None:
+        """Nobody waits for these tasks any more, nor for their outcomes."""
+        book = self._clients.get(client)
+        if book is None:
+            return
+        for seq in seqs:
+            chunk = book.find(seq)
+            if chunk is None:
+                continue
+            self._touched[chunk.number] = chunk
+            for unused in book.let_go(chunk, seq):
+                self.changes[_value_key(client, unused)] = None
+            if not chunk.left:
+                book.drop(chunk)
+                self._drop(chunk)
+        if not book:
+            self._clients.pop(client, None)
+
+    def _keep(self, client: int, book: ClientBook, value: Value) -> None:
+        book.values[value.seq] = value
+        self.changes[_value_key(client, value.seq)] = value
+
+    def _drop(self, chunk: ChunkBook) -> None:
+        self._touched.pop(chunk.number, None)
+        self.changes[key_of(CHUNK, chunk.number)] = None
+        self.changes[key_of(ENDS, chunk.number)] = None
+        for spec in chunk.specs:
+            self._uses[spec] -= 1
+            if not self._uses[spec]:
+                del self._specs[spec], self._uses[spec]
+                self.changes[key_of(SPEC, spec)] = None
+
+    def sweep(self) -> None:
+        """Write down which tasks of chunks are over, of those where that has changed."""
+        touched, self._touched = self._touched, {}
+        for number, chunk in touched.items():
+            self.changes[key_of(ENDS, number)] = chunk.ends()
+
+
+def is_durable(spec: Spec, run: Run) -> bool:
+    """Return True if tasks are written down; not those that end with their client or their parent."""
+    ends_with_others = run.parent is not None or spec.on_client_loss == "cancel"
+    return spec.kind in DURABLE_KINDS and spec.acks == "late" and not ends_with_others
+
+
+def _edges(run: Run) -> Iterator[tuple[int, frozenset[int]]]:
+    """Yield the tasks of a run, each with those that it depends on."""
+    none: list[list[int]] = [[]] * len(run.seqs)
+    for seq, needs, after in zip(run.seqs, run.needs or none, run.after or none, strict=True):
+        yield seq, frozenset((*needs, *after))
+
+
+def _value_key(client: int, seq: int) -> str:
+    return key_of(VALUE, client << SEQ_BITS | seq)
+
+
+def without(run: Run, seqs: Set[int]) -> Run:
+    """Return a run without some of its tasks."""
+    at = [index for index, seq in enumerate(run.seqs) if seq not in seqs]
+    lists = {
+        name: [values[index] for index in at]
+        for name in ("seqs", "payloads", "needs", "after")
+        if (values := getattr(run, name))
+    }
+    return replace(run, **lists)

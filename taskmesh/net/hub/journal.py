@@ -1,0 +1,137 @@
+"""The journal that a hub's settings ask for: opened, read, and written by a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from taskmesh.config import HubConfig
+from taskmesh.core.actions import WriteJournal
+from taskmesh.core.events import JournalRead, JournalTold, JournalWritten
+from taskmesh.errors import ConfigError, TaskMeshError
+from taskmesh.journal.entries import changes_of, decode
+from taskmesh.journal.file import FileJournal
+from taskmesh.journal.port import JournalStore, JournalUnavailable
+from taskmesh.journal.writer import JournalState, JournalWriter
+from taskmesh.net.hub.shell import HubShell
+from taskmesh.net.hub.store import address_source
+from taskmesh.system.clock import monotonic, wall
+from taskmesh.system.loop import Loop
+from taskmesh.system.wakeup import Wakeup
+
+REPORT: Final = 0.1
+"""Seconds between two looks at the journal's state."""
+FLUSH: Final = 5.0
+"""Seconds in which what waits is written when the hub ends."""
+
+
+class HubJournal:
+    """A hub's journal: it has changes written, and tells the hub's machine how far that is.
+
+    Args:
+        writer: the thread that writes it.
+        wakeup: set by the writer.
+        first: the event with what was read.
+    """
+
+    def __init__(self, writer: JournalWriter, wakeup: Wakeup, first: JournalRead) -> None:
+        self._writer = writer
+        self._wakeup = wakeup
+        self._first = first
+        self._events: deque[object] = deque()
+        self._positions: deque[tuple[int, int]] = deque()
+        self._state = JournalState.CONNECTED
+        self.deadline = 0.0
+
+    def start(self, loop: Loop, hub: HubShell) -> None:
+        """Give the hub what was read before anybody speaks to it, and tell it from now on what is written."""
+        self._events = hub.events
+        self._events.append(self._first)
+        self._writer.start()
+        hub.turn(monotonic())
+        loop.watch(self._wakeup.fd, self._on_wakeup)
+        loop.timers.append(self)
+
+    def write(self, action: WriteJournal) -> None:
+        """Have changes written."""
+        changes = changes_of(action.changes)
+        put = self._writer.replace(changes.puts) if action.is_whole else self._writer.put(changes)
+        self._positions.append((put, action.number))
+
+    def turn(self, now: float) -> None:
+        """Look at the journal's state.
+
+        Raises:
+            TaskMeshError: another hub has the journal.
+        """
+        self.deadline = now + REPORT
+        if not self._writer.changed:
+            return
+        view, news = self._writer.status()
+        state, self._state = self._state, self._writer.state
+        is_lost = self._state is JournalState.REGRESSED and state is not self._state
+        self._events.append(JournalTold(view, self._writer.is_full, is_lost, news))
+        if self._state is JournalState.SUPERSEDED:
+            raise TaskMeshError(f"this hub stops: {view['why']}")
+
+    def _on_wakeup(self) -> None:
+        self._wakeup.clear()
+        written = 0
+        while self._positions and self._positions[0][0] <= self._writer.confirmed:
+            _, written = self._positions.popleft()
+        if written:
+            self._events.append(JournalWritten(written))
+        self.deadline = -math.inf
+
+
+@contextlib.contextmanager
+def hub_journal(config: HubConfig) -> Iterator[HubJournal | None]:
+    """Open and read the journal that the settings ask for, until the end of the block; None without one.
+
+    Raises:
+        ConfigError: it cannot be used, or would lose what is written.
+    """
+    if not config.journal and not config.journal_file:
+        if config.strict:
+            raise ConfigError("hub.strict is about a journal: give its place too (--journal, hub.journal)")
+        yield None
+        return
+    store = journal_store(config)
+    with contextlib.ExitStack() as closing:
+        closing.callback(store.close)
+        try:
+            opened = store.open()
+            entries = {key.decode(): data for portion in store.load() for key, data in portion}
+        except JournalUnavailable as error:
+            raise ConfigError(f"the journal cannot be used: {error}") from None
+        read = JournalRead({key: decode(key, data) for key, data in entries.items()}, wall())
+        wakeup = Wakeup()
+        closing.callback(wakeup.close)
+        writer = JournalWriter(store, opened, strict=config.strict, wake=wakeup.set)
+        closing.callback(writer.close, FLUSH)
+        yield HubJournal(writer, wakeup, read)
+
+
+def journal_store(config: HubConfig) -> JournalStore:
+    """Return the store of the journal that the settings name, not opened yet.
+
+    Raises:
+        ConfigError: its name cannot be used, or its client package is not installed.
+    """
+    is_address = "://" in config.journal or config.journal_file
+    source = address_source("journal", config.journal, config.journal_file) if is_address else None
+    if source is None:
+        return FileJournal(Path(config.journal), strict=config.strict)
+    try:
+        from taskmesh.journal.redis import RedisJournal
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] != "redis":
+            raise
+        raise ConfigError(
+            "a journal in Redis needs the Python package redis: pip install 'taskmesh[redis]'"
+        ) from None
+    return RedisJournal(source, strict=config.strict)

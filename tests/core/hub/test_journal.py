@@ -1,0 +1,333 @@
+"""The journal of a hub: what is written when, and what the next hub makes of it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from taskmesh.core import events as ev
+from taskmesh.wire import messages as m
+from taskmesh.wire.journal import Ends, JournalChunk
+from taskmesh.wire.runs import ATTACHMENT, ATTACHMENT_NAME, Run, Spec, Value
+from tests.core.rig import EPOCH, HubRig, number_of, spec
+
+LEASE = 2.0
+WALL = 1_000_000.0
+
+
+def hub(entries: dict | None = None, *, epoch: int = EPOCH, wall: float = WALL) -> HubRig:
+    rig = HubRig(journaled=True, lease=LEASE, epoch=epoch)
+    rig.journal = copy.deepcopy(entries or {})
+    rig.tell(ev.JournalRead(copy.deepcopy(rig.journal), wall))
+    return rig
+
+
+def after_death(rig: HubRig, *, wall: float = WALL) -> HubRig:
+    """The hub is killed; the next one has what was written."""
+    return hub(rig.journal, wall=wall)
+
+
+def kinds(rig: HubRig) -> str:
+    return "".join(sorted(key[0] for key in rig.journal))
+
+
+def accepted(rig: HubRig, client: int = 1) -> int:
+    return max([0, *(said.number for said in rig.told[client] if isinstance(said, m.Accepted))])
+
+
+def run_all(rig: HubRig, session: int) -> None:
+    while rig.held[session]:
+        rig.report(session, done=(rig.held[session][0],))
+
+
+def past_recovery(rig: HubRig, session: int) -> None:
+    """All pools that may come back are awaited."""
+    for _ in range(15):
+        rig.after(0.2)
+        rig.beat(session)
+
+
+def acknowledge(rig: HubRig, client: int = 1) -> None:
+    deliveries = [said.number for said in rig.told[client] if isinstance(said, m.Deliver)]
+    rig.tell(ev.FromClient(client, m.ResultAck(EPOCH, deliveries[-1])))
+
+
+def test_a_task_is_accepted_when_it_is_written():
+    rig = hub()
+    rig.client()
+    rig.submit()
+    rig.submit()
+    rig.after(0.5)
+    assert accepted(rig) == 0
+
+    rig.write()
+    assert accepted(rig) == 2
+    assert kinds(rig) == "ccs"
+
+
+def test_what_is_not_durable_is_accepted_at_once():
+    rig = hub()
+    rig.client()
+    rig.submit(one=spec("bound", on_client_loss="cancel"))
+    rig.submit(one=spec("once", acks="early"))
+    rig.after(0.5)
+
+    assert accepted(rig) == 2
+    assert rig.unwritten == []
+
+
+def test_a_task_goes_from_the_journal_when_its_client_has_the_outcome():
+    rig = hub()
+    rig.client()
+    session = rig.join()
+    rig.submit(count=3)
+    run_all(rig, session)
+    rig.write()
+    assert kinds(rig) == "cs"
+
+    acknowledge(rig)
+    rig.write()
+    assert rig.journal == {}
+
+
+def test_which_tasks_of_a_chunk_are_over_is_written_now_and_then():
+    rig = hub()
+    rig.client()
+    session = rig.join(slots=1)
+    seqs = rig.submit(count=3)
+    rig.report(session, done=(rig.held[session][0],))
+    acknowledge(rig)
+    rig.after(0.5)
+    rig.write()
+
+    assert [entry.seqs for entry in rig.journal.values() if isinstance(entry, Ends)] == [seqs[:1]]
+    again = after_death(rig)
+    assert [again.state(1, seq) for seq in seqs] == ["finished", "WAITING", "WAITING"]
+
+
+def test_a_task_that_is_given_up_goes():
+    rig = hub()
+    rig.client()
+    (seq,) = rig.submit()
+    rig.cancel(1, seq)
+    rig.write()
+    assert rig.journal == {}
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+def test_a_client_that_leaves(cancel):
+    rig = hub()
+    rig.client()
+    session = rig.join()
+    rig.submit()
+    rig.tell(ev.FromClient(1, m.ClientBye(cancel=cancel)))
+    rig.after(0.5)
+    if not cancel:
+        rig.write()
+        assert kinds(rig) == "cs"
+        run_all(rig, session)
+    rig.write()
+    assert rig.journal == {}
+
+
+def test_hub_and_client_die_and_the_task_runs():
+    rig = hub()
+    rig.client()
+    seqs = rig.submit(count=2)
+    rig.write()
+
+    again = after_death(rig)
+    session = again.join()
+    past_recovery(again, session)
+    run_all(again, session)
+    again.client()
+    assert again.outcomes() == dict.fromkeys(seqs, "done")
+
+    acknowledge(again)
+    again.write()
+    assert again.journal == {}
+
+
+def test_a_client_that_comes_back_submits_again_and_it_runs_once():
+    rig = hub()
+    rig.client()
+    (seq,) = rig.submit()
+    rig.write()
+    again = after_death(rig)
+    again.client()
+    one = spec()
+    run = Run(number_of(one), 0, [seq, 7], [b"x", b"y"], again=True)
+    again.tell(ev.FromClient(1, m.Submit(1, [(number_of(one), one)], [run], whole=True)))
+    again.write()
+    session = again.join()
+    past_recovery(again, session)
+
+    assert sorted(again.held[session]) == [(1, seq, 1), (1, 7, 1)]
+    chunks = [entry for entry in again.journal.values() if isinstance(entry, JournalChunk)]
+    assert [chunk.runs[0].seqs for chunk in chunks] == [[seq], [7]]
+    assert accepted(again) == 1
+
+
+def test_another_program_waits_for_a_task_of_a_client_that_is_gone():
+    rig = hub()
+    rig.client()
+    (seq,) = rig.submit()
+    rig.write()
+    again = after_death(rig)
+    session = again.join()
+    past_recovery(again, session)
+    run_all(again, session)
+    again.client(2)
+    one = Spec(b"", ATTACHMENT_NAME, kind=ATTACHMENT)
+    run = Run(number_of(one), 0, [1], [b""], f"{1:016x}{seq:016x}")
+    again.tell(ev.FromClient(2, m.Submit(1, [(number_of(one), one)], [run])))
+
+    assert again.outcomes(2) == {1: "done"}
+
+
+def test_a_pool_that_holds_it_goes_on():
+    rig = hub()
+    rig.client()
+    (seq,) = rig.submit()
+    session = rig.join()
+    (held,) = rig.held[session]
+    rig.write()
+    again = after_death(rig)
+    session = again.join(epoch=EPOCH - 1, inventory=[m.Held(1, held[2], [seq])])
+
+    assert again.state(1, seq) in ("SENT", "RUNNING")
+    assert again.pushed == []
+
+
+def test_a_delay_goes_on_while_there_is_no_hub():
+    rig = hub()
+    rig.client()
+    one = spec()
+    run = Run(number_of(one), 0, [1], [b"x"], delay=60.0)
+    rig.tell(ev.FromClient(1, m.Submit(1, [(number_of(one), one)], [run])))
+    rig.write()
+    again = after_death(rig, wall=WALL + 58)
+    session = again.join()
+    for _ in range(8):
+        again.after(0.2)
+        again.beat(session)
+    assert again.held[session] == []
+
+    past_recovery(again, session)
+    assert again.held[session] == [(1, 1, 1)]
+
+
+def test_a_task_expires_while_there_is_no_hub():
+    rig = hub()
+    rig.client()
+    (seq,) = rig.submit(one=spec("fleeting", expires=30.0))
+    rig.write()
+    again = after_death(rig, wall=WALL + 31)
+    again.after(0.5)
+    again.client()
+
+    assert again.outcomes() == {seq: "expired"}
+
+
+@pytest.mark.parametrize("edges", ["needs", "after"])
+@pytest.mark.parametrize("end", ["done", "failed"])
+def test_what_depends_on_a_task_that_is_over_has_its_outcome(edges, end):
+    rig = hub()
+    rig.client()
+    session = rig.join()
+    (first,) = rig.submit()
+    when = 1 if end == "failed" else 0  # DONE
+    one = spec("held back", queue="elsewhere")
+    run = Run(number_of(one), 0, [2], [b"x"], when=when, **{edges: [[first]]})
+    rig.tell(ev.FromClient(1, m.Submit(2, [(number_of(one), one)], [run])))
+    if end == "done":
+        run_all(rig, session)
+    else:
+        rig.fail(session, (1, first, 1))
+    acknowledge(rig)
+    rig.write()
+    assert kinds(rig) == "csv"
+
+    again = after_death(rig)
+    session = again.join(queues=["elsewhere"])
+    past_recovery(again, session)
+    assert again.held[session] == [(1, 2, 1)]
+    run_all(again, session)
+    again.client()
+    acknowledge(again)
+    again.write()
+    assert again.journal == {}
+
+
+def test_a_value_that_many_tasks_need_is_written_once():
+    rig = hub()
+    rig.client()
+    one = spec()
+    for number in (1, 2):
+        run = Run(number_of(one), 0, [10 + number], [b"x"], needs=[[5]])
+        values = [Value(5, b"large", is_kept=True)] if number == 1 else []
+        rig.tell(ev.FromClient(1, m.Submit(number, [(number_of(one), one)], [run], values=values)))
+    rig.write()
+    assert kinds(rig) == "ccsv"
+
+    again = after_death(rig)
+    session = again.join()
+    past_recovery(again, session)
+    assert [value.payload for push in again.pushed for run in push.runs for value in run.values] == [b"large"]
+    run_all(again, session)
+    again.client()
+    acknowledge(again)
+    again.write()
+    assert again.journal == {}
+
+
+def test_a_journal_that_has_lost_what_was_written_is_written_again():
+    rig = hub()
+    rig.client()
+    session = rig.join(slots=1)
+    rig.submit(count=3)
+    rig.depend(1)
+    rig.report(session, done=(rig.held[session][0],))
+    acknowledge(rig)
+    rig.after(0.5)
+    rig.write()
+    before = copy.deepcopy(rig.journal)
+    assert kinds(rig) == "ccesv"
+
+    rig.journal.clear()
+    rig.tell(ev.JournalTold({}, is_full=False, is_lost=True, news=[]))
+    assert [action.is_whole for action in rig.unwritten] == [True]
+    rig.write()
+    assert {key: entry for key, entry in rig.journal.items() if entry != Ends([])} == before
+
+
+def test_a_full_journal_takes_no_more_durable_tasks():
+    rig = hub()
+    rig.client()
+    rig.tell(ev.JournalTold({"state": "away"}, is_full=True, is_lost=False, news=[]))
+    rig.submit()
+    assert isinstance(rig.told[1][-1], m.Busy)
+    assert rig.unwritten == []
+    rig._submits[1] = 0
+    (seq,) = rig.submit(one=spec("bound", on_client_loss="cancel"))
+    rig.after(0.5)
+    assert (accepted(rig), rig.state(1, seq)) == (1, "QUEUED")
+
+    rig.tell(ev.JournalTold({"state": "connected"}, is_full=False, is_lost=False, news=[]))
+    rig.submit()
+    rig.write()
+    assert accepted(rig) == 2
+
+
+def test_a_hub_that_reads_what_it_wrote_writes_nothing_new():
+    rig = hub()
+    rig.client()
+    rig.submit(count=5)
+    rig.submit(2)
+    rig.write()
+    before = copy.deepcopy(rig.journal)
+    again = after_death(rig)
+    again.after(1.0)
+    again.write()
+    assert again.journal == before

@@ -1,0 +1,114 @@
+"""A hub with a journal, as a program of its own: killed with its clients, and started again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from taskmesh.config import load
+from taskmesh.net.hub.journal import journal_store
+from tests.harness.cluster import SETTINGS, Cluster
+from tests.harness.programs import Programs
+from tests.harness.redis_server import serving
+from tests.harness.waiting import wait_until
+from tests.net import workload
+
+END_S = 30
+TASKS = 50
+
+DYING_CLIENT = """
+import os, sys
+from taskmesh import Mesh
+from tests.net import workload
+with Mesh(address=sys.argv[1]) as mesh:
+    first = mesh.submit(workload.add, 1, 1)
+    tasks = [mesh.submit(workload.add, number, first) for number in range(int(sys.argv[2]))]
+    large = mesh.submit(workload.echo, b"x" * 5_000_000)
+    mesh.flush()
+    print(*[task.task_id for task in (*tasks, large)], flush=True)
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture(params=["file", "file strict", "redis", "redis strict"])
+def settings(tmp_path: Path, request: pytest.FixtureRequest, processes: None) -> Iterator[dict[str, str]]:
+    """The hub's settings, in the environment."""
+    kind, _, strict = request.param.partition(" ")
+    env = {**SETTINGS, "TASKMESH_HUB__STRICT": "true" if strict else "false"}
+    if kind == "file":
+        yield {**env, "TASKMESH_JOURNAL": str(tmp_path / "tasks.journal")}
+        return
+    sync = "always" if strict else "everysec"
+    for server in serving(tmp_path, "--appendonly", "yes", "--appendfsync", sync):
+        yield {**env, "TASKMESH_JOURNAL": server.url}
+
+
+@pytest.fixture
+def cluster(programs: Programs, settings: dict[str, str]) -> Cluster:
+    cluster = Cluster(programs)
+    cluster.start_hub(settings)
+    return cluster
+
+
+def entries(settings: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    """All that the journal has."""
+    hub = load(environ={name: value for name, value in settings.items() if "JOURNAL" in name}).hub
+    store = journal_store(hub)
+    try:
+        return [entry for portion in store.load() for entry in portion]
+    finally:
+        store.close()
+
+
+def test_hub_and_client_are_killed_and_every_accepted_task_is_reached_by_its_id(cluster, programs, settings):
+    client = programs.launch("client", ("-c", DYING_CLIENT, cluster.address, str(TASKS)))
+    client.wait(END_S)
+    ids = client.text().split()
+    cluster.hub.kill()
+    cluster.start_hub(settings)
+    cluster.start_worker("first")
+    with cluster.mesh() as mesh:
+        found = [mesh.attach(task_id) for task_id in ids]
+        *sums, large = [future.result(END_S) for future in found]
+
+    assert sums == [number + 2 for number in range(TASKS)]
+    assert large == b"x" * 5_000_000
+
+
+def test_an_outcome_waits_for_whoever_asks_by_its_id(cluster, programs, settings):
+    client = programs.launch("client", ("-c", DYING_CLIENT, cluster.address, "3"))
+    client.wait(END_S)
+    ids = client.text().split()
+    cluster.hub.kill()
+    cluster.start_hub(settings)
+    cluster.start_worker("first")
+    with cluster.mesh() as mesh:
+        wait_until(lambda: not any(mesh.status()["tasks"].values()), END_S, "all have ended")
+        assert [mesh.attach(task_id).result(END_S) for task_id in ids[:3]] == [2, 3, 4]
+        assert mesh.attach(ids[0]).result(END_S) == 2
+
+
+def test_a_client_that_lives_notices_nothing(cluster, settings):
+    cluster.start_worker("first")
+    with cluster.mesh() as mesh:
+        tasks = [mesh.submit(workload.add, number, 1) for number in range(TASKS)]
+        mesh.flush()
+        cluster.hub.kill()
+        cluster.start_hub(settings)
+        more = [mesh.submit(workload.add, number, 2) for number in range(TASKS)]
+
+        assert [task.result(END_S) for task in tasks] == [number + 1 for number in range(TASKS)]
+        assert [task.result(END_S) for task in more] == [number + 2 for number in range(TASKS)]
+        assert mesh.status()["journal"]["state"] == "connected"
+    cluster.hub.terminate()
+    cluster.hub.wait()
+    assert entries(settings) == []
+
+
+def test_a_second_hub_takes_the_journal_and_the_first_stops(cluster, programs, settings):
+    first = cluster.hub
+    second = Cluster(programs)
+    second.start_hub(settings)
+
+    assert first.wait(END_S) == 1
+    assert "another hub has opened" in first.text("stderr") + first.text("stdout")
