@@ -193,7 +193,7 @@ class Mesh(Submitter):
         return self._client.table.cancel((futures,) if isinstance(futures, TaskFuture) else futures)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until the hub has confirmed that every task submitted so far is in its ledger.
+        """Wait until the hub has confirmed that it has every task submitted so far, in its journal if it has one.
 
         Raises:
             TimeoutError: not within `timeout` seconds.

@@ -125,6 +125,7 @@ def summary(found: dict[str, Any]) -> str:
             f"unclaimed: {unclaimed} tasks that pools hold for clients that are not back with this hub"
         )
     lines += [store_line(found["store"])] if found.get("store") else []
+    lines += [journal_line(found["journal"])] if found.get("journal") else []
     lines += [f"refused:  pool {pool}: {reason}" for pool, reason in found["refused"].items()]
     lines += [
         f"over rate: {user}: {row['dropped']} messages dropped by {row['cap']}; its programs wait and say "
@@ -146,6 +147,14 @@ def store_line(store: dict[str, Any]) -> str:
     counts = ", ".join(f"{store[key]} {key}" for key in ("stored", "waiting", "dropped", "loaded", "skipped"))
     why = f" ({store['why']})" if store["why"] else ""
     return f"store:    {store['store']} is {store['state']}{why}: {counts}"
+
+
+def journal_line(journal: dict[str, Any]) -> str:
+    """Return how the hub's journal is, for people."""
+    why = f" ({journal['why']})" if journal["why"] else ""
+    full = "; it takes no more durable tasks" if journal["full"] else ""
+    waiting = f"{journal['waiting']} changes ({journal['waiting_bytes']:,} bytes) wait to be written"
+    return f"journal:  {journal['state']}{why}: {waiting}{full}"
 
 
 def details(found: dict[str, Any]) -> str:

@@ -45,6 +45,7 @@ class HubJournal:
         self._events: deque[object] = deque()
         self._positions: deque[tuple[int, int]] = deque()
         self._state = JournalState.CONNECTED
+        self._backlog = 0
         self.deadline = 0.0
 
     def start(self, loop: Loop, hub: HubShell) -> None:
@@ -69,7 +70,8 @@ class HubJournal:
             TaskMeshError: another hub has the journal.
         """
         self.deadline = now + REPORT
-        if not self._writer.changed:
+        backlog, self._backlog = self._backlog, self._writer.backlog_bytes
+        if not self._writer.changed and backlog == self._backlog:
             return
         view, news = self._writer.status()
         state, self._state = self._state, self._writer.state

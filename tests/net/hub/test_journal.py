@@ -88,7 +88,7 @@ def test_an_outcome_waits_for_whoever_asks_by_its_id(cluster, programs, settings
         assert mesh.attach(ids[0]).result(END_S) == 2
 
 
-def test_a_client_that_lives_notices_nothing(cluster, settings):
+def test_a_client_that_lives_notices_nothing(cluster, programs, settings):
     cluster.start_worker("first")
     with cluster.mesh() as mesh:
         tasks = [mesh.submit(workload.add, number, 1) for number in range(TASKS)]
@@ -100,6 +100,8 @@ def test_a_client_that_lives_notices_nothing(cluster, settings):
         assert [task.result(END_S) for task in tasks] == [number + 1 for number in range(TASKS)]
         assert [task.result(END_S) for task in more] == [number + 2 for number in range(TASKS)]
         assert mesh.status()["journal"]["state"] == "connected"
+    told = programs.run("status", "--address", cluster.address)
+    assert "journal:  connected: 0 changes (0 bytes) wait to be written" in told.stdout
     cluster.hub.terminate()
     cluster.hub.wait()
     assert entries(settings) == []
@@ -112,3 +114,25 @@ def test_a_second_hub_takes_the_journal_and_the_first_stops(cluster, programs, s
 
     assert first.wait(END_S) == 1
     assert "another hub has opened" in first.text("stderr") + first.text("stdout")
+
+
+def test_a_journal_that_cannot_be_written_is_told_and_what_was_accepted_goes_on(programs, tmp_path):
+    for server in serving(tmp_path, "--appendonly", "yes"):
+        cluster = Cluster(programs)
+        cluster.start_hub({**SETTINGS, "TASKMESH_JOURNAL": server.url})
+        cluster.start_worker("first")
+        with cluster.mesh() as mesh:
+            server.kill()
+            tasks = [mesh.submit(workload.add, number, 1) for number in range(TASKS)]
+            assert [task.result(END_S) for task in tasks] == [number + 1 for number in range(TASKS)]
+            wait_until(lambda: mesh.status()["journal"]["waiting"], END_S, "the hub tells what waits")
+            held = mesh.with_options(delay=END_S).submit(workload.add, 1, 1)
+            with pytest.raises(TimeoutError):
+                mesh.flush(timeout=1.0)
+            assert not held.accepted
+
+            server.start()
+            mesh.flush()
+            assert held.accepted
+            assert held.cancel()
+            wait_until(lambda: mesh.status()["journal"]["waiting"] == 0, END_S, "all is written")
