@@ -193,7 +193,7 @@ class Mesh(Submitter):
         return self._client.table.cancel((futures,) if isinstance(futures, TaskFuture) else futures)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until the hub has confirmed that it has every task submitted so far, in its journal if it has one.
+        """Wait until the hub has confirmed all tasks submitted so far: they are in its journal, if it has one.
 
         Raises:
             TimeoutError: not within `timeout` seconds.

@@ -14,9 +14,9 @@ import zmq
 from taskmesh.sockets.errors import InvalidOption
 from taskmesh.sockets.roles import Role
 
-KEY_LENGTHS = (32, 40)
 KEEPALIVES = 4
 """Times that the kernel asks before it ends a connection."""
+KEY_LENGTHS = (32, 40)
 """A CURVE key is 32 bytes, or 40 bytes of Z85 text."""
 
 
