@@ -193,7 +193,7 @@ class Mesh(Submitter):
         return self._client.table.cancel((futures,) if isinstance(futures, TaskFuture) else futures)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until the hub has confirmed all tasks submitted so far: they are in its journal, if it has one.
+        """Wait until the hub has all tasks that were submitted so far, and its journal, if there is one.
 
         Raises:
             TimeoutError: not within `timeout` seconds.
