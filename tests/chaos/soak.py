@@ -52,7 +52,7 @@ ENOUGH = 0.1
 
 @dataclass(frozen=True)
 class Sample:
-    """What a process holds at a moment: MB of its own, descriptors but those of its slots, threads."""
+    """The holdings of a process at a moment: MB of its own, descriptors but those of its slots, threads."""
 
     when: float
     memory: float
@@ -148,7 +148,7 @@ def slopes(samples: list[Sample], count: Callable[[float], float]) -> Iterator[t
 
 
 def judge_limits(spans: Journal) -> list[str]:
-    """What is wrong with the starts and spans of limited tasks, in words."""
+    """Return the faults in the starts and spans of limited tasks, in words."""
     begins: dict[str, list[float]] = defaultdict(list)
     open_spans: dict[tuple[str, ...], float] = {}
     ended: list[tuple[float, float]] = []

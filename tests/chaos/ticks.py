@@ -37,7 +37,7 @@ def write_module(folder: Path) -> None:
 
 
 def judge_ticks(folder: Path, record: Record) -> list[str]:
-    """What is wrong with the firings, in words."""
+    """Return the faults in the firings, in words."""
     pids: dict[int, list[int]] = defaultdict(list)
     for entry in Journal(folder / LOG).entries():
         pids[entry.index].append(int(entry.fields[2]))

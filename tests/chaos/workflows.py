@@ -102,7 +102,7 @@ class Node:
 
 
 class Ledger:
-    """What a client has under way, and its log of that. It keeps nothing of what has ended.
+    """A client's tasks under way, and its log of them. It keeps nothing of what has ended.
 
     Attributes:
         log: The client's own. executions: That of its tasks.

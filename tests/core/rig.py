@@ -159,6 +159,17 @@ class HubRig:
     def fail(self, session: int, key: Key, kind: str = "exception", **more: object) -> None:
         self.report(session, failed=(Failed(*key, kind, **{"retryable": True, **more}),))
 
+    def values_of(self, seq: int) -> tuple[list[int], dict[int, Value]]:
+        """The needs of a task as they were pushed last, and all outcomes that lanes were sent."""
+        sent: dict[int, Value] = {}
+        needs: list[int] = []
+        for message in self.pushed:
+            for run in message.runs:
+                sent |= {value.seq: value for value in run.values}
+                if seq in run.seqs and run.needs:
+                    needs = run.needs[run.seqs.index(seq)]
+        return needs, sent
+
     # --- clients
 
     def client(self, client: int = 1, credit: int = 1 << 20) -> int:

@@ -48,7 +48,7 @@ class Gated(MemoryJournal):
 
 
 class Loop:
-    """What a hub's loop does: it hands over, and answers a journal that has regressed with all it has."""
+    """A hub's loop: it hands over, and answers a journal that has regressed with all it has."""
 
     def __init__(self, store: JournalStore, strict: bool = False, limit: int = 1 << 20) -> None:
         self.bell = Wakeup()

@@ -45,18 +45,6 @@ def pushed(rig: HubRig) -> list[int]:
     return [seq for message in rig.pushed for run in message.runs for seq in run.seqs]
 
 
-def values_of(rig: HubRig, seq: int) -> tuple[list[int], dict[int, Value]]:
-    """The needs of a task as they were pushed last, and all outcomes that lanes were sent."""
-    sent: dict[int, Value] = {}
-    needs: list[int] = []
-    for message in rig.pushed:
-        for run in message.runs:
-            sent |= {value.seq: value for value in run.values}
-            if seq in run.seqs and run.needs:
-                needs = run.needs[run.seqs.index(seq)]
-    return needs, sent
-
-
 # --- when -------------------------------------------------------------------------------------------------
 
 
@@ -80,7 +68,7 @@ def test_w7_when_success(end):
 
     if end == "done":
         assert rig.state(1, seq) == "SENT"
-        needs, sent = values_of(rig, seq)
+        needs, sent = rig.values_of(seq)
         assert needs == [1]
         assert sent[1].payload == b"r"
     else:
@@ -94,7 +82,7 @@ def test_w7_when_done(end):
     rig, _, seq = after_end(end, DONE)
 
     assert rig.state(1, seq) == "SENT"
-    needs, sent = values_of(rig, seq)
+    needs, sent = rig.values_of(seq)
     (value,) = [sent[need] for need in needs]
     assert (value.failed is None) == (end == "done")
     assert value.failed is None or value.failed.kind == {"unknown": "exception"}.get(end, end)
@@ -152,7 +140,7 @@ def test_w7_it_starts_when_the_last_one_has_succeeded():
     rig.report(session, done=((1, second, 1),))
 
     assert rig.state(1, seq) == "SENT"
-    assert values_of(rig, seq)[0] == [first]
+    assert rig.values_of(seq)[0] == [first]
 
 
 def test_w7_a_bad_end_is_passed_on_at_once_and_the_siblings_go_on():
@@ -222,7 +210,7 @@ def test_w10_an_outcome_that_is_unknown_here_is_asked_for_and_nothing_is_accepte
     again.values = [Value(77, b"known")]
     rig.tell(ev.FromClient(1, again))
     assert rig.state(1, seq) == "SENT"
-    assert values_of(rig, seq)[1][77].payload == b"known"
+    assert rig.values_of(seq)[1][77].payload == b"known"
 
 
 def test_w7_cancelling_a_dependent_leaves_the_upstream_task_alone():

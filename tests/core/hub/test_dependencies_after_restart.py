@@ -14,18 +14,6 @@ def rig_with(**config: object) -> HubRig:
     return rig
 
 
-def values_of(rig: HubRig, seq: int) -> tuple[list[int], dict[int, Value]]:
-    """The needs of a task as they were pushed last, and all outcomes that lanes were sent."""
-    sent: dict[int, Value] = {}
-    needs: list[int] = []
-    for message in rig.pushed:
-        for run in message.runs:
-            sent |= {value.seq: value for value in run.values}
-            if seq in run.seqs and run.needs:
-                needs = run.needs[run.seqs.index(seq)]
-    return needs, sent
-
-
 def resubmit(rig: HubRig, *runs: Run, values: tuple[Value, ...] = ()) -> None:
     one = spec()
     submit = m.Submit(1, [(number_of(one), one)], list(runs), whole=True, values=list(values))
@@ -127,7 +115,7 @@ def test_w9_one_that_a_pool_gives_back_waits_for_what_has_not_ended_here(end):
     rig.report(session, done=((1, 1, 1),))
 
     assert rig.state(1, 2) == "SENT"
-    assert values_of(rig, 2)[1][1].payload == b"r"
+    assert rig.values_of(2)[1][1].payload == b"r"
 
 
 def test_w9_one_that_crashed_before_its_client_came_back_waits_for_the_others_alone():
@@ -152,7 +140,7 @@ def test_w9_an_outcome_that_the_client_has_taken_comes_with_the_dependent():
         rig.beat(session)
 
     assert rig.state(1, 2) == "SENT"
-    assert values_of(rig, 2)[1][1].payload == b"taken"
+    assert rig.values_of(2)[1][1].payload == b"taken"
 
 
 def test_w9_an_outcome_that_came_along_is_there_for_all_that_need_it():
@@ -166,7 +154,7 @@ def test_w9_an_outcome_that_came_along_is_there_for_all_that_need_it():
 
     assert rig.outcomes() == {2: "done"}
     assert rig.state(1, 3) == "SENT"
-    assert values_of(rig, 3)[1][1].payload == b"taken"
+    assert rig.values_of(3)[1][1].payload == b"taken"
 
 
 def test_w9_recovery_over_before_the_upstream_task_and_after():

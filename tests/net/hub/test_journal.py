@@ -60,13 +60,18 @@ def entries(settings: dict[str, str]) -> list[tuple[bytes, bytes]]:
         store.close()
 
 
-def test_hub_and_client_are_killed_and_every_accepted_task_is_reached_by_its_id(cluster, programs, settings):
-    client = programs.launch("client", ("-c", DYING_CLIENT, cluster.address, str(TASKS)))
+def killed_with_their_client(cluster: Cluster, settings: dict[str, str], count: int) -> list[str]:
+    """Have a client submit tasks, kill it and the hub, and start a hub and a pool; return the tasks' ids."""
+    client = cluster.programs.launch("client", ("-c", DYING_CLIENT, cluster.address, str(count)))
     client.wait(END_S)
-    ids = client.text().split()
     cluster.hub.kill()
     cluster.start_hub(settings)
     cluster.start_worker("first")
+    return client.text().split()
+
+
+def test_hub_and_client_are_killed_and_every_accepted_task_is_reached_by_its_id(cluster, settings):
+    ids = killed_with_their_client(cluster, settings, TASKS)
     with cluster.mesh() as mesh:
         found = [mesh.attach(task_id) for task_id in ids]
         *sums, large = [future.result(END_S) for future in found]
@@ -75,13 +80,8 @@ def test_hub_and_client_are_killed_and_every_accepted_task_is_reached_by_its_id(
     assert large == b"x" * 5_000_000
 
 
-def test_an_outcome_waits_for_whoever_asks_by_its_id(cluster, programs, settings):
-    client = programs.launch("client", ("-c", DYING_CLIENT, cluster.address, "3"))
-    client.wait(END_S)
-    ids = client.text().split()
-    cluster.hub.kill()
-    cluster.start_hub(settings)
-    cluster.start_worker("first")
+def test_an_outcome_waits_for_whoever_asks_by_its_id(cluster, settings):
+    ids = killed_with_their_client(cluster, settings, 3)
     with cluster.mesh() as mesh:
         wait_until(lambda: not any(mesh.status()["tasks"].values()), END_S, "all have ended")
         assert [mesh.attach(task_id).result(END_S) for task_id in ids[:3]] == [2, 3, 4]
