@@ -44,6 +44,7 @@ class ClientSession:
         submitted: Number of the last Submit that is in the ledger.
         unwritten: Submits in the ledger that the journal does not have yet, with the numbers of its changes.
         heard: Time when it was last heard of.
+        ended: Time when the last of its tasks ended.
         present: True if it was heard and has not vanished.
         linked: True if its link was not seen to be gone.
         greeted: True if it has answered the welcome of this session.
@@ -63,6 +64,7 @@ class ClientSession:
         self.submitted = 0
         self.unwritten: deque[tuple[int, int]] = deque()
         self.heard = now
+        self.ended = now
         self.present = True
         self.linked = True
         self.greeted = False

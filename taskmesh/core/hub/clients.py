@@ -269,7 +269,7 @@ class Clients:
         absent = [session for session in self._hub.clients.values() if not session.present]
         kept = sum(session.size for session in absent if not session.linked)
         for session in sorted(absent, key=lambda session: session.heard):
-            away, size = now - session.heard, session.size
+            away, size = self._away(session, now), session.size
             if away >= IDLE_TTL and self._is_idle(session):
                 self._forget(session)
             elif away >= config.result_ttl:
@@ -282,6 +282,17 @@ class Clients:
                 kept -= size
         for client in self._ledger.accounts.keys() - self._hub.clients.keys():
             self._close_account(client)
+
+    def _away(self, session: ClientSession, now: float) -> float:
+        """Return the seconds for which outcomes have waited for an absent client, or may have.
+
+        With a journal they wait for whoever asks: the time counts from the end of its last task.
+        """
+        if self._hub.journal is None:
+            return now - session.heard
+        if self._ledger.account(session.client).tasks:
+            return 0.0
+        return now - max(session.heard, session.ended)
 
     def _share_room(self) -> None:
         """Finds how much may be kept for one client: when all have too much together, their equal share."""

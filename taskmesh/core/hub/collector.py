@@ -166,6 +166,7 @@ class Collector:
                 self._hub.journal.delivered(run.client, [run], [], self._hub.specs)
             return 0
         self._hub.news.add(run.client)
+        client.ended = self._hub.now
         return client.done(run)
 
     def give(self, outcome: DoneRun | Failed, task: int) -> None:
@@ -177,6 +178,7 @@ class Collector:
         session = self._hub.clients.get(client)
         failure = msgspec.structs.replace(outcome, client=client, seq=seq)
         if session is not None:
+            session.ended = self._hub.now
             session.failed(failure)
             self._hub.news.add(client)
         elif self._hub.journal is not None:

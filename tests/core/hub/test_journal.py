@@ -16,8 +16,8 @@ LEASE = 2.0
 WALL = 1_000_000.0
 
 
-def hub(entries: dict | None = None, *, epoch: int = EPOCH, wall: float = WALL) -> HubRig:
-    rig = HubRig(journaled=True, lease=LEASE, epoch=epoch)
+def hub(entries: dict | None = None, *, wall: float = WALL, **config: object) -> HubRig:
+    rig = HubRig(journaled=True, lease=LEASE, **config)
     rig.journal = copy.deepcopy(entries or {})
     rig.tell(ev.JournalRead(copy.deepcopy(rig.journal), wall))
     return rig
@@ -46,6 +46,14 @@ def past_recovery(rig: HubRig, session: int) -> None:
     for _ in range(15):
         rig.after(0.2)
         rig.beat(session)
+
+
+def attached(rig: HubRig, seq: int, number: int) -> str:
+    """Have client 2 attach to a task of client 1, in its Submit of this number; return how it ends."""
+    one = Spec(b"", ATTACHMENT_NAME, kind=ATTACHMENT)
+    run = Run(number_of(one), 0, [number], [b""], f"{1:016x}{seq:016x}")
+    rig.tell(ev.FromClient(2, m.Submit(number, [(number_of(one), one)], [run])))
+    return rig.outcomes(2)[number]
 
 
 def acknowledge(rig: HubRig, client: int = 1) -> None:
@@ -179,11 +187,29 @@ def test_another_program_waits_for_a_task_of_a_client_that_is_gone():
     past_recovery(again, session)
     run_all(again, session)
     again.client(2)
-    one = Spec(b"", ATTACHMENT_NAME, kind=ATTACHMENT)
-    run = Run(number_of(one), 0, [1], [b""], f"{1:016x}{seq:016x}")
-    again.tell(ev.FromClient(2, m.Submit(1, [(number_of(one), one)], [run])))
 
-    assert again.outcomes(2) == {1: "done"}
+    assert attached(again, seq, 1) == "done"
+
+
+def test_an_outcome_waits_from_the_end_of_its_task():
+    rig = hub()
+    rig.client()
+    (seq,) = rig.submit()
+    rig.write()
+    again = hub(rig.journal, result_ttl=3.0)
+    session = again.join()
+    for _ in range(5):
+        past_recovery(again, session)
+    run_all(again, session)
+    again.client(2)
+    assert again.state(1, seq) == "finished"
+    again.after(1.0)
+    assert attached(again, seq, 1) == "done"
+
+    again.after(2.5)
+    assert attached(again, seq, 2) == "unknown"
+    again.write()
+    assert again.journal == {}
 
 
 def test_a_pool_that_holds_it_goes_on():
