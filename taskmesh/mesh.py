@@ -291,8 +291,8 @@ class Mesh(Submitter):
         Args:
             cancel: gives up what has not ended.
             detach: leaves the tasks to the hub, once it has confirmed all of them: it runs them, and drops
-                what they return. Those with on_client_loss="cancel" end. What a map has not submitted yet
-                is not submitted any more.
+                what they return, or keeps that for `attach` if it has a journal. Those with
+                on_client_loss="cancel" end. What a map has not submitted yet is not submitted any more.
 
         Raises:
             ConfigError: `detach` of an embedded mesh, or together with `cancel`.

@@ -139,9 +139,15 @@ class Clients:
         )
 
     def on_bye(self, session: ClientSession, *, cancel: bool) -> None:
-        """The client is gone for good: its tasks end with it, or those that say on_client_loss="cancel"."""
+        """The client is gone for good: its tasks end with it, or those that say on_client_loss="cancel".
+
+        With a journal the outcomes of the others wait for whoever asks by their ids.
+        """
         self._end_tasks(session.client, only_bound=not cancel)
-        self._forget(session)
+        if self._hub.journal is not None and not cancel and self._ledger.account(session.client).tasks:
+            session.present = session.linked = False
+        else:
+            self._forget(session)
 
     def on_slot_gone(self, slot: str) -> None:
         """A slot's process has ended, or was killed: what its tasks have submitted ends with it."""

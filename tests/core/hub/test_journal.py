@@ -48,12 +48,13 @@ def past_recovery(rig: HubRig, session: int) -> None:
         rig.beat(session)
 
 
-def attached(rig: HubRig, seq: int, number: int) -> str:
-    """Have client 2 attach to a task of client 1, in its Submit of this number; return how it ends."""
+def attached(rig: HubRig, seq: int, client: int = 2) -> str:
+    """Have another client attach to a task of client 1; return how it ends."""
+    rig.client(client)
     one = Spec(b"", ATTACHMENT_NAME, kind=ATTACHMENT)
-    run = Run(number_of(one), 0, [number], [b""], f"{1:016x}{seq:016x}")
-    rig.tell(ev.FromClient(2, m.Submit(number, [(number_of(one), one)], [run])))
-    return rig.outcomes(2)[number]
+    run = Run(number_of(one), 0, [1], [b""], f"{1:016x}{seq:016x}")
+    rig.tell(ev.FromClient(client, m.Submit(1, [(number_of(one), one)], [run])))
+    return rig.outcomes(client)[1]
 
 
 def acknowledge(rig: HubRig, client: int = 1) -> None:
@@ -123,20 +124,32 @@ def test_a_task_that_is_given_up_goes():
     assert rig.journal == {}
 
 
-@pytest.mark.parametrize("cancel", [True, False])
-def test_a_client_that_leaves(cancel):
+def test_a_client_that_leaves_and_cancels_its_tasks():
     rig = hub()
     rig.client()
-    session = rig.join()
     rig.submit()
-    rig.tell(ev.FromClient(1, m.ClientBye(cancel=cancel)))
+    rig.tell(ev.FromClient(1, m.ClientBye(cancel=True)))
     rig.after(0.5)
-    if not cancel:
-        rig.write()
-        assert kinds(rig) == "cs"
-        run_all(rig, session)
     rig.write()
     assert rig.journal == {}
+
+
+def test_a_client_that_leaves_its_tasks_to_the_hub():
+    rig = hub(result_ttl=3.0)
+    rig.client()
+    session = rig.join()
+    (seq,) = rig.submit()
+    rig.tell(ev.FromClient(1, m.ClientBye(cancel=False)))
+    rig.after(0.5)
+    run_all(rig, session)
+    assert attached(rig, seq) == "done"
+    rig.write()
+    assert kinds(rig) == "cs"
+
+    rig.after(4 * LEASE)
+    rig.write()
+    assert rig.journal == {}
+    assert attached(rig, seq, 3) == "unknown"
 
 
 def test_hub_and_client_die_and_the_task_runs():
@@ -186,9 +199,7 @@ def test_another_program_waits_for_a_task_of_a_client_that_is_gone():
     session = again.join()
     past_recovery(again, session)
     run_all(again, session)
-    again.client(2)
-
-    assert attached(again, seq, 1) == "done"
+    assert attached(again, seq) == "done"
 
 
 def test_an_outcome_waits_from_the_end_of_its_task():
@@ -201,13 +212,12 @@ def test_an_outcome_waits_from_the_end_of_its_task():
     for _ in range(5):
         past_recovery(again, session)
     run_all(again, session)
-    again.client(2)
     assert again.state(1, seq) == "finished"
     again.after(1.0)
-    assert attached(again, seq, 1) == "done"
+    assert attached(again, seq) == "done"
 
     again.after(2.5)
-    assert attached(again, seq, 2) == "unknown"
+    assert attached(again, seq, 3) == "unknown"
     again.write()
     assert again.journal == {}
 
